@@ -1,0 +1,113 @@
+"""What the runtime shows of a pod: frozen values, made once for each inspection.
+
+The relist (`pleg/`) and each pod's own task read the runtime and turn its messages into these
+values; everything that decides (`runtime/actions.py`, `status/`, housekeeping) reads only them.
+No CRI message travels further than this file and `runtime/client.py`.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+
+class ContainerState(StrEnum):
+    """The four states of a container in CRI."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+    UNKNOWN = "unknown"
+
+
+@frozen(kw_only=True)
+class ObservedContainer:
+    """One container of the runtime, dead or alive. Times are nanoseconds since the epoch, 0: not yet.
+
+    `restart_count` is the attempt of its metadata, `hash` the annotation
+    `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
+    it resolved to (with digest), `image_id` the id in the runtime.
+    """
+
+    id: str
+    name: str
+    sandbox_id: str
+    state: ContainerState
+    restart_count: int = 0
+    hash: str = ""
+    created_at: int = 0
+    started_at: int = 0
+    finished_at: int = 0
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    image: str = ""
+    image_id: str = ""
+    image_ref: str = ""
+    log_path: str = ""
+    user: "ObservedUser | None" = None
+    stop_signal: str = ""
+    annotations: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ObservedUser:
+    """The identity that the first process of a container was given."""
+
+    uid: int
+    gid: int
+    supplemental_groups: tuple[int, ...] = ()
+
+
+@frozen(kw_only=True)
+class ObservedSandbox:
+    """One sandbox of a pod. `created_at` is in nanoseconds since the epoch."""
+
+    id: str
+    name: str
+    namespace: str
+    uid: str
+    attempt: int
+    ready: bool
+    created_at: int
+    ips: tuple[str, ...] = ()
+    host_network: bool = False
+    runtime_handler: str = ""
+    labels: Mapping[str, str] = field(factory=dict)
+    annotations: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ObservedPod:
+    """All that the runtime shows of one pod.
+
+    `containers` and `sandboxes` are sorted newest first. `observed_at` is trio's clock just
+    before the runtime was asked: everything that ended before it is seen. `ips` are kept from
+    an earlier observation when the sandbox is gone.
+    """
+
+    uid: str
+    name: str
+    namespace: str
+    observed_at: float
+    ips: tuple[str, ...] = ()
+    sandboxes: tuple[ObservedSandbox, ...] = ()
+    containers: tuple[ObservedContainer, ...] = ()
+
+    @property
+    def ready_sandbox(self) -> ObservedSandbox | None:
+        """The newest sandbox if it is ready."""
+        if self.sandboxes and self.sandboxes[0].ready:
+            return self.sandboxes[0]
+        return None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether any container runs or any sandbox is ready."""
+        return any(s.ready for s in self.sandboxes) or any(
+            c.state is ContainerState.RUNNING for c in self.containers
+        )
+
+    def container(self, name: str) -> ObservedContainer | None:
+        """The newest container of that name, in whatever state."""
+        return next((c for c in self.containers if c.name == name), None)

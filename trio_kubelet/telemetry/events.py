@@ -1,0 +1,82 @@
+"""Events as users of Kubernetes know them: `Pulled`, `Started`, `BackOff`, `FailedMount`.
+
+Parts record events here and never ask where they go. Without an API server they go to the log
+and to the journal; with one, a sink of the API part takes them as well. The reasons and the
+wording are those of the Go kubelet.
+"""
+
+from collections.abc import Callable
+from enum import StrEnum
+
+import structlog
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.telemetry.journal import Journal
+
+log = structlog.get_logger("events")
+
+
+class EventType(StrEnum):
+    """The two types of a Kubernetes event."""
+
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+@frozen(kw_only=True)
+class RecordedEvent:
+    """One event about a pod, or about the node when `pod` is None.
+
+    `container` is the name of the container it is about, empty for the pod as a whole.
+    """
+
+    pod: Pod | None
+    type: EventType
+    reason: str
+    message: str
+    container: str = ""
+    annotations: dict[str, str] = field(factory=dict)
+
+
+EventSink = Callable[[RecordedEvent], None]
+
+
+class EventRecorder:
+    """Writes events to the log, the journal and the sinks that were added."""
+
+    __slots__ = ("_journal", "_node_name", "_sinks")
+
+    def __init__(self, journal: Journal, node_name: str) -> None:
+        self._journal = journal
+        self._node_name = node_name
+        self._sinks: list[EventSink] = []
+
+    def add_sink(self, sink: EventSink) -> None:
+        """Hand every later event to `sink` too; it must neither block nor raise."""
+        self._sinks.append(sink)
+
+    def pod(
+        self, pod: Pod, type: EventType, reason: str, message: str, *, container: str = ""  # noqa: A002
+    ) -> None:
+        """Record an event about a pod or about one of its containers."""
+        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        if container:
+            key = f"{key}/{container}"
+        self._record(
+            key,
+            RecordedEvent(pod=pod, type=type, reason=reason, message=message, container=container),
+        )
+
+    def node(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+        """Record an event about the node itself."""
+        self._record(
+            self._node_name, RecordedEvent(pod=None, type=type, reason=reason, message=message)
+        )
+
+    def _record(self, key: str, event: RecordedEvent) -> None:
+        write = log.warning if event.type is EventType.WARNING else log.info
+        write("event", object=key, type=str(event.type), reason=event.reason, message=event.message)
+        self._journal.note("event", key, event.reason, event.message, type=str(event.type))
+        for sink in self._sinks:
+            sink(event)
