@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from grpclib.metadata import Deadline
 
 
+class CgroupDriver(betterproto.Enum):
+    SYSTEMD = 0
+    CGROUPFS = 1
+
+
 class Protocol(betterproto.Enum):
     TCP = 0
     UDP = 1
@@ -44,11 +49,6 @@ class NamespaceMode(betterproto.Enum):
 class SupplementalGroupsPolicy(betterproto.Enum):
     Merge = 0
     Strict = 1
-
-
-class PodSandboxState(betterproto.Enum):
-    SANDBOX_READY = 0
-    SANDBOX_NOTREADY = 1
 
 
 class Signal(betterproto.Enum):
@@ -120,6 +120,11 @@ class Signal(betterproto.Enum):
     SIGRTMAX = 65
 
 
+class PodSandboxState(betterproto.Enum):
+    SANDBOX_READY = 0
+    SANDBOX_NOTREADY = 1
+
+
 class ContainerState(betterproto.Enum):
     CONTAINER_CREATED = 0
     CONTAINER_RUNNING = 1
@@ -137,11 +142,6 @@ class ContainerEventType(betterproto.Enum):
 class MetricType(betterproto.Enum):
     COUNTER = 0
     GAUGE = 1
-
-
-class CgroupDriver(betterproto.Enum):
-    SYSTEMD = 0
-    CGROUPFS = 1
 
 
 class SecurityProfileProfileType(betterproto.Enum):
@@ -164,47 +164,101 @@ class VersionResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class DnsConfig(betterproto.Message):
-    servers: List[str] = betterproto.string_field(1)
-    searches: List[str] = betterproto.string_field(2)
-    options: List[str] = betterproto.string_field(3)
+class StatusRequest(betterproto.Message):
+    verbose: bool = betterproto.bool_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PortMapping(betterproto.Message):
-    protocol: "Protocol" = betterproto.enum_field(1)
-    container_port: int = betterproto.int32_field(2)
-    host_port: int = betterproto.int32_field(3)
-    host_ip: str = betterproto.string_field(4)
+class StatusResponse(betterproto.Message):
+    status: "RuntimeStatus" = betterproto.message_field(1)
+    info: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    runtime_handlers: List["RuntimeHandler"] = betterproto.message_field(3)
+    features: "RuntimeFeatures" = betterproto.message_field(4)
 
 
 @dataclass(eq=False, repr=False)
-class Mount(betterproto.Message):
-    container_path: str = betterproto.string_field(1)
-    host_path: str = betterproto.string_field(2)
-    readonly: bool = betterproto.bool_field(3)
-    selinux_relabel: bool = betterproto.bool_field(4)
-    propagation: "MountPropagation" = betterproto.enum_field(5)
-    uid_mappings: List["IdMapping"] = betterproto.message_field(6)
-    gid_mappings: List["IdMapping"] = betterproto.message_field(7)
-    recursive_read_only: bool = betterproto.bool_field(8)
-    image: "ImageSpec" = betterproto.message_field(9)
-    image_sub_path: str = betterproto.string_field(10)
-    mount_options: List[str] = betterproto.string_field(11)
+class RuntimeStatus(betterproto.Message):
+    conditions: List["RuntimeCondition"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class IdMapping(betterproto.Message):
-    host_id: int = betterproto.uint32_field(1)
-    container_id: int = betterproto.uint32_field(2)
-    length: int = betterproto.uint32_field(3)
+class RuntimeCondition(betterproto.Message):
+    type: str = betterproto.string_field(1)
+    status: bool = betterproto.bool_field(2)
+    reason: str = betterproto.string_field(3)
+    message: str = betterproto.string_field(4)
 
 
 @dataclass(eq=False, repr=False)
-class UserNamespace(betterproto.Message):
-    mode: "NamespaceMode" = betterproto.enum_field(1)
-    uids: List["IdMapping"] = betterproto.message_field(2)
-    gids: List["IdMapping"] = betterproto.message_field(3)
+class RuntimeHandler(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    features: "RuntimeHandlerFeatures" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class RuntimeHandlerFeatures(betterproto.Message):
+    recursive_read_only_mounts: bool = betterproto.bool_field(1)
+    user_namespaces: bool = betterproto.bool_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class RuntimeFeatures(betterproto.Message):
+    supplemental_groups_policy: bool = betterproto.bool_field(1)
+    user_namespaces_host_network: bool = betterproto.bool_field(2)
+    mount_options: bool = betterproto.bool_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class RuntimeConfigRequest(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class RuntimeConfigResponse(betterproto.Message):
+    linux: "LinuxRuntimeConfiguration" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxRuntimeConfiguration(betterproto.Message):
+    cgroup_driver: "CgroupDriver" = betterproto.enum_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class UpdateRuntimeConfigRequest(betterproto.Message):
+    runtime_config: "RuntimeConfig" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class UpdateRuntimeConfigResponse(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class RuntimeConfig(betterproto.Message):
+    network_config: "NetworkConfig" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class NetworkConfig(betterproto.Message):
+    pod_cidr: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class Int64Value(betterproto.Message):
+    value: int = betterproto.int64_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class UInt64Value(betterproto.Message):
+    value: int = betterproto.uint64_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class KeyValue(betterproto.Message):
+    key: str = betterproto.string_field(1)
+    value: bytes = betterproto.bytes_field(2)
 
 
 @dataclass(eq=False, repr=False)
@@ -217,23 +271,25 @@ class NamespaceOption(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class Int64Value(betterproto.Message):
-    value: int = betterproto.int64_field(1)
+class UserNamespace(betterproto.Message):
+    mode: "NamespaceMode" = betterproto.enum_field(1)
+    uids: List["IdMapping"] = betterproto.message_field(2)
+    gids: List["IdMapping"] = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxSandboxSecurityContext(betterproto.Message):
-    namespace_options: "NamespaceOption" = betterproto.message_field(1)
-    selinux_options: "SeLinuxOption" = betterproto.message_field(2)
-    run_as_user: "Int64Value" = betterproto.message_field(3)
-    readonly_rootfs: bool = betterproto.bool_field(4)
-    supplemental_groups: List[int] = betterproto.int64_field(5)
-    privileged: bool = betterproto.bool_field(6)
-    seccomp_profile_path: str = betterproto.string_field(7)
-    run_as_group: "Int64Value" = betterproto.message_field(8)
-    seccomp: "SecurityProfile" = betterproto.message_field(9)
-    apparmor: "SecurityProfile" = betterproto.message_field(10)
-    supplemental_groups_policy: "SupplementalGroupsPolicy" = betterproto.enum_field(11)
+class IdMapping(betterproto.Message):
+    host_id: int = betterproto.uint32_field(1)
+    container_id: int = betterproto.uint32_field(2)
+    length: int = betterproto.uint32_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class SeLinuxOption(betterproto.Message):
+    user: str = betterproto.string_field(1)
+    role: str = betterproto.string_field(2)
+    type: str = betterproto.string_field(3)
+    level: str = betterproto.string_field(4)
 
 
 @dataclass(eq=False, repr=False)
@@ -243,14 +299,43 @@ class SecurityProfile(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class LinuxPodSandboxConfig(betterproto.Message):
-    cgroup_parent: str = betterproto.string_field(1)
-    security_context: "LinuxSandboxSecurityContext" = betterproto.message_field(2)
-    sysctls: Dict[str, str] = betterproto.map_field(
-        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+class Capability(betterproto.Message):
+    add_capabilities: List[str] = betterproto.string_field(1)
+    drop_capabilities: List[str] = betterproto.string_field(2)
+    add_ambient_capabilities: List[str] = betterproto.string_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxContainerResources(betterproto.Message):
+    cpu_period: int = betterproto.int64_field(1)
+    cpu_quota: int = betterproto.int64_field(2)
+    cpu_shares: int = betterproto.int64_field(3)
+    memory_limit_in_bytes: int = betterproto.int64_field(4)
+    oom_score_adj: int = betterproto.int64_field(5)
+    cpuset_cpus: str = betterproto.string_field(6)
+    cpuset_mems: str = betterproto.string_field(7)
+    hugepage_limits: List["HugepageLimit"] = betterproto.message_field(8)
+    unified: Dict[str, str] = betterproto.map_field(
+        9, betterproto.TYPE_STRING, betterproto.TYPE_STRING
     )
-    overhead: "LinuxContainerResources" = betterproto.message_field(4)
-    resources: "LinuxContainerResources" = betterproto.message_field(5)
+    memory_swap_limit_in_bytes: int = betterproto.int64_field(10)
+
+
+@dataclass(eq=False, repr=False)
+class HugepageLimit(betterproto.Message):
+    page_size: str = betterproto.string_field(1)
+    limit: int = betterproto.uint64_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class ImageSpec(betterproto.Message):
+    image: str = betterproto.string_field(1)
+    annotations: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    user_specified_image: str = betterproto.string_field(18)
+    runtime_handler: str = betterproto.string_field(19)
+    image_ref: str = betterproto.string_field(20)
 
 
 @dataclass(eq=False, repr=False)
@@ -276,6 +361,47 @@ class PodSandboxConfig(betterproto.Message):
     )
     linux: "LinuxPodSandboxConfig" = betterproto.message_field(8)
     windows: "WindowsPodSandboxConfig" = betterproto.message_field(9)
+
+
+@dataclass(eq=False, repr=False)
+class DnsConfig(betterproto.Message):
+    servers: List[str] = betterproto.string_field(1)
+    searches: List[str] = betterproto.string_field(2)
+    options: List[str] = betterproto.string_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class PortMapping(betterproto.Message):
+    protocol: "Protocol" = betterproto.enum_field(1)
+    container_port: int = betterproto.int32_field(2)
+    host_port: int = betterproto.int32_field(3)
+    host_ip: str = betterproto.string_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxPodSandboxConfig(betterproto.Message):
+    cgroup_parent: str = betterproto.string_field(1)
+    security_context: "LinuxSandboxSecurityContext" = betterproto.message_field(2)
+    sysctls: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    overhead: "LinuxContainerResources" = betterproto.message_field(4)
+    resources: "LinuxContainerResources" = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxSandboxSecurityContext(betterproto.Message):
+    namespace_options: "NamespaceOption" = betterproto.message_field(1)
+    selinux_options: "SeLinuxOption" = betterproto.message_field(2)
+    run_as_user: "Int64Value" = betterproto.message_field(3)
+    readonly_rootfs: bool = betterproto.bool_field(4)
+    supplemental_groups: List[int] = betterproto.int64_field(5)
+    privileged: bool = betterproto.bool_field(6)
+    seccomp_profile_path: str = betterproto.string_field(7)
+    run_as_group: "Int64Value" = betterproto.message_field(8)
+    seccomp: "SecurityProfile" = betterproto.message_field(9)
+    apparmor: "SecurityProfile" = betterproto.message_field(10)
+    supplemental_groups_policy: "SupplementalGroupsPolicy" = betterproto.enum_field(11)
 
 
 @dataclass(eq=False, repr=False)
@@ -316,24 +442,13 @@ class PodSandboxStatusRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodIp(betterproto.Message):
-    ip: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class PodSandboxNetworkStatus(betterproto.Message):
-    ip: str = betterproto.string_field(1)
-    additional_ips: List["PodIp"] = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class Namespace(betterproto.Message):
-    options: "NamespaceOption" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class LinuxPodSandboxStatus(betterproto.Message):
-    namespaces: "Namespace" = betterproto.message_field(1)
+class PodSandboxStatusResponse(betterproto.Message):
+    status: "PodSandboxStatus" = betterproto.message_field(1)
+    info: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    containers_statuses: List["ContainerStatus"] = betterproto.message_field(3)
+    timestamp: int = betterproto.int64_field(4)
 
 
 @dataclass(eq=False, repr=False)
@@ -354,47 +469,29 @@ class PodSandboxStatus(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatusResponse(betterproto.Message):
-    status: "PodSandboxStatus" = betterproto.message_field(1)
-    info: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    containers_statuses: List["ContainerStatus"] = betterproto.message_field(3)
-    timestamp: int = betterproto.int64_field(4)
+class PodSandboxNetworkStatus(betterproto.Message):
+    ip: str = betterproto.string_field(1)
+    additional_ips: List["PodIp"] = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStateValue(betterproto.Message):
-    state: "PodSandboxState" = betterproto.enum_field(1)
+class PodIp(betterproto.Message):
+    ip: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxFilter(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    state: "PodSandboxStateValue" = betterproto.message_field(2)
-    label_selector: Dict[str, str] = betterproto.map_field(
-        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
+class LinuxPodSandboxStatus(betterproto.Message):
+    namespaces: "Namespace" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class Namespace(betterproto.Message):
+    options: "NamespaceOption" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
 class ListPodSandboxRequest(betterproto.Message):
     filter: "PodSandboxFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class PodSandbox(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    metadata: "PodSandboxMetadata" = betterproto.message_field(2)
-    state: "PodSandboxState" = betterproto.enum_field(3)
-    created_at: int = betterproto.int64_field(4)
-    labels: Dict[str, str] = betterproto.map_field(
-        5, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    annotations: Dict[str, str] = betterproto.map_field(
-        6, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    runtime_handler: str = betterproto.string_field(7)
 
 
 @dataclass(eq=False, repr=False)
@@ -413,276 +510,50 @@ class StreamPodSandboxesResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatsRequest(betterproto.Message):
-    pod_sandbox_id: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class PodSandboxStatsResponse(betterproto.Message):
-    stats: "PodSandboxStats" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class PodSandboxStatsFilter(betterproto.Message):
+class PodSandboxFilter(betterproto.Message):
     id: str = betterproto.string_field(1)
+    state: "PodSandboxStateValue" = betterproto.message_field(2)
     label_selector: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-
-
-@dataclass(eq=False, repr=False)
-class ListPodSandboxStatsRequest(betterproto.Message):
-    filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ListPodSandboxStatsResponse(betterproto.Message):
-    stats: List["PodSandboxStats"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamPodSandboxStatsRequest(betterproto.Message):
-    filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamPodSandboxStatsResponse(betterproto.Message):
-    pod_sandbox_stats: List["PodSandboxStats"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class PodSandboxAttributes(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    metadata: "PodSandboxMetadata" = betterproto.message_field(2)
-    labels: Dict[str, str] = betterproto.map_field(
         3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
     )
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxStateValue(betterproto.Message):
+    state: "PodSandboxState" = betterproto.enum_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class PodSandbox(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    metadata: "PodSandboxMetadata" = betterproto.message_field(2)
+    state: "PodSandboxState" = betterproto.enum_field(3)
+    created_at: int = betterproto.int64_field(4)
+    labels: Dict[str, str] = betterproto.map_field(
+        5, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
     annotations: Dict[str, str] = betterproto.map_field(
-        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+        6, betterproto.TYPE_STRING, betterproto.TYPE_STRING
     )
+    runtime_handler: str = betterproto.string_field(7)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStats(betterproto.Message):
-    attributes: "PodSandboxAttributes" = betterproto.message_field(1)
-    linux: "LinuxPodSandboxStats" = betterproto.message_field(2)
-    windows: "WindowsPodSandboxStats" = betterproto.message_field(3)
+class UpdatePodSandboxResourcesRequest(betterproto.Message):
+    pod_sandbox_id: str = betterproto.string_field(1)
+    overhead: "LinuxContainerResources" = betterproto.message_field(2)
+    resources: "LinuxContainerResources" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxPodSandboxStats(betterproto.Message):
-    cpu: "CpuUsage" = betterproto.message_field(1)
-    memory: "MemoryUsage" = betterproto.message_field(2)
-    network: "NetworkUsage" = betterproto.message_field(3)
-    process: "ProcessUsage" = betterproto.message_field(4)
-    containers: List["ContainerStats"] = betterproto.message_field(5)
-    io: "IoUsage" = betterproto.message_field(6)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsPodSandboxStats(betterproto.Message):
-    cpu: "WindowsCpuUsage" = betterproto.message_field(1)
-    memory: "WindowsMemoryUsage" = betterproto.message_field(2)
-    network: "WindowsNetworkUsage" = betterproto.message_field(3)
-    process: "WindowsProcessUsage" = betterproto.message_field(4)
-    containers: List["WindowsContainerStats"] = betterproto.message_field(5)
-
-
-@dataclass(eq=False, repr=False)
-class NetworkUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    default_interface: "NetworkInterfaceUsage" = betterproto.message_field(2)
-    interfaces: List["NetworkInterfaceUsage"] = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsNetworkUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    default_interface: "WindowsNetworkInterfaceUsage" = betterproto.message_field(2)
-    interfaces: List["WindowsNetworkInterfaceUsage"] = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class NetworkInterfaceUsage(betterproto.Message):
-    name: str = betterproto.string_field(1)
-    rx_bytes: "UInt64Value" = betterproto.message_field(2)
-    rx_errors: "UInt64Value" = betterproto.message_field(3)
-    tx_bytes: "UInt64Value" = betterproto.message_field(4)
-    tx_errors: "UInt64Value" = betterproto.message_field(5)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsNetworkInterfaceUsage(betterproto.Message):
-    name: str = betterproto.string_field(1)
-    rx_bytes: "UInt64Value" = betterproto.message_field(2)
-    rx_packets_dropped: "UInt64Value" = betterproto.message_field(3)
-    tx_bytes: "UInt64Value" = betterproto.message_field(4)
-    tx_packets_dropped: "UInt64Value" = betterproto.message_field(5)
-
-
-@dataclass(eq=False, repr=False)
-class ProcessUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    process_count: "UInt64Value" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsProcessUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    process_count: "UInt64Value" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class ImageSpec(betterproto.Message):
-    image: str = betterproto.string_field(1)
-    annotations: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    user_specified_image: str = betterproto.string_field(18)
-    runtime_handler: str = betterproto.string_field(19)
-    image_ref: str = betterproto.string_field(20)
-
-
-@dataclass(eq=False, repr=False)
-class KeyValue(betterproto.Message):
-    key: str = betterproto.string_field(1)
-    value: bytes = betterproto.bytes_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class LinuxContainerResources(betterproto.Message):
-    cpu_period: int = betterproto.int64_field(1)
-    cpu_quota: int = betterproto.int64_field(2)
-    cpu_shares: int = betterproto.int64_field(3)
-    memory_limit_in_bytes: int = betterproto.int64_field(4)
-    oom_score_adj: int = betterproto.int64_field(5)
-    cpuset_cpus: str = betterproto.string_field(6)
-    cpuset_mems: str = betterproto.string_field(7)
-    hugepage_limits: List["HugepageLimit"] = betterproto.message_field(8)
-    unified: Dict[str, str] = betterproto.map_field(
-        9, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    memory_swap_limit_in_bytes: int = betterproto.int64_field(10)
-
-
-@dataclass(eq=False, repr=False)
-class HugepageLimit(betterproto.Message):
-    page_size: str = betterproto.string_field(1)
-    limit: int = betterproto.uint64_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class SeLinuxOption(betterproto.Message):
-    user: str = betterproto.string_field(1)
-    role: str = betterproto.string_field(2)
-    type: str = betterproto.string_field(3)
-    level: str = betterproto.string_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class Capability(betterproto.Message):
-    add_capabilities: List[str] = betterproto.string_field(1)
-    drop_capabilities: List[str] = betterproto.string_field(2)
-    add_ambient_capabilities: List[str] = betterproto.string_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class LinuxContainerSecurityContext(betterproto.Message):
-    capabilities: "Capability" = betterproto.message_field(1)
-    privileged: bool = betterproto.bool_field(2)
-    namespace_options: "NamespaceOption" = betterproto.message_field(3)
-    selinux_options: "SeLinuxOption" = betterproto.message_field(4)
-    run_as_user: "Int64Value" = betterproto.message_field(5)
-    run_as_username: str = betterproto.string_field(6)
-    readonly_rootfs: bool = betterproto.bool_field(7)
-    supplemental_groups: List[int] = betterproto.int64_field(8)
-    apparmor_profile: str = betterproto.string_field(9)
-    seccomp_profile_path: str = betterproto.string_field(10)
-    no_new_privs: bool = betterproto.bool_field(11)
-    run_as_group: "Int64Value" = betterproto.message_field(12)
-    masked_paths: List[str] = betterproto.string_field(13)
-    readonly_paths: List[str] = betterproto.string_field(14)
-    seccomp: "SecurityProfile" = betterproto.message_field(15)
-    apparmor: "SecurityProfile" = betterproto.message_field(16)
-    supplemental_groups_policy: "SupplementalGroupsPolicy" = betterproto.enum_field(17)
-
-
-@dataclass(eq=False, repr=False)
-class LinuxContainerConfig(betterproto.Message):
-    resources: "LinuxContainerResources" = betterproto.message_field(1)
-    security_context: "LinuxContainerSecurityContext" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class LinuxContainerUser(betterproto.Message):
-    uid: int = betterproto.int64_field(1)
-    gid: int = betterproto.int64_field(2)
-    supplemental_groups: List[int] = betterproto.int64_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsNamespaceOption(betterproto.Message):
-    network: "NamespaceMode" = betterproto.enum_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsSandboxSecurityContext(betterproto.Message):
-    run_as_username: str = betterproto.string_field(1)
-    credential_spec: str = betterproto.string_field(2)
-    host_process: bool = betterproto.bool_field(3)
-    namespace_options: "WindowsNamespaceOption" = betterproto.message_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsPodSandboxConfig(betterproto.Message):
-    security_context: "WindowsSandboxSecurityContext" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsContainerSecurityContext(betterproto.Message):
-    run_as_username: str = betterproto.string_field(1)
-    credential_spec: str = betterproto.string_field(2)
-    host_process: bool = betterproto.bool_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsContainerConfig(betterproto.Message):
-    resources: "WindowsContainerResources" = betterproto.message_field(1)
-    security_context: "WindowsContainerSecurityContext" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsContainerResources(betterproto.Message):
-    cpu_shares: int = betterproto.int64_field(1)
-    cpu_count: int = betterproto.int64_field(2)
-    cpu_maximum: int = betterproto.int64_field(3)
-    memory_limit_in_bytes: int = betterproto.int64_field(4)
-    rootfs_size_in_bytes: int = betterproto.int64_field(5)
-    affinity_cpus: List["WindowsCpuGroupAffinity"] = betterproto.message_field(6)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsCpuGroupAffinity(betterproto.Message):
-    cpu_mask: int = betterproto.uint64_field(1)
-    cpu_group: int = betterproto.uint32_field(2)
+class UpdatePodSandboxResourcesResponse(betterproto.Message):
+    pass
 
 
 @dataclass(eq=False, repr=False)
 class ContainerMetadata(betterproto.Message):
     name: str = betterproto.string_field(1)
     attempt: int = betterproto.uint32_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class Device(betterproto.Message):
-    container_path: str = betterproto.string_field(1)
-    host_path: str = betterproto.string_field(2)
-    permissions: str = betterproto.string_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class CdiDevice(betterproto.Message):
-    name: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
@@ -709,6 +580,60 @@ class ContainerConfig(betterproto.Message):
     windows: "WindowsContainerConfig" = betterproto.message_field(16)
     cdi_devices: List["CdiDevice"] = betterproto.message_field(17)
     stop_signal: "Signal" = betterproto.enum_field(18)
+
+
+@dataclass(eq=False, repr=False)
+class Mount(betterproto.Message):
+    container_path: str = betterproto.string_field(1)
+    host_path: str = betterproto.string_field(2)
+    readonly: bool = betterproto.bool_field(3)
+    selinux_relabel: bool = betterproto.bool_field(4)
+    propagation: "MountPropagation" = betterproto.enum_field(5)
+    uid_mappings: List["IdMapping"] = betterproto.message_field(6)
+    gid_mappings: List["IdMapping"] = betterproto.message_field(7)
+    recursive_read_only: bool = betterproto.bool_field(8)
+    image: "ImageSpec" = betterproto.message_field(9)
+    image_sub_path: str = betterproto.string_field(10)
+    mount_options: List[str] = betterproto.string_field(11)
+
+
+@dataclass(eq=False, repr=False)
+class Device(betterproto.Message):
+    container_path: str = betterproto.string_field(1)
+    host_path: str = betterproto.string_field(2)
+    permissions: str = betterproto.string_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class CdiDevice(betterproto.Message):
+    name: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxContainerConfig(betterproto.Message):
+    resources: "LinuxContainerResources" = betterproto.message_field(1)
+    security_context: "LinuxContainerSecurityContext" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxContainerSecurityContext(betterproto.Message):
+    capabilities: "Capability" = betterproto.message_field(1)
+    privileged: bool = betterproto.bool_field(2)
+    namespace_options: "NamespaceOption" = betterproto.message_field(3)
+    selinux_options: "SeLinuxOption" = betterproto.message_field(4)
+    run_as_user: "Int64Value" = betterproto.message_field(5)
+    run_as_username: str = betterproto.string_field(6)
+    readonly_rootfs: bool = betterproto.bool_field(7)
+    supplemental_groups: List[int] = betterproto.int64_field(8)
+    apparmor_profile: str = betterproto.string_field(9)
+    seccomp_profile_path: str = betterproto.string_field(10)
+    no_new_privs: bool = betterproto.bool_field(11)
+    run_as_group: "Int64Value" = betterproto.message_field(12)
+    masked_paths: List[str] = betterproto.string_field(13)
+    readonly_paths: List[str] = betterproto.string_field(14)
+    seccomp: "SecurityProfile" = betterproto.message_field(15)
+    apparmor: "SecurityProfile" = betterproto.message_field(16)
+    supplemental_groups_policy: "SupplementalGroupsPolicy" = betterproto.enum_field(17)
 
 
 @dataclass(eq=False, repr=False)
@@ -755,8 +680,23 @@ class RemoveContainerResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStateValue(betterproto.Message):
-    state: "ContainerState" = betterproto.enum_field(1)
+class ListContainersRequest(betterproto.Message):
+    filter: "ContainerFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListContainersResponse(betterproto.Message):
+    containers: List["Container"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamContainersRequest(betterproto.Message):
+    filter: "ContainerFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamContainersResponse(betterproto.Message):
+    containers: List["Container"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
@@ -770,8 +710,8 @@ class ContainerFilter(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ListContainersRequest(betterproto.Message):
-    filter: "ContainerFilter" = betterproto.message_field(1)
+class ContainerStateValue(betterproto.Message):
+    state: "ContainerState" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
@@ -793,24 +733,17 @@ class Container(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ListContainersResponse(betterproto.Message):
-    containers: List["Container"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamContainersRequest(betterproto.Message):
-    filter: "ContainerFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamContainersResponse(betterproto.Message):
-    containers: List["Container"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
 class ContainerStatusRequest(betterproto.Message):
     container_id: str = betterproto.string_field(1)
     verbose: bool = betterproto.bool_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerStatusResponse(betterproto.Message):
+    status: "ContainerStatus" = betterproto.message_field(1)
+    info: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
 
 
 @dataclass(eq=False, repr=False)
@@ -841,14 +774,6 @@ class ContainerStatus(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatusResponse(betterproto.Message):
-    status: "ContainerStatus" = betterproto.message_field(1)
-    info: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-
-
-@dataclass(eq=False, repr=False)
 class ContainerResources(betterproto.Message):
     linux: "LinuxContainerResources" = betterproto.message_field(1)
     windows: "WindowsContainerResources" = betterproto.message_field(2)
@@ -857,6 +782,13 @@ class ContainerResources(betterproto.Message):
 @dataclass(eq=False, repr=False)
 class ContainerUser(betterproto.Message):
     linux: "LinuxContainerUser" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class LinuxContainerUser(betterproto.Message):
+    uid: int = betterproto.int64_field(1)
+    gid: int = betterproto.int64_field(2)
+    supplemental_groups: List[int] = betterproto.int64_field(3)
 
 
 @dataclass(eq=False, repr=False)
@@ -871,6 +803,16 @@ class UpdateContainerResourcesRequest(betterproto.Message):
 
 @dataclass(eq=False, repr=False)
 class UpdateContainerResourcesResponse(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ReopenContainerLogRequest(betterproto.Message):
+    container_id: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ReopenContainerLogResponse(betterproto.Message):
     pass
 
 
@@ -929,334 +871,6 @@ class PortForwardResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ImageFilter(betterproto.Message):
-    image: "ImageSpec" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ListImagesRequest(betterproto.Message):
-    filter: "ImageFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class Image(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    repo_tags: List[str] = betterproto.string_field(2)
-    repo_digests: List[str] = betterproto.string_field(3)
-    size: int = betterproto.uint64_field(4)
-    uid: "Int64Value" = betterproto.message_field(5)
-    username: str = betterproto.string_field(6)
-    spec: "ImageSpec" = betterproto.message_field(7)
-    pinned: bool = betterproto.bool_field(8)
-
-
-@dataclass(eq=False, repr=False)
-class ListImagesResponse(betterproto.Message):
-    images: List["Image"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamImagesRequest(betterproto.Message):
-    filter: "ImageFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamImagesResponse(betterproto.Message):
-    images: List["Image"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ImageStatusRequest(betterproto.Message):
-    image: "ImageSpec" = betterproto.message_field(1)
-    verbose: bool = betterproto.bool_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class ImageStatusResponse(betterproto.Message):
-    image: "Image" = betterproto.message_field(1)
-    info: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-
-
-@dataclass(eq=False, repr=False)
-class AuthConfig(betterproto.Message):
-    username: str = betterproto.string_field(1)
-    password: str = betterproto.string_field(2)
-    auth: str = betterproto.string_field(3)
-    server_address: str = betterproto.string_field(4)
-    identity_token: str = betterproto.string_field(5)
-    registry_token: str = betterproto.string_field(6)
-
-
-@dataclass(eq=False, repr=False)
-class PullImageRequest(betterproto.Message):
-    image: "ImageSpec" = betterproto.message_field(1)
-    auth: "AuthConfig" = betterproto.message_field(2)
-    sandbox_config: "PodSandboxConfig" = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class PullImageResponse(betterproto.Message):
-    image_ref: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class RemoveImageRequest(betterproto.Message):
-    image: "ImageSpec" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class RemoveImageResponse(betterproto.Message):
-    pass
-
-
-@dataclass(eq=False, repr=False)
-class NetworkConfig(betterproto.Message):
-    pod_cidr: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeConfig(betterproto.Message):
-    network_config: "NetworkConfig" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class UpdateRuntimeConfigRequest(betterproto.Message):
-    runtime_config: "RuntimeConfig" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class UpdateRuntimeConfigResponse(betterproto.Message):
-    pass
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeCondition(betterproto.Message):
-    type: str = betterproto.string_field(1)
-    status: bool = betterproto.bool_field(2)
-    reason: str = betterproto.string_field(3)
-    message: str = betterproto.string_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeStatus(betterproto.Message):
-    conditions: List["RuntimeCondition"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StatusRequest(betterproto.Message):
-    verbose: bool = betterproto.bool_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeHandlerFeatures(betterproto.Message):
-    recursive_read_only_mounts: bool = betterproto.bool_field(1)
-    user_namespaces: bool = betterproto.bool_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeHandler(betterproto.Message):
-    name: str = betterproto.string_field(1)
-    features: "RuntimeHandlerFeatures" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class RuntimeFeatures(betterproto.Message):
-    supplemental_groups_policy: bool = betterproto.bool_field(1)
-    user_namespaces_host_network: bool = betterproto.bool_field(2)
-    mount_options: bool = betterproto.bool_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class StatusResponse(betterproto.Message):
-    status: "RuntimeStatus" = betterproto.message_field(1)
-    info: Dict[str, str] = betterproto.map_field(
-        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    runtime_handlers: List["RuntimeHandler"] = betterproto.message_field(3)
-    features: "RuntimeFeatures" = betterproto.message_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class ImageFsInfoRequest(betterproto.Message):
-    pass
-
-
-@dataclass(eq=False, repr=False)
-class UInt64Value(betterproto.Message):
-    value: int = betterproto.uint64_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class FilesystemIdentifier(betterproto.Message):
-    mountpoint: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class FilesystemUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
-    used_bytes: "UInt64Value" = betterproto.message_field(3)
-    inodes_used: "UInt64Value" = betterproto.message_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsFilesystemUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
-    used_bytes: "UInt64Value" = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class ImageFsInfoResponse(betterproto.Message):
-    image_filesystems: List["FilesystemUsage"] = betterproto.message_field(1)
-    container_filesystems: List["FilesystemUsage"] = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class ContainerStatsRequest(betterproto.Message):
-    container_id: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ContainerStatsResponse(betterproto.Message):
-    stats: "ContainerStats" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ListContainerStatsRequest(betterproto.Message):
-    filter: "ContainerStatsFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ContainerStatsFilter(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    pod_sandbox_id: str = betterproto.string_field(2)
-    label_selector: Dict[str, str] = betterproto.map_field(
-        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-
-
-@dataclass(eq=False, repr=False)
-class ListContainerStatsResponse(betterproto.Message):
-    stats: List["ContainerStats"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamContainerStatsRequest(betterproto.Message):
-    filter: "ContainerStatsFilter" = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class StreamContainerStatsResponse(betterproto.Message):
-    container_stats: List["ContainerStats"] = betterproto.message_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ContainerAttributes(betterproto.Message):
-    id: str = betterproto.string_field(1)
-    metadata: "ContainerMetadata" = betterproto.message_field(2)
-    labels: Dict[str, str] = betterproto.map_field(
-        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-    annotations: Dict[str, str] = betterproto.map_field(
-        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
-    )
-
-
-@dataclass(eq=False, repr=False)
-class ContainerStats(betterproto.Message):
-    attributes: "ContainerAttributes" = betterproto.message_field(1)
-    cpu: "CpuUsage" = betterproto.message_field(2)
-    memory: "MemoryUsage" = betterproto.message_field(3)
-    writable_layer: "FilesystemUsage" = betterproto.message_field(4)
-    swap: "SwapUsage" = betterproto.message_field(5)
-    io: "IoUsage" = betterproto.message_field(6)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsContainerStats(betterproto.Message):
-    attributes: "ContainerAttributes" = betterproto.message_field(1)
-    cpu: "WindowsCpuUsage" = betterproto.message_field(2)
-    memory: "WindowsMemoryUsage" = betterproto.message_field(3)
-    writable_layer: "WindowsFilesystemUsage" = betterproto.message_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class PsiStats(betterproto.Message):
-    full: "PsiData" = betterproto.message_field(1)
-    some: "PsiData" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class PsiData(betterproto.Message):
-    total: int = betterproto.uint64_field(1)
-    avg10: float = betterproto.double_field(2)
-    avg60: float = betterproto.double_field(3)
-    avg300: float = betterproto.double_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class CpuUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
-    usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
-    psi: "PsiStats" = betterproto.message_field(4)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsCpuUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
-    usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class MemoryUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    working_set_bytes: "UInt64Value" = betterproto.message_field(2)
-    available_bytes: "UInt64Value" = betterproto.message_field(3)
-    usage_bytes: "UInt64Value" = betterproto.message_field(4)
-    rss_bytes: "UInt64Value" = betterproto.message_field(5)
-    page_faults: "UInt64Value" = betterproto.message_field(6)
-    major_page_faults: "UInt64Value" = betterproto.message_field(7)
-    psi: "PsiStats" = betterproto.message_field(8)
-
-
-@dataclass(eq=False, repr=False)
-class IoUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    psi: "PsiStats" = betterproto.message_field(2)
-
-
-@dataclass(eq=False, repr=False)
-class SwapUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    swap_available_bytes: "UInt64Value" = betterproto.message_field(2)
-    swap_usage_bytes: "UInt64Value" = betterproto.message_field(3)
-
-
-@dataclass(eq=False, repr=False)
-class WindowsMemoryUsage(betterproto.Message):
-    timestamp: int = betterproto.int64_field(1)
-    working_set_bytes: "UInt64Value" = betterproto.message_field(2)
-    available_bytes: "UInt64Value" = betterproto.message_field(3)
-    page_faults: "UInt64Value" = betterproto.message_field(4)
-    commit_memory_bytes: "UInt64Value" = betterproto.message_field(5)
-
-
-@dataclass(eq=False, repr=False)
-class ReopenContainerLogRequest(betterproto.Message):
-    container_id: str = betterproto.string_field(1)
-
-
-@dataclass(eq=False, repr=False)
-class ReopenContainerLogResponse(betterproto.Message):
-    pass
-
-
-@dataclass(eq=False, repr=False)
 class CheckpointContainerRequest(betterproto.Message):
     container_id: str = betterproto.string_field(1)
     location: str = betterproto.string_field(2)
@@ -1295,15 +909,15 @@ class RestorePodRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RestoredContainer(betterproto.Message):
-    name: str = betterproto.string_field(1)
-    container_id: str = betterproto.string_field(2)
-
-
-@dataclass(eq=False, repr=False)
 class RestorePodResponse(betterproto.Message):
     pod_sandbox_id: str = betterproto.string_field(1)
     restored_containers: List["RestoredContainer"] = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class RestoredContainer(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    container_id: str = betterproto.string_field(2)
 
 
 @dataclass(eq=False, repr=False)
@@ -1318,6 +932,310 @@ class ContainerEventResponse(betterproto.Message):
     created_at: int = betterproto.int64_field(3)
     pod_sandbox_status: "PodSandboxStatus" = betterproto.message_field(4)
     containers_statuses: List["ContainerStatus"] = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class Image(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    repo_tags: List[str] = betterproto.string_field(2)
+    repo_digests: List[str] = betterproto.string_field(3)
+    size: int = betterproto.uint64_field(4)
+    uid: "Int64Value" = betterproto.message_field(5)
+    username: str = betterproto.string_field(6)
+    spec: "ImageSpec" = betterproto.message_field(7)
+    pinned: bool = betterproto.bool_field(8)
+
+
+@dataclass(eq=False, repr=False)
+class ListImagesRequest(betterproto.Message):
+    filter: "ImageFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListImagesResponse(betterproto.Message):
+    images: List["Image"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamImagesRequest(betterproto.Message):
+    filter: "ImageFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamImagesResponse(betterproto.Message):
+    images: List["Image"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ImageFilter(betterproto.Message):
+    image: "ImageSpec" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ImageStatusRequest(betterproto.Message):
+    image: "ImageSpec" = betterproto.message_field(1)
+    verbose: bool = betterproto.bool_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class ImageStatusResponse(betterproto.Message):
+    image: "Image" = betterproto.message_field(1)
+    info: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class PullImageRequest(betterproto.Message):
+    image: "ImageSpec" = betterproto.message_field(1)
+    auth: "AuthConfig" = betterproto.message_field(2)
+    sandbox_config: "PodSandboxConfig" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class PullImageResponse(betterproto.Message):
+    image_ref: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class AuthConfig(betterproto.Message):
+    username: str = betterproto.string_field(1)
+    password: str = betterproto.string_field(2)
+    auth: str = betterproto.string_field(3)
+    server_address: str = betterproto.string_field(4)
+    identity_token: str = betterproto.string_field(5)
+    registry_token: str = betterproto.string_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveImageRequest(betterproto.Message):
+    image: "ImageSpec" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class RemoveImageResponse(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ImageFsInfoRequest(betterproto.Message):
+    pass
+
+
+@dataclass(eq=False, repr=False)
+class ImageFsInfoResponse(betterproto.Message):
+    image_filesystems: List["FilesystemUsage"] = betterproto.message_field(1)
+    container_filesystems: List["FilesystemUsage"] = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class FilesystemUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
+    used_bytes: "UInt64Value" = betterproto.message_field(3)
+    inodes_used: "UInt64Value" = betterproto.message_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class FilesystemIdentifier(betterproto.Message):
+    mountpoint: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerStatsRequest(betterproto.Message):
+    container_id: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerStatsResponse(betterproto.Message):
+    stats: "ContainerStats" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListContainerStatsRequest(betterproto.Message):
+    filter: "ContainerStatsFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListContainerStatsResponse(betterproto.Message):
+    stats: List["ContainerStats"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamContainerStatsRequest(betterproto.Message):
+    filter: "ContainerStatsFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamContainerStatsResponse(betterproto.Message):
+    container_stats: List["ContainerStats"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerStatsFilter(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    pod_sandbox_id: str = betterproto.string_field(2)
+    label_selector: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class ContainerStats(betterproto.Message):
+    attributes: "ContainerAttributes" = betterproto.message_field(1)
+    cpu: "CpuUsage" = betterproto.message_field(2)
+    memory: "MemoryUsage" = betterproto.message_field(3)
+    writable_layer: "FilesystemUsage" = betterproto.message_field(4)
+    swap: "SwapUsage" = betterproto.message_field(5)
+    io: "IoUsage" = betterproto.message_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class ContainerAttributes(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    metadata: "ContainerMetadata" = betterproto.message_field(2)
+    labels: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    annotations: Dict[str, str] = betterproto.map_field(
+        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxStatsRequest(betterproto.Message):
+    pod_sandbox_id: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxStatsResponse(betterproto.Message):
+    stats: "PodSandboxStats" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListPodSandboxStatsRequest(betterproto.Message):
+    filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class ListPodSandboxStatsResponse(betterproto.Message):
+    stats: List["PodSandboxStats"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamPodSandboxStatsRequest(betterproto.Message):
+    filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class StreamPodSandboxStatsResponse(betterproto.Message):
+    pod_sandbox_stats: List["PodSandboxStats"] = betterproto.message_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxStatsFilter(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    label_selector: Dict[str, str] = betterproto.map_field(
+        2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxStats(betterproto.Message):
+    attributes: "PodSandboxAttributes" = betterproto.message_field(1)
+    linux: "LinuxPodSandboxStats" = betterproto.message_field(2)
+    windows: "WindowsPodSandboxStats" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class PodSandboxAttributes(betterproto.Message):
+    id: str = betterproto.string_field(1)
+    metadata: "PodSandboxMetadata" = betterproto.message_field(2)
+    labels: Dict[str, str] = betterproto.map_field(
+        3, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+    annotations: Dict[str, str] = betterproto.map_field(
+        4, betterproto.TYPE_STRING, betterproto.TYPE_STRING
+    )
+
+
+@dataclass(eq=False, repr=False)
+class LinuxPodSandboxStats(betterproto.Message):
+    cpu: "CpuUsage" = betterproto.message_field(1)
+    memory: "MemoryUsage" = betterproto.message_field(2)
+    network: "NetworkUsage" = betterproto.message_field(3)
+    process: "ProcessUsage" = betterproto.message_field(4)
+    containers: List["ContainerStats"] = betterproto.message_field(5)
+    io: "IoUsage" = betterproto.message_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class CpuUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
+    usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
+    psi: "PsiStats" = betterproto.message_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class MemoryUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    working_set_bytes: "UInt64Value" = betterproto.message_field(2)
+    available_bytes: "UInt64Value" = betterproto.message_field(3)
+    usage_bytes: "UInt64Value" = betterproto.message_field(4)
+    rss_bytes: "UInt64Value" = betterproto.message_field(5)
+    page_faults: "UInt64Value" = betterproto.message_field(6)
+    major_page_faults: "UInt64Value" = betterproto.message_field(7)
+    psi: "PsiStats" = betterproto.message_field(8)
+
+
+@dataclass(eq=False, repr=False)
+class SwapUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    swap_available_bytes: "UInt64Value" = betterproto.message_field(2)
+    swap_usage_bytes: "UInt64Value" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class IoUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    psi: "PsiStats" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class PsiStats(betterproto.Message):
+    full: "PsiData" = betterproto.message_field(1)
+    some: "PsiData" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class PsiData(betterproto.Message):
+    total: int = betterproto.uint64_field(1)
+    avg10: float = betterproto.double_field(2)
+    avg60: float = betterproto.double_field(3)
+    avg300: float = betterproto.double_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class ProcessUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    process_count: "UInt64Value" = betterproto.message_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class NetworkUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    default_interface: "NetworkInterfaceUsage" = betterproto.message_field(2)
+    interfaces: List["NetworkInterfaceUsage"] = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class NetworkInterfaceUsage(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    rx_bytes: "UInt64Value" = betterproto.message_field(2)
+    rx_errors: "UInt64Value" = betterproto.message_field(3)
+    tx_bytes: "UInt64Value" = betterproto.message_field(4)
+    tx_errors: "UInt64Value" = betterproto.message_field(5)
 
 
 @dataclass(eq=False, repr=False)
@@ -1380,30 +1298,112 @@ class Metric(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeConfigRequest(betterproto.Message):
-    pass
+class WindowsPodSandboxConfig(betterproto.Message):
+    security_context: "WindowsSandboxSecurityContext" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeConfigResponse(betterproto.Message):
-    linux: "LinuxRuntimeConfiguration" = betterproto.message_field(1)
+class WindowsSandboxSecurityContext(betterproto.Message):
+    run_as_username: str = betterproto.string_field(1)
+    credential_spec: str = betterproto.string_field(2)
+    host_process: bool = betterproto.bool_field(3)
+    namespace_options: "WindowsNamespaceOption" = betterproto.message_field(4)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxRuntimeConfiguration(betterproto.Message):
-    cgroup_driver: "CgroupDriver" = betterproto.enum_field(1)
+class WindowsNamespaceOption(betterproto.Message):
+    network: "NamespaceMode" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class UpdatePodSandboxResourcesRequest(betterproto.Message):
-    pod_sandbox_id: str = betterproto.string_field(1)
-    overhead: "LinuxContainerResources" = betterproto.message_field(2)
-    resources: "LinuxContainerResources" = betterproto.message_field(3)
+class WindowsContainerConfig(betterproto.Message):
+    resources: "WindowsContainerResources" = betterproto.message_field(1)
+    security_context: "WindowsContainerSecurityContext" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class UpdatePodSandboxResourcesResponse(betterproto.Message):
-    pass
+class WindowsContainerSecurityContext(betterproto.Message):
+    run_as_username: str = betterproto.string_field(1)
+    credential_spec: str = betterproto.string_field(2)
+    host_process: bool = betterproto.bool_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsContainerResources(betterproto.Message):
+    cpu_shares: int = betterproto.int64_field(1)
+    cpu_count: int = betterproto.int64_field(2)
+    cpu_maximum: int = betterproto.int64_field(3)
+    memory_limit_in_bytes: int = betterproto.int64_field(4)
+    rootfs_size_in_bytes: int = betterproto.int64_field(5)
+    affinity_cpus: List["WindowsCpuGroupAffinity"] = betterproto.message_field(6)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsCpuGroupAffinity(betterproto.Message):
+    cpu_mask: int = betterproto.uint64_field(1)
+    cpu_group: int = betterproto.uint32_field(2)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsPodSandboxStats(betterproto.Message):
+    cpu: "WindowsCpuUsage" = betterproto.message_field(1)
+    memory: "WindowsMemoryUsage" = betterproto.message_field(2)
+    network: "WindowsNetworkUsage" = betterproto.message_field(3)
+    process: "WindowsProcessUsage" = betterproto.message_field(4)
+    containers: List["WindowsContainerStats"] = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsContainerStats(betterproto.Message):
+    attributes: "ContainerAttributes" = betterproto.message_field(1)
+    cpu: "WindowsCpuUsage" = betterproto.message_field(2)
+    memory: "WindowsMemoryUsage" = betterproto.message_field(3)
+    writable_layer: "WindowsFilesystemUsage" = betterproto.message_field(4)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsCpuUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
+    usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsMemoryUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    working_set_bytes: "UInt64Value" = betterproto.message_field(2)
+    available_bytes: "UInt64Value" = betterproto.message_field(3)
+    page_faults: "UInt64Value" = betterproto.message_field(4)
+    commit_memory_bytes: "UInt64Value" = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsFilesystemUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
+    used_bytes: "UInt64Value" = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsNetworkUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    default_interface: "WindowsNetworkInterfaceUsage" = betterproto.message_field(2)
+    interfaces: List["WindowsNetworkInterfaceUsage"] = betterproto.message_field(3)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsNetworkInterfaceUsage(betterproto.Message):
+    name: str = betterproto.string_field(1)
+    rx_bytes: "UInt64Value" = betterproto.message_field(2)
+    rx_packets_dropped: "UInt64Value" = betterproto.message_field(3)
+    tx_bytes: "UInt64Value" = betterproto.message_field(4)
+    tx_packets_dropped: "UInt64Value" = betterproto.message_field(5)
+
+
+@dataclass(eq=False, repr=False)
+class WindowsProcessUsage(betterproto.Message):
+    timestamp: int = betterproto.int64_field(1)
+    process_count: "UInt64Value" = betterproto.message_field(2)
 
 
 class RuntimeServiceStub(betterproto.ServiceStub):

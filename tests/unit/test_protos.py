@@ -1,0 +1,125 @@
+"""The wire contract says what the facts table says, and the stubs say what the contract says."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+grpc_tools = pytest.importorskip("grpc_tools", reason="grpcio-tools is not installed")
+
+from google.protobuf import descriptor_pb2  # type: ignore[import-untyped]  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+PROTOS = ROOT / "protos"
+FACTS = ROOT / "tests" / "facts" / "cri-runtime-v1.tsv"
+
+Field = descriptor_pb2.FieldDescriptorProto
+SCALARS = {number: name.removeprefix("TYPE_").lower() for name, number in Field.Type.items()}
+
+
+def facts() -> set[tuple[str, ...]]:
+    rows = (line.split("\t") for line in FACTS.read_text().splitlines())
+    return {tuple(cell for cell in row if cell not in ("", "-")) for row in rows}
+
+
+def contract(tmp_path: Path) -> descriptor_pb2.FileDescriptorProto:
+    compiled = tmp_path / "descriptors"
+    subprocess.run(
+        [
+            *(sys.executable, "-m", "grpc_tools.protoc", f"--proto_path={PROTOS}"),
+            *(f"--descriptor_set_out={compiled}", "runtime/v1/api.proto"),
+        ],
+        check=True,
+    )
+    files = descriptor_pb2.FileDescriptorSet.FromString(compiled.read_bytes())
+    (file,) = files.file
+    return file
+
+
+def described(file: descriptor_pb2.FileDescriptorProto) -> set[tuple[str, ...]]:
+    """The contract in the words of the facts table."""
+    rows: set[tuple[str, ...]] = {("package", file.package)}
+    for service in file.service:
+        for method in service.method:
+            answer = _local(file, method.output_type)
+            if method.server_streaming:
+                answer = f"stream {answer}"
+            assert not method.client_streaming
+            request = _local(file, method.input_type)
+            rows.add(("rpc", service.name, method.name, request, answer))
+    for enum in file.enum_type:
+        rows |= {("enum", enum.name, value.name, str(value.number)) for value in enum.value}
+    for message in file.message_type:
+        rows |= _message_rows(file, message)
+    return rows
+
+
+def _message_rows(
+    file: descriptor_pb2.FileDescriptorProto, message: descriptor_pb2.DescriptorProto
+) -> set[tuple[str, ...]]:
+    rows: set[tuple[str, ...]] = set()
+    maps = {}
+    for nested in message.nested_type:
+        assert nested.options.map_entry, "the facts table has no nested messages but maps"
+        key, value = nested.field
+        maps[nested.name] = f"map<{_type(file, key)},{_type(file, value)}>"
+    for enum in message.enum_type:
+        name = f"{message.name}.{enum.name}"
+        rows |= {("enum", name, value.name, str(value.number)) for value in enum.value}
+    for field in message.field:
+        assert not field.HasField("oneof_index"), "the facts table has no oneof"
+        row = ("field", message.name, field.name, str(field.number))
+        entry = field.type_name.rpartition(".")[2]
+        if entry in maps:
+            rows.add((*row, maps[entry]))
+        elif field.label == Field.LABEL_REPEATED:
+            rows.add((*row, _type(file, field), "repeated"))
+        else:
+            rows.add((*row, _type(file, field)))
+    return rows or {("message", message.name)}
+
+
+def _type(
+    file: descriptor_pb2.FileDescriptorProto, field: descriptor_pb2.FieldDescriptorProto
+) -> str:
+    return _local(file, field.type_name) if field.type_name else SCALARS[field.type]
+
+
+def _local(file: descriptor_pb2.FileDescriptorProto, name: str) -> str:
+    return name.removeprefix(f".{file.package}.")
+
+
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", PROTOS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_contract_has_every_row_of_the_facts_table_and_no_other(tmp_path: Path) -> None:
+    ours = described(contract(tmp_path))
+    assert ours - facts() == set()
+    assert facts() - ours == set()
+
+
+def test_the_stubs_are_what_the_contract_generates() -> None:
+    tool = generate()
+    if not tool.PLUGIN.exists():
+        pytest.skip("the betterproto compiler is not installed")
+    stubs = {path.relative_to(tool.STUBS): path.read_text() for path in tool.STUBS.rglob("*.py")}
+    assert tool.drifted(tool.generated_stubs(), stubs) == ()
+
+
+def test_drift_is_a_difference_in_meaning_not_in_layout() -> None:
+    drifted = generate().drifted
+    committed = {Path("a.py"): "x = [1,\n2]\n", Path("b.py"): "y = 1\n"}
+    assert drifted({Path("a.py"): "x = [1, 2]\n", Path("b.py"): "y = 1\n"}, committed) == ()
+    assert drifted({Path("a.py"): "x = [1, 3]\n", Path("b.py"): "y = 1\n"}, committed) == (
+        Path("a.py"),
+    )
+    assert drifted({Path("a.py"): "x = [1, 2]\n"}, committed) == (Path("b.py"),)
