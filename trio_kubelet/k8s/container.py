@@ -1,0 +1,251 @@
+"""Containers: what to run, with which environment, ports and mounts."""
+
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s.base import ApiType, Int32, Mandatory, wire
+from trio_kubelet.k8s.probes import Lifecycle, Probe
+from trio_kubelet.k8s.quantity import Quantity
+from trio_kubelet.k8s.resources import ContainerResizePolicy, ResourceRequirements
+from trio_kubelet.k8s.security import SecurityContext
+
+
+class PullPolicy(StrEnum):
+    """When the image is pulled."""
+
+    ALWAYS = "Always"
+    NEVER = "Never"
+    IF_NOT_PRESENT = "IfNotPresent"
+
+
+class TerminationMessagePolicy(StrEnum):
+    """Where the termination message is read from."""
+
+    FILE = "File"
+    FALLBACK_TO_LOGS_ON_ERROR = "FallbackToLogsOnError"
+
+
+class Protocol(StrEnum):
+    """The transport protocol of a port."""
+
+    TCP = "TCP"
+    UDP = "UDP"
+    SCTP = "SCTP"
+
+
+class ContainerRestartPolicy(StrEnum):
+    """Whether one container restarts; `Always` on an init container makes it a sidecar."""
+
+    ALWAYS = "Always"
+    NEVER = "Never"
+    ON_FAILURE = "OnFailure"
+
+
+class ContainerRestartRuleAction(StrEnum):
+    """What a restart rule does when it matches."""
+
+    RESTART = "Restart"
+    RESTART_ALL_CONTAINERS = "RestartAllContainers"
+
+
+class ContainerRestartRuleOnExitCodesOperator(StrEnum):
+    """How an exit code is compared with the values of a rule."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+
+
+class MountPropagationMode(StrEnum):
+    """Which mounts cross between host and container."""
+
+    NONE = "None"
+    HOST_TO_CONTAINER = "HostToContainer"
+    BIDIRECTIONAL = "Bidirectional"
+
+
+class RecursiveReadOnlyMode(StrEnum):
+    """Whether mounts below a read-only mount are read-only, too."""
+
+    DISABLED = "Disabled"
+    IF_POSSIBLE = "IfPossible"
+    ENABLED = "Enabled"
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerPort(ApiType):
+    """A port of the container; `host_port` opens it on the node."""
+
+    name: str = ""
+    container_port: Mandatory[Int32] = 0
+    host_ip: str = field(default="", metadata=wire("hostIP"))
+    host_port: Int32 | None = None
+    protocol: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ObjectFieldSelector(ApiType):
+    """A field of the pod itself, as `metadata.name` or `status.podIP`."""
+
+    api_version: str = ""
+    field_path: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ResourceFieldSelector(ApiType):
+    """A limit or request of a container, divided by `divisor` and rounded up."""
+
+    container_name: str = ""
+    divisor: Quantity | None = None
+    resource: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ConfigMapKeySelector(ApiType):
+    """One key of a config map."""
+
+    name: str = ""
+    key: Mandatory[str] = ""
+    optional: bool | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class SecretKeySelector(ApiType):
+    """One key of a secret."""
+
+    name: str = ""
+    key: Mandatory[str] = ""
+    optional: bool | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class FileKeySelector(ApiType):
+    """One key of an env file on a volume, read by the node when the container starts."""
+
+    key: Mandatory[str] = ""
+    path: Mandatory[str] = ""
+    optional: bool | None = None
+    volume_name: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class EnvVarSource(ApiType):
+    """Where the value of a variable comes from. Exactly one is set."""
+
+    config_map_key_ref: ConfigMapKeySelector | None = None
+    field_ref: ObjectFieldSelector | None = None
+    file_key_ref: FileKeySelector | None = None
+    resource_field_ref: ResourceFieldSelector | None = None
+    secret_key_ref: SecretKeySelector | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class EnvVar(ApiType):
+    """A variable; `$(NAME)` in its value is expanded from those before it."""
+
+    name: Mandatory[str] = ""
+    value: str = ""
+    value_from: EnvVarSource | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ConfigMapEnvSource(ApiType):
+    """A config map whose keys all become variables."""
+
+    name: str = ""
+    optional: bool | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class SecretEnvSource(ApiType):
+    """A secret whose keys all become variables."""
+
+    name: str = ""
+    optional: bool | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class EnvFromSource(ApiType):
+    """A source of many variables. Exactly one is set."""
+
+    config_map_ref: ConfigMapEnvSource | None = None
+    prefix: str = ""
+    secret_ref: SecretEnvSource | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class VolumeMount(ApiType):
+    """Where a volume of the pod appears in the container."""
+
+    name: Mandatory[str] = ""
+    mount_path: Mandatory[str] = ""
+    mount_propagation: str = ""
+    read_only: bool | None = None
+    recursive_read_only: str = ""
+    sub_path: str = ""
+    sub_path_expr: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class VolumeDevice(ApiType):
+    """Where a raw block volume of the pod appears as a device."""
+
+    name: Mandatory[str] = ""
+    device_path: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerRestartRuleOnExitCodes(ApiType):
+    """The exit codes that a restart rule is for."""
+
+    operator: Mandatory[str] = ""
+    values: tuple[Int32, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerRestartRule(ApiType):
+    """A rule that is tried, in order, before the restart policy of the container."""
+
+    action: Mandatory[str] = ""
+    exit_codes: ContainerRestartRuleOnExitCodes | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class Container(ApiType):
+    """One container of a pod. An empty `command` means the entry point of the image.
+
+    `restart_policy` is the container's own; empty means that the pod's holds.
+    """
+
+    name: Mandatory[str] = ""
+    image: str = ""
+    image_pull_policy: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    working_dir: str = ""
+    ports: tuple[ContainerPort, ...] = ()
+    env: tuple[EnvVar, ...] = ()
+    env_from: tuple[EnvFromSource, ...] = ()
+    lifecycle: Lifecycle | None = None
+    liveness_probe: Probe | None = None
+    readiness_probe: Probe | None = None
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
+    resources: ResourceRequirements | None = None
+    restart_policy: str = ""
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+    security_context: SecurityContext | None = None
+    startup_probe: Probe | None = None
+    stdin: bool | None = None
+    stdin_once: bool | None = None
+    termination_message_path: str = ""
+    termination_message_policy: str = ""
+    tty: bool | None = None
+    volume_devices: tuple[VolumeDevice, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class EphemeralContainer(Container):
+    """A container put into a running pod for debugging; never restarted."""
+
+    target_container_name: str = ""

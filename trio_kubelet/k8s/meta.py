@@ -1,0 +1,129 @@
+"""What every API object carries: names, labels, owners, versions."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s.base import ApiType, Int64, Mandatory
+from trio_kubelet.k8s.time import Time
+
+
+@frozen(kw_only=True, repr=False)
+class OwnerReference(ApiType):
+    """The object that this one belongs to; deleted with it."""
+
+    api_version: Mandatory[str] = ""
+    kind: Mandatory[str] = ""
+    name: Mandatory[str] = ""
+    uid: Mandatory[str] = ""
+    block_owner_deletion: bool | None = None
+    controller: bool | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ManagedFieldsEntry(ApiType):
+    """Which fields a writer of the object claims for itself."""
+
+    api_version: str = ""
+    fields_type: str = ""
+    fields_v1: Mapping[str, object] = field(factory=dict)
+    manager: str = ""
+    operation: str = ""
+    subresource: str = ""
+    time: Time | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ObjectMeta(ApiType):
+    """Name, identity and bookkeeping of an object.
+
+    `uid` names one incarnation: a pod deleted and made again has the same name and another UID.
+    `deletion_timestamp` and `deletion_grace_period_seconds` together ask the node to stop the pod.
+    """
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    annotations: Mapping[str, str] = field(factory=dict)
+    creation_timestamp: Time | None = None
+    deletion_grace_period_seconds: Int64 | None = None
+    deletion_timestamp: Time | None = None
+    finalizers: tuple[str, ...] = ()
+    generate_name: str = ""
+    generation: Int64 | None = None
+    labels: Mapping[str, str] = field(factory=dict)
+    managed_fields: tuple[ManagedFieldsEntry, ...] = ()
+    owner_references: tuple[OwnerReference, ...] = ()
+    resource_version: str = ""
+    self_link: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ShardInfo(ApiType):
+    """Which part of a sharded list this is."""
+
+    selector: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ListMeta(ApiType):
+    """Version and continuation of a list."""
+
+    continue_: str = ""
+    remaining_item_count: Int64 | None = None
+    resource_version: str = ""
+    self_link: str = ""
+    shard_info: ShardInfo | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class LabelSelectorRequirement(ApiType):
+    """One condition on a label."""
+
+    key: Mandatory[str] = ""
+    operator: Mandatory[str] = ""
+    values: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class LabelSelector(ApiType):
+    """A query over labels; all conditions must hold, and an empty one matches everything."""
+
+    match_expressions: tuple[LabelSelectorRequirement, ...] = ()
+    match_labels: Mapping[str, str] = field(factory=dict)
+
+
+class LabelSelectorOperator(StrEnum):
+    """How a label is compared."""
+
+    IN = "In"
+    NOT_IN = "NotIn"
+    EXISTS = "Exists"
+    DOES_NOT_EXIST = "DoesNotExist"
+
+
+@frozen(kw_only=True, repr=False)
+class LocalObjectReference(ApiType):
+    """The name of an object in the same namespace."""
+
+    name: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class TypedLocalObjectReference(ApiType):
+    """An object of any kind in the same namespace."""
+
+    kind: Mandatory[str] = ""
+    name: Mandatory[str] = ""
+    api_group: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class TypedObjectReference(ApiType):
+    """An object of any kind in any namespace."""
+
+    kind: Mandatory[str] = ""
+    name: Mandatory[str] = ""
+    namespace: str = ""
+    api_group: str = ""

@@ -1,0 +1,169 @@
+"""The pod: what the node is asked to run (`spec`) and what it reports (`status`)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s.base import ApiType, Int32, Int64, Mandatory, wire
+from trio_kubelet.k8s.container import Container, EphemeralContainer
+from trio_kubelet.k8s.meta import ListMeta, LocalObjectReference, ObjectMeta
+from trio_kubelet.k8s.quantity import Quantity
+from trio_kubelet.k8s.resources import PodResourceClaim, ResourceRequirements
+from trio_kubelet.k8s.scheduling import Affinity, Toleration, TopologySpreadConstraint
+from trio_kubelet.k8s.security import PodSecurityContext
+from trio_kubelet.k8s.status import PodStatus
+from trio_kubelet.k8s.volumes import Volume
+
+
+class RestartPolicy(StrEnum):
+    """Whether the containers of a pod restart."""
+
+    ALWAYS = "Always"
+    ON_FAILURE = "OnFailure"
+    NEVER = "Never"
+
+
+class DNSPolicy(StrEnum):
+    """Where the resolver settings come from."""
+
+    CLUSTER_FIRST_WITH_HOST_NET = "ClusterFirstWithHostNet"
+    CLUSTER_FIRST = "ClusterFirst"
+    DEFAULT = "Default"
+    NONE = "None"
+
+
+class PreemptionPolicy(StrEnum):
+    """Whether the pod may push out others."""
+
+    PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
+    NEVER = "Never"
+
+
+class OSName(StrEnum):
+    """The operating systems a pod can be made for."""
+
+    LINUX = "linux"
+    WINDOWS = "windows"
+
+
+@frozen(kw_only=True, repr=False)
+class PodDNSConfigOption(ApiType):
+    """A resolver option; one without a value stands alone."""
+
+    name: str = ""
+    value: str | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class PodDNSConfig(ApiType):
+    """Resolver settings that are added to those of the DNS policy."""
+
+    nameservers: tuple[str, ...] = ()
+    options: tuple[PodDNSConfigOption, ...] = ()
+    searches: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class HostAlias(ApiType):
+    """A line for the hosts file of the pod."""
+
+    hostnames: tuple[str, ...] = ()
+    ip: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodOS(ApiType):
+    """The operating system the pod is made for; a node of another one rejects it."""
+
+    name: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodReadinessGate(ApiType):
+    """A condition that others set and that the pod's readiness waits for."""
+
+    condition_type: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodSchedulingGate(ApiType):
+    """A hold on scheduling."""
+
+    name: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodSchedulingGroup(ApiType):
+    """The group that the pod is scheduled with."""
+
+    pod_group_name: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodSpec(ApiType):
+    """What to run and how."""
+
+    init_containers: tuple[Container, ...] = ()
+    containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[EphemeralContainer, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    active_deadline_seconds: Int64 | None = None
+    affinity: Affinity | None = None
+    automount_service_account_token: bool | None = None
+    dns_config: PodDNSConfig | None = None
+    dns_policy: str = ""
+    enable_service_links: bool | None = None
+    host_aliases: tuple[HostAlias, ...] = ()
+    host_ipc: bool | None = field(default=None, metadata=wire("hostIPC"))
+    host_network: bool | None = None
+    host_pid: bool | None = field(default=None, metadata=wire("hostPID"))
+    host_users: bool | None = None
+    hostname: str = ""
+    hostname_override: str = ""
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+    node_name: str = ""
+    node_selector: Mapping[str, str] = field(factory=dict)
+    os: PodOS | None = None
+    overhead: Mapping[str, Quantity] = field(factory=dict)
+    preemption_policy: str = ""
+    priority: Int32 | None = None
+    priority_class_name: str = ""
+    readiness_gates: tuple[PodReadinessGate, ...] = ()
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    resources: ResourceRequirements | None = None
+    restart_policy: str = ""
+    runtime_class_name: str = ""
+    scheduler_name: str = ""
+    scheduling_gates: tuple[PodSchedulingGate, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
+    security_context: PodSecurityContext | None = None
+    service_account: str = ""
+    service_account_name: str = ""
+    set_hostname_as_fqdn: bool | None = field(default=None, metadata=wire("setHostnameAsFQDN"))
+    share_process_namespace: bool | None = None
+    subdomain: str = ""
+    termination_grace_period_seconds: Int64 | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class Pod(ApiType):
+    """A pod. `metadata`, `spec` and `status` are always there, empty if need be."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = field(factory=ObjectMeta)
+    spec: PodSpec = field(factory=PodSpec)
+    status: PodStatus = field(factory=PodStatus)
+
+
+@frozen(kw_only=True, repr=False)
+class PodList(ApiType):
+    """Pods, as one answer of the API server or one manifest."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ListMeta | None = None
+    items: Mandatory[tuple[Pod, ...]] = ()

@@ -1,0 +1,140 @@
+"""Under which identity and with which rights containers run."""
+
+from enum import StrEnum
+
+from attrs import frozen
+
+from trio_kubelet.k8s.base import ApiType, Int64, Mandatory
+
+
+class ProcMountType(StrEnum):
+    """Which /proc a container sees."""
+
+    DEFAULT = "Default"
+    UNMASKED = "Unmasked"
+
+
+class SeccompProfileType(StrEnum):
+    """Where a seccomp profile comes from."""
+
+    RUNTIME_DEFAULT = "RuntimeDefault"
+    UNCONFINED = "Unconfined"
+    LOCALHOST = "Localhost"
+
+
+class AppArmorProfileType(StrEnum):
+    """Where an AppArmor profile comes from."""
+
+    RUNTIME_DEFAULT = "RuntimeDefault"
+    UNCONFINED = "Unconfined"
+    LOCALHOST = "Localhost"
+
+
+class PodFSGroupChangePolicy(StrEnum):
+    """When the ownership of a volume is changed to fsGroup."""
+
+    ALWAYS = "Always"
+    ON_ROOT_MISMATCH = "OnRootMismatch"
+
+
+class SupplementalGroupsPolicy(StrEnum):
+    """Whether the groups that the image gives its user count."""
+
+    MERGE = "Merge"
+    STRICT = "Strict"
+
+
+class PodSELinuxChangePolicy(StrEnum):
+    """How the SELinux label of a volume is changed."""
+
+    RECURSIVE = "Recursive"
+    MOUNT_OPTION = "MountOption"
+
+
+@frozen(kw_only=True, repr=False)
+class SELinuxOptions(ApiType):
+    """The four parts of an SELinux label."""
+
+    type: str = ""
+    level: str = ""
+    role: str = ""
+    user: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class SeccompProfile(ApiType):
+    """A seccomp profile; `localhost_profile` is relative to the seccomp folder of the node."""
+
+    type: Mandatory[str] = ""
+    localhost_profile: str | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class AppArmorProfile(ApiType):
+    """An AppArmor profile; `localhost_profile` is the name of one loaded on the node."""
+
+    type: Mandatory[str] = ""
+    localhost_profile: str | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class WindowsSecurityContextOptions(ApiType):
+    """Settings for Windows; a Linux node only carries them along."""
+
+    gmsa_credential_spec: str | None = None
+    gmsa_credential_spec_name: str | None = None
+    host_process: bool | None = None
+    run_as_user_name: str | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class Capabilities(ApiType):
+    """Linux capabilities on top of, or taken from, the runtime's default set."""
+
+    add: tuple[str, ...] = ()
+    drop: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class Sysctl(ApiType):
+    """A kernel parameter of the pod's namespaces."""
+
+    name: Mandatory[str] = ""
+    value: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodSecurityContext(ApiType):
+    """Security settings for the pod and its volumes; a container's own win over them."""
+
+    app_armor_profile: AppArmorProfile | None = None
+    fs_group: Int64 | None = None
+    fs_group_change_policy: str = ""
+    run_as_group: Int64 | None = None
+    run_as_non_root: bool | None = None
+    run_as_user: Int64 | None = None
+    se_linux_change_policy: str = ""
+    se_linux_options: SELinuxOptions | None = None
+    seccomp_profile: SeccompProfile | None = None
+    supplemental_groups: tuple[Int64, ...] = ()
+    supplemental_groups_policy: str = ""
+    sysctls: tuple[Sysctl, ...] = ()
+    windows_options: WindowsSecurityContextOptions | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class SecurityContext(ApiType):
+    """Security settings of one container; they win over the pod's."""
+
+    allow_privilege_escalation: bool | None = None
+    app_armor_profile: AppArmorProfile | None = None
+    capabilities: Capabilities | None = None
+    privileged: bool | None = None
+    proc_mount: str = ""
+    read_only_root_filesystem: bool | None = None
+    run_as_group: Int64 | None = None
+    run_as_non_root: bool | None = None
+    run_as_user: Int64 | None = None
+    se_linux_options: SELinuxOptions | None = None
+    seccomp_profile: SeccompProfile | None = None
+    windows_options: WindowsSecurityContextOptions | None = None

@@ -1,0 +1,242 @@
+"""What the node reports of a pod and its containers."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s.base import ApiType, Int32, Int64, Mandatory, wire
+from trio_kubelet.k8s.quantity import Quantity
+from trio_kubelet.k8s.resources import ResourceRequirements, ResourceStatus
+from trio_kubelet.k8s.time import Time
+
+
+class PodPhase(StrEnum):
+    """Where a pod is in its life."""
+
+    PENDING = "Pending"
+    RUNNING = "Running"
+    SUCCEEDED = "Succeeded"
+    FAILED = "Failed"
+    UNKNOWN = "Unknown"
+
+
+class PodQOSClass(StrEnum):
+    """How a pod fares when the node runs short."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+class ConditionStatus(StrEnum):
+    """What is known of a condition."""
+
+    TRUE = "True"
+    FALSE = "False"
+    UNKNOWN = "Unknown"
+
+
+class PodConditionType(StrEnum):
+    """Conditions of a pod; readiness gates add others."""
+
+    POD_SCHEDULED = "PodScheduled"
+    READY = "Ready"
+    INITIALIZED = "Initialized"
+    CONTAINERS_READY = "ContainersReady"
+    READY_TO_START_CONTAINERS = "PodReadyToStartContainers"
+    DISRUPTION_TARGET = "DisruptionTarget"
+    RESIZE_PENDING = "PodResizePending"
+    RESIZE_IN_PROGRESS = "PodResizeInProgress"
+    ALL_CONTAINERS_RESTARTING = "AllContainersRestarting"
+
+
+@frozen(kw_only=True, repr=False)
+class PodCondition(ApiType):
+    """One thing that is, or is not, true of the pod, since when and why."""
+
+    status: Mandatory[str] = ""
+    type: Mandatory[str] = ""
+    reason: str = ""
+    message: str = ""
+    last_probe_time: Time | None = None
+    last_transition_time: Time | None = None
+    observed_generation: Int64 | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerStateWaiting(ApiType):
+    """Not started yet, or waiting to start again."""
+
+    reason: str = ""
+    message: str = ""
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerStateRunning(ApiType):
+    """Running."""
+
+    started_at: Time | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerStateTerminated(ApiType):
+    """Ended."""
+
+    reason: str = ""
+    message: str = ""
+    container_id: str = field(default="", metadata=wire("containerID"))
+    exit_code: Mandatory[Int32] = 0
+    finished_at: Time | None = None
+    signal: Int32 | None = None
+    started_at: Time | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerState(ApiType):
+    """At most one is set; none means waiting."""
+
+    running: ContainerStateRunning | None = None
+    terminated: ContainerStateTerminated | None = None
+    waiting: ContainerStateWaiting | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class LinuxContainerUser(ApiType):
+    """The identity that the first process of a container was given."""
+
+    uid: Mandatory[Int64] = 0
+    gid: Mandatory[Int64] = 0
+    supplemental_groups: tuple[Int64, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerUser(ApiType):
+    """The identity of a container, by operating system."""
+
+    linux: LinuxContainerUser | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ImageVolumeStatus(ApiType):
+    """The image, with digest, that an image volume resolved to."""
+
+    image_ref: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class VolumeStatus(ApiType):
+    """What a mounted volume turned out to be."""
+
+    image: ImageVolumeStatus | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class VolumeMountStatus(ApiType):
+    """How a volume was mounted in fact."""
+
+    name: Mandatory[str] = ""
+    mount_path: Mandatory[str] = ""
+    read_only: bool | None = None
+    recursive_read_only: str = ""
+    volume_status: VolumeStatus | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerStatus(ApiType):
+    """What is known of one container.
+
+    `image` and `image_id` are what runs, not what the spec asks for. `resources` is what is
+    enforced now, `allocated_resources` what the node has set aside.
+    """
+
+    name: Mandatory[str] = ""
+    image: Mandatory[str] = ""
+    state: ContainerState | None = None
+    last_state: ContainerState | None = None
+    ready: Mandatory[bool] = False
+    started: bool | None = None
+    restart_count: Mandatory[Int32] = 0
+    allocated_resources: Mapping[str, Quantity] = field(factory=dict)
+    allocated_resources_status: tuple[ResourceStatus, ...] = ()
+    container_id: str = field(default="", metadata=wire("containerID"))
+    image_id: Mandatory[str] = field(default="", metadata=wire("imageID"))
+    resources: ResourceRequirements | None = None
+    stop_signal: str = ""
+    user: ContainerUser | None = None
+    volume_mounts: tuple[VolumeMountStatus, ...] = ()
+
+
+@frozen(kw_only=True, repr=False)
+class HostIP(ApiType):
+    """An address of the node."""
+
+    ip: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodIP(ApiType):
+    """An address of the pod."""
+
+    ip: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodResourceClaimStatus(ApiType):
+    """The claim made for an entry of `spec.resourceClaims`."""
+
+    name: Mandatory[str] = ""
+    resource_claim_name: str | None = None
+
+
+@frozen(kw_only=True, repr=False)
+class ContainerExtendedResourceRequest(ApiType):
+    """Which request of a claim backs an extended resource of a container."""
+
+    container_name: Mandatory[str] = ""
+    request_name: Mandatory[str] = ""
+    resource_name: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class PodExtendedResourceClaimStatus(ApiType):
+    """The claim that backs the pod's extended resources."""
+
+    request_mappings: Mandatory[tuple[ContainerExtendedResourceRequest, ...]] = ()
+    resource_claim_name: Mandatory[str] = ""
+
+
+@frozen(kw_only=True, repr=False)
+class NodeAllocatableResourceClaimStatus(ApiType):
+    """What a claim takes out of the allocatable resources of the node."""
+
+    containers: tuple[str, ...] = ()
+    resource_claim_name: Mandatory[str] = ""
+    resources: Mandatory[Mapping[str, Quantity]] = field(factory=dict)
+
+
+@frozen(kw_only=True, repr=False)
+class PodStatus(ApiType):
+    """What is known of a pod. The node writes it, the spec it only reads."""
+
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    reason: str = ""
+    message: str = ""
+    allocated_resources: Mapping[str, Quantity] = field(factory=dict)
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    host_ip: str = field(default="", metadata=wire("hostIP"))
+    host_ips: tuple[HostIP, ...] = field(default=(), metadata=wire("hostIPs"))
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] = ()
+    nominated_node_name: str = ""
+    observed_generation: Int64 | None = None
+    pod_ip: str = field(default="", metadata=wire("podIP"))
+    pod_ips: tuple[PodIP, ...] = field(default=(), metadata=wire("podIPs"))
+    qos_class: str = ""
+    resize: str = ""
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    resources: ResourceRequirements | None = None
+    start_time: Time | None = None
