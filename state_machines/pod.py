@@ -1,0 +1,213 @@
+# ruff: noqa: E501 - a row of a table is one line
+"""The life of a pod on this node.
+
+Theory of operation
+===================
+
+One instance is one incarnation of a pod. It only ever goes forward:
+
+    SyncPod      the pod should run: containers are started, restarted, brought into line
+    Terminating  the pod must end: nothing is started any more, containers get their grace
+    Terminated   nothing runs: volumes are unmounted, cgroups removed, the last status is sent
+    Finished     the pod's task has ended
+
+A pod whose UID comes back (a static pod that is deleted and recreated) does not go backwards:
+it waits until this incarnation is finished and then starts a new one.
+
+Many things can end a pod, and several of them may do so at once: a pod that completes is
+deleted, a deleted pod is evicted, the node shuts down while all that goes on. The first of them
+moves the pod to Terminating and is the cause that its status reports; the others are taken note
+of (those who asked wait for the same end, and may shorten the grace period) and change no state.
+That is why the events that end a pod have rows in Terminating and Terminated as well.
+
+Stopping is only believed when it is seen. A call to the runtime may be cancelled or lost with
+its outcome unknown, so Terminated needs evidence: a listing that was asked for after the last
+call had ended, and shows nothing of the pod running. From then on none of its containers can
+run again, and what they used may be taken away.
+
+Pods that only the runtime knows (their manifest went while the agent was down) have no spec to
+sync: they begin in Terminating.
+
+The rules below the table are those that are about amounts rather than states: which ending a
+pod's own fields imply, and how much grace is left.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from state_machines.machine import Machine, Row, Start
+
+DEFAULT_GRACE_SECONDS = 30
+MINIMUM_GRACE_SECONDS = 1
+ORPHAN_GRACE_SECONDS = 1
+
+
+class PodState(StrEnum):
+    """Where an incarnation of a pod stands."""
+
+    SYNC_POD = "SyncPod"
+    TERMINATING = "Terminating"
+    TERMINATED = "Terminated"
+    FINISHED = "Finished"
+
+
+class PodEvent(StrEnum):
+    """What can happen to a pod."""
+
+    CHANGED = "Changed"
+    """Its spec, metadata or status changed, or a resync is due."""
+    COMPLETED = "Completed"
+    """Its phase is Succeeded or Failed: by its restart policy nothing is left to run."""
+    REJECTED = "Rejected"
+    """Admission refused it."""
+    DEADLINE_EXCEEDED = "DeadlineExceeded"
+    """It was active for longer than spec.activeDeadlineSeconds."""
+    DELETED = "Deleted"
+    """metadata.deletionTimestamp is set."""
+    REMOVED = "Removed"
+    """Its source no longer has it."""
+    EVICTED = "Evicted"
+    """The node is short of a resource, or the pod exceeded a limit of its own."""
+    PREEMPTED = "Preempted"
+    """A critical pod needs its place."""
+    SHUTDOWN = "Shutdown"
+    """The node shuts down."""
+    GRACE_SHORTENED = "GraceShortened"
+    """A pod that is being stopped has less time left than it was given."""
+    CONTAINERS_STOPPED = "ContainersStopped"
+    """A listing was made to see whether anything still runs."""
+    RELEASED = "Released"
+    """Volumes are unmounted, cgroups and folders gone, the last status is with its reader."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopEvidence:
+    """What a listing showed, for `PodEvent.CONTAINERS_STOPPED`.
+
+    `listed_at` is when the runtime was asked (before the question went out) and
+    `last_call_ended_at` when the last call that could have started or stopped something had
+    returned, failed or run into its deadline; both in seconds of the same clock. `running` names
+    the containers and sandboxes of the pod that run, or of which the runtime does not know.
+    """
+
+    listed_at: float
+    last_call_ended_at: float
+    running: tuple[str, ...] = ()
+
+
+def seen_stopped(evidence: StopEvidence) -> bool:
+    """Whether a fresh listing shows nothing running.
+
+    Equal times are fresh: who lists after a call has ended may do so in the same instant.
+    """
+    return evidence.listed_at >= evidence.last_call_ended_at and not evidence.running
+
+
+S, E = PodState, PodEvent
+
+# fmt: off
+POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
+    name="pod",
+    starts=(
+        Start(S.SYNC_POD,    "a source has the pod"),
+        Start(S.TERMINATING, "only the runtime knows the pod"),
+    ),
+    terminal=frozenset({S.FINISHED}),
+    rows=(
+        Row(S.SYNC_POD,    E.CHANGED,            S.SYNC_POD,    "it is synced with the newest spec"),
+        Row(S.SYNC_POD,    E.COMPLETED,          S.TERMINATING, "nothing is left to run; sidecars are stopped"),
+        Row(S.SYNC_POD,    E.REJECTED,           S.TERMINATING, "it failed; what an earlier agent left of it goes"),
+        Row(S.SYNC_POD,    E.DEADLINE_EXCEEDED,  S.TERMINATING, "it failed: it had its time"),
+        Row(S.SYNC_POD,    E.DELETED,            S.TERMINATING, "its owner wants it gone, with grace"),
+        Row(S.SYNC_POD,    E.REMOVED,            S.TERMINATING, "what no source wants does not run"),
+        Row(S.SYNC_POD,    E.EVICTED,            S.TERMINATING, "it failed: the node must recover"),
+        Row(S.SYNC_POD,    E.PREEMPTED,          S.TERMINATING, "it failed: a critical pod takes its place"),
+        Row(S.SYNC_POD,    E.SHUTDOWN,           S.TERMINATING, "it failed: it ends before the node does"),
+
+        Row(S.TERMINATING, E.CONTAINERS_STOPPED, S.TERMINATED,  "stopping is believed when it is seen", seen_stopped),
+        Row(S.TERMINATING, E.GRACE_SHORTENED,    S.TERMINATING, "the stop in flight is made again with less time"),
+        Row(S.TERMINATING, E.CHANGED,            S.TERMINATING, "only the grace period of a new spec counts now"),
+        Row(S.TERMINATING, E.COMPLETED,          S.TERMINATING, "its last container ended while it was stopped"),
+        Row(S.TERMINATING, E.DEADLINE_EXCEEDED,  S.TERMINATING, "it ends already; the first cause is reported"),
+        Row(S.TERMINATING, E.DELETED,            S.TERMINATING, "deleted while it ends, or deleted once more"),
+        Row(S.TERMINATING, E.REMOVED,            S.TERMINATING, "a forced deletion: the object went first"),
+        Row(S.TERMINATING, E.EVICTED,            S.TERMINATING, "the eviction waits for the same end"),
+        Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
+        Row(S.TERMINATING, E.SHUTDOWN,           S.TERMINATING, "the shutdown waits for the same end"),
+
+        Row(S.TERMINATED,  E.RELEASED,           S.FINISHED,    "nothing of it is left on the node"),
+        Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
+        Row(S.TERMINATED,  E.CHANGED,            S.TERMINATED,  "often the echo of the agent's own last status"),
+        Row(S.TERMINATED,  E.COMPLETED,          S.TERMINATED,  "the phase that the agent itself reported"),
+        Row(S.TERMINATED,  E.DEADLINE_EXCEEDED,  S.TERMINATED,  "it is over already"),
+        Row(S.TERMINATED,  E.DELETED,            S.TERMINATED,  "completed pods are deleted later: clean up goes on"),
+        Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
+        Row(S.TERMINATED,  E.EVICTED,            S.TERMINATED,  "it holds no memory now; the eviction has its answer"),
+        Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
+        Row(S.TERMINATED,  E.SHUTDOWN,           S.TERMINATED,  "nothing runs that would have to be stopped"),
+    ),
+)
+# fmt: on
+
+ENDINGS: frozenset[PodEvent] = frozenset(
+    row.event for row in POD.rows_from(S.SYNC_POD) if row.target is S.TERMINATING
+)
+"""The events that end a pod."""
+
+FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.EVICTED, E.PREEMPTED, E.SHUTDOWN})
+"""The endings after which the pod's phase is Failed whatever its containers' exit codes are."""
+
+
+def may_start_containers(state: PodState) -> bool:
+    """Whether containers and sandboxes may be made and started."""
+    return state is S.SYNC_POD
+
+
+def may_have_running_containers(state: PodState) -> bool:
+    """Whether a container of the pod may be running: if not, its volumes may go."""
+    return state in (S.SYNC_POD, S.TERMINATING)
+
+
+def ending(
+    *, deletion_requested: bool, phase: str = "", deadline_exceeded: bool = False
+) -> PodEvent | None:
+    """Return the event that a pod's own fields imply, or None if the pod should run.
+
+    `phase` is status.phase. A deletion says more than a phase, because it carries the grace
+    period; a phase says more than the deadline, because it is already final.
+    """
+    if deletion_requested:
+        return E.DELETED
+    if phase in ("Succeeded", "Failed"):
+        return E.COMPLETED
+    if deadline_exceeded:
+        return E.DEADLINE_EXCEEDED
+    return None
+
+
+def is_deadline_exceeded(
+    *, active_deadline_seconds: int | None, started_at_ns: int | None, now_ns: int
+) -> bool:
+    """Whether spec.activeDeadlineSeconds is over, counted from status.startTime.
+
+    Times are in nanoseconds since the epoch. A pod without a deadline or a start time never
+    exceeds it.
+    """
+    if active_deadline_seconds is None or started_at_ns is None:
+        return False
+    return now_ns - started_at_ns >= active_deadline_seconds * 1_000_000_000
+
+
+def effective_grace_seconds(
+    current: int | None, *requested: int | None, default: int = DEFAULT_GRACE_SECONDS
+) -> int:
+    """Return the grace period of a pod that is being stopped, in seconds. It only ever shrinks.
+
+    `current` is what the pod was given so far (None: nothing yet), `requested` what is asked
+    for now (metadata.deletionGracePeriodSeconds, the override of an eviction, ...; None: no
+    wish), `default` is spec.terminationGracePeriodSeconds and counts only if nobody asked for
+    anything. Never less than a second: a forced deletion (0) still lets the process see
+    SIGTERM, and a grace period of 0 would mean "unset" to some runtimes.
+    """
+    wishes = [wish for wish in (current, *requested) if wish is not None]
+    return max(min(wishes, default=default), MINIMUM_GRACE_SECONDS)

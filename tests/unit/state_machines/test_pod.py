@@ -1,0 +1,149 @@
+import pytest
+
+from state_machines.machine import IllegalTransition
+from state_machines.pod import (
+    ENDINGS,
+    FAILING_ENDINGS,
+    POD,
+    PodEvent,
+    PodState,
+    StopEvidence,
+    effective_grace_seconds,
+    ending,
+    is_deadline_exceeded,
+    may_have_running_containers,
+    may_start_containers,
+)
+
+STOPPED = StopEvidence(listed_at=10.0, last_call_ended_at=9.0)
+
+
+def test_a_pod_walks_from_sync_to_finished() -> None:
+    state = PodState.SYNC_POD
+    state = POD.step(state, PodEvent.CHANGED)
+    state = POD.step(state, PodEvent.DELETED)
+    state = POD.step(state, PodEvent.CONTAINERS_STOPPED, STOPPED)
+    assert state is PodState.TERMINATED
+    assert POD.step(state, PodEvent.RELEASED) is PodState.FINISHED
+
+
+def test_a_pod_known_only_to_the_runtime_begins_in_terminating() -> None:
+    assert POD.initial == (PodState.SYNC_POD, PodState.TERMINATING)
+
+
+@pytest.mark.parametrize("event", sorted(ENDINGS))
+def test_whatever_ends_a_pod_may_come_again_while_it_ends(event: PodEvent) -> None:
+    assert POD.step(PodState.SYNC_POD, event) is PodState.TERMINATING
+    if event is PodEvent.REJECTED:
+        return  # admission happens once, before anything else
+    assert POD.step(PodState.TERMINATING, event) is PodState.TERMINATING
+    assert POD.step(PodState.TERMINATED, event) is PodState.TERMINATED
+
+
+def test_admission_cannot_refuse_a_pod_that_already_ends() -> None:
+    assert not POD.allows(PodState.TERMINATING, PodEvent.REJECTED)
+    assert not POD.allows(PodState.TERMINATED, PodEvent.REJECTED)
+
+
+@pytest.mark.parametrize(
+    "evidence",
+    [
+        None,
+        StopEvidence(listed_at=8.9, last_call_ended_at=9.0),
+        StopEvidence(listed_at=10.0, last_call_ended_at=9.0, running=("web",)),
+    ],
+    ids=["no listing", "listing older than the last call", "a container runs"],
+)
+def test_terminated_needs_a_fresh_listing_without_running_containers(
+    evidence: StopEvidence | None,
+) -> None:
+    with pytest.raises(IllegalTransition, match="unless seen stopped"):
+        POD.step(PodState.TERMINATING, PodEvent.CONTAINERS_STOPPED, evidence)
+
+
+def test_a_listing_in_the_instant_in_which_the_last_call_ended_is_fresh() -> None:
+    evidence = StopEvidence(listed_at=9.0, last_call_ended_at=9.0)
+    assert POD.allows(PodState.TERMINATING, PodEvent.CONTAINERS_STOPPED, evidence)
+
+
+def test_the_volumes_of_a_running_pod_cannot_be_released() -> None:
+    assert not POD.allows(PodState.SYNC_POD, PodEvent.RELEASED)
+    assert not POD.allows(PodState.TERMINATING, PodEvent.RELEASED)
+
+
+def test_a_running_pod_has_no_grace_that_could_be_shortened() -> None:
+    assert not POD.allows(PodState.SYNC_POD, PodEvent.GRACE_SHORTENED)
+
+
+def test_containers_start_only_while_the_pod_is_synced() -> None:
+    assert [s for s in PodState if may_start_containers(s)] == [PodState.SYNC_POD]
+    assert [s for s in PodState if may_have_running_containers(s)] == [
+        PodState.SYNC_POD,
+        PodState.TERMINATING,
+    ]
+
+
+def test_deleting_or_removing_a_pod_does_not_fail_it() -> None:
+    assert {PodEvent.COMPLETED, PodEvent.DELETED, PodEvent.REMOVED} == ENDINGS - FAILING_ENDINGS
+
+
+@pytest.mark.parametrize(
+    ("deletion_requested", "phase", "deadline_exceeded", "expected"),
+    [
+        (False, "", False, None),
+        (False, "Running", False, None),
+        (False, "Pending", False, None),
+        (False, "Succeeded", False, PodEvent.COMPLETED),
+        (False, "Failed", False, PodEvent.COMPLETED),
+        (False, "Failed", True, PodEvent.COMPLETED),
+        (False, "Running", True, PodEvent.DEADLINE_EXCEEDED),
+        (True, "Running", True, PodEvent.DELETED),
+        (True, "Succeeded", False, PodEvent.DELETED),
+    ],
+)
+def test_the_ending_that_the_fields_of_a_pod_imply(
+    deletion_requested: bool, phase: str, deadline_exceeded: bool, expected: PodEvent | None
+) -> None:
+    actual = ending(
+        deletion_requested=deletion_requested, phase=phase, deadline_exceeded=deadline_exceeded
+    )
+    assert actual is expected
+
+
+@pytest.mark.parametrize(
+    ("deadline", "started_at_ns", "now_ns", "expected"),
+    [
+        (None, 0, 10**18, False),
+        (5, None, 10**18, False),
+        (5, 1_000_000_000, 5_999_999_999, False),
+        (5, 1_000_000_000, 6_000_000_000, True),
+    ],
+)
+def test_the_active_deadline_counts_from_the_start_time(
+    deadline: int | None, started_at_ns: int | None, now_ns: int, expected: bool
+) -> None:
+    exceeded = is_deadline_exceeded(
+        active_deadline_seconds=deadline, started_at_ns=started_at_ns, now_ns=now_ns
+    )
+    assert exceeded is expected
+
+
+@pytest.mark.parametrize(
+    ("current", "requested", "default", "expected"),
+    [
+        (None, (), 30, 30),
+        (None, (None,), 45, 45),
+        (None, (), 0, 1),
+        (None, (60,), 30, 60),
+        (None, (60, 10), 30, 10),
+        (None, (0,), 30, 1),
+        (30, (), 90, 30),
+        (30, (60,), 90, 30),
+        (30, (10, None), 90, 10),
+        (30, (0,), 90, 1),
+    ],
+)
+def test_the_grace_period_is_the_smallest_wish_and_at_least_a_second(
+    current: int | None, requested: tuple[int | None, ...], default: int, expected: int
+) -> None:
+    assert effective_grace_seconds(current, *requested, default=default) == expected
