@@ -1,0 +1,137 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.resources.pods import amounts, container, pod, requirements
+from trio_kubelet.k8s import Container, Pod, PodStatus, Quantity
+from trio_kubelet.resources import QosClass, pod_limits, pod_requests, qos_class
+
+
+def sidecar(requests: str = "", limits: str = "") -> Container:
+    return container(requests, limits, restart_policy="Always")
+
+
+@pytest.mark.parametrize(
+    ("given_pod", "expected"),
+    [
+        pytest.param(pod(container()), "", id="nothing asked"),
+        pytest.param(pod(container("cpu=1"), container("cpu=500m")), "cpu=1500m", id="sum"),
+        pytest.param(
+            pod(container("cpu=1"), init=(container("cpu=2"), container("cpu=3"))),
+            "cpu=3",
+            id="the largest init container",
+        ),
+        pytest.param(
+            pod(container("cpu=1"), init=(sidecar("cpu=2"),)), "cpu=3", id="a sidecar adds"
+        ),
+        pytest.param(
+            pod(container("cpu=1"), init=(sidecar("cpu=2"), container("cpu=5"))),
+            "cpu=7",
+            id="an init container beside the sidecars before it",
+        ),
+        pytest.param(
+            pod(container("cpu=1"), init=(container("cpu=5"), sidecar("cpu=2"))),
+            "cpu=5",
+            id="an init container without the sidecars after it",
+        ),
+        pytest.param(
+            pod(container("cpu=1"), init=(container("memory=1Gi"),)),
+            "cpu=1 memory=1Gi",
+            id="a resource that only an init container names",
+        ),
+        pytest.param(
+            pod(container("cpu=1"), overhead="cpu=100m memory=10Mi"),
+            "cpu=1100m memory=10Mi",
+            id="overhead on top",
+        ),
+        pytest.param(
+            pod(container("cpu=1 memory=1Gi"), level=requirements("cpu=2")),
+            "cpu=2 memory=1Gi",
+            id="the pod's own level for what it names",
+        ),
+        pytest.param(
+            pod(container("example.com/gpu=1"), level=requirements("example.com/gpu=4")),
+            "example.com/gpu=1",
+            id="extended resources are not understood at the pod's level",
+        ),
+        pytest.param(
+            pod(container("cpu=1"), level=requirements("cpu=2"), overhead="cpu=1"),
+            "cpu=3",
+            id="overhead on top of the pod's level",
+        ),
+    ],
+)
+def test_requests(given_pod: Pod, expected: str) -> None:
+    assert pod_requests(given_pod) == amounts(expected)
+
+
+def test_overhead_raises_only_limits_that_are_set() -> None:
+    limited = pod(container(limits="cpu=1"), overhead="cpu=100m memory=10Mi")
+    assert pod_limits(limited) == amounts("cpu=1100m")
+
+
+def test_limits_follow_the_rules_of_requests() -> None:
+    limited = pod(container(limits="cpu=1"), init=(sidecar(limits="cpu=2"),))
+    assert pod_limits(limited) == amounts("cpu=3")
+
+
+FULL = "cpu=1 memory=1Gi"
+
+
+@pytest.mark.parametrize(
+    ("given_pod", "expected"),
+    [
+        (pod(container()), QosClass.BEST_EFFORT),
+        (pod(container("cpu=0", "memory=0")), QosClass.BEST_EFFORT),
+        (pod(container("example.com/gpu=1", "example.com/gpu=1")), QosClass.BEST_EFFORT),
+        (pod(container(FULL, FULL)), QosClass.GUARANTEED),
+        (pod(container(FULL, FULL), container()), QosClass.BURSTABLE),
+        (pod(container(FULL, FULL), init=(container(),)), QosClass.BURSTABLE),
+        (pod(container(FULL, FULL), init=(container(FULL, FULL),)), QosClass.GUARANTEED),
+        (pod(container("cpu=500m memory=1Gi", FULL)), QosClass.BURSTABLE),
+        (pod(container("", FULL)), QosClass.BURSTABLE),
+        (pod(container("cpu=1", "cpu=1")), QosClass.BURSTABLE),
+        (pod(container("cpu=1")), QosClass.BURSTABLE),
+        (pod(container(), level=requirements(FULL, FULL)), QosClass.GUARANTEED),
+        (pod(container("cpu=1"), level=requirements("cpu=1", FULL)), QosClass.BURSTABLE),
+        (pod(container("cpu=1"), level=requirements("example.com/gpu=1")), QosClass.BURSTABLE),
+    ],
+)
+def test_qos_class(given_pod: Pod, expected: QosClass) -> None:
+    assert qos_class(given_pod) is expected
+
+
+def test_the_qos_class_never_changes_once_it_is_set() -> None:
+    running = pod(container(FULL, FULL))
+    running = Pod(spec=running.spec, status=PodStatus(qos_class="Burstable"))
+    assert qos_class(running) is QosClass.BURSTABLE
+
+
+milli = st.integers(0, 10_000).map(Quantity.from_milli)
+one = st.builds(
+    lambda quantity, policy: container(f"cpu={quantity}", restart_policy=policy),
+    milli,
+    st.sampled_from(["", "Always"]),
+)
+
+
+def at_work_together(given_pod: Pod) -> list[Quantity]:
+    """The CPU in use at each moment of the pod's life: once for each init container, then all."""
+    moments: list[Quantity] = []
+    sidecars = Quantity(0)
+    for each in given_pod.spec.init_containers:
+        assert each.resources is not None
+        own = each.resources.requests["cpu"]
+        moments.append(sidecars + own)
+        if each.restart_policy == "Always":
+            sidecars += own
+    regular = [c.resources.requests["cpu"] for c in given_pod.spec.containers if c.resources]
+    return [*moments, Quantity.sum([sidecars, *regular])]
+
+
+@given(st.lists(milli, min_size=1, max_size=4), st.lists(one, max_size=5))
+def test_the_request_is_the_peak_of_the_pods_life(
+    regular: list[Quantity], init: list[Container]
+) -> None:
+    given_pod = pod(*(container(f"cpu={q}") for q in regular), init=tuple(init))
+    assert pod_requests(given_pod)["cpu"] == max(at_work_together(given_pod))

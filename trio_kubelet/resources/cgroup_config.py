@@ -1,0 +1,165 @@
+"""What is written into cgroups: pure conversions from requests and limits to kernel values.
+
+Values are in the terms of cgroup v1 (shares, quota and period), as in CRI; `cpu_weight` turns
+shares into what v2 knows. `pod_cgroup_config` gives a pod's cgroup, `qos_cgroup_configs` those
+of the QoS classes and of all pods.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.resources.pod_resources import (
+    HUGEPAGES_PREFIX,
+    QosClass,
+    pod_limits,
+    pod_requests,
+    qos_class,
+)
+
+MIN_SHARES = 2
+MAX_SHARES = 262_144
+_SHARES_PER_CPU = 1024
+_MILLI_PER_CPU = 1000
+DEFAULT_QUOTA_PERIOD_US = 100_000
+_MIN_QUOTA_US = 1000
+NO_QUOTA = -1
+_MAX_WEIGHT = 10_000
+# QoS cgroups leave huge pages to their pods; the kernel rounds this down to its own maximum.
+UNBOUNDED_HUGEPAGES_BYTES = 1 << 62
+
+
+@frozen(kw_only=True)
+class CgroupConfig:
+    """The values of one cgroup; None leaves the kernel's value alone.
+
+    `cpu_quota_us` -1 means no limit. `hugepage_limits` maps page size to limit, both in bytes.
+    """
+
+    cpu_shares: int | None = None
+    cpu_quota_us: int | None = None
+    cpu_period_us: int | None = None
+    memory_limit_bytes: int | None = None
+    pids_limit: int | None = None
+    hugepage_limits: Mapping[int, int] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class PodCgroupSettings:
+    """What the node's configuration says about every pod's cgroup.
+
+    `cpu_cfs_quota` and `cpu_cfs_quota_period_us` are the fields cpuCFSQuota and
+    cpuCFSQuotaPeriod, `pod_pids_limit` podPidsLimit (none if not positive), `hugepage_sizes`
+    the page sizes of the node in bytes.
+    """
+
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period_us: int = DEFAULT_QUOTA_PERIOD_US
+    pod_pids_limit: int = -1
+    hugepage_sizes: tuple[int, ...] = ()
+
+
+def milli_cpu_to_shares(milli_cpu: int) -> int:
+    """CPU shares of a request in millicores, within the kernel's bounds."""
+    return min(max(milli_cpu * _SHARES_PER_CPU // _MILLI_PER_CPU, MIN_SHARES), MAX_SHARES)
+
+
+def milli_cpu_to_quota(milli_cpu: int, period_us: int = DEFAULT_QUOTA_PERIOD_US) -> int:
+    """CFS quota in microseconds of a limit in millicores; 0 for no limit, at least 1 ms else."""
+    if milli_cpu == 0:
+        return 0
+    return max(milli_cpu * period_us // _MILLI_PER_CPU, _MIN_QUOTA_US)
+
+
+def cpu_weight(shares: int) -> int:
+    """`cpu.weight` of cgroup v2 for CPU shares of v1; 0 (unset) stays 0.
+
+    The curve of current runtimes and kubelets (v1.35 and later): it maps the smallest value to
+    the smallest, the largest to the largest and the default to the default (1024 to 100).
+    """
+    if shares == 0:
+        return 0
+    if shares <= MIN_SHARES:
+        return 1
+    if shares >= MAX_SHARES:
+        return _MAX_WEIGHT
+    log = math.log2(shares)
+    return math.ceil(math.pow(10, (log * log + 125 * log) / 612.0 - 7.0 / 34.0))
+
+
+def pod_cgroup_config(pod: Pod, settings: PodCgroupSettings) -> CgroupConfig:
+    """Return the values of a pod's cgroup.
+
+    CPU quota and memory limit are set only where every container (or the pod itself) has such a
+    limit: a sum that leaves one container out would throttle it. Huge pages are limited to the
+    request, for each size of the node, because they cannot be overcommitted.
+    """
+    requests, limits, qos = pod_requests(pod), pod_limits(pod), qos_class(pod)
+    pids_limit = settings.pod_pids_limit if settings.pod_pids_limit > 0 else None
+    hugepages = hugepage_limits(requests, settings.hugepage_sizes)
+    if qos is QosClass.BEST_EFFORT:
+        return CgroupConfig(cpu_shares=MIN_SHARES, pids_limit=pids_limit, hugepage_limits=hugepages)
+    period_us = settings.cpu_cfs_quota_period_us
+    quota_us = milli_cpu_to_quota(_milli(limits, "cpu"), period_us)
+    cpu_limited = qos is QosClass.GUARANTEED or _limited_everywhere(pod, "cpu")
+    memory_limited = qos is QosClass.GUARANTEED or _limited_everywhere(pod, "memory")
+    return CgroupConfig(
+        cpu_shares=milli_cpu_to_shares(_milli(requests, "cpu")),
+        cpu_quota_us=(quota_us if settings.cpu_cfs_quota else NO_QUOTA) if cpu_limited else None,
+        cpu_period_us=period_us if cpu_limited else None,
+        memory_limit_bytes=limits["memory"].value if memory_limited else None,
+        pids_limit=pids_limit,
+        hugepage_limits=hugepages,
+    )
+
+
+def qos_cgroup_configs(
+    pods: Iterable[Pod], hugepage_sizes: tuple[int, ...] = ()
+) -> Mapping[QosClass, CgroupConfig]:
+    """Return the values of the burstable and besteffort cgroups for the pods active now.
+
+    Burstable pods together weigh what they ask for; the besteffort ones weigh next to nothing.
+    """
+    burstable_milli = sum(
+        _milli(pod_requests(pod), "cpu") for pod in pods if qos_class(pod) is QosClass.BURSTABLE
+    )
+    unbounded = dict.fromkeys(hugepage_sizes, UNBOUNDED_HUGEPAGES_BYTES)
+    return {
+        QosClass.BURSTABLE: CgroupConfig(
+            cpu_shares=milli_cpu_to_shares(burstable_milli), hugepage_limits=unbounded
+        ),
+        QosClass.BEST_EFFORT: CgroupConfig(cpu_shares=MIN_SHARES, hugepage_limits=unbounded),
+    }
+
+
+def hugepage_limits(
+    resources: Mapping[str, Quantity], node_sizes: Iterable[int]
+) -> Mapping[int, int]:
+    """Bytes of huge pages allowed for each page size in bytes; 0 for sizes not asked for."""
+    limits = dict.fromkeys(node_sizes, 0)
+    for name, quantity in resources.items():
+        if name.startswith(HUGEPAGES_PREFIX):
+            size = Quantity(name.removeprefix(HUGEPAGES_PREFIX)).value
+            limits[size] = limits.get(size, 0) + quantity.value
+    return limits
+
+
+def _milli(resources: Mapping[str, Quantity], name: str) -> int:
+    return resources[name].milli_value if name in resources else 0
+
+
+def _limited_everywhere(pod: Pod, name: str) -> bool:
+    if pod.spec.resources is not None and _has_limit(pod.spec.resources.limits, name):
+        return True
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    return all(_has_limit(_limits(container), name) for container in containers)
+
+
+def _limits(container: Container) -> Mapping[str, Quantity]:
+    return {} if container.resources is None else container.resources.limits
+
+
+def _has_limit(limits: Mapping[str, Quantity], name: str) -> bool:
+    return name in limits and limits[name].milli_value != 0

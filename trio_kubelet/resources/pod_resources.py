@@ -1,0 +1,150 @@
+"""The sums of a pod's requests and limits, and the QoS class that follows from them.
+
+Init containers run one after the other, so only the largest counts; restartable ones (sidecars,
+KEP-753) keep running and add to everything that starts after them. Pod-level resources
+(KEP-2837) take the place of the sums for the resources that they name. The overhead of the
+runtime class (KEP-688) comes on top.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+
+from trio_kubelet.k8s import Container, Pod, Quantity, ResourceRequirements
+
+_QOS_RESOURCES = ("cpu", "memory")
+_POD_LEVEL_RESOURCES = frozenset(_QOS_RESOURCES)
+HUGEPAGES_PREFIX = "hugepages-"
+
+
+class QosClass(StrEnum):
+    """`status.qosClass`: who suffers first when the node runs short."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container keeps running beside the others (KEP-753)."""
+    return container.restart_policy == "Always"
+
+
+def pod_requests(pod: Pod) -> Mapping[str, Quantity]:
+    """Return what the pod asks for: resource name → quantity, overhead included.
+
+    A request that is absent although a limit is given was filled in by defaulting; this
+    function does not do it again.
+    """
+    sums = _with_init_containers(pod, lambda resources: resources.requests)
+    if pod.spec.resources is not None:
+        sums.update(_pod_level(pod.spec.resources.requests))
+    _add(sums, pod.spec.overhead)
+    return sums
+
+
+def pod_limits(pod: Pod) -> Mapping[str, Quantity]:
+    """Return what the pod may use at most: resource name → quantity.
+
+    Overhead comes on top only where a limit is set.
+
+    A resource is in the result when any container limits it: whether the sum may be enforced
+    is for the caller to decide (see `pod_cgroup_config`).
+    """
+    sums = _with_init_containers(pod, lambda resources: resources.limits)
+    if pod.spec.resources is not None:
+        sums.update(_pod_level(pod.spec.resources.limits))
+    _add(sums, {name: q for name, q in pod.spec.overhead.items() if _is_positive(sums.get(name))})
+    return sums
+
+
+def has_pod_level_resources(pod: Pod) -> bool:
+    """Whether `spec.resources` names a resource that is understood at the pod's level."""
+    resources = pod.spec.resources
+    return resources is not None and bool(
+        _pod_level(resources.requests) or _pod_level(resources.limits)
+    )
+
+
+def qos_class(pod: Pod) -> QosClass:
+    """Return the QoS class: `status.qosClass` once it is set, as it never changes; else computed.
+
+    Guaranteed: every container has limits for cpu and memory, and requests equal to them.
+    BestEffort: nothing is asked for or limited. Burstable: all the rest.
+    """
+    if pod.status.qos_class:
+        return QosClass(pod.status.qos_class)
+    if has_pod_level_resources(pod) and pod.spec.resources is not None:
+        parts: tuple[ResourceRequirements, ...] = (pod.spec.resources,)
+    else:
+        parts = tuple(
+            c.resources or ResourceRequirements()
+            for c in (*pod.spec.containers, *pod.spec.init_containers)
+        )
+    requests = _qos_sums(part.requests for part in parts)
+    limits = _qos_sums(part.limits for part in parts)
+    if not requests and not limits:
+        return QosClass.BEST_EFFORT
+    fully_limited = all(
+        all(_is_positive(part.limits.get(name)) for name in _QOS_RESOURCES) for part in parts
+    )
+    if fully_limited and requests == limits:
+        return QosClass.GUARANTEED
+    return QosClass.BURSTABLE
+
+
+def _with_init_containers(
+    pod: Pod, pick: Callable[[ResourceRequirements], Mapping[str, Quantity]]
+) -> dict[str, Quantity]:
+    total: dict[str, Quantity] = {}
+    for container in pod.spec.containers:
+        _add(total, _picked(container, pick))
+    sidecars: dict[str, Quantity] = {}
+    peak: dict[str, Quantity] = {}
+    for container in pod.spec.init_containers:
+        own = _picked(container, pick)
+        if is_sidecar(container):
+            _add(total, own)
+            _add(sidecars, own)
+            _raise_to(peak, sidecars)
+        else:
+            while_it_runs = dict(sidecars)
+            _add(while_it_runs, own)
+            _raise_to(peak, while_it_runs)
+    _raise_to(total, peak)
+    return total
+
+
+def _picked(
+    container: Container, pick: Callable[[ResourceRequirements], Mapping[str, Quantity]]
+) -> Mapping[str, Quantity]:
+    return {} if container.resources is None else pick(container.resources)
+
+
+def _add(sums: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
+    for name, quantity in more.items():
+        sums[name] = sums[name] + quantity if name in sums else quantity
+
+
+def _raise_to(sums: dict[str, Quantity], least: Mapping[str, Quantity]) -> None:
+    for name, quantity in least.items():
+        if name not in sums or quantity > sums[name]:
+            sums[name] = quantity
+
+
+def _pod_level(resources: Mapping[str, Quantity]) -> Mapping[str, Quantity]:
+    return {
+        name: quantity
+        for name, quantity in resources.items()
+        if name in _POD_LEVEL_RESOURCES or name.startswith(HUGEPAGES_PREFIX)
+    }
+
+
+def _qos_sums(parts: Iterable[Mapping[str, Quantity]]) -> Mapping[str, Quantity]:
+    sums: dict[str, Quantity] = {}
+    for part in parts:
+        _add(sums, {n: part[n] for n in _QOS_RESOURCES if _is_positive(part.get(n))})
+    return sums
+
+
+def _is_positive(quantity: Quantity | None) -> bool:
+    return quantity is not None and quantity > Quantity(0)
