@@ -1,0 +1,65 @@
+"""Waiting longer after each failure: what containers and images have in common.
+
+A back-off is a value: how long to wait, and when that was decided. It doubles with every further
+failure up to a cap, and is forgotten when a failure comes so late that the attempt before it must
+have gone well. The first failure costs nothing: the second attempt is made at once, and only from
+then on there is something to wait for (10, 20, 40 s, ...).
+
+Times are nanoseconds since the epoch, because containers' times are. That clock may be set back:
+a wait is never longer than the delay itself, counted from now.
+"""
+
+from dataclasses import dataclass
+
+NANOSECONDS = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackoffPolicy:
+    """How a delay grows, in seconds.
+
+    `forget_after_seconds` is how long after the last decision a failure must come to count as
+    the first one again.
+    """
+
+    initial_seconds: float = 10.0
+    cap_seconds: float = 300.0
+    forget_after_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How long to wait after a failure, as decided at `decided_at_ns`."""
+
+    delay_seconds: float
+    decided_at_ns: int
+
+
+def next_backoff(
+    previous: Backoff | None, policy: BackoffPolicy, *, failed_at_ns: int, now_ns: int
+) -> Backoff:
+    """Return the back-off to keep while the next attempt is made, at `now_ns`.
+
+    `failed_at_ns` is when the last attempt failed: for a container when it exited, for an image
+    now. `previous` is None before the first failure.
+    """
+    if previous is None or is_forgotten(previous, policy, failed_at_ns=failed_at_ns):
+        delay = policy.initial_seconds
+    else:
+        delay = previous.delay_seconds * 2
+    return Backoff(delay_seconds=min(delay, policy.cap_seconds), decided_at_ns=now_ns)
+
+
+def remaining_seconds(
+    backoff: Backoff | None, policy: BackoffPolicy, *, failed_at_ns: int, now_ns: int
+) -> float:
+    """Return how long the next attempt must still wait: 0.0 if it may be made now."""
+    if backoff is None or is_forgotten(backoff, policy, failed_at_ns=failed_at_ns):
+        return 0.0
+    elapsed_seconds = max(0, now_ns - failed_at_ns) / NANOSECONDS
+    return max(0.0, backoff.delay_seconds - elapsed_seconds)
+
+
+def is_forgotten(backoff: Backoff, policy: BackoffPolicy, *, failed_at_ns: int) -> bool:
+    """Whether the attempt went well for so long that its failure counts as a first one."""
+    return failed_at_ns - backoff.decided_at_ns > policy.forget_after_seconds * NANOSECONDS
