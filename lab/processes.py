@@ -1,0 +1,86 @@
+"""Run a program to its end, and see which processes are there.
+
+Programs of the lab are small and quick; what runs for long (containerd, the registry) is started
+by its own class, with a log file. Every wait has a deadline.
+"""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from lab import LabError
+
+POLL_SECONDS = 0.02
+
+
+def run(
+    argv: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    deadline_seconds: float = 60,
+) -> str:
+    """Return what the program wrote to stdout; LabError has the last words of one that failed."""
+    name = Path(argv[0]).name
+    try:
+        done = subprocess.run(
+            [str(word) for word in argv],
+            env=None if env is None else dict(env),
+            cwd=cwd,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=deadline_seconds,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise LabError(f"{name}: not found") from error
+    except subprocess.TimeoutExpired as error:
+        raise LabError(f"{name}: no end after {deadline_seconds:g} s") from error
+    if done.returncode != 0:
+        raise LabError(f"{name}: {last_words(done.stderr or done.stdout)}")
+    return done.stdout
+
+
+def last_words(text: str, lines: int = 3) -> str:
+    """Return the last lines of a program's output, as one line."""
+    return " / ".join(text.strip().splitlines()[-lines:]) or "failed without a word"
+
+
+def wait_until(
+    holds: Callable[[], bool],
+    *,
+    deadline_seconds: float,
+    else_say: Callable[[], str],
+) -> None:
+    """Return as soon as `holds()`; LabError with `else_say()` when the deadline passes first."""
+    end = time.monotonic() + deadline_seconds
+    while not holds():
+        if time.monotonic() > end:
+            raise LabError(else_say())
+        time.sleep(POLL_SECONDS)
+
+
+def command_lines() -> Iterator[tuple[int, tuple[str, ...]]]:
+    """List (pid, argv) of every process that has a command line."""
+    for entry in os.scandir("/proc"):
+        if not entry.name.isdigit():
+            continue
+        try:
+            words = Path(entry.path, "cmdline").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if words:
+            yield int(entry.name), tuple(words.rstrip("\0").split("\0"))
+
+
+def alive(pid: int) -> bool:
+    """Whether the process runs; a zombie does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return False
+    return state not in ("Z", "X")

@@ -1,0 +1,197 @@
+"""Which programs a private runtime runs with.
+
+Installed ones are used where they fit; the others are unpacked from packages. containerd of a
+newer suite needs only glibc 2.34 and is taken as it is; runc is always the system's own, since
+newer ones want newer libraries. iptables and its libraries come along where the system has none:
+the CNI plugins for host ports and masquerading call it.
+"""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab import LabError
+from lab.packages import Packages
+from lab.processes import run
+
+DEFAULT = "default"
+
+# Suites in which a version of containerd is looked for, besides the system's own.
+CONTAINERD_SUITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "debian": {"1.6": ("bookworm",), "1.7": ("trixie",), "2.1": ("forky", "sid")},
+    "ubuntu": {"1.7": ("noble",), "2.1": ("questing",)},
+}
+CNI_FOLDERS = (Path("/opt/cni/bin"), Path("/usr/lib/cni"), Path("/usr/libexec/cni"))
+CNI_PLUGINS = ("bridge", "host-local", "loopback", "portmap")
+IPTABLES_PACKAGES = (
+    "iptables",
+    "libip4tc2",
+    "libip6tc2",
+    "libxtables12",
+    "libmnl0",
+    "libnetfilter-conntrack3",
+    "libnfnetlink0",
+    "libnftnl11",
+)
+IPTABLES_KINDS = ("nft", "legacy")
+IPTABLES_PROGRAMS = ("iptables", "iptables-save", "ip6tables", "ip6tables-save")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Program files of one runtime; `version` is containerd's, such as `1.6.20`."""
+
+    version: str
+    containerd: Path
+    ctr: Path
+    runc: Path
+    cni_plugins: Path
+    busybox: Path
+    catatonit: Path
+    iptables: Path | None
+
+    @property
+    def major_minor(self) -> tuple[int, int]:
+        major, minor, *_ = map(int, self.version.split("."))
+        return major, minor
+
+    def environment(self) -> Mapping[str, str]:
+        """For containerd, so that it and its plugins find the programs that belong to it."""
+        folders = [self.containerd.parent, self.runc.parent]
+        if self.iptables is not None:
+            folders.append(self.iptables.parent)
+        path = ":".join([*map(str, folders), os.environ.get("PATH", ""), "/usr/sbin:/sbin"])
+        return {**os.environ, "PATH": path}
+
+
+def find(wish: str, packages: Packages) -> Tools:
+    """Find the programs for containerd `wish`: `1.6`, ... or `default` (installed or packaged).
+
+    Blocks on the network for what neither the system nor the cache has. LabError says which
+    version cannot be had.
+    """
+    containerd = _containerd(wish, packages)
+    version = version_of(containerd)
+    return Tools(
+        version=version,
+        containerd=containerd,
+        ctr=containerd.with_name("ctr"),
+        runc=_runc(packages),
+        cni_plugins=_cni_plugins(packages),
+        busybox=busybox(packages),
+        catatonit=_in_package(packages, "catatonit", "usr/bin/catatonit", "bin/catatonit"),
+        iptables=_iptables(packages),
+    )
+
+
+def busybox(packages: Packages) -> Path:
+    """Find a statically linked busybox, the only user land of the lab's images."""
+    return _in_package(packages, "busybox-static", "bin/busybox", "usr/bin/busybox")
+
+
+def version_of(containerd: Path) -> str:
+    """`1.6.20` out of `containerd github.com/containerd/containerd 1.6.20~ds1 ...`."""
+    shown = run([containerd, "--version"])
+    found = re.search(r"\sv?(\d+\.\d+\.\d+)", shown)
+    if found is None:
+        raise LabError(f"{containerd} does not tell its version: {shown.strip()}")
+    return found[1]
+
+
+def fits(version: str, wish: str) -> bool:
+    """Whether `1.6.20` is a `1.6`; anything is a `default`."""
+    return wish == DEFAULT or f"{version}.".startswith(f"{wish}.")
+
+
+def _containerd(wish: str, packages: Packages) -> Path:
+    installed = shutil.which("containerd", path=_search_path())
+    has_ctr = installed and Path(installed).with_name("ctr").exists()
+    if installed and has_ctr and fits(version_of(Path(installed)), wish):
+        return Path(installed)
+    suites = _suites(wish, packages)
+    for suite in suites:
+        if fits(re.sub(r"^\d+:", "", packages.version("containerd", suite)), wish):
+            return packages.unpacked("containerd", suite) / "usr/bin/containerd"
+    tried = ", ".join(suites)
+    raise LabError(f"containerd {wish} cannot be had here: the mirror has none in {tried}")
+
+
+def _suites(wish: str, packages: Packages) -> tuple[str, ...]:
+    distribution = packages.distribution
+    own = distribution.codename
+    others = CONTAINERD_SUITES[distribution.id].get(wish, ())
+    return (own, *(suite for suite in others if suite != own))
+
+
+def _runc(packages: Packages) -> Path:
+    installed = shutil.which("runc", path=_search_path())
+    if installed:
+        return Path(installed)
+    return _in_package(packages, "runc", "usr/sbin/runc", "usr/bin/runc")
+
+
+def _cni_plugins(packages: Packages) -> Path:
+    for folder in CNI_FOLDERS:
+        if all((folder / plugin).exists() for plugin in CNI_PLUGINS):
+            return folder
+    return packages.unpacked("containernetworking-plugins") / "usr/lib/cni"
+
+
+def _iptables(packages: Packages) -> Path | None:
+    """Find an iptables that works with this kernel; None if neither kind does."""
+    installed = shutil.which("iptables", path=_search_path())
+    if installed:
+        return Path(installed)
+    folder = packages.cache / "iptables"
+    wrapper = folder / "iptables"
+    if _works(wrapper):
+        return wrapper
+    roots = [packages.unpacked(name) for name in IPTABLES_PACKAGES]
+    for kind in IPTABLES_KINDS:
+        _write_iptables(folder, roots, kind)
+        if _works(wrapper):
+            return wrapper
+    return None
+
+
+def _write_iptables(folder: Path, roots: Iterable[Path], kind: str) -> None:
+    """Shell wrappers under the usual names that find the libraries of the unpacked packages."""
+    roots = tuple(roots)
+    libraries = [found.parent for root in roots for found in sorted(root.glob("**/*.so*"))]
+    extensions = next(path for path in libraries if path.name == "xtables")
+    binary = next(roots[0].glob(f"**/xtables-{kind}-multi"))
+    search = ":".join(dict.fromkeys(map(str, libraries)))
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in IPTABLES_PROGRAMS:
+        wrapper = folder / name
+        wrapper.write_text(
+            "#!/bin/sh\n"
+            f'export LD_LIBRARY_PATH="{search}" XTABLES_LIBDIR="{extensions}"\n'
+            f'exec "{binary}" {name} "$@"\n'
+        )
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+
+
+def _works(iptables: Path) -> bool:
+    try:
+        run([iptables, "-t", "nat", "-S"], deadline_seconds=10)
+    except (LabError, PermissionError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def _in_package(packages: Packages, name: str, *paths: str) -> Path:
+    root = packages.unpacked(name)
+    for path in paths:
+        if (root / path).exists():
+            return root / path
+    raise LabError(f"the package {name} has no {paths[0]}")
+
+
+def _search_path() -> str:
+    return f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin:/usr/local/sbin"
