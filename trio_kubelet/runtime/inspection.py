@@ -1,0 +1,180 @@
+"""Reading one pod out of the runtime: CRI messages in, an `ObservedPod` out.
+
+A pod's own task asks after it has acted, the relist asks for pods that look different. The
+question is always put to the runtime anew, by the pod's UID: after a call whose outcome is
+unknown no cache can be believed.
+"""
+
+from collections.abc import Awaitable, Iterable
+from typing import TypeVar
+
+import betterproto
+import trio
+
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime import names
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.observed import (
+    ContainerState,
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+    ObservedUser,
+)
+
+T = TypeVar("T")
+
+STATES = {
+    cri.ContainerState.CONTAINER_CREATED: ContainerState.CREATED,
+    cri.ContainerState.CONTAINER_RUNNING: ContainerState.RUNNING,
+    cri.ContainerState.CONTAINER_EXITED: ContainerState.EXITED,
+    cri.ContainerState.CONTAINER_UNKNOWN: ContainerState.UNKNOWN,
+}
+
+
+async def inspect_pod(
+    client: RuntimeClient, uid: str, *, name: str = "", namespace: str = ""
+) -> ObservedPod:
+    """All that the runtime shows of a pod, found by its UID.
+
+    What goes away between the listing and the question is left out. Raises RpcError.
+    """
+    observed_at = trio.current_time()
+    selector = {names.POD_UID_LABEL: uid}
+    sandboxes: list[cri.PodSandbox] = []
+    containers: list[cri.Container] = []
+
+    async def list_sandboxes() -> None:
+        found = await client.list_pod_sandboxes(cri.PodSandboxFilter(label_selector=selector))
+        sandboxes.extend(found)
+
+    async def list_containers() -> None:
+        found = await client.list_containers(cri.ContainerFilter(label_selector=selector))
+        containers.extend(found)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(list_sandboxes)
+        nursery.start_soon(list_containers)
+    return await inspect_listed(
+        client, uid, sandboxes, containers, observed_at=observed_at, name=name, namespace=namespace
+    )
+
+
+async def inspect_listed(
+    client: RuntimeClient,
+    uid: str,
+    sandboxes: Iterable[cri.PodSandbox],
+    containers: Iterable[cri.Container],
+    *,
+    observed_at: float,
+    name: str = "",
+    namespace: str = "",
+) -> ObservedPod:
+    """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
+    seen_sandboxes: list[ObservedSandbox] = []
+    seen_containers: list[ObservedContainer] = []
+
+    async def ask_sandbox(sandbox_id: str) -> None:
+        response = await _unless_gone(client.pod_sandbox_status(sandbox_id))
+        if response is not None:
+            seen_sandboxes.append(observed_sandbox(response.status))
+
+    async def ask_container(sandbox_id: str, container_id: str) -> None:
+        response = await _unless_gone(client.container_status(container_id))
+        if response is not None:
+            seen_containers.append(observed_container(response.status, sandbox_id))
+
+    async with trio.open_nursery() as nursery:
+        for sandbox in sandboxes:
+            nursery.start_soon(ask_sandbox, sandbox.id)
+        for container in containers:
+            nursery.start_soon(ask_container, container.pod_sandbox_id, container.id)
+    return observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
+
+
+async def _unless_gone(question: Awaitable[T]) -> T | None:
+    try:
+        return await question
+    except RpcError as error:
+        if error.code is Code.NOT_FOUND:
+            return None
+        raise
+
+
+def observed_pod(
+    uid: str,
+    sandboxes: Iterable[ObservedSandbox],
+    containers: Iterable[ObservedContainer],
+    observed_at: float,
+    name: str = "",
+    namespace: str = "",
+) -> ObservedPod:
+    """Put a pod together; its IPs are those of the newest sandbox, if that is ready."""
+    by_age = sorted(sandboxes, key=lambda s: (s.created_at, s.attempt), reverse=True)
+    newest = by_age[0] if by_age else None
+    return ObservedPod(
+        uid=uid,
+        name=newest.name if newest else name,
+        namespace=newest.namespace if newest else namespace,
+        observed_at=observed_at,
+        ips=newest.ips if newest and newest.ready else (),
+        sandboxes=tuple(by_age),
+        containers=tuple(
+            sorted(containers, key=lambda c: (c.created_at, c.restart_count), reverse=True)
+        ),
+    )
+
+
+def observed_sandbox(status: cri.PodSandboxStatus) -> ObservedSandbox:
+    """A sandbox as the runtime describes it."""
+    network = status.network
+    ips = (network.ip, *(extra.ip for extra in network.additional_ips))
+    namespaces = status.linux.namespaces.options
+    return ObservedSandbox(
+        id=status.id,
+        name=status.metadata.name,
+        namespace=status.metadata.namespace,
+        uid=status.metadata.uid,
+        attempt=status.metadata.attempt,
+        ready=status.state == cri.PodSandboxState.SANDBOX_READY,
+        created_at=status.created_at,
+        ips=tuple(ip for ip in ips if ip),
+        host_network=namespaces.network == cri.NamespaceMode.NODE,
+        runtime_handler=status.runtime_handler,
+        labels=status.labels,
+        annotations=status.annotations,
+    )
+
+
+def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> ObservedContainer:
+    """A container as the runtime describes it."""
+    return ObservedContainer(
+        id=status.id,
+        name=status.metadata.name,
+        sandbox_id=sandbox_id,
+        state=STATES.get(status.state, ContainerState.UNKNOWN),
+        restart_count=status.metadata.attempt,
+        hash=status.annotations.get(names.HASH_ANNOTATION, ""),
+        created_at=status.created_at,
+        started_at=status.started_at,
+        finished_at=status.finished_at,
+        exit_code=status.exit_code,
+        reason=status.reason,
+        message=status.message,
+        image=status.image.user_specified_image or status.image.image,
+        image_id=status.image_id or status.image.image,
+        image_ref=status.image_ref,
+        log_path=status.log_path,
+        user=_observed_user(status),
+        annotations=status.annotations,
+    )
+
+
+def _observed_user(status: cri.ContainerStatus) -> ObservedUser | None:
+    if not betterproto.serialized_on_wire(status.user.linux):
+        return None
+    user = status.user.linux
+    return ObservedUser(
+        uid=user.uid, gid=user.gid, supplemental_groups=tuple(user.supplemental_groups)
+    )

@@ -1,0 +1,32 @@
+"""What one incarnation of a pod remembers between two syncs.
+
+Owned by the pod's session, read by its status. None of it outlives the agent, and nothing of
+it is needed to be right after a restart: it only spares work and tells users why.
+"""
+
+from attrs import define, field, frozen
+
+from state_machines.backoff import Backoff
+
+
+@frozen(kw_only=True)
+class Reason:
+    """Why a container waits, in the words that its status shows."""
+
+    reason: str
+    message: str = ""
+
+
+@define
+class PodMemory:
+    """The mutable memory of one incarnation.
+
+    `reasons` is the last failed action of each container, by name. `crash_backoffs` are by
+    container name, `image_backoffs` by image. `acted_at` is trio's clock when the last call that
+    may have changed the pod in the runtime had returned, failed or been given up.
+    """
+
+    reasons: dict[str, Reason] = field(factory=dict)
+    crash_backoffs: dict[str, Backoff] = field(factory=dict)
+    image_backoffs: dict[str, Backoff] = field(factory=dict)
+    acted_at: float = 0.0

@@ -1,0 +1,66 @@
+"""How many pods are being started at once.
+
+A burst of pods started all at once makes each of them slow, and all of them late. A few at a
+time are as fast together, and the first are ready early. A slot is held for one call or a few,
+never for a wait of unknown length (an image, a hook). Who is nearly done goes first: a pod that
+has its sandbox takes precedence over one that has none, a static pod over others.
+"""
+
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from enum import IntEnum
+
+import trio
+
+
+class Precedence(IntEnum):
+    """Who gets the next free slot; lower goes first."""
+
+    STATIC_CONTAINER = 0
+    CONTAINER = 1
+    STATIC_SANDBOX = 2
+    SANDBOX = 3
+
+
+class StartSlots:
+    """A limiter whose waiters are served by precedence, then in order of arrival."""
+
+    def __init__(self, slots: int) -> None:
+        self._free = slots
+        self._arrivals = 0
+        self._waiting: list[tuple[int, int, trio.Event]] = []
+
+    @asynccontextmanager
+    async def slot(self, precedence: Precedence) -> AsyncIterator[None]:
+        """Hold a slot. A wait that is cancelled holds nothing afterwards."""
+        await self._acquire(precedence)
+        try:
+            yield
+        finally:
+            self._release()
+
+    async def _acquire(self, precedence: Precedence) -> None:
+        if self._free > 0:
+            self._free -= 1
+            return
+        self._arrivals += 1
+        turn = trio.Event()
+        waiting = (int(precedence), self._arrivals, turn)
+        heapq.heappush(self._waiting, waiting)
+        try:
+            await turn.wait()
+        except trio.Cancelled:
+            if turn.is_set():
+                self._release()
+            else:
+                self._waiting.remove(waiting)
+                heapq.heapify(self._waiting)
+            raise
+
+    def _release(self) -> None:
+        """Give the slot to whoever is next; it is not free in between."""
+        if self._waiting:
+            heapq.heappop(self._waiting)[2].set()
+        else:
+            self._free += 1

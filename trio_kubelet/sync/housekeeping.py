@@ -1,0 +1,156 @@
+"""What nobody wants any more: found in a snapshot, decided in one pure function, ended by tasks.
+
+A snapshot says which pods have something on this node: sandboxes and containers in the runtime,
+a folder, cgroups, logs. A pod that no source has and that has no task is a stray: it gets a task
+that begins in Terminating and ends with nothing left of the pod. So there is one way for a pod
+to go, whether its manifest went a second ago or while the agent was down.
+
+The snapshot takes time; what came meanwhile is younger than it and is left alone.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from state_machines.pod import ORPHAN_GRACE_SECONDS, PodEvent
+from trio_kubelet.k8s import ObjectMeta, Pod
+from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.store import PodStore
+
+log = structlog.get_logger("housekeeping")
+
+
+class Trace(StrEnum):
+    """Where something of a pod was found."""
+
+    RUNTIME = "runtime"
+    FOLDER = "folder"
+    CGROUP = "cgroup"
+    LOGS = "logs"
+
+
+@frozen(kw_only=True)
+class Found:
+    """One pod in a snapshot. Folders and cgroups know only the UID: names may be empty."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    traces: frozenset[Trace] = field(factory=frozenset)
+
+
+@frozen(kw_only=True)
+class Snapshot:
+    """What was found on the node. `taken_at` is trio's clock before the first look."""
+
+    taken_at: float
+    pods: Mapping[str, Found]
+
+
+def combine(taken_at: float, sightings: Iterable[Found]) -> Snapshot:
+    """One snapshot from what each place showed; names come from whoever knew them."""
+    pods: dict[str, Found] = {}
+    for seen in sightings:
+        known = pods.get(seen.uid)
+        if known is None:
+            pods[seen.uid] = seen
+            continue
+        pods[seen.uid] = Found(
+            uid=seen.uid,
+            namespace=known.namespace or seen.namespace,
+            name=known.name or seen.name,
+            traces=known.traces | seen.traces,
+        )
+    return Snapshot(taken_at=taken_at, pods=pods)
+
+
+def strays(
+    snapshot: Snapshot,
+    *,
+    wanted: Iterable[str],
+    at_work: Iterable[str],
+    gone_at: Mapping[str, float],
+) -> tuple[Found, ...]:
+    """The pods of the snapshot that nobody wants, in a stable order.
+
+    `wanted` are the UIDs that a source has, `at_work` those that have a task, both now; a pod
+    that was added after the snapshot is in one of them. `gone_at` says when a task ended that
+    the snapshot may still have seen at work: what it saw of such a pod is no longer true.
+    """
+    known = frozenset(wanted) | frozenset(at_work)
+    return tuple(
+        found
+        for uid, found in sorted(snapshot.pods.items())
+        if uid not in known and gone_at.get(uid, -1.0) < snapshot.taken_at
+    )
+
+
+def stray_pod(found: Found) -> Pod:
+    """A pod value for something that has no spec any more."""
+    return Pod(
+        metadata=ObjectMeta(
+            uid=found.uid, name=found.name or found.uid, namespace=found.namespace or "unknown"
+        )
+    )
+
+
+STRAY_ENDING = Ending(
+    causes=(PodEvent.REMOVED,),
+    grace_seconds=ORPHAN_GRACE_SECONDS,
+    message="no source has the pod",
+    discard=True,
+)
+"""Containers that only the runtime knows get one second of grace."""
+
+
+class Housekeeper:
+    """Takes the snapshot, decides, and starts a task for each stray."""
+
+    def __init__(
+        self,
+        *,
+        store: PodStore,
+        tasks: PodTasks,
+        sources_ready: Callable[[], bool],
+        places: Iterable[Callable[[], Awaitable[Iterable[Found]]]],
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._sources_ready = sources_ready
+        self._places = tuple(places)
+
+    async def clean_up(self) -> None:
+        """One round. Does nothing until every source has said what it wants."""
+        if not self._sources_ready():
+            return
+        snapshot = await self._look()
+        for stray in strays(
+            snapshot,
+            wanted=[stored.pod.metadata.uid for stored in self._store],
+            at_work=[task.pod.metadata.uid for task in self._tasks],
+            gone_at=self._tasks.finished_at,
+        ):
+            log.info(
+                "pod that no source has",
+                pod=f"{stray.namespace}/{stray.name}",
+                uid=stray.uid,
+                traces=sorted(stray.traces),
+            )
+            self._tasks.start(stray_pod(stray), incarnation=0, orphan=STRAY_ENDING)
+        self._tasks.forget_finished_before(snapshot.taken_at)
+
+    async def _look(self) -> Snapshot:
+        taken_at = trio.current_time()
+        sightings: list[Found] = []
+
+        async def look_at(place: Callable[[], Awaitable[Iterable[Found]]]) -> None:
+            sightings.extend(await place())
+
+        async with trio.open_nursery() as nursery:
+            for place in self._places:
+                nursery.start_soon(look_at, place)
+        return combine(taken_at, sightings)

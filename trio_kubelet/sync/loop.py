@@ -1,0 +1,214 @@
+"""The sync loop: one nursery, one consumer for each channel, handlers that never wait.
+
+    config         what the sources want            → store, admission, pod tasks
+    pleg           what changed in the runtime      → the pod's task looks
+    tick           every second                     → shows that the loop turns
+    housekeeping   every two seconds                → what nobody wants any more goes
+
+A handler runs from start to end without a checkpoint, so nothing interleaves inside it and no
+lock is needed. Consumers share one gate: while the runtime is down they wait, and what came in
+meanwhile is still there when it is back.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol, TypeVar
+
+import structlog
+import trio
+from attrs import frozen
+
+from state_machines.pod import PodEvent
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sources.merge import PodOperation, PodUpdate
+from trio_kubelet.sync.gate import LoopMonitor, RuntimeGate, RuntimeState
+from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.pod_task import pod_key
+from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.store import PodStore, StoredPod
+
+log = structlog.get_logger("sync")
+
+TICK_SECONDS = 1.0
+HOUSEKEEPING_SECONDS = 2.0
+
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class Rejection:
+    """Why a pod is not admitted, in the words that its status shows."""
+
+    reason: str
+    message: str
+
+
+class Admit(Protocol):
+    """Decides whether a pod may run beside those that do. Pure."""
+
+    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Rejection | None:
+        """None admits the pod."""
+        ...
+
+
+class RuntimeChange(Protocol):
+    """Something changed in the runtime for one pod."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's UID."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """What changed, for the journal."""
+        ...
+
+
+class SyncLoop:
+    """Feeds the pod tasks. `run` returns only when cancelled."""
+
+    def __init__(
+        self,
+        *,
+        store: PodStore,
+        tasks: PodTasks,
+        admit: Admit,
+        gate: RuntimeGate,
+        monitor: LoopMonitor,
+        config: trio.MemoryReceiveChannel[PodUpdate],
+        pleg: trio.MemoryReceiveChannel[RuntimeChange],
+        clean_up: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._admit = admit
+        self._gate = gate
+        self._monitor = monitor
+        self._config = config
+        self._pleg = pleg
+        self._clean_up = clean_up
+        gate.add_listener(self._on_runtime_state)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Consume all channels until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._consume, self._config, self.on_config)
+            nursery.start_soon(self._consume, self._pleg, self.on_runtime_change)
+            nursery.start_soon(self._tick)
+            nursery.start_soon(self._housekeeping)
+            task_status.started()
+
+    async def _consume(
+        self, channel: trio.MemoryReceiveChannel[T], handle: Callable[[T], None]
+    ) -> None:
+        async for item in channel:
+            await self._gate.wait_up()
+            handle(item)
+
+    async def _tick(self) -> None:
+        while True:
+            self._monitor.turned("tick")
+            await trio.sleep(TICK_SECONDS)
+
+    async def _housekeeping(self) -> None:
+        while True:
+            await trio.sleep(HOUSEKEEPING_SECONDS)
+            await self._gate.wait_up()
+            try:
+                await self._clean_up()
+            except Exception:
+                log.exception("housekeeping failed; it is tried again in the next round")
+
+    def on_config(self, update: PodUpdate) -> None:
+        """What a source wants, one operation for some pods."""
+        handle = {
+            PodOperation.ADD: self._add,
+            PodOperation.UPDATE: self._update,
+            PodOperation.DELETE: self._delete,
+            PodOperation.REMOVE: self._remove,
+            PodOperation.RECONCILE: self._reconcile,
+        }[update.operation]
+        log.debug("pods from source", source=str(update.source), op=str(update.operation))
+        for pod in sorted(update.pods, key=creation_order):
+            handle(pod)
+
+    def on_runtime_change(self, change: RuntimeChange) -> None:
+        """A pod looks different in the runtime: its task is to look."""
+        self._tasks.put(change.uid, Request(why=(change.kind,)))
+
+    def on_finished(self, uid: str, incarnation: int) -> None:
+        """A task has ended. A pod that came back under its UID starts now."""
+        self._store.close(uid, incarnation)
+        stored = self._store.get(uid)
+        if stored is not None and not stored.over:
+            self._start(stored)
+
+    def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
+        """End a pod for a reason of the node's own (eviction, shutdown)."""
+        waiters = (waiter,) if waiter is not None else ()
+        self._tasks.put(uid, Request(ending=ending, waiters=waiters, why=(ending.cause,)))
+
+    def _add(self, pod: Pod) -> None:
+        stored = self._store.add(pod, trio.current_time())
+        if pod.metadata.uid not in self._tasks:
+            self._start(stored)
+
+    def _start(self, stored: StoredPod) -> None:
+        pod = stored.pod
+        others = [s.pod for s in self._store.active() if s.pod.metadata.uid != pod.metadata.uid]
+        self._tasks.start(pod, stored.incarnation)
+        if pod.metadata.deletion_timestamp is not None:
+            self._delete(pod)
+            return
+        rejection = self._admit(pod, others)
+        if rejection is None:
+            return
+        log.warning(
+            "pod rejected", pod=pod_key(pod), reason=rejection.reason, message=rejection.message
+        )
+        self._store.reject(pod.metadata.uid)
+        ending = Ending(
+            causes=(PodEvent.REJECTED,), reason=rejection.reason, message=rejection.message
+        )
+        self._tasks.put(pod.metadata.uid, Request(ending=ending))
+
+    def _update(self, pod: Pod) -> None:
+        stored = self._store.update(pod)
+        if stored is not None and self._is_current(stored):
+            self._tasks.put(pod.metadata.uid, Request(pod=pod, why=("spec",)))
+
+    def _reconcile(self, pod: Pod) -> None:
+        """Only its status differs: nobody has to act, but the newest version is kept."""
+        self._store.update(pod)
+
+    def _delete(self, pod: Pod) -> None:
+        stored = self._store.update(pod)
+        if stored is None or not self._is_current(stored):
+            return
+        ending = Ending(
+            causes=(PodEvent.DELETED,), grace_seconds=pod.metadata.deletion_grace_period_seconds
+        )
+        self._tasks.put(pod.metadata.uid, Request(pod=pod, ending=ending))
+
+    def _remove(self, pod: Pod) -> None:
+        stored = self._store.remove(pod.metadata.uid)
+        if stored is not None and self._is_current(stored):
+            ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
+            self._tasks.put(pod.metadata.uid, Request(ending=ending))
+
+    def _is_current(self, stored: StoredPod) -> bool:
+        """Whether the task that lives under the UID is this incarnation's."""
+        task = self._tasks.get(stored.pod.metadata.uid)
+        return task is not None and task.incarnation == stored.incarnation
+
+    def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
+        if after.up and not before.up:
+            self._tasks.resync_all("runtime is up")
+        elif after.network_ready and not before.network_ready:
+            self._tasks.resync_all("network is ready")
+
+
+def creation_order(pod: Pod) -> tuple[int, str, str]:
+    """Pods that arrive together are admitted in order of creation, the same after a restart."""
+    created = pod.metadata.creation_timestamp
+    return (created.ns if created else 0, pod.metadata.namespace, pod.metadata.name)

@@ -1,0 +1,284 @@
+"""One incarnation of a pod, as a task.
+
+The task owns all that lives and dies with the pod: its mailbox, its place in the pod machine
+(`state_machines/pod.py`), the work in flight. It walks SyncPod → Terminating → Terminated →
+Finished and does in each state what that state is for, through a `PodSession` that knows how.
+Whoever wants something of the pod puts a request into the mailbox; the task wakes, and a request
+that ends the pod, or ends it sooner, cancels the work in flight. A bug in one pod's session is
+that pod's problem: it is logged with the pod's name, becomes a `FailedSync` event, and the task
+tries again later; no other pod notices.
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+from typing import ParamSpec, Protocol, TypeVar
+
+import structlog
+import trio
+from attrs import frozen
+
+from state_machines.pod import POD, PodEvent, PodState, StopEvidence
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sync.mailbox import Ending, Request, Waiter, merge, merge_endings
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+
+log = structlog.get_logger("pod")
+
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 10.0
+JITTER = 0.5
+"""Delays are stretched by up to this share: what failed together does not retry together."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@frozen(kw_only=True)
+class SyncResult:
+    """How a sync ended.
+
+    `ending`: by its own state or spec the pod is over (completed, deadline). `failed`:
+    something could not be done; it is tried again with growing delays. `due_seconds`: look
+    again after that time even if nothing happens (a back-off that expires); None: no such time.
+    """
+
+    ending: Ending | None = None
+    failed: bool = False
+    due_seconds: float | None = None
+
+
+class PodSession(Protocol):
+    """What is done for one incarnation of a pod. Each method may be cancelled and called again."""
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        """Bring the pod closer to its spec and report its status."""
+        ...
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        """Stop all containers, then look what still runs."""
+        ...
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        """Give back what the pod held; with `ending.discard`, all that is left of it."""
+        ...
+
+
+def pod_key(pod: Pod) -> str:
+    """How logs and the journal name a pod: `namespace/name`."""
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+class PodTask:
+    """Runs one incarnation of a pod. Made and owned by `PodTasks`.
+
+    `stopped` is set when none of its containers runs any more, `finished` when all is over.
+    """
+
+    def __init__(
+        self,
+        pod: Pod,
+        *,
+        incarnation: int,
+        session: PodSession,
+        journal: Journal,
+        recorder: EventRecorder,
+        resync_seconds: float,
+        predecessor: "PodTask | None" = None,
+        orphan: Ending | None = None,
+    ) -> None:
+        self.pod = pod
+        self.incarnation = incarnation
+        self.state = PodState.SYNC_POD if orphan is None else PodState.TERMINATING
+        self.ending = orphan
+        self.started_at = trio.current_time()
+        self.stopped = trio.Event()
+        self.finished = trio.Event()
+        self._session = session
+        self._journal = journal
+        self._recorder = recorder
+        self._resync_seconds = resync_seconds
+        self._predecessor = predecessor
+        self._pending: Request | None = None
+        self._waiters: tuple[Waiter, ...] = ()
+        self._wake = trio.Event()
+        self._work = trio.CancelScope()
+        self._entered_at = self.started_at
+        self._failures = 0
+
+    def put(self, request: Request) -> None:
+        """Ask for something. Returns at once; never fails, whatever state the pod is in."""
+        if self._is_overtaken_by(request):
+            self._work.cancel()
+        self._pending = merge(self._pending, request)
+        self._wake.set()
+        if self.stopped.is_set():
+            self._answer_waiters()
+
+    async def run(self) -> None:
+        """Walk the machine to its end. When cancelled, containers stay as they are."""
+        work = {
+            PodState.SYNC_POD: self._keep_synced,
+            PodState.TERMINATING: self._stop_containers,
+            PodState.TERMINATED: self._release,
+        }
+        with structlog.contextvars.bound_contextvars(
+            pod=pod_key(self.pod), uid=self.pod.metadata.uid
+        ):
+            await self._wait_for_predecessor()
+            while not POD.is_terminal(self.state):
+                await work[self.state]()
+            self._answer_waiters()
+            self.finished.set()
+
+    async def _keep_synced(self) -> None:
+        """SyncPod: sync when something changed or falls due, until an ending comes."""
+        delay = 0.0
+        while True:
+            await self._wait_for_request(delay)
+            if self.ending is not None:
+                self._step(self.ending.cause)
+                return
+            result = await self._attempt(self._session.sync, self.pod)
+            if result is not None and result.ending is not None:
+                self.put(Request(ending=result.ending))
+            delay = self._next_delay(result)
+
+    async def _stop_containers(self) -> None:
+        """Terminating: stop containers until a fresh listing shows that none runs."""
+        while True:
+            ending = self._current_ending()
+            evidence = await self._attempt(self._session.terminate, self.pod, ending)
+            if evidence is not None and POD.allows(
+                self.state, PodEvent.CONTAINERS_STOPPED, evidence
+            ):
+                self._step(PodEvent.CONTAINERS_STOPPED, evidence)
+                self.stopped.set()
+                self._answer_waiters()
+                return
+            await self._wait_for_request(self._next_delay(None))
+
+    async def _release(self) -> None:
+        """Terminated: give back what the pod held, until that has worked."""
+        while True:
+            ending = self._current_ending()
+            released = await self._attempt(self._released, self.pod, ending)
+            if released and self._current_ending() == ending:
+                self._step(PodEvent.RELEASED)
+                return
+            if not released:
+                await self._wait_for_request(self._next_delay(None))
+
+    async def _released(self, pod: Pod, ending: Ending) -> bool:
+        await self._session.release(pod, ending)
+        return True
+
+    async def _attempt(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """Do the work of a state; None when it was cut short by a request, or failed."""
+        try:
+            with self._work:
+                return await work(*args, **kwargs)
+        except Exception as error:
+            log.exception("pod sync failed", state=str(self.state))
+            self._recorder.pod(
+                self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
+            )
+        finally:
+            self._work = trio.CancelScope()
+        return None
+
+    async def _wait_for_predecessor(self) -> None:
+        """A static pod starts after the end of the one that had its name, unless it ends first."""
+        if self._predecessor is None:
+            return
+        with self._work:
+            await self._predecessor.finished.wait()
+        self._work = trio.CancelScope()
+        self._predecessor = None
+
+    async def _wait_for_request(self, timeout_seconds: float) -> None:
+        """Wait for a request, or for the time; then take what the mailbox holds."""
+        if timeout_seconds > 0 and self._pending is None:
+            with trio.move_on_after(timeout_seconds):
+                await self._wake.wait()
+        else:
+            await trio.lowlevel.checkpoint()
+        self._take()
+
+    def _take(self) -> None:
+        """Make the request that waits, if any, part of what the task knows."""
+        request, self._pending, self._wake = self._pending, None, trio.Event()
+        if request is None:
+            return
+        self._waiters += request.waiters
+        if request.pod is not None and request.pod != self.pod:
+            self.pod = request.pod
+            self._step(PodEvent.CHANGED)
+        if request.ending is not None:
+            self._take_note_of(request.ending)
+
+    def _take_note_of(self, new: Ending) -> None:
+        """Merge an ending; where the pod ends already, the machine takes note of it."""
+        known, self.ending = self.ending, merge_endings(self.ending, new)
+        if self.state is PodState.SYNC_POD or known is None or self.ending is None:
+            return
+        for cause in self.ending.causes[len(known.causes) :]:
+            self._step(cause)
+        if self.ending.grace_seconds != known.grace_seconds:
+            self._step(PodEvent.GRACE_SHORTENED)
+
+    def _current_ending(self) -> Ending:
+        """The ending as it stands, with what the mailbox holds."""
+        self._take()
+        assert self.ending is not None, "a pod leaves SyncPod only with an ending"
+        return self.ending
+
+    def _is_overtaken_by(self, request: Request) -> bool:
+        """Whether the work in flight is no longer what should be done."""
+        if request.ending is None:
+            return False
+        if self.state is PodState.SYNC_POD:
+            return True
+        waiting = self._pending.ending if self._pending else None
+        known = merge_endings(self.ending, waiting)
+        both = merge_endings(known, request.ending)
+        shortened = known and both and known.grace_seconds != both.grace_seconds
+        return self.state is PodState.TERMINATING and bool(shortened)
+
+    def _next_delay(self, result: SyncResult | None) -> float:
+        """Seconds to wait for a request before looking again; 0 if one waits already."""
+        if self._pending is not None:
+            return 0.0
+        if result is None or result.failed:
+            delay = min(FIRST_RETRY_SECONDS * 2.0**self._failures, LAST_RETRY_SECONDS)
+            self._failures += 1
+        else:
+            delay = self._resync_seconds
+            self._failures = 0
+        delay *= 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
+        if result is not None and result.due_seconds is not None:
+            delay = min(delay, max(result.due_seconds, 0.0))
+        return delay
+
+    def _step(self, event: PodEvent, evidence: StopEvidence | None = None) -> None:
+        """Move through the machine and write it into the journal."""
+        target = POD.step(self.state, event, evidence)
+        now = trio.current_time()
+        self._journal.transition(
+            POD.name,
+            pod_key(self.pod),
+            source=self.state,
+            event=event,
+            target=target,
+            cause=self.ending.message if self.ending else "",
+            duration_seconds=now - self._entered_at,
+        )
+        if target is not self.state:
+            log.info("pod state", source=str(self.state), reason=str(event), target=str(target))
+            self.state, self._entered_at, self._failures = target, now, 0
+
+    def _answer_waiters(self) -> None:
+        """Tell everyone who waits that the containers have stopped."""
+        self._take()
+        waiters, self._waiters = self._waiters, ()
+        for waiter in waiters:
+            waiter.set()

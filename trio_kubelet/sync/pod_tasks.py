@@ -1,0 +1,128 @@
+"""The pods nursery: one task for each incarnation of a pod, and the order among them.
+
+The sync loop says what should be (`submit`, `end`), this module sees that there is a task for
+it. A UID that comes back while its former incarnation still ends waits for that end; so does a
+static pod for its predecessor of the same full name. A task that has finished is forgotten,
+except that its incarnation is remembered so that late updates do not start it again.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+import structlog
+import trio
+
+from state_machines.pod import PodState
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.pod_task import PodSession, PodTask, pod_key
+from trio_kubelet.sync.store import is_static
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+log = structlog.get_logger("pods")
+
+
+class OpenSession(Protocol):
+    """Makes the session of a new incarnation."""
+
+    def __call__(self, pod: Pod) -> PodSession:
+        """Called once for each incarnation, before its task starts."""
+        ...
+
+
+class PodTasks:
+    """Owns the tasks of all pods. `on_finished(uid, incarnation)` is called after each task's end.
+
+    All methods but `run` are plain functions: a handler of the sync loop calls them, and nothing
+    interleaves.
+    """
+
+    def __init__(
+        self,
+        *,
+        open_session: OpenSession,
+        journal: Journal,
+        recorder: EventRecorder,
+        resync_seconds: float,
+        on_finished: Callable[[str, int], None],
+    ) -> None:
+        self._open_session = open_session
+        self._journal = journal
+        self._recorder = recorder
+        self._resync_seconds = resync_seconds
+        self._on_finished = on_finished
+        self._tasks: dict[str, PodTask] = {}
+        self._last_of_name: dict[str, PodTask] = {}
+        self._finished_at: dict[str, float] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Hold the nursery until cancelled. Cancelling leaves all containers as they are."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._tasks
+
+    def __iter__(self) -> Iterator[PodTask]:
+        return iter(tuple(self._tasks.values()))
+
+    def get(self, uid: str) -> PodTask | None:
+        """The task that lives under this UID, if any."""
+        return self._tasks.get(uid)
+
+    @property
+    def finished_at(self) -> Mapping[str, float]:
+        """When tasks have ended lately, by UID, in trio's clock."""
+        return self._finished_at
+
+    def forget_finished_before(self, instant: float) -> None:
+        """Drop what is known of tasks that ended before then."""
+        self._finished_at = {u: at for u, at in self._finished_at.items() if at >= instant}
+
+    def start(self, pod: Pod, incarnation: int, *, orphan: Ending | None = None) -> None:
+        """Start the task of a new incarnation. There must be none under its UID.
+
+        `orphan` starts it in Terminating: only the runtime or the disk knows the pod.
+        """
+        assert self._nursery is not None, "pods are started after run()"
+        uid = pod.metadata.uid
+        assert uid not in self._tasks, f"pod {uid} has a task already"
+        task = PodTask(
+            pod,
+            incarnation=incarnation,
+            session=self._open_session(pod),
+            journal=self._journal,
+            recorder=self._recorder,
+            resync_seconds=self._resync_seconds,
+            predecessor=self._last_of_name.get(pod_key(pod)) if is_static(pod) else None,
+            orphan=orphan,
+        )
+        self._tasks[uid] = task
+        self._last_of_name[pod_key(pod)] = task
+        self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod_key(pod)}")
+
+    def put(self, uid: str, request: Request) -> None:
+        """Hand a request to a pod's task; who waits for a pod without one is answered at once."""
+        task = self._tasks.get(uid)
+        if task is not None:
+            task.put(request)
+            return
+        for waiter in request.waiters:
+            waiter.set()
+
+    def resync_all(self, why: str) -> None:
+        """Make every pod that should run look again."""
+        for task in self:
+            if task.state is PodState.SYNC_POD:
+                task.put(Request(why=(why,)))
+
+    async def _run_task(self, uid: str, task: PodTask) -> None:
+        await task.run()
+        del self._tasks[uid]
+        if self._last_of_name.get(pod_key(task.pod)) is task:
+            del self._last_of_name[pod_key(task.pod)]
+        self._finished_at[uid] = trio.current_time()
+        self._on_finished(uid, task.incarnation)

@@ -1,0 +1,90 @@
+"""The pods that this node should have: what the sources said last, by UID.
+
+The sync loop's handlers are the only writers. Each pod that is added gets a new incarnation
+number, so that a UID which is removed and comes back can be told from a late update.
+"""
+
+from collections.abc import Iterator
+
+from attrs import evolve, frozen
+
+from trio_kubelet.k8s import Pod
+
+CONFIG_SOURCE = "kubernetes.io/config.source"
+
+
+def is_static(pod: Pod) -> bool:
+    """Whether the pod came from a file or a URL rather than from the API server."""
+    return pod.metadata.annotations.get(CONFIG_SOURCE, "api") != "api"
+
+
+@frozen(kw_only=True)
+class StoredPod:
+    """A pod that a source has.
+
+    `incarnation` counts upwards over all pods. `admitted` is False for a pod that was rejected.
+    `added_at` is trio's clock. `over`: its task has finished, it is not to be started again.
+    """
+
+    pod: Pod
+    incarnation: int
+    added_at: float
+    admitted: bool = True
+    over: bool = False
+
+
+class PodStore:
+    """The desired pods. Plain methods, no waiting, one owner."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, StoredPod] = {}
+        self._incarnations = 0
+
+    def __len__(self) -> int:
+        return len(self._pods)
+
+    def __iter__(self) -> Iterator[StoredPod]:
+        return iter(tuple(self._pods.values()))
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._pods
+
+    def get(self, uid: str) -> StoredPod | None:
+        """The pod of that UID, if a source has it."""
+        return self._pods.get(uid)
+
+    def add(self, pod: Pod, now: float) -> StoredPod:
+        """Store a new incarnation; one that had the same UID is replaced."""
+        self._incarnations += 1
+        stored = StoredPod(pod=pod, incarnation=self._incarnations, added_at=now)
+        self._pods[pod.metadata.uid] = stored
+        return stored
+
+    def update(self, pod: Pod) -> StoredPod | None:
+        """Store a newer version of a pod; None if no source has it."""
+        return self._change(pod.metadata.uid, pod=pod)
+
+    def reject(self, uid: str) -> None:
+        """Remember that admission refused the pod."""
+        self._change(uid, admitted=False)
+
+    def close(self, uid: str, incarnation: int) -> None:
+        """Remember that this incarnation's task has finished."""
+        stored = self._pods.get(uid)
+        if stored is not None and stored.incarnation == incarnation:
+            self._change(uid, over=True)
+
+    def remove(self, uid: str) -> StoredPod | None:
+        """Forget a pod; its former entry, if there was one."""
+        return self._pods.pop(uid, None)
+
+    def active(self) -> Iterator[StoredPod]:
+        """The pods that hold resources: admitted and not over."""
+        return (stored for stored in self if stored.admitted and not stored.over)
+
+    def _change(self, uid: str, **changes: object) -> StoredPod | None:
+        stored = self._pods.get(uid)
+        if stored is None:
+            return None
+        self._pods[uid] = evolve(stored, **changes)  # type: ignore[arg-type]
+        return self._pods[uid]
