@@ -1,0 +1,287 @@
+"""The containers of the hollow runtime: from CreateContainer to RemoveContainer.
+
+Waiting (latencies, grace) comes before an effect, and an effect has no await in it: whoever
+cancels a call either prevented the effect or got all of it. Error codes and the beginnings of the
+messages are those of containerd 2.1; the file `tests/cri/test_conformance.py` holds them to it.
+"""
+
+import random
+from collections.abc import Iterator, Mapping
+
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.hollow.annotation import BehaviourError
+from trio_kubelet.hollow.behaviour import Behaviour, Invocation, LogLine
+from trio_kubelet.hollow.events import Events
+from trio_kubelet.hollow.images import ImageStore
+from trio_kubelet.hollow.logs import LogWriter
+from trio_kubelet.hollow.options import HollowOptions
+from trio_kubelet.hollow.process import End, Process
+from trio_kubelet.hollow.records import Container, Sandbox, container_status, log_path
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+START_ERROR_EXIT_CODE = 128
+_EVENT = cri.ContainerEventType
+
+
+class Containers:
+    """Owns every container record and the processes' tasks."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        nursery: trio.Nursery,
+        options: HollowOptions,
+        images: ImageStore,
+        events: Events,
+        sandboxes: Mapping[str, Sandbox],
+        ids: random.Random,
+    ) -> None:
+        self._clock = clock
+        self._nursery = nursery
+        self._options = options
+        self._images = images
+        self._events = events
+        self._sandboxes = sandboxes
+        self._ids = ids
+        self._log = LogWriter(clock) if options.write_files else None
+        self._names: dict[str, str] = {}
+        self._containers: dict[str, Container] = {}
+
+    def __iter__(self) -> Iterator[Container]:
+        return iter(self._containers.values())
+
+    def find(self, container_id: str) -> Container:
+        """The container of that id; raises NOT_FOUND."""
+        if container := self._containers.get(container_id):
+            return container
+        text = f'an error occurred when try to find container "{container_id}": not found'
+        raise RpcError(Code.NOT_FOUND, text)
+
+    async def create(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
+        """CreateContainer: needs a sandbox and an image that is on the node."""
+        sandbox = self._sandboxes.get(request.pod_sandbox_id)
+        if sandbox is None:
+            text = f'failed to find sandbox id "{request.pod_sandbox_id}": not found'
+            raise RpcError(Code.NOT_FOUND, text)
+        name = _container_name(request)
+        container_id = f"{self._ids.getrandbits(256):064x}"
+        self._reserve(name, container_id)
+        try:
+            behaviour = self._behaviour(sandbox, request.config)
+            await trio.sleep(self._options.latencies.create_container + behaviour.create_latency)
+            container = self._new(container_id, name, sandbox, request, behaviour)
+        except BaseException:
+            del self._names[name]
+            raise
+        self._containers[container_id] = sandbox.containers[container_id] = container
+        self._events.send(_EVENT.CONTAINER_CREATED_EVENT, container_id, sandbox)
+        return cri.CreateContainerResponse(container_id=container_id)
+
+    async def start(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
+        """StartContainer: a failed start leaves the container EXITED with 128, StartError."""
+        container = self.find(request.container_id)
+        if problem := _start_problem(container):
+            text = f'failed to set starting state for container "{container.id}": {problem}'
+            raise RpcError(Code.UNKNOWN, text)
+        container.starting = True
+        try:
+            await self._start(container)
+        except RpcError as error:
+            container.finished_at = self._clock.now_ns()
+            container.exit_code = START_ERROR_EXIT_CODE
+            container.reason, container.message = "StartError", error.message
+            container.stopped.set()
+            raise
+        finally:
+            container.starting = False
+        return cri.StartContainerResponse()
+
+    async def stop(self, request: cri.StopContainerRequest) -> cri.StopContainerResponse:
+        """StopContainer: the stop signal, `timeout` seconds of grace, then KILL.
+
+        Without a timeout KILL comes at once. Unknown and not running containers are no error.
+        Cancelled in the grace, it leaves a container that got the signal and may still run.
+        """
+        container = self._containers.get(request.container_id)
+        if container is not None:
+            await self.stop_process(container, request.timeout)
+        return cri.StopContainerResponse()
+
+    async def stop_process(self, container: Container, grace_seconds: float) -> None:
+        """Stop the process if there is one and wait for its end."""
+        if container.state is not cri.ContainerState.CONTAINER_RUNNING or not container.process:
+            await trio.lowlevel.checkpoint()
+            return
+        if grace_seconds > 0:
+            if not container.stop_signal_sent:
+                container.stop_signal_sent = True
+                container.process.terminate()
+            with trio.move_on_after(grace_seconds):
+                await container.stopped.wait()
+        if not container.stopped.is_set():
+            container.process.kill()
+            await container.stopped.wait()
+
+    async def remove(self, request: cri.RemoveContainerRequest) -> cri.RemoveContainerResponse:
+        """RemoveContainer: stops it by force if it runs. An unknown id is no error."""
+        container = self._containers.get(request.container_id)
+        if container is None:
+            await trio.lowlevel.checkpoint()
+            return cri.RemoveContainerResponse()
+        await self.stop_process(container, 0)
+        if container.starting:
+            text = f'failed to set removing state for container "{container.id}": '
+            text += "container is in starting state, can't be removed"
+            raise RpcError(Code.UNKNOWN, text)
+        if self._containers.pop(container.id, None):
+            del container.sandbox.containers[container.id]
+            del self._names[container.name]
+            self._events.send(_EVENT.CONTAINER_DELETED_EVENT, container.id, container.sandbox)
+        return cri.RemoveContainerResponse()
+
+    async def status(self, request: cri.ContainerStatusRequest) -> cri.ContainerStatusResponse:
+        """ContainerStatus; raises NOT_FOUND."""
+        container = self.find(request.container_id)
+        return cri.ContainerStatusResponse(status=container_status(container, self._images))
+
+    async def update_resources(
+        self, request: cri.UpdateContainerResourcesRequest
+    ) -> cri.UpdateContainerResourcesResponse:
+        """UpdateContainerResources: given values replace, zeros keep what was."""
+        container = self._containers.get(request.container_id)
+        if container is None:
+            text = f'failed to find container "{request.container_id}": not found'
+            raise RpcError(Code.NOT_FOUND, text)
+        if container.state is cri.ContainerState.CONTAINER_EXITED:
+            text = (
+                f'failed to update resources: container "{container.id}" is not running or created'
+            )
+            raise RpcError(Code.UNKNOWN, text)
+        container.resources = _updated(container.resources, request.linux)
+        return cri.UpdateContainerResourcesResponse()
+
+    async def reopen_log(
+        self, request: cri.ReopenContainerLogRequest
+    ) -> cri.ReopenContainerLogResponse:
+        """ReopenContainerLog: makes the log anew if it was moved away."""
+        container = self.find(request.container_id)
+        if container.state is not cri.ContainerState.CONTAINER_RUNNING:
+            raise RpcError(Code.UNKNOWN, "container is not running")
+        if self._log:
+            await self._log.create(container)
+        return cri.ReopenContainerLogResponse()
+
+    def _reserve(self, name: str, container_id: str) -> None:
+        if holder := self._names.get(name):
+            text = (
+                f'failed to reserve container name "{name}": '
+                f'name "{name}" is reserved for "{holder}"'
+            )
+            raise RpcError(Code.UNKNOWN, text)
+        self._names[name] = container_id
+
+    def _behaviour(self, sandbox: Sandbox, config: cri.ContainerConfig) -> Behaviour:
+        pid = config.linux.security_context.namespace_options.pid
+        invocation = Invocation(
+            name=config.metadata.name,
+            image=config.image.user_specified_image or config.image.image,
+            command=tuple(config.command),
+            args=tuple(config.args),
+            attempt=config.metadata.attempt,
+            owns_pid_namespace=pid == cri.NamespaceMode.CONTAINER,
+            pod_name=sandbox.config.metadata.name,
+            pod_namespace=sandbox.config.metadata.namespace,
+            pod_labels=sandbox.config.labels,
+            pod_annotations=sandbox.config.annotations,
+        )
+        try:
+            return self._options.behaviours(invocation)
+        except BehaviourError as error:
+            raise RpcError(Code.INVALID_ARGUMENT, f"failed to read behaviour: {error}") from error
+
+    def _new(
+        self,
+        container_id: str,
+        name: str,
+        sandbox: Sandbox,
+        request: cri.CreateContainerRequest,
+        behaviour: Behaviour,
+    ) -> Container:
+        config = request.config
+        image = self._images.resolve(config.image.image)
+        if image is None:
+            text = f'failed to resolve image "{config.image.image}": not found'
+            raise RpcError(Code.NOT_FOUND, text)
+        if sandbox.id not in self._sandboxes:
+            raise RpcError(Code.NOT_FOUND, f'failed to find sandbox id "{sandbox.id}": not found')
+        return Container(
+            id=container_id,
+            name=name,
+            sandbox=sandbox,
+            config=config,
+            image=image,
+            log_path=log_path(request.sandbox_config, config),
+            created_at=self._clock.now_ns(),
+            behaviour=behaviour,
+            resources=config.linux.resources,
+        )
+
+    async def _start(self, container: Container) -> None:
+        behaviour = container.behaviour
+        if not container.sandbox.ready:
+            text = f'sandbox container "{container.sandbox.id}" is not running'
+            raise RpcError(Code.UNKNOWN, text)
+        await trio.sleep(self._options.latencies.start_container + behaviour.start_latency)
+        if behaviour.start_error:
+            text = f"failed to create containerd task: {behaviour.start_error}"
+            raise RpcError(Code.UNKNOWN, text)
+        if self._log:
+            await self._log.create(container)
+        if container.id not in self._containers or not container.sandbox.ready:
+            text = f'sandbox container "{container.sandbox.id}" is not running'
+            raise RpcError(Code.UNKNOWN, text)
+        container.process = Process(behaviour)
+        container.started_at = self._clock.now_ns()
+        self._events.send(_EVENT.CONTAINER_STARTED_EVENT, container.id, container.sandbox)
+        self._nursery.start_soon(self._live, container, container.process, name=container.name)
+
+    async def _live(self, container: Container, process: Process) -> None:
+        end = await process.run(lambda line: self._print(container, line))
+        if self._log and end.by_itself:
+            await self._log.write_termination_message(container)
+        self._ended(container, end)
+
+    async def _print(self, container: Container, line: LogLine) -> None:
+        if self._log:
+            await self._log.write(container, line)
+
+    def _ended(self, container: Container, end: End) -> None:
+        container.finished_at = self._clock.now_ns()
+        container.exit_code = end.exit_code
+        container.reason = end.reason
+        container.stopped.set()
+        self._events.send(_EVENT.CONTAINER_STOPPED_EVENT, container.id, container.sandbox)
+
+
+def _container_name(request: cri.CreateContainerRequest) -> str:
+    """The name that must be free: one container of an attempt in a pod."""
+    container, pod = request.config.metadata, request.sandbox_config.metadata
+    parts = (container.name, pod.name, pod.namespace, pod.uid, str(container.attempt))
+    return "_".join(parts)
+
+
+def _start_problem(container: Container) -> str:
+    if container.state is not cri.ContainerState.CONTAINER_CREATED:
+        return f"container is in {container.state.name} state"
+    return "container is already in starting state" if container.starting else ""
+
+
+def _updated(
+    before: cri.LinuxContainerResources, given: cri.LinuxContainerResources
+) -> cri.LinuxContainerResources:
+    merged = {**before.to_dict(), **given.to_dict()}
+    updated: cri.LinuxContainerResources = cri.LinuxContainerResources.from_dict(merged)
+    return updated

@@ -1,0 +1,103 @@
+"""The stream of GetContainerEvents.
+
+Every listener has a bounded buffer of its own; an event that finds it full is lost for that
+listener, and counted. While nobody listens, events wait for up to five minutes for the next
+listener, as in containerd 2. Options make the stream as unreliable as containerd 1.7's.
+"""
+
+import random
+from collections import deque
+from collections.abc import AsyncGenerator
+
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.hollow.images import ImageStore
+from trio_kubelet.hollow.options import HollowOptions
+from trio_kubelet.hollow.records import Sandbox, container_status, sandbox_status
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+_BACKLOG_NS = 300 * 1_000_000_000
+
+
+class Events:
+    """Sends what happens to whoever listens."""
+
+    def __init__(self, clock: Clock, images: ImageStore, options: HollowOptions) -> None:
+        self._clock = clock
+        self._images = images
+        self._options = options
+        self._random = random.Random(options.seed)  # noqa: S311
+        self._listeners: list[trio.MemorySendChannel[cri.ContainerEventResponse]] = []
+        self._backlog: deque[cri.ContainerEventResponse] = deque(maxlen=options.event_buffer)
+        self._turn = 0
+        self.lost = 0
+
+    def send(self, kind: int, container_id: str, sandbox: Sandbox) -> None:
+        """Tell of a container, or of the sandbox itself if the id is the sandbox's."""
+        if not self._options.has_events:
+            return
+        event = cri.ContainerEventResponse(
+            container_id=container_id,
+            container_event_type=cri.ContainerEventType(kind),
+            created_at=self._clock.now_ns(),
+            pod_sandbox_status=sandbox_status(sandbox),
+            containers_statuses=[
+                container_status(c, self._images) for c in sandbox.containers.values()
+            ],
+        )
+        if self._random.random() < self._options.event_loss:
+            self.lost += 1
+        elif not self._listeners:
+            self._backlog.append(event)
+        elif self._options.share_event_channel:
+            self._turn += 1
+            self._deliver(self._listeners[self._turn % len(self._listeners)], event)
+        else:
+            for listener in self._listeners:
+                self._deliver(listener, event)
+
+    async def listen(
+        self, request: cri.GetEventsRequest
+    ) -> AsyncGenerator[cri.ContainerEventResponse, None]:
+        """GetContainerEvents: what waited, then all that happens until the stream is cut.
+
+        Raises UNAVAILABLE when the runtime goes away. Cancelling it unsubscribes.
+        """
+        del request
+        if not self._options.has_events:
+            raise RpcError(Code.UNIMPLEMENTED, "method GetContainerEvents not implemented")
+        send, receive = trio.open_memory_channel[cri.ContainerEventResponse](
+            self._options.event_buffer
+        )
+        oldest = self._clock.now_ns() - _BACKLOG_NS
+        for event in self._backlog:
+            if event.created_at >= oldest:
+                self._deliver(send, event)
+        self._backlog.clear()
+        self._listeners.append(send)
+        try:
+            async for event in receive:
+                yield event
+        finally:
+            if send in self._listeners:
+                self._listeners.remove(send)
+            receive.close()
+        raise RpcError(Code.UNAVAILABLE, "container events subscription closed by server")
+
+    def cut(self) -> None:
+        """End all streams."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners.clear()
+
+    def _deliver(
+        self,
+        listener: "trio.MemorySendChannel[cri.ContainerEventResponse]",
+        event: cri.ContainerEventResponse,
+    ) -> None:
+        try:
+            listener.send_nowait(event)
+        except trio.WouldBlock:
+            self.lost += 1

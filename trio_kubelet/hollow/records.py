@@ -1,0 +1,180 @@
+"""What the hollow runtime knows of each sandbox and container, and its answers made of that.
+
+A record is mutable and has one owner: `sandboxes.py` or `containers.py`. A container's state is
+read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED.
+The functions below turn records into fresh CRI messages; who gets one may keep it.
+"""
+
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+
+import trio
+from attrs import define, field
+
+from trio_kubelet.hollow.behaviour import Behaviour
+from trio_kubelet.hollow.images import ImageStore, StoredImage
+from trio_kubelet.hollow.process import Process
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+
+@define(eq=False, kw_only=True)
+class Container:
+    """One container. Times are nanoseconds since the epoch, 0: not yet."""
+
+    id: str
+    name: str
+    sandbox: "Sandbox"
+    config: cri.ContainerConfig
+    image: StoredImage
+    log_path: str
+    created_at: int
+    behaviour: Behaviour
+    resources: cri.LinuxContainerResources
+    started_at: int = 0
+    finished_at: int = 0
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+    starting: bool = False
+    stop_signal_sent: bool = False
+    process: Process | None = None
+    stopped: trio.Event = field(factory=trio.Event)
+
+    @property
+    def state(self) -> cri.ContainerState:
+        """The state in CRI's words."""
+        states = cri.ContainerState
+        if self.finished_at:
+            return states(states.CONTAINER_EXITED)
+        return states(states.CONTAINER_RUNNING if self.started_at else states.CONTAINER_CREATED)
+
+
+@define(eq=False, kw_only=True)
+class Sandbox:
+    """One sandbox with its containers by id, in the order of their creation."""
+
+    id: str
+    name: str
+    config: cri.PodSandboxConfig
+    handler: str
+    created_at: int
+    ip: str
+    ready: bool = True
+    containers: dict[str, Container] = field(factory=dict)
+
+    @property
+    def state(self) -> cri.PodSandboxState:
+        """The state in CRI's words."""
+        states = cri.PodSandboxState
+        return states(states.SANDBOX_READY if self.ready else states.SANDBOX_NOTREADY)
+
+
+def uses_host_network(config: cri.PodSandboxConfig) -> bool:
+    """Whether the pod shares the node's network, so that it gets no IP of its own."""
+    options = config.linux.security_context.namespace_options
+    return options.network == cri.NamespaceMode.NODE
+
+
+def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether all pairs of the selector are among the labels."""
+    return selector.items() <= labels.items()
+
+
+def sandbox_entry(sandbox: Sandbox) -> cri.PodSandbox:
+    """The sandbox as ListPodSandbox shows it."""
+    return cri.PodSandbox(
+        id=sandbox.id,
+        metadata=sandbox.config.metadata,
+        state=sandbox.state,
+        created_at=sandbox.created_at,
+        labels=dict(sandbox.config.labels),
+        annotations=dict(sandbox.config.annotations),
+        runtime_handler=sandbox.handler,
+    )
+
+
+def sandbox_status(sandbox: Sandbox) -> cri.PodSandboxStatus:
+    """The sandbox as PodSandboxStatus and the events show it."""
+    options = sandbox.config.linux.security_context.namespace_options
+    return cri.PodSandboxStatus(
+        id=sandbox.id,
+        metadata=sandbox.config.metadata,
+        state=sandbox.state,
+        created_at=sandbox.created_at,
+        network=cri.PodSandboxNetworkStatus(ip=sandbox.ip),
+        linux=cri.LinuxPodSandboxStatus(namespaces=cri.Namespace(options=options)),
+        labels=dict(sandbox.config.labels),
+        annotations=dict(sandbox.config.annotations),
+        runtime_handler=sandbox.handler,
+    )
+
+
+def container_entry(container: Container) -> cri.Container:
+    """The container as ListContainers shows it."""
+    return cri.Container(
+        id=container.id,
+        pod_sandbox_id=container.sandbox.id,
+        metadata=container.config.metadata,
+        image=container.config.image,
+        image_ref=container.image.id,
+        image_id=container.image.id,
+        state=container.state,
+        created_at=container.created_at,
+        labels=dict(container.config.labels),
+        annotations=dict(container.config.annotations),
+    )
+
+
+def container_status(container: Container, images: ImageStore) -> cri.ContainerStatus:
+    """The container as ContainerStatus and the events show it.
+
+    `image` is the image's first tag and `image_ref` its first digest, as long as the image is
+    in the store; afterwards what the container was created with, and the image's id.
+    """
+    image = images.by_id(container.image.id)
+    tags, digests = (image.tags, image.digests) if image else ((), ())
+    return cri.ContainerStatus(
+        id=container.id,
+        metadata=container.config.metadata,
+        state=container.state,
+        created_at=container.created_at,
+        started_at=container.started_at,
+        finished_at=container.finished_at,
+        exit_code=container.exit_code,
+        image=cri.ImageSpec(image=tags[0]) if tags else container.config.image,
+        image_ref=digests[0] if digests else container.image.id,
+        image_id=container.image.id,
+        reason=_reason(container),
+        message=container.message,
+        labels=dict(container.config.labels),
+        annotations=dict(container.config.annotations),
+        mounts=list(container.config.mounts),
+        log_path=container.log_path,
+        resources=cri.ContainerResources(linux=container.resources),
+        user=_user(container),
+        stop_signal=cri.Signal(container.config.stop_signal or cri.Signal.SIGTERM),
+    )
+
+
+def log_path(sandbox_config: cri.PodSandboxConfig, config: cri.ContainerConfig) -> str:
+    """Where the container's log goes; empty when either part of the path was not given."""
+    if not sandbox_config.log_directory or not config.log_path:
+        return ""
+    return str(PurePosixPath(sandbox_config.log_directory) / config.log_path)
+
+
+def _reason(container: Container) -> str:
+    if container.state is not cri.ContainerState.CONTAINER_EXITED or container.reason:
+        return container.reason
+    return "Completed" if container.exit_code == 0 else "Error"
+
+
+def _user(container: Container) -> cri.ContainerUser:
+    context = container.config.linux.security_context
+    gid = context.run_as_group.value
+    groups = dict.fromkeys((gid, *context.supplemental_groups))
+    return cri.ContainerUser(
+        linux=cri.LinuxContainerUser(
+            uid=context.run_as_user.value, gid=gid, supplemental_groups=list(groups)
+        )
+    )

@@ -1,0 +1,174 @@
+"""The sandboxes of the hollow runtime: from RunPodSandbox to RemovePodSandbox.
+
+A sandbox becomes visible when it is ready, not before, as in containerd; until then only its name
+is taken. A cancelled or failed RunPodSandbox leaves nothing behind.
+"""
+
+import ipaddress
+import random
+from collections.abc import Iterator
+
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.hollow.containers import Containers
+from trio_kubelet.hollow.events import Events
+from trio_kubelet.hollow.options import HollowOptions
+from trio_kubelet.hollow.records import Sandbox, sandbox_status, uses_host_network
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+NETWORK_NOT_READY = "cni plugin not initialized"
+_EVENT = cri.ContainerEventType
+
+
+class Addresses:
+    """Hands out the pod IPs of a subnet in turn, skipping those in use."""
+
+    def __init__(self, subnet: str) -> None:
+        self._subnet = ipaddress.ip_network(subnet)
+        self._next = 2  # 0 is the subnet itself, 1 its gateway
+        self._used: set[str] = set()
+
+    def take(self) -> str:
+        """A free address. Raises RESOURCE_EXHAUSTED when there is none."""
+        last = self._subnet.num_addresses - 1
+        for _ in range(last):
+            address = str(self._subnet[self._next])
+            self._next = 2 if self._next + 1 >= last else self._next + 1
+            if address not in self._used:
+                self._used.add(address)
+                return address
+        raise RpcError(Code.RESOURCE_EXHAUSTED, "failed to allocate for range 0: no IP addresses")
+
+    def give_back(self, address: str) -> None:
+        """Free the address of a stopped sandbox; empty: it had none."""
+        self._used.discard(address)
+
+
+class Sandboxes:
+    """Owns every sandbox record. `network_ready` may be switched at any time."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        options: HollowOptions,
+        events: Events,
+        containers: Containers,
+        sandboxes: dict[str, Sandbox],
+        ids: random.Random,
+    ) -> None:
+        self._clock = clock
+        self._options = options
+        self._events = events
+        self._containers = containers
+        self._sandboxes = sandboxes
+        self._ids = ids
+        self._names: dict[str, str] = {}
+        self._addresses = Addresses(options.subnet)
+        self.network_ready = True
+
+    def __iter__(self) -> Iterator[Sandbox]:
+        return iter(self._sandboxes.values())
+
+    async def run(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
+        """RunPodSandbox: fails while a sandbox of the same metadata exists, ready or not."""
+        name = _sandbox_name(request.config.metadata)
+        sandbox_id = f"{self._ids.getrandbits(256):064x}"
+        if holder := self._names.get(name):
+            text = f'failed to reserve sandbox name "{name}": '
+            raise RpcError(Code.UNKNOWN, f'{text}name "{name}" is reserved for "{holder}"')
+        self._names[name] = sandbox_id
+        try:
+            self._check_handler(sandbox_id, request.runtime_handler)
+            await trio.sleep(self._options.latencies.run_pod_sandbox)
+            ip = self._set_up_network(sandbox_id, request.config)
+        except BaseException:
+            del self._names[name]
+            raise
+        sandbox = self._sandboxes[sandbox_id] = Sandbox(
+            id=sandbox_id,
+            name=name,
+            config=request.config,
+            handler=request.runtime_handler,
+            created_at=self._clock.now_ns(),
+            ip=ip,
+        )
+        self._events.send(_EVENT.CONTAINER_CREATED_EVENT, sandbox_id, sandbox)
+        self._events.send(_EVENT.CONTAINER_STARTED_EVENT, sandbox_id, sandbox)
+        return cri.RunPodSandboxResponse(pod_sandbox_id=sandbox_id)
+
+    async def stop(self, request: cri.StopPodSandboxRequest) -> cri.StopPodSandboxResponse:
+        """StopPodSandbox: kills its containers; unknown and stopped sandboxes are no error."""
+        if sandbox := self._sandboxes.get(request.pod_sandbox_id):
+            await self._stop(sandbox)
+        return cri.StopPodSandboxResponse()
+
+    async def remove(self, request: cri.RemovePodSandboxRequest) -> cri.RemovePodSandboxResponse:
+        """RemovePodSandbox: stops it, removes its containers; an unknown id is no error."""
+        sandbox = self._sandboxes.get(request.pod_sandbox_id)
+        if sandbox is None:
+            await trio.lowlevel.checkpoint()
+            return cri.RemovePodSandboxResponse()
+        await self._stop(sandbox)
+        for container_id in tuple(sandbox.containers):
+            await self._containers.remove(cri.RemoveContainerRequest(container_id=container_id))
+        if sandbox.id in self._sandboxes:
+            self._events.send(_EVENT.CONTAINER_DELETED_EVENT, sandbox.id, sandbox)
+            del self._sandboxes[sandbox.id]
+            del self._names[sandbox.name]
+        return cri.RemovePodSandboxResponse()
+
+    async def status(self, request: cri.PodSandboxStatusRequest) -> cri.PodSandboxStatusResponse:
+        """PodSandboxStatus; raises NOT_FOUND."""
+        return cri.PodSandboxStatusResponse(
+            status=sandbox_status(self.find(request.pod_sandbox_id)),
+        )
+
+    async def update_resources(
+        self, request: cri.UpdatePodSandboxResourcesRequest
+    ) -> cri.UpdatePodSandboxResourcesResponse:
+        """UpdatePodSandboxResources: taken in, shown nowhere; raises NOT_FOUND."""
+        self.find(request.pod_sandbox_id)
+        return cri.UpdatePodSandboxResourcesResponse()
+
+    def find(self, sandbox_id: str) -> Sandbox:
+        """The sandbox of that id; raises NOT_FOUND."""
+        if sandbox := self._sandboxes.get(sandbox_id):
+            return sandbox
+        raise RpcError(Code.NOT_FOUND, "an error occurred when try to find sandbox: not found")
+
+    def fail(self, sandbox_id: str) -> None:
+        """Let the sandbox's own process die: it is not ready any more, its containers go on."""
+        self._became_not_ready(self.find(sandbox_id))
+
+    async def _stop(self, sandbox: Sandbox) -> None:
+        for container in tuple(sandbox.containers.values()):
+            await self._containers.stop_process(container, 0)
+        await trio.sleep(self._options.latencies.stop_pod_sandbox)
+        self._became_not_ready(sandbox)
+        self._addresses.give_back(sandbox.ip)
+        sandbox.ip = ""
+
+    def _became_not_ready(self, sandbox: Sandbox) -> None:
+        if sandbox.ready:
+            sandbox.ready = False
+            self._events.send(_EVENT.CONTAINER_STOPPED_EVENT, sandbox.id, sandbox)
+
+    def _check_handler(self, sandbox_id: str, handler: str) -> None:
+        if handler not in self._options.handlers:
+            text = f'unable to get OCI runtime for sandbox "{sandbox_id}": no runtime for '
+            raise RpcError(Code.UNKNOWN, f'{text}"{handler}" is configured')
+
+    def _set_up_network(self, sandbox_id: str, config: cri.PodSandboxConfig) -> str:
+        if uses_host_network(config):
+            return ""
+        if not self.network_ready:
+            text = f'failed to setup network for sandbox "{sandbox_id}": {NETWORK_NOT_READY}'
+            raise RpcError(Code.UNKNOWN, text)
+        return self._addresses.take()
+
+
+def _sandbox_name(metadata: cri.PodSandboxMetadata) -> str:
+    parts = (metadata.name, metadata.namespace, metadata.uid, str(metadata.attempt))
+    return "_".join(parts)
