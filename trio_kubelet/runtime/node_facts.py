@@ -1,0 +1,59 @@
+"""What the configs of sandboxes and containers need to know of their node, as one value.
+
+Whoever builds the agent gathers it from the configuration, the kernel and the runtime; the
+functions that make configs read nothing else, so a test can be any node.
+"""
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.resources import CgroupDriver
+
+
+@frozen(kw_only=True)
+class NodeFacts:
+    """One node. Sizes are in bytes, periods in microseconds.
+
+    Configuration (fields of KubeletConfiguration): `pod_logs_directory` podLogsDir,
+    `cluster_domain`, `cgroup_driver`, `cgroup_root`, `cgroups_per_qos`, `cpu_cfs_quota`,
+    `cpu_cfs_quota_period_us`, `seccomp_default`, `single_process_oom_kill`, `swap_behavior`
+    memorySwap.swapBehavior, `memory_throttling_factor`, `memory_reservation_policy`;
+    `memory_qos` and `stop_signals` are the gates MemoryQoS and ContainerStopSignals.
+    `root_directory` is the flag --root-dir.
+
+    Machine: `memory_capacity_bytes`, `swap_capacity_bytes`, `page_size_bytes`, `hugepage_sizes`
+    (those that the kernel offers), `cgroup_v2` (unified), `swap_controller` (the kernel can
+    limit swap for each cgroup), `selinux` (enabled), `thermal_throttle_paths` (the
+    `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist), `host_ips`, `allocatable`.
+
+    Runtime handler: `recursive_read_only` (it supports recursive read-only mounts).
+    """
+
+    root_directory: str = "/var/lib/kubelet"
+    pod_logs_directory: str = "/var/log/pods"
+    cluster_domain: str = ""
+    host_ips: tuple[str, ...] = ()
+    allocatable: Mapping[str, Quantity] = field(factory=dict)
+    memory_capacity_bytes: int
+    swap_capacity_bytes: int = 0
+    page_size_bytes: int = 4096
+    hugepage_sizes: tuple[int, ...] = ()
+    cgroup_driver: CgroupDriver = CgroupDriver.CGROUPFS
+    cgroup_root: str = "/"
+    cgroups_per_qos: bool = True
+    cgroup_v2: bool = True
+    swap_controller: bool = True
+    swap_behavior: str = ""
+    cpu_cfs_quota: bool = True
+    cpu_cfs_quota_period_us: int = 100_000
+    single_process_oom_kill: bool = False
+    memory_qos: bool = False
+    memory_throttling_factor: float = 0.9
+    memory_reservation_policy: str = "None"
+    seccomp_default: bool = False
+    selinux: bool = False
+    thermal_throttle_paths: tuple[str, ...] = ()
+    recursive_read_only: bool = False
+    stop_signals: bool = False
