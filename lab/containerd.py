@@ -11,16 +11,16 @@ import re
 import signal
 import subprocess
 from collections.abc import Iterable
-from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from lab import LabError, containerd_config, host, images, instances, tools
+from lab import LabError, containerd_config, host, images, instances
 from lab.images import Image
 from lab.instances import CRI_NAMESPACE, Claim
 from lab.packages import Packages
 from lab.processes import last_words, run, wait_until
+from lab.tools import Tools, find
 
 START_DEADLINE_SECONDS = 60
 STOP_DEADLINE_SECONDS = 10
@@ -44,7 +44,7 @@ class Containerd:
         self.registries = self.folder / "registries"
         self.cdi_specifications = self.folder / "cdi"
         self._packages = packages
-        self._tools: tools.Tools | None = None
+        self._tools: Tools | None = None
         self._claim: Claim | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -54,7 +54,7 @@ class Containerd:
         return f"unix://{self.socket}"
 
     @property
-    def tools(self) -> tools.Tools:
+    def tools(self) -> Tools:
         """The program files in use; known once started."""
         if self._tools is None:
             raise LabError("containerd was not started")
@@ -97,13 +97,13 @@ class Containerd:
         if len(str(self.socket)) > LONGEST_SOCKET_PATH:
             raise LabError(f"{self.folder} is too long a path for a socket")
         instances.sweep()
-        self._tools = tools.find(self.wish, self._packages or Packages())
-        self._claim = instances.claim(self.folder)
+        found = find(self.wish, self._packages or Packages())
+        self._tools = found
+        self._claim = instances.claim(self.folder, runc=found.runc, iptables=found.iptables)
         try:
-            self._note_programs()
-            self._configure()
+            self._configure(found, self._claim.record)
             self._launch()
-            self.import_images(images.all_images(self._tools.busybox, self._tools.catatonit))
+            self.import_images(images.all_images(found.busybox, found.catatonit))
         except BaseException:
             self.stop()
             raise
@@ -153,17 +153,7 @@ class Containerd:
             else_say=lambda: f"the CRI does not see the image {image.name}",
         )
 
-    def _note_programs(self) -> None:
-        if self._claim is None:
-            return
-        iptables = self.tools.iptables
-        record = self._claim.record
-        self._claim.note(replace(record, runc=str(self.tools.runc), iptables=str(iptables or "")))
-
-    def _configure(self) -> None:
-        if self._claim is None:
-            return
-        record, found = self._claim.record, self.tools
+    def _configure(self, found: Tools, record: instances.Record) -> None:
         root, state, network = (self.folder / name for name in ("root", "run", "network"))
         for folder in (root, state, network, self.registries, self.cdi_specifications):
             folder.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def obstacles() -> tuple[str, ...]:
 
 def can_lower_oom_score_adj() -> bool:
     """Whether a child of ours may protect itself from the OOM killer as sandboxes want to."""
-    script = "import sys; open('/proc/self/oom_score_adj', 'w').write(sys.argv[1])"
+    script = "import pathlib, sys; pathlib.Path('/proc/self/oom_score_adj').write_text(sys.argv[1])"
     return _python(script, str(SANDBOX_OOM_SCORE_ADJ))
 
 

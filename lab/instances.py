@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -18,12 +19,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from lab import LabError
+from lab import LabError, footprint
 from lab.host import detach_mounts_below
 from lab.network import Network, free_subnet, remove
 from lab.processes import alive, command_lines, run, wait_until
 
 RECORDS = Path("/run/trio-kubelet-lab")
+# The host as it was before the first of the instances that are there now.
+BEFORE = RECORDS / "host-before"
+# What runs in an instance's folder: containerd, and beside it a registry and a node agent.
+PROGRAMS = ("containerd", "docker-registry", "trio-kubelet")
+SHIMS = ("containerd-shim-runc-v2",)
 # What containerd calls the namespace of the CRI's containers, and their cgroup's parent by default.
 CRI_NAMESPACE = "k8s.io"
 
@@ -63,63 +69,64 @@ class Claim:
         self.record = record
         self._file = file
 
-    def note(self, record: Record) -> None:
-        """Write the record anew, with what has become known."""
-        self.record = record
-        self._file.seek(0)
-        self._file.truncate()
-        json.dump(asdict(record), self._file)
-        self._file.flush()
-
     def release(self) -> None:
         """Forget the instance; nothing of it must be left."""
-        Path(self._file.name).unlink(missing_ok=True)
+        with _all_records():
+            _forget(self.record)
         self._file.close()
 
 
-def claim(folder: Path) -> Claim:
+def claim(folder: Path, *, runc: Path, iptables: Path | None) -> Claim:
     """Become the owner of the instance in `folder`, after removing what an earlier owner left.
 
     LabError if its owner is alive.
     """
     name = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
     with _all_records():
-        path = RECORDS / f"{name}.json"
-        file = path.open("a+")
+        file = (RECORDS / f"{name}.json").open("a+")
         if not _lock(file):
             file.close()
             raise LabError(f"another process runs a containerd in {folder}")
-        left = _read(path)
-        taken = [other.subnet for other in _others(name)]
-        claimed = Claim(
-            Record(name, str(folder), left.subnet if left else free_subnet(taken)), file
+        left = _read(Path(file.name))
+        if left is not None:
+            remove_remains(left)
+        others = tuple(_records())
+        if not others:
+            BEFORE.write_text(footprint.take(iptables).text())
+        taken = (other.subnet for other in others if other.name != name)
+        record = Record(
+            name=name,
+            folder=str(folder),
+            subnet=free_subnet(taken),
+            runc=str(runc),
+            iptables=str(iptables or ""),
         )
-        claimed.note(left or claimed.record)
-    if left is not None:
-        remove_remains(left)
-    return claimed
+        file.seek(0)
+        file.truncate()
+        json.dump(asdict(record), file)
+        file.flush()
+        return Claim(record, file)
 
 
 def sweep() -> tuple[str, ...]:
-    """Remove what instances left behind whose owner died; the folders they were in."""
+    """Remove what instances left behind whose owner died; returns the folders they were in."""
     swept = []
-    for path in sorted(RECORDS.glob("*.json")):
-        with suppress(FileNotFoundError), path.open("r+") as file:
-            left = _read(path)
-            if left is None or not _lock(file):
-                continue
-            remove_remains(left)
-            path.unlink(missing_ok=True)
-            swept.append(left.folder)
+    with _all_records():
+        for record in tuple(_records()):
+            with (RECORDS / f"{record.name}.json").open("r+") as file:
+                if _lock(file):
+                    remove_remains(record)
+                    _forget(record)
+                    swept.append(record.folder)
     return tuple(swept)
 
 
 def remove_remains(record: Record) -> None:
     """Remove an instance's processes, containers, mounts, network and files, for seconds."""
     folder = Path(record.folder)
-    _kill([pid for pid, argv in command_lines() if str(record.configuration) in argv])
+    _kill_programs_of(folder, PROGRAMS)
     _delete_containers(folder, record.runc)
-    _kill([pid for pid, argv in command_lines() if _is_shim_of(argv, str(record.socket))])
+    _kill_programs_of(folder, SHIMS)
     detach_mounts_below(folder)
     remove(record.network, Path(record.iptables) if record.iptables else None)
     for name in ("root", "run"):
@@ -128,21 +135,15 @@ def remove_remains(record: Record) -> None:
         socket.unlink(missing_ok=True)
 
 
-def _is_shim_of(argv: tuple[str, ...], socket: str) -> bool:
-    return "containerd-shim" in argv[0] and socket in argv
-
-
-def _delete_containers(folder: Path, runc: str) -> None:
-    """Let runc kill and delete each container: it takes the cgroups away, too."""
-    if not runc:
-        return
-    states = folder / "run" / "runc"
-    for state in states.glob("*/*"):
-        with suppress(LabError):
-            run([runc, "--root", state.parent, "delete", "--force", state.name])
-
-
-def _kill(pids: list[int]) -> None:
+def _kill_programs_of(folder: Path, programs: tuple[str, ...]) -> None:
+    """Kill the programs that were started with a file of the folder among their arguments."""
+    inside = f"{folder}/"
+    pids = [
+        pid
+        for pid, argv in command_lines()
+        if any(Path(word).name in programs for word in argv[:2])
+        and any(word.startswith(inside) for word in argv[1:])
+    ]
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -153,23 +154,55 @@ def _kill(pids: list[int]) -> None:
     )
 
 
+def _delete_containers(folder: Path, runc: str) -> None:
+    """Let runc kill and delete each container with its cgroups, and remove what CNI noted of it."""
+    for bundle in folder.glob("run/io.containerd.runtime.v2.task/*/*"):
+        namespace, container = bundle.parts[-2:]
+        with suppress(LabError):
+            root = folder / "run" / "runc" / namespace
+            run([runc, "--root", root, "delete", "--force", container])
+        for result in footprint.CNI_RESULTS.glob(f"*-{container}-*"):
+            result.unlink(missing_ok=True)
+        for note in ("address", "bootstrap.json"):
+            _remove_socket_of_shim(bundle / note)
+
+
+def _remove_socket_of_shim(note: Path) -> None:
+    with suppress(OSError):
+        found = re.search(rf"{footprint.SHIM_SOCKETS}/[0-9a-f]+", note.read_text())
+        if found is not None:
+            Path(found[0]).unlink(missing_ok=True)
+
+
+def _forget(record: Record) -> None:
+    """Remove the record; after the last one, give the host back as it was found."""
+    (RECORDS / f"{record.name}.json").unlink(missing_ok=True)
+    if any(_records()):
+        return
+    with suppress(OSError, ValueError, TypeError):
+        before = footprint.parse(BEFORE.read_text())
+        footprint.put_back(before, Path(record.iptables) if record.iptables else None)
+        BEFORE.unlink()
+
+
 @contextmanager
 def _all_records() -> Iterator[None]:
+    """Keep other processes from claiming, sweeping and releasing."""
     RECORDS.mkdir(mode=0o700, parents=True, exist_ok=True)
     with (RECORDS / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
-def _others(name: str) -> Iterator[Record]:
-    for path in RECORDS.glob("*.json"):
+def _records() -> Iterator[Record]:
+    for path in sorted(RECORDS.glob("*.json")):
         record = _read(path)
-        if record is not None and record.name != name:
+        if record is not None:
             yield record
 
 
 def _read(path: Path) -> Record | None:
-    """None for a record that its owner has not written yet."""
+    """Return None for a record that its owner died writing."""
     try:
         return Record(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -177,9 +210,8 @@ def _read(path: Path) -> Record | None:
 
 
 def _lock(file: IO[str]) -> bool:
-    """Whether the lock is ours now and the file still the one that its name leads to."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.fstat(file.fileno()).st_ino == Path(file.name).stat().st_ino
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
         return False
+    return True

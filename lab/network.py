@@ -18,8 +18,6 @@ from lab import LabError
 from lab.processes import run
 
 POOL = ipaddress.IPv4Network("10.213.0.0/16")
-# libcni remembers here what it set up; the folder is built into containerd.
-CNI_RESULTS = Path("/var/lib/cni/results")
 
 # From linux/rtnetlink.h and linux/if_link.h.
 NLMSG_ERROR = 2
@@ -82,12 +80,10 @@ def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
 
 
 def remove(network: Network, iptables: Path | None) -> None:
-    """Delete the bridge, the iptables rules and CNI's records of the network, if there are any."""
+    """Delete the bridge and the iptables rules of the network, if there are any."""
     delete_link(network.bridge)
     if iptables is not None:
         remove_rules(network.name, iptables)
-    for result in CNI_RESULTS.glob(f"{network.name}-*"):
-        result.unlink(missing_ok=True)
 
 
 def delete_link(name: str) -> None:
