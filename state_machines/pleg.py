@@ -64,7 +64,7 @@ class PlegEvent(StrEnum):
     FIRST_EVENT = "FirstEvent"
     """The first event of a stream arrived: the runtime does listen."""
     CHANGE_MISSED = "ChangeMissed"
-    """A relist found a change that no event had announced."""
+    """A relist found a change that no event announced, neither before nor in a moment after."""
     PROVEN = "Proven"
     """Changes enough were announced, and none missed."""
 

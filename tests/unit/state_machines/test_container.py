@@ -1,0 +1,197 @@
+import pytest
+
+from state_machines.backoff import BackoffPolicy
+from state_machines.container import (
+    CONTAINER,
+    ContainerRole,
+    ExitEvidence,
+    RestartAction,
+    RestartPolicy,
+    RestartRule,
+    RestartTerms,
+    SlotEvent,
+    SlotState,
+    container_role,
+    crash_loop_policy,
+    effective_policy,
+    restart_action,
+    restarts_after,
+    should_restart,
+)
+from state_machines.machine import IllegalTransition
+
+ALWAYS, ON_FAILURE, NEVER = RestartPolicy
+REGULAR, INIT, SIDECAR, EPHEMERAL = ContainerRole
+
+ON_42 = RestartRule(action="Restart", operator="In", exit_codes=frozenset({42}))
+NOT_ON_0_OR_1 = RestartRule(action="Restart", operator="NotIn", exit_codes=frozenset({0, 1}))
+ALL_ON_42 = RestartRule(action="RestartAllContainers", operator="In", exit_codes=frozenset({42}))
+UNHEARD_OF = RestartRule(action="Reboot", operator="In", exit_codes=frozenset({42}))
+WITHOUT_CODES = RestartRule(action="Restart")
+
+
+def test_a_crashing_container_goes_round_until_its_pod_ends() -> None:
+    exit_1 = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=ALWAYS))
+    state = SlotState.WAITING
+    for event in (SlotEvent.CREATED, SlotEvent.STARTED, SlotEvent.EXITED):
+        state = CONTAINER.step(state, event)
+    state = CONTAINER.step(state, SlotEvent.RESTARTED, exit_1)
+    assert state is SlotState.WAITING
+    for event in (SlotEvent.CREATED, SlotEvent.STARTED, SlotEvent.EXITED, SlotEvent.REMOVED):
+        state = CONTAINER.step(state, event)
+    assert state is SlotState.REMOVED
+
+
+@pytest.mark.parametrize(
+    ("event", "state"),
+    [
+        (SlotEvent.CREATED, SlotState.CREATED),
+        (SlotEvent.STARTED, SlotState.RUNNING),
+        (SlotEvent.EXITED, SlotState.EXITED),
+        (SlotEvent.LOST, SlotState.UNKNOWN),
+    ],
+)
+def test_whatever_an_earlier_agent_left_is_adopted(event: SlotEvent, state: SlotState) -> None:
+    assert CONTAINER.step(SlotState.WAITING, event) is state
+
+
+def test_an_exited_container_does_not_come_back_to_life() -> None:
+    assert not CONTAINER.allows(SlotState.EXITED, SlotEvent.STARTED)
+    assert not CONTAINER.allows(SlotState.EXITED, SlotEvent.CREATED)
+
+
+def test_a_running_container_is_stopped_before_it_is_removed_or_replaced() -> None:
+    assert not CONTAINER.allows(SlotState.RUNNING, SlotEvent.REMOVED)
+    assert not CONTAINER.allows(SlotState.RUNNING, SlotEvent.REPLACED)
+
+
+def test_restart_policy_never_leaves_a_failed_container_alone() -> None:
+    evidence = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=NEVER))
+    with pytest.raises(IllegalTransition, match="unless policy restarts it"):
+        CONTAINER.step(SlotState.EXITED, SlotEvent.RESTARTED, evidence)
+    assert CONTAINER.step(SlotState.EXITED, SlotEvent.REPLACED) is SlotState.WAITING
+
+
+@pytest.mark.parametrize(
+    ("is_init", "policy", "role"),
+    [
+        (False, "", REGULAR),
+        (False, "Always", REGULAR),
+        (True, "", INIT),
+        (True, "OnFailure", INIT),
+        (True, "Always", SIDECAR),
+    ],
+)
+def test_a_sidecar_is_an_init_container_that_restarts_always(
+    is_init: bool, policy: str, role: ContainerRole
+) -> None:
+    assert container_role(is_init=is_init, container_policy=policy) is role
+
+
+@pytest.mark.parametrize(
+    ("role", "pod", "own", "expected"),
+    [
+        (REGULAR, "Always", "", ALWAYS),
+        (REGULAR, "OnFailure", "", ON_FAILURE),
+        (REGULAR, "Never", "", NEVER),
+        (REGULAR, "", "", ALWAYS),
+        (REGULAR, "Sometimes", "", ALWAYS),
+        (REGULAR, "Never", "Always", ALWAYS),
+        (REGULAR, "Always", "Never", NEVER),
+        (REGULAR, "Never", "Sometimes", NEVER),
+        (INIT, "Always", "", ON_FAILURE),
+        (INIT, "OnFailure", "", ON_FAILURE),
+        (INIT, "Never", "", NEVER),
+        (INIT, "Always", "Never", NEVER),
+        (INIT, "Never", "OnFailure", ON_FAILURE),
+        (SIDECAR, "Never", "Always", ALWAYS),
+        (EPHEMERAL, "Always", "", NEVER),
+    ],
+)
+def test_the_policy_that_holds_for_a_container(
+    role: ContainerRole, pod: str, own: str, expected: RestartPolicy
+) -> None:
+    terms = RestartTerms(pod_policy=pod, role=role, container_policy=own)
+    assert effective_policy(terms) is expected
+
+
+@pytest.mark.parametrize(
+    ("own", "rules", "exit_code", "action", "restarts"),
+    [
+        ("Never", (ON_42,), 42, RestartAction.RESTART, True),
+        ("Never", (ON_42,), 1, None, False),
+        ("Never", (NOT_ON_0_OR_1,), 1, None, False),
+        ("Never", (NOT_ON_0_OR_1,), 2, RestartAction.RESTART, True),
+        ("Never", (ALL_ON_42, ON_42), 42, RestartAction.RESTART_ALL_CONTAINERS, True),
+        ("Never", (ON_42, ALL_ON_42), 42, RestartAction.RESTART, True),
+        ("Never", (UNHEARD_OF, ON_42), 42, None, False),
+        ("Never", (WITHOUT_CODES,), 42, None, False),
+        ("OnFailure", (ON_42,), 1, None, True),
+        ("OnFailure", (ON_42,), 0, None, False),
+        ("", (ON_42,), 42, None, False),
+    ],
+)
+def test_the_first_rule_that_matches_the_exit_code_decides(
+    own: str,
+    rules: tuple[RestartRule, ...],
+    exit_code: int,
+    action: RestartAction | None,
+    restarts: bool,
+) -> None:
+    terms = RestartTerms(pod_policy=NEVER, container_policy=own, rules=rules)
+    assert restart_action(terms, exit_code) is action
+    assert restarts_after(terms, exit_code) is restarts
+
+
+@pytest.mark.parametrize(
+    ("policy", "exit_code", "expected"),
+    [
+        (ALWAYS, 0, True),
+        (ALWAYS, 1, True),
+        (ON_FAILURE, 0, False),
+        (ON_FAILURE, 137, True),
+        (NEVER, 0, False),
+        (NEVER, 1, False),
+    ],
+)
+def test_an_exited_container_is_restarted_by_its_policy(
+    policy: RestartPolicy, exit_code: int, expected: bool
+) -> None:
+    terms = RestartTerms(pod_policy=policy)
+    assert should_restart(SlotState.EXITED, terms, exit_code) is expected
+
+
+@pytest.mark.parametrize(
+    ("role", "wanted"),
+    [
+        (REGULAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN}),
+        (INIT, {SlotState.WAITING, SlotState.CREATED}),
+        (SIDECAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN, SlotState.EXITED}),
+        (EPHEMERAL, {SlotState.WAITING}),
+    ],
+)
+def test_what_is_made_anew_although_the_pod_says_never(
+    role: ContainerRole, wanted: set[SlotState]
+) -> None:
+    terms = RestartTerms(pod_policy=NEVER, role=role)
+    assert {s for s in SlotState if should_restart(s, terms, exit_code=1)} == wanted
+
+
+@pytest.mark.parametrize(
+    ("configured", "reduced_decay", "initial", "cap"),
+    [
+        (None, False, 10, 300),
+        (300.0, False, 10, 300),
+        (20.0, False, 10, 20),
+        (4.0, False, 4, 4),
+        (None, True, 1, 60),
+        (30.0, True, 1, 30),
+        (0.5, True, 0.5, 0.5),
+    ],
+)
+def test_the_crash_loop_back_off_is_capped_by_the_configuration(
+    configured: float | None, reduced_decay: bool, initial: float, cap: float
+) -> None:
+    assert crash_loop_policy(configured, reduced_decay=reduced_decay) == BackoffPolicy(
+        initial_seconds=initial, cap_seconds=cap, forget_after_seconds=600
+    )
