@@ -1,0 +1,229 @@
+"""Between the API's JSON form of a configuration and the attrs classes.
+
+`decode` goes on after a mistake and reports every one, with the path of the field; unknown
+fields are reported apart, because the caller may choose to live with them. Types are strict as
+in the Go kubelet: `maxPods: "10"` is a mistake. `to_wire` is the way back: what it writes,
+`decode` reads as an equal value. (cattrs would name the Python attributes in its errors, and
+has no notion of a zero that means "default".)
+"""
+
+import types
+from collections.abc import Hashable, Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+import attrs
+from attrs import frozen
+
+from trio_kubelet.config.durations import format_duration, from_nanoseconds, parse_duration
+from trio_kubelet.config.fields import Wire, wire_of
+from trio_kubelet.k8s.quantity import Quantity
+
+T = TypeVar("T")
+_INVALID = object()
+
+
+@frozen
+class Decoded(Generic[T]):
+    """What came out: the value (defaults where a field was wrong), and what was found wrong."""
+
+    value: T
+    problems: tuple[str, ...]
+    unknown: tuple[str, ...]
+    """Paths of fields that the class does not have."""
+
+
+def decode(cls: type[T], document: Any) -> Decoded[T]:
+    """`document`, made of dicts, lists and scalars, as a `cls`. Raises nothing."""
+    decoder = _Decoder()
+    value = decoder.part(cls, document, "")
+    return Decoded(value, tuple(decoder.problems), tuple(decoder.unknown))
+
+
+def to_wire(value: Any) -> dict[str, Any]:
+    """The JSON form of a configuration class, without apiVersion and kind.
+
+    A zero is left out where absence means the same, durations excepted, which the API always
+    writes.
+    """
+    result = {}
+    for attribute, wire, _ in _fields(type(value)):
+        member = getattr(value, attribute.name)
+        if member is None or (_is_zero(member) and _may_be_left_out(attribute, wire)):
+            continue
+        result[wire.name] = _encode(member)
+    return result
+
+
+def field_at(cls: type[Any], wire_name: str) -> str:
+    """The attribute of `cls` that the API calls `wire_name`. KeyError if there is none."""
+    return {wire.name: attribute.name for attribute, wire, _ in _fields(cls)}[wire_name]
+
+
+Fields = tuple[tuple["attrs.Attribute[Any]", Wire, Any], ...]
+
+
+def _fields(cls: type[Any]) -> Fields:
+    """The attributes of `cls`, what the API calls them, and their types without None."""
+    return _fields_once(cast("Hashable", cls))
+
+
+@cache
+def _fields_once(cls: Any) -> Fields:
+    hints = get_type_hints(cls)
+    return tuple(
+        (attribute, wire_of(attribute), _without_none(hints[attribute.name]))
+        for attribute in attrs.fields(cls)
+    )
+
+
+def _without_none(hint: Any) -> Any:
+    if get_origin(hint) not in (Union, types.UnionType):
+        return hint
+    (only,) = (member for member in get_args(hint) if member is not types.NoneType)
+    return only
+
+
+def _is_zero(member: Any) -> bool:
+    if attrs.has(type(member)) or isinstance(member, timedelta):
+        return False
+    return not member
+
+
+def _may_be_left_out(attribute: "attrs.Attribute[Any]", wire: Wire) -> bool:
+    if wire.always or wire.nullable:
+        return False
+    default: Any = attribute.default
+    return not (default.factory() if hasattr(default, "factory") else default)
+
+
+def _encode(member: Any) -> Any:
+    if attrs.has(type(member)):
+        return to_wire(member)
+    if isinstance(member, timedelta):
+        return format_duration(member)
+    if isinstance(member, Quantity):
+        return str(member)
+    if isinstance(member, Mapping):
+        return {key: _encode(item) for key, item in member.items()}
+    if isinstance(member, tuple | list):
+        return [_encode(item) for item in member]
+    return member
+
+
+class _Decoder:
+    """One pass over a document. Methods return `_INVALID` after they noted a problem."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.unknown: list[str] = []
+
+    def part(self, cls: type[T], document: Any, path: str) -> T:
+        if not isinstance(document, Mapping):
+            self._refuse(path, document, "must be an object")
+            return cls()
+        fields = _fields(cls)
+        known = {wire.name for _, wire, _ in fields}
+        self.unknown += (_join(path, str(key)) for key in document if key not in known)
+        given = {}
+        for attribute, wire, hint in fields:
+            raw = document.get(wire.name)
+            if raw is None:
+                continue
+            member = self._value(hint, raw, _join(path, wire.name), wire)
+            if member is _INVALID or (not wire.nullable and _means_default(member)):
+                continue
+            given[attribute.name] = member
+        return cls(**given)
+
+    def _value(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+        if hint is Any:
+            return raw
+        if attrs.has(hint):
+            return self.part(hint, raw, path)
+        origin = get_origin(hint)
+        if origin is tuple:
+            return self._list(get_args(hint)[0], raw, path, wire)
+        if origin is not None:
+            return self._map(get_args(hint)[1], raw, path, wire)
+        return self._scalar(hint, raw, path, wire)
+
+    def _list(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+        if not isinstance(raw, list):
+            return self._refuse(path, raw, "must be a list")
+        items = [
+            self._value(hint, item, f"{path}[{index}]", wire) for index, item in enumerate(raw)
+        ]
+        return _INVALID if _INVALID in items else tuple(items)
+
+    def _map(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+        if not isinstance(raw, Mapping):
+            return self._refuse(path, raw, "must be an object")
+        items = {
+            str(key): self._value(hint, item, f"{path}[{key}]", wire) for key, item in raw.items()
+        }
+        return _INVALID if _INVALID in items.values() else items
+
+    def _scalar(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+        if hint is bool:
+            return raw if isinstance(raw, bool) else self._refuse(path, raw, "must be a boolean")
+        if hint is int:
+            return self._integer(raw, path, wire)
+        if hint is float:
+            if isinstance(raw, bool) or not isinstance(raw, int | float):
+                return self._refuse(path, raw, "must be a number")
+            return float(raw)
+        if hint is timedelta:
+            return self._duration(raw, path, wire)
+        if hint is Quantity:
+            return self._quantity(raw, path)
+        return raw if isinstance(raw, str) else self._refuse(path, raw, "must be a string")
+
+    def _integer(self, raw: Any, path: str, wire: Wire) -> Any:
+        if isinstance(raw, float) and raw.is_integer():
+            raw = int(raw)
+        if isinstance(raw, bool) or not isinstance(raw, int):
+            return self._refuse(path, raw, "must be an integer")
+        if not -(2 ** (wire.bits - 1)) <= raw < 2 ** (wire.bits - 1):
+            return self._refuse(path, raw, f"must fit into {wire.bits} bits")
+        return raw
+
+    def _duration(self, raw: Any, path: str, wire: Wire) -> Any:
+        if wire.nanoseconds and isinstance(raw, int) and not isinstance(raw, bool):
+            return from_nanoseconds(raw)
+        if not isinstance(raw, str):
+            return self._refuse(path, raw, "must be a duration like 1m30s")
+        try:
+            return parse_duration(raw)
+        except ValueError as error:
+            return self._refuse(path, raw, str(error))
+
+    def _quantity(self, raw: Any, path: str) -> Any:
+        if isinstance(raw, bool) or not isinstance(raw, str | int):
+            return self._refuse(path, raw, "must be a quantity like 10Mi")
+        try:
+            return Quantity(raw)
+        except ValueError as error:
+            return self._refuse(path, raw, str(error))
+
+    def _refuse(self, path: str, raw: Any, reason: str) -> Any:
+        shown = f'"{raw}"' if isinstance(raw, str) else _shown(raw)
+        self.problems.append(f"{path or '<document>'}: Invalid value: {shown}: {reason}")
+        return _INVALID
+
+
+def _shown(raw: Any) -> str:
+    if isinstance(raw, bool):
+        return "true" if raw else "false"
+    if isinstance(raw, Mapping):
+        return "an object"
+    return "a list" if isinstance(raw, list) else str(raw)
+
+
+def _means_default(member: Any) -> bool:
+    return isinstance(member, bool | int | str | timedelta) and not member
+
+
+def _join(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
