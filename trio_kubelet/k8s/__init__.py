@@ -41,6 +41,7 @@ from trio_kubelet.k8s.container import (
     VolumeDevice,
     VolumeMount,
 )
+from trio_kubelet.k8s.errors import ErrorKind, FieldError, ValidationError, format_errors
 from trio_kubelet.k8s.intstr import (
     IntOrString,
 )
@@ -181,10 +182,7 @@ from trio_kubelet.k8s.status import (
     VolumeMountStatus,
     VolumeStatus,
 )
-from trio_kubelet.k8s.time import (
-    MicroTime,
-    Time,
-)
+from trio_kubelet.k8s.time import Duration, MicroTime, Time
 from trio_kubelet.k8s.volumes import (
     ClusterTrustBundleProjection,
     ConfigMapProjection,
@@ -248,14 +246,17 @@ __all__ = [
     "DownwardAPIProjection",
     "DownwardAPIVolumeFile",
     "DownwardAPIVolumeSource",
+    "Duration",
     "EmptyDirVolumeSource",
     "EnvFromSource",
     "EnvVar",
     "EnvVarSource",
     "EphemeralContainer",
     "EphemeralVolumeSource",
+    "ErrorKind",
     "ExecAction",
     "FCVolumeSource",
+    "FieldError",
     "FileKeySelector",
     "FlexVolumeSource",
     "FlockerVolumeSource",
@@ -377,6 +378,7 @@ __all__ = [
     "TypedObjectReference",
     "URIScheme",
     "UnsatisfiableConstraintAction",
+    "ValidationError",
     "Volume",
     "VolumeDevice",
     "VolumeMount",
@@ -387,4 +389,5 @@ __all__ = [
     "VsphereVirtualDiskVolumeSource",
     "WeightedPodAffinityTerm",
     "WindowsSecurityContextOptions",
+    "format_errors",
 ]

@@ -30,7 +30,7 @@ class PersistentVolumeAccessMode(StrEnum):
     READ_WRITE_ONCE_POD = "ReadWriteOncePod"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PersistentVolumeClaimSpec(ApiType):
     """What a claim asks for.
 
@@ -48,7 +48,7 @@ class PersistentVolumeClaimSpec(ApiType):
     volume_name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PersistentVolumeClaimTemplate(ApiType):
     """The claim that is made for the pod and goes with it."""
 

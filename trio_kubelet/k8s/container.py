@@ -72,7 +72,7 @@ class RecursiveReadOnlyMode(StrEnum):
     ENABLED = "Enabled"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerPort(ApiType):
     """A port of the container; `host_port` opens it on the node."""
 
@@ -83,7 +83,7 @@ class ContainerPort(ApiType):
     protocol: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ObjectFieldSelector(ApiType):
     """A field of the pod itself, as `metadata.name` or `status.podIP`."""
 
@@ -91,7 +91,7 @@ class ObjectFieldSelector(ApiType):
     field_path: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ResourceFieldSelector(ApiType):
     """A limit or request of a container, divided by `divisor` and rounded up."""
 
@@ -100,7 +100,7 @@ class ResourceFieldSelector(ApiType):
     resource: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ConfigMapKeySelector(ApiType):
     """One key of a config map."""
 
@@ -109,7 +109,7 @@ class ConfigMapKeySelector(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SecretKeySelector(ApiType):
     """One key of a secret."""
 
@@ -118,7 +118,7 @@ class SecretKeySelector(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class FileKeySelector(ApiType):
     """One key of an env file on a volume, read by the node when the container starts."""
 
@@ -128,7 +128,7 @@ class FileKeySelector(ApiType):
     volume_name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EnvVarSource(ApiType):
     """Where the value of a variable comes from. Exactly one is set."""
 
@@ -139,7 +139,7 @@ class EnvVarSource(ApiType):
     secret_key_ref: SecretKeySelector | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EnvVar(ApiType):
     """A variable; `$(NAME)` in its value is expanded from those before it."""
 
@@ -148,7 +148,7 @@ class EnvVar(ApiType):
     value_from: EnvVarSource | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ConfigMapEnvSource(ApiType):
     """A config map whose keys all become variables."""
 
@@ -156,7 +156,7 @@ class ConfigMapEnvSource(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SecretEnvSource(ApiType):
     """A secret whose keys all become variables."""
 
@@ -164,7 +164,7 @@ class SecretEnvSource(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EnvFromSource(ApiType):
     """A source of many variables. Exactly one is set."""
 
@@ -173,7 +173,7 @@ class EnvFromSource(ApiType):
     secret_ref: SecretEnvSource | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeMount(ApiType):
     """Where a volume of the pod appears in the container."""
 
@@ -186,7 +186,7 @@ class VolumeMount(ApiType):
     sub_path_expr: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeDevice(ApiType):
     """Where a raw block volume of the pod appears as a device."""
 
@@ -194,7 +194,7 @@ class VolumeDevice(ApiType):
     device_path: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerRestartRuleOnExitCodes(ApiType):
     """The exit codes that a restart rule is for."""
 
@@ -202,7 +202,7 @@ class ContainerRestartRuleOnExitCodes(ApiType):
     values: tuple[Int32, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerRestartRule(ApiType):
     """A rule that is tried, in order, before the restart policy of the container."""
 
@@ -210,7 +210,7 @@ class ContainerRestartRule(ApiType):
     exit_codes: ContainerRestartRuleOnExitCodes | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Container(ApiType):
     """One container of a pod. An empty `command` means the entry point of the image.
 
@@ -244,7 +244,7 @@ class Container(ApiType):
     volume_mounts: tuple[VolumeMount, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EphemeralContainer(Container):
     """A container put into a running pod for debugging; never restarted."""
 

@@ -11,7 +11,7 @@ from trio_kubelet.k8s.base import ApiType, Int32, Mandatory, wire
 from trio_kubelet.k8s.meta import LocalObjectReference
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ISCSIVolumeSource(ApiType):
     """A disk of an iSCSI target."""
 
@@ -28,7 +28,7 @@ class ISCSIVolumeSource(ApiType):
     target_portal: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class FCVolumeSource(ApiType):
     """A Fibre Channel disk, by target and LUN or by WWID."""
 
@@ -39,7 +39,7 @@ class FCVolumeSource(ApiType):
     wwids: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class FlexVolumeSource(ApiType):
     """A volume by an executable driver on the node."""
 
@@ -50,7 +50,7 @@ class FlexVolumeSource(ApiType):
     secret_ref: LocalObjectReference | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class GitRepoVolumeSource(ApiType):
     """A checkout of a repository; Kubernetes 1.36 no longer mounts it."""
 
@@ -59,7 +59,7 @@ class GitRepoVolumeSource(ApiType):
     revision: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class AWSElasticBlockStoreVolumeSource(ApiType):
     """An EBS disk; served by its CSI driver."""
 
@@ -69,7 +69,7 @@ class AWSElasticBlockStoreVolumeSource(ApiType):
     volume_id: Mandatory[str] = field(default="", metadata=wire("volumeID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class AzureDiskVolumeSource(ApiType):
     """An Azure disk; served by its CSI driver."""
 
@@ -81,7 +81,7 @@ class AzureDiskVolumeSource(ApiType):
     read_only: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class AzureFileVolumeSource(ApiType):
     """An Azure file share; served by its CSI driver."""
 
@@ -90,7 +90,7 @@ class AzureFileVolumeSource(ApiType):
     share_name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class CephFSVolumeSource(ApiType):
     """A CephFS folder; no longer mounted."""
 
@@ -102,7 +102,7 @@ class CephFSVolumeSource(ApiType):
     user: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class CinderVolumeSource(ApiType):
     """An OpenStack disk; served by its CSI driver."""
 
@@ -112,7 +112,7 @@ class CinderVolumeSource(ApiType):
     volume_id: Mandatory[str] = field(default="", metadata=wire("volumeID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class FlockerVolumeSource(ApiType):
     """A Flocker dataset; no longer mounted."""
 
@@ -120,7 +120,7 @@ class FlockerVolumeSource(ApiType):
     dataset_uuid: str = field(default="", metadata=wire("datasetUUID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class GCEPersistentDiskVolumeSource(ApiType):
     """A Google disk; served by its CSI driver."""
 
@@ -130,7 +130,7 @@ class GCEPersistentDiskVolumeSource(ApiType):
     read_only: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class GlusterfsVolumeSource(ApiType):
     """A Gluster volume; no longer mounted."""
 
@@ -139,7 +139,7 @@ class GlusterfsVolumeSource(ApiType):
     read_only: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PhotonPersistentDiskVolumeSource(ApiType):
     """A Photon disk; no longer mounted."""
 
@@ -147,7 +147,7 @@ class PhotonPersistentDiskVolumeSource(ApiType):
     pd_id: Mandatory[str] = field(default="", metadata=wire("pdID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PortworxVolumeSource(ApiType):
     """A Portworx volume; served by its CSI driver."""
 
@@ -156,7 +156,7 @@ class PortworxVolumeSource(ApiType):
     volume_id: Mandatory[str] = field(default="", metadata=wire("volumeID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class QuobyteVolumeSource(ApiType):
     """A Quobyte volume; no longer mounted."""
 
@@ -168,7 +168,7 @@ class QuobyteVolumeSource(ApiType):
     volume: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class RBDVolumeSource(ApiType):
     """A Ceph block device; no longer mounted."""
 
@@ -182,7 +182,7 @@ class RBDVolumeSource(ApiType):
     user: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ScaleIOVolumeSource(ApiType):
     """A ScaleIO volume; no longer mounted."""
 
@@ -198,7 +198,7 @@ class ScaleIOVolumeSource(ApiType):
     volume_name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class StorageOSVolumeSource(ApiType):
     """A StorageOS volume; no longer mounted."""
 
@@ -209,7 +209,7 @@ class StorageOSVolumeSource(ApiType):
     volume_namespace: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VsphereVirtualDiskVolumeSource(ApiType):
     """A vSphere disk; served by its CSI driver."""
 

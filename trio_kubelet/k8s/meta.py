@@ -9,7 +9,7 @@ from trio_kubelet.k8s.base import ApiType, Int64, Mandatory
 from trio_kubelet.k8s.time import Time
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class OwnerReference(ApiType):
     """The object that this one belongs to; deleted with it."""
 
@@ -21,7 +21,7 @@ class OwnerReference(ApiType):
     controller: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ManagedFieldsEntry(ApiType):
     """Which fields a writer of the object claims for itself."""
 
@@ -34,7 +34,7 @@ class ManagedFieldsEntry(ApiType):
     time: Time | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ObjectMeta(ApiType):
     """Name, identity and bookkeeping of an object.
 
@@ -59,14 +59,14 @@ class ObjectMeta(ApiType):
     self_link: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ShardInfo(ApiType):
     """Which part of a sharded list this is."""
 
     selector: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ListMeta(ApiType):
     """Version and continuation of a list."""
 
@@ -77,7 +77,7 @@ class ListMeta(ApiType):
     shard_info: ShardInfo | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class LabelSelectorRequirement(ApiType):
     """One condition on a label."""
 
@@ -86,7 +86,7 @@ class LabelSelectorRequirement(ApiType):
     values: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class LabelSelector(ApiType):
     """A query over labels; all conditions must hold, and an empty one matches everything."""
 
@@ -103,14 +103,14 @@ class LabelSelectorOperator(StrEnum):
     DOES_NOT_EXIST = "DoesNotExist"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class LocalObjectReference(ApiType):
     """The name of an object in the same namespace."""
 
     name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class TypedLocalObjectReference(ApiType):
     """An object of any kind in the same namespace."""
 
@@ -119,7 +119,7 @@ class TypedLocalObjectReference(ApiType):
     api_group: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class TypedObjectReference(ApiType):
     """An object of any kind in any namespace."""
 

@@ -47,7 +47,7 @@ class OSName(StrEnum):
     WINDOWS = "windows"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodDNSConfigOption(ApiType):
     """A resolver option; one without a value stands alone."""
 
@@ -55,7 +55,7 @@ class PodDNSConfigOption(ApiType):
     value: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodDNSConfig(ApiType):
     """Resolver settings that are added to those of the DNS policy."""
 
@@ -64,7 +64,7 @@ class PodDNSConfig(ApiType):
     searches: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class HostAlias(ApiType):
     """A line for the hosts file of the pod."""
 
@@ -72,35 +72,35 @@ class HostAlias(ApiType):
     ip: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodOS(ApiType):
     """The operating system the pod is made for; a node of another one rejects it."""
 
     name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodReadinessGate(ApiType):
     """A condition that others set and that the pod's readiness waits for."""
 
     condition_type: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodSchedulingGate(ApiType):
     """A hold on scheduling."""
 
     name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodSchedulingGroup(ApiType):
     """The group that the pod is scheduled with."""
 
     pod_group_name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodSpec(ApiType):
     """What to run and how."""
 
@@ -148,7 +148,7 @@ class PodSpec(ApiType):
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Pod(ApiType):
     """A pod. `metadata`, `spec` and `status` are always there, empty if need be."""
 
@@ -159,7 +159,7 @@ class Pod(ApiType):
     status: PodStatus = field(factory=PodStatus)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodList(ApiType):
     """Pods, as one answer of the API server or one manifest."""
 

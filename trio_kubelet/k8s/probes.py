@@ -17,14 +17,14 @@ class URIScheme(StrEnum):
     HTTPS = "HTTPS"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ExecAction(ApiType):
     """A command run in the container, without a shell; exit code 0 is success."""
 
     command: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class HTTPHeader(ApiType):
     """One header of an HTTP action."""
 
@@ -32,7 +32,7 @@ class HTTPHeader(ApiType):
     value: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class HTTPGetAction(ApiType):
     """An HTTP GET on the pod's IP, or on `host`. The port is a number or the name of one."""
 
@@ -43,7 +43,7 @@ class HTTPGetAction(ApiType):
     scheme: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class TCPSocketAction(ApiType):
     """A TCP connection to the pod's IP, or to `host`."""
 
@@ -51,7 +51,7 @@ class TCPSocketAction(ApiType):
     port: Mandatory[IntOrString] = NO_PORT
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class GRPCAction(ApiType):
     """A call of the gRPC health service."""
 
@@ -59,14 +59,14 @@ class GRPCAction(ApiType):
     service: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SleepAction(ApiType):
     """A wait."""
 
     seconds: Mandatory[Int64] = 0
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Probe(ApiType):
     """A check that the node repeats. Exactly one of the actions is set.
 
@@ -85,7 +85,7 @@ class Probe(ApiType):
     timeout_seconds: Int32 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class LifecycleHandler(ApiType):
     """What a hook does. Exactly one of the actions is set."""
 
@@ -95,7 +95,7 @@ class LifecycleHandler(ApiType):
     sleep: SleepAction | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Lifecycle(ApiType):
     """Hooks after the start and before the stop of a container, and the signal that stops it."""
 

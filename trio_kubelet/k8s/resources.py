@@ -19,7 +19,7 @@ class ResourceName(StrEnum):
     PODS = "pods"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ResourceClaim(ApiType):
     """A claim of the pod (`spec.resourceClaims`) that a container uses."""
 
@@ -27,7 +27,7 @@ class ResourceClaim(ApiType):
     request: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ResourceRequirements(ApiType):
     """What a container may use at most and what is set aside for it."""
 
@@ -36,7 +36,7 @@ class ResourceRequirements(ApiType):
     claims: tuple[ResourceClaim, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeResourceRequirements(ApiType):
     """The size a claim asks for."""
 
@@ -44,7 +44,7 @@ class VolumeResourceRequirements(ApiType):
     requests: Mapping[str, Quantity] = field(factory=dict)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodResourceClaim(ApiType):
     """A claim the pod uses: one that exists, or a template to make one from."""
 
@@ -60,7 +60,7 @@ class ResourceResizeRestartPolicy(StrEnum):
     RESTART_CONTAINER = "RestartContainer"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerResizePolicy(ApiType):
     """Whether the container restarts when this resource is changed in place."""
 
@@ -76,7 +76,7 @@ class ResourceHealthStatus(StrEnum):
     UNKNOWN = "Unknown"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ResourceHealth(ApiType):
     """The health of one device given to a container."""
 
@@ -85,7 +85,7 @@ class ResourceHealth(ApiType):
     resource_id: Mandatory[str] = field(default="", metadata=wire("resourceID"))
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ResourceStatus(ApiType):
     """The health of the devices behind one resource name."""
 

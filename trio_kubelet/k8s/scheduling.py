@@ -50,7 +50,7 @@ class NodeInclusionPolicy(StrEnum):
     HONOR = "Honor"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Toleration(ApiType):
     """A taint that the pod puts up with; an empty key with Exists tolerates all."""
 
@@ -61,7 +61,7 @@ class Toleration(ApiType):
     toleration_seconds: Int64 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NodeSelectorRequirement(ApiType):
     """One condition on a label or field of the node."""
 
@@ -70,7 +70,7 @@ class NodeSelectorRequirement(ApiType):
     values: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NodeSelectorTerm(ApiType):
     """Conditions that must all hold; a term without any matches no node."""
 
@@ -78,14 +78,14 @@ class NodeSelectorTerm(ApiType):
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NodeSelector(ApiType):
     """Terms of which at least one must hold."""
 
     node_selector_terms: Mandatory[tuple[NodeSelectorTerm, ...]] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PreferredSchedulingTerm(ApiType):
     """A wish with a weight (1 to 100)."""
 
@@ -93,7 +93,7 @@ class PreferredSchedulingTerm(ApiType):
     preference: Mandatory[NodeSelectorTerm] = field(factory=NodeSelectorTerm)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NodeAffinity(ApiType):
     """On which nodes the pod may, or would rather, run."""
 
@@ -101,7 +101,7 @@ class NodeAffinity(ApiType):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodAffinityTerm(ApiType):
     """Pods near which (within the topology key) this one belongs, or does not."""
 
@@ -113,7 +113,7 @@ class PodAffinityTerm(ApiType):
     namespaces: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class WeightedPodAffinityTerm(ApiType):
     """A wish with a weight (1 to 100)."""
 
@@ -121,7 +121,7 @@ class WeightedPodAffinityTerm(ApiType):
     pod_affinity_term: Mandatory[PodAffinityTerm] = field(factory=PodAffinityTerm)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodAffinity(ApiType):
     """Pods to be near to."""
 
@@ -129,7 +129,7 @@ class PodAffinity(ApiType):
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodAntiAffinity(ApiType):
     """Pods to keep away from."""
 
@@ -137,7 +137,7 @@ class PodAntiAffinity(ApiType):
     required_during_scheduling_ignored_during_execution: tuple[PodAffinityTerm, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Affinity(ApiType):
     """All rules of nearness."""
 
@@ -146,7 +146,7 @@ class Affinity(ApiType):
     pod_anti_affinity: PodAntiAffinity | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class TopologySpreadConstraint(ApiType):
     """How evenly pods are spread over a topology."""
 

@@ -51,7 +51,7 @@ class PodSELinuxChangePolicy(StrEnum):
     MOUNT_OPTION = "MountOption"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SELinuxOptions(ApiType):
     """The four parts of an SELinux label."""
 
@@ -61,7 +61,7 @@ class SELinuxOptions(ApiType):
     user: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SeccompProfile(ApiType):
     """A seccomp profile; `localhost_profile` is relative to the seccomp folder of the node."""
 
@@ -69,7 +69,7 @@ class SeccompProfile(ApiType):
     localhost_profile: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class AppArmorProfile(ApiType):
     """An AppArmor profile; `localhost_profile` is the name of one loaded on the node."""
 
@@ -77,7 +77,7 @@ class AppArmorProfile(ApiType):
     localhost_profile: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class WindowsSecurityContextOptions(ApiType):
     """Settings for Windows; a Linux node only carries them along."""
 
@@ -87,7 +87,7 @@ class WindowsSecurityContextOptions(ApiType):
     run_as_user_name: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Capabilities(ApiType):
     """Linux capabilities on top of, or taken from, the runtime's default set."""
 
@@ -95,7 +95,7 @@ class Capabilities(ApiType):
     drop: tuple[str, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Sysctl(ApiType):
     """A kernel parameter of the pod's namespaces."""
 
@@ -103,7 +103,7 @@ class Sysctl(ApiType):
     value: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodSecurityContext(ApiType):
     """Security settings for the pod and its volumes; a container's own win over them."""
 
@@ -122,7 +122,7 @@ class PodSecurityContext(ApiType):
     windows_options: WindowsSecurityContextOptions | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SecurityContext(ApiType):
     """Security settings of one container; they win over the pod's."""
 

@@ -51,7 +51,7 @@ class PodConditionType(StrEnum):
     ALL_CONTAINERS_RESTARTING = "AllContainersRestarting"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodCondition(ApiType):
     """One thing that is, or is not, true of the pod, since when and why."""
 
@@ -64,7 +64,7 @@ class PodCondition(ApiType):
     observed_generation: Int64 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerStateWaiting(ApiType):
     """Not started yet, or waiting to start again."""
 
@@ -72,14 +72,14 @@ class ContainerStateWaiting(ApiType):
     message: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerStateRunning(ApiType):
     """Running."""
 
     started_at: Time | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerStateTerminated(ApiType):
     """Ended."""
 
@@ -92,7 +92,7 @@ class ContainerStateTerminated(ApiType):
     started_at: Time | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerState(ApiType):
     """At most one is set; none means waiting."""
 
@@ -101,7 +101,7 @@ class ContainerState(ApiType):
     waiting: ContainerStateWaiting | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class LinuxContainerUser(ApiType):
     """The identity that the first process of a container was given."""
 
@@ -110,28 +110,28 @@ class LinuxContainerUser(ApiType):
     supplemental_groups: tuple[Int64, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerUser(ApiType):
     """The identity of a container, by operating system."""
 
     linux: LinuxContainerUser | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ImageVolumeStatus(ApiType):
     """The image, with digest, that an image volume resolved to."""
 
     image_ref: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeStatus(ApiType):
     """What a mounted volume turned out to be."""
 
     image: ImageVolumeStatus | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeMountStatus(ApiType):
     """How a volume was mounted in fact."""
 
@@ -142,7 +142,7 @@ class VolumeMountStatus(ApiType):
     volume_status: VolumeStatus | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerStatus(ApiType):
     """What is known of one container.
 
@@ -167,21 +167,21 @@ class ContainerStatus(ApiType):
     volume_mounts: tuple[VolumeMountStatus, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class HostIP(ApiType):
     """An address of the node."""
 
     ip: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodIP(ApiType):
     """An address of the pod."""
 
     ip: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodResourceClaimStatus(ApiType):
     """The claim made for an entry of `spec.resourceClaims`."""
 
@@ -189,7 +189,7 @@ class PodResourceClaimStatus(ApiType):
     resource_claim_name: str | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ContainerExtendedResourceRequest(ApiType):
     """Which request of a claim backs an extended resource of a container."""
 
@@ -198,7 +198,7 @@ class ContainerExtendedResourceRequest(ApiType):
     resource_name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodExtendedResourceClaimStatus(ApiType):
     """The claim that backs the pod's extended resources."""
 
@@ -206,7 +206,7 @@ class PodExtendedResourceClaimStatus(ApiType):
     resource_claim_name: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NodeAllocatableResourceClaimStatus(ApiType):
     """What a claim takes out of the allocatable resources of the node."""
 
@@ -215,7 +215,7 @@ class NodeAllocatableResourceClaimStatus(ApiType):
     resources: Mandatory[Mapping[str, Quantity]] = field(factory=dict)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodStatus(ApiType):
     """What is known of a pod. The node writes it, the spec it only reads."""
 

@@ -87,3 +87,79 @@ class MicroTime:
 
     def __repr__(self) -> str:
         return f"MicroTime.parse({str(self)!r})"
+
+
+_UNIT_NS = {
+    "ns": 1,
+    "us": 1_000,
+    "\u00b5s": 1_000,
+    "\u03bcs": 1_000,
+    "ms": 1_000_000,
+    "s": SECOND_NS,
+    "m": 60 * SECOND_NS,
+    "h": 3600 * SECOND_NS,
+}
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|\u00b5s|\u03bcs|ms|s|m|h)", re.ASCII)
+_LARGEST_DURATION_NS = 2**63 - 1
+
+
+@frozen(order=True, repr=False)
+class Duration:
+    """A span of time in nanoseconds, written as Go writes it: `1h2m0.5s`, `100ms`, `0s`."""
+
+    ns: int = 0
+
+    @classmethod
+    def from_seconds(cls, seconds: float) -> Self:
+        """Make the span of so many seconds, rounded to nanoseconds."""
+        return cls(round(seconds * SECOND_NS))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read Go's notation: numbers, each with its unit; raises ValueError."""
+        unsigned = text[1:] if text[:1] in ("+", "-") else text
+        total, position = 0, 0
+        while position < len(unsigned):
+            match = _DURATION.match(unsigned, position)
+            if match is None:
+                break
+            whole, _, decimals = match[1].partition(".")
+            unit = _UNIT_NS[match[2]]
+            total += int(whole or "0") * unit + int(decimals or "0") * unit // 10 ** len(decimals)
+            position = match.end()
+        if unsigned != "0" and (not unsigned or position < len(unsigned)):
+            raise ValueError(f"{text!r} is not a duration such as 1h2m0.5s")
+        if total > _LARGEST_DURATION_NS:
+            raise ValueError(f"{text!r} is longer than a duration can be")
+        return cls(-total if text[0] == "-" else total)
+
+    @property
+    def seconds(self) -> float:
+        """The span in seconds."""
+        return self.ns / SECOND_NS
+
+    def __bool__(self) -> bool:
+        return self.ns != 0
+
+    def __str__(self) -> str:
+        sign, span = ("-", -self.ns) if self.ns < 0 else ("", self.ns)
+        if span == 0:
+            return "0s"
+        if span < SECOND_NS:
+            unit = next(unit for unit in ("ms", "\u00b5s", "ns") if span >= _UNIT_NS[unit])
+            return f"{sign}{_decimal(span, _UNIT_NS[unit])}{unit}"
+        minutes, rest = divmod(span, 60 * SECOND_NS)
+        hours, minutes = divmod(minutes, 60)
+        written = f"{hours}h{minutes}m" if hours else f"{minutes}m" if minutes else ""
+        return f"{sign}{written}{_decimal(rest, SECOND_NS)}s"
+
+    def __repr__(self) -> str:
+        return f"Duration.parse({str(self)!r})"
+
+
+def _decimal(amount: int, unit: int) -> str:
+    """Return the exact decimal number of units, without trailing zeros."""
+    whole, rest = divmod(amount, unit)
+    if not rest:
+        return str(whole)
+    return f"{whole}.{str(rest).zfill(len(str(unit)) - 1).rstrip('0')}"

@@ -54,7 +54,7 @@ class StorageMedium(StrEnum):
     HUGE_PAGES = "HugePages"
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EmptyDirVolumeSource(ApiType):
     """A folder that lives as long as the pod."""
 
@@ -62,7 +62,7 @@ class EmptyDirVolumeSource(ApiType):
     size_limit: Quantity | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class HostPathVolumeSource(ApiType):
     """A file or folder of the node."""
 
@@ -70,7 +70,7 @@ class HostPathVolumeSource(ApiType):
     path: Mandatory[str] = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class KeyToPath(ApiType):
     """The file that a key becomes. `mode` is its permission bits, as a number."""
 
@@ -79,7 +79,7 @@ class KeyToPath(ApiType):
     mode: Int32 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ConfigMapVolumeSource(ApiType):
     """The keys of a config map as files."""
 
@@ -89,7 +89,7 @@ class ConfigMapVolumeSource(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SecretVolumeSource(ApiType):
     """The keys of a secret as files."""
 
@@ -99,7 +99,7 @@ class SecretVolumeSource(ApiType):
     secret_name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class DownwardAPIVolumeFile(ApiType):
     """A field or a resource of the pod as a file."""
 
@@ -109,7 +109,7 @@ class DownwardAPIVolumeFile(ApiType):
     resource_field_ref: ResourceFieldSelector | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class DownwardAPIVolumeSource(ApiType):
     """Fields of the pod as files."""
 
@@ -117,7 +117,7 @@ class DownwardAPIVolumeSource(ApiType):
     default_mode: Int32 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ConfigMapProjection(ApiType):
     """A config map within a projected volume."""
 
@@ -126,7 +126,7 @@ class ConfigMapProjection(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class SecretProjection(ApiType):
     """A secret within a projected volume."""
 
@@ -135,14 +135,14 @@ class SecretProjection(ApiType):
     optional: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class DownwardAPIProjection(ApiType):
     """Fields of the pod within a projected volume."""
 
     items: tuple[DownwardAPIVolumeFile, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ServiceAccountTokenProjection(ApiType):
     """A token for the pod's service account that the node keeps fresh."""
 
@@ -151,7 +151,7 @@ class ServiceAccountTokenProjection(ApiType):
     expiration_seconds: Int64 | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ClusterTrustBundleProjection(ApiType):
     """Trust anchors, by name or by signer and labels."""
 
@@ -162,7 +162,7 @@ class ClusterTrustBundleProjection(ApiType):
     signer_name: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PodCertificateProjection(ApiType):
     """A key and certificate for the pod that the node requests and keeps fresh."""
 
@@ -175,7 +175,7 @@ class PodCertificateProjection(ApiType):
     user_annotations: Mapping[str, str] = field(factory=dict)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class VolumeProjection(ApiType):
     """One source of a projected volume. Exactly one is set."""
 
@@ -187,7 +187,7 @@ class VolumeProjection(ApiType):
     service_account_token: ServiceAccountTokenProjection | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ProjectedVolumeSource(ApiType):
     """Several sources in one folder."""
 
@@ -195,7 +195,7 @@ class ProjectedVolumeSource(ApiType):
     sources: tuple[VolumeProjection, ...] = ()
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class PersistentVolumeClaimVolumeSource(ApiType):
     """The volume that a claim of the same namespace is bound to."""
 
@@ -203,14 +203,14 @@ class PersistentVolumeClaimVolumeSource(ApiType):
     read_only: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class EphemeralVolumeSource(ApiType):
     """A claim made for this pod, named `<pod>-<volume>`."""
 
     volume_claim_template: PersistentVolumeClaimTemplate | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class CSIVolumeSource(ApiType):
     """A volume that a CSI driver makes for this pod alone."""
 
@@ -221,7 +221,7 @@ class CSIVolumeSource(ApiType):
     volume_attributes: Mapping[str, str] = field(factory=dict)
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class ImageVolumeSource(ApiType):
     """The content of an image, read-only."""
 
@@ -229,7 +229,7 @@ class ImageVolumeSource(ApiType):
     reference: str = ""
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class NFSVolumeSource(ApiType):
     """An exported folder of an NFS server."""
 
@@ -238,7 +238,7 @@ class NFSVolumeSource(ApiType):
     read_only: bool | None = None
 
 
-@frozen(kw_only=True, repr=False)
+@frozen(kw_only=True, repr=False, eq=False)
 class Volume(ApiType):
     """A volume of a pod: a name and exactly one source."""
 
