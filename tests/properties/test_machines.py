@@ -171,16 +171,16 @@ class PodWithContainers(RuleBasedStateMachine):
     """A pod task that keeps to the rules, over a runtime in which calls fail and containers exit.
 
     The task starts containers only where `may_start_containers` says so, and believes that the
-    pod has stopped only on evidence. A listing may be used long after it was taken.
+    pod has stopped only on evidence. Any listing may be used, however old it is.
     """
 
     @initialize(configured=st.booleans(), already_running=st.booleans())
     def begin(self, configured: bool, already_running: bool) -> None:
         self.clock = 0.0
         self.last_call_ended_at = 0.0
-        self.listing: tuple[float, tuple[str, ...]] | None = None
         self.pod = PodState.SYNC_POD if configured else PodState.TERMINATING
         self.really_running = {"web"} if already_running else set()
+        self.listings = [(self.clock, tuple(self.really_running))]
         self.was_terminated = False
 
     def tick(self) -> float:
@@ -211,13 +211,12 @@ class PodWithContainers(RuleBasedStateMachine):
 
     @rule()
     def take_a_listing(self) -> None:
-        self.listing = (self.tick(), tuple(sorted(self.really_running)))
+        self.listings.append((self.tick(), tuple(sorted(self.really_running))))
 
-    @rule()
-    @precondition(lambda self: self.pod is PodState.TERMINATING and self.listing is not None)
-    def believe_the_listing_if_it_is_good_enough(self) -> None:
-        assert self.listing is not None
-        listed_at, running = self.listing
+    @rule(data=st.data())
+    @precondition(lambda self: self.pod is PodState.TERMINATING)
+    def believe_a_listing_if_it_is_good_enough(self, data: st.DataObject) -> None:
+        listed_at, running = data.draw(st.sampled_from(self.listings))
         evidence = StopEvidence(
             listed_at=listed_at, last_call_ended_at=self.last_call_ended_at, running=running
         )
