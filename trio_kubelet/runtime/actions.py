@@ -9,6 +9,7 @@ What may not be restarted yet is named with the time at which it may.
 
 import math
 from collections.abc import Iterable, Mapping
+
 from attrs import evolve, field, frozen
 
 from state_machines.backoff import Backoff, BackoffPolicy, remaining_seconds

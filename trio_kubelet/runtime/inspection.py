@@ -6,6 +6,7 @@ unknown no cache can be believed.
 """
 
 from collections.abc import Awaitable, Iterable
+from functools import partial
 from typing import TypeVar
 
 import betterproto
@@ -22,6 +23,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedUser,
 )
+from trio_kubelet.side_by_side import side_by_side
 
 T = TypeVar("T")
 
@@ -53,9 +55,7 @@ async def inspect_pod(
         found = await client.list_containers(cri.ContainerFilter(label_selector=selector))
         containers.extend(found)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(list_sandboxes)
-        nursery.start_soon(list_containers)
+    await side_by_side(list_sandboxes, list_containers)
     return await inspect_listed(
         client, uid, sandboxes, containers, observed_at=observed_at, name=name, namespace=namespace
     )
@@ -85,11 +85,10 @@ async def inspect_listed(
         if response is not None:
             seen_containers.append(observed_container(response.status, sandbox_id))
 
-    async with trio.open_nursery() as nursery:
-        for sandbox in sandboxes:
-            nursery.start_soon(ask_sandbox, sandbox.id)
-        for container in containers:
-            nursery.start_soon(ask_container, container.pod_sandbox_id, container.id)
+    await side_by_side(
+        *(partial(ask_sandbox, sandbox.id) for sandbox in sandboxes),
+        *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers),
+    )
     return observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
 
 

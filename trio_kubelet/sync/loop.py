@@ -127,8 +127,10 @@ class SyncLoop:
             PodOperation.DELETE: self._delete,
             PodOperation.REMOVE: self._remove,
             PodOperation.RECONCILE: self._reconcile,
-        }[update.operation]
-        log.debug("pods from source", source=str(update.source), op=str(update.operation))
+        }[update.op]
+        log.debug(
+            "pods from source", source=str(update.source), op=str(update.op), pods=len(update.pods)
+        )
         for pod in sorted(update.pods, key=creation_order):
             handle(pod)
 

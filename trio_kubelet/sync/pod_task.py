@@ -47,8 +47,15 @@ class SyncResult:
     due_seconds: float | None = None
 
 
+class UnfinishedError(Exception):
+    """A session could not do something now, for a reason that is no bug; it is tried again."""
+
+
 class PodSession(Protocol):
-    """What is done for one incarnation of a pod. Each method may be cancelled and called again."""
+    """What is done for one incarnation of a pod.
+
+    Each method may be cancelled and called again, and may raise UnfinishedError.
+    """
 
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status."""
@@ -172,27 +179,28 @@ class PodTask:
         await self._session.release(pod, ending)
         return True
 
-    async def _attempt(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    async def _attempt(
+        self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
         """Do the work of a state; None when it was cut short by a request, or failed."""
         try:
-            with self._work:
+            with trio.CancelScope() as self._work:
                 return await work(*args, **kwargs)
+        except UnfinishedError as error:
+            log.warning("pod not done yet", state=str(self.state), error=str(error))
         except Exception as error:
             log.exception("pod sync failed", state=str(self.state))
             self._recorder.pod(
                 self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
             )
-        finally:
-            self._work = trio.CancelScope()
         return None
 
     async def _wait_for_predecessor(self) -> None:
         """A static pod starts after the end of the one that had its name, unless it ends first."""
         if self._predecessor is None:
             return
-        with self._work:
+        with trio.CancelScope() as self._work:
             await self._predecessor.finished.wait()
-        self._work = trio.CancelScope()
         self._predecessor = None
 
     async def _wait_for_request(self, timeout_seconds: float) -> None:

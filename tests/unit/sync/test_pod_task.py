@@ -1,0 +1,250 @@
+"""One pod's task, driven through a session that does as it is told."""
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+
+from state_machines.pod import PodEvent, PodState, StopEvidence
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import ObjectMeta, Pod
+from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.pod_task import PodTask, SyncResult
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
+DELETED = Ending(causes=(PodEvent.DELETED,), grace_seconds=30)
+REMOVED = Ending(causes=(PodEvent.REMOVED,), discard=True)
+
+
+class ScriptedSession:
+    """A session whose steps are plain functions, and which writes down what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.on_sync: Callable[[Pod], Awaitable[SyncResult]] = self.nothing_to_do
+        self.on_terminate: Callable[[Ending], Awaitable[StopEvidence]] = self.stopped
+
+    async def nothing_to_do(self, pod: Pod) -> SyncResult:
+        return SyncResult()
+
+    async def stopped(self, ending: Ending) -> StopEvidence:
+        now = trio.current_time()
+        return StopEvidence(listed_at=now, last_call_ended_at=now)
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        self.asked.append(("sync", trio.current_time()))
+        return await self.on_sync(pod)
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        self.asked.append(("terminate", ending.grace_seconds))
+        return await self.on_terminate(ending)
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        self.asked.append(("release", ending.discard))
+
+    @property
+    def steps(self) -> list[str]:
+        return [step for step, _ in self.asked]  # type: ignore[misc]
+
+
+@pytest.fixture
+def journal() -> Journal:
+    return Journal(TrioClock())
+
+
+@pytest.fixture
+def session() -> ScriptedSession:
+    return ScriptedSession()
+
+
+@asynccontextmanager
+async def running(
+    session: ScriptedSession, journal: Journal, **options: object
+) -> AsyncIterator[PodTask]:
+    task = PodTask(
+        POD,
+        incarnation=1,
+        session=session,
+        journal=journal,
+        recorder=EventRecorder(journal, "node"),
+        resync_seconds=60,
+        **options,  # type: ignore[arg-type]
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(task.run)
+        yield task
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pod_that_is_removed_walks_the_whole_machine(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with running(session, journal) as task:
+        await trio.testing.wait_all_tasks_blocked()
+        task.put(Request(ending=REMOVED))
+        await task.finished.wait()
+    assert session.steps == ["sync", "terminate", "release"]
+    walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
+    assert walked == [PodState.TERMINATING, PodState.TERMINATED, PodState.FINISHED]
+
+
+async def test_an_ending_cancels_the_sync_in_flight(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    cancelled = trio.Event()
+
+    async def hang(pod: Pod) -> SyncResult:
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled.set()
+
+    session.on_sync = hang
+    async with running(session, journal) as task:
+        await trio.testing.wait_all_tasks_blocked()
+        task.put(Request(ending=DELETED))
+        await task.finished.wait()
+    assert cancelled.is_set()
+    assert session.steps == ["sync", "terminate", "release"]
+
+
+async def test_a_new_spec_waits_for_the_sync_in_flight(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    seen: list[str] = []
+
+    async def slow(pod: Pod) -> SyncResult:
+        await trio.sleep(5)
+        seen.append(pod.metadata.resource_version)
+        return SyncResult()
+
+    session.on_sync = slow
+    newer = evolve(POD, metadata=evolve(POD.metadata, resource_version="2"))
+    async with running(session, journal) as task:
+        await trio.testing.wait_all_tasks_blocked()
+        task.put(Request(pod=newer))
+        await trio.sleep(11)
+    assert seen == ["", "2"]
+
+
+async def test_a_shorter_grace_period_makes_the_stop_again(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async def stop(ending: Ending) -> StopEvidence:
+        assert ending.grace_seconds is not None
+        await trio.sleep(ending.grace_seconds)
+        return await session.stopped(ending)
+
+    session.on_terminate = stop
+    async with running(session, journal) as task:
+        await trio.testing.wait_all_tasks_blocked()
+        task.put(Request(ending=DELETED))
+        await trio.sleep(2)
+        task.put(Request(ending=evolve(DELETED, grace_seconds=5)))
+        task.put(Request(ending=evolve(DELETED, grace_seconds=20)))
+        began = trio.current_time()
+        await task.finished.wait()
+        assert trio.current_time() - began == pytest.approx(5)
+    assert session.asked[1:3] == [("terminate", 30), ("terminate", 5)]
+
+
+async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    answers = [
+        StopEvidence(listed_at=10, last_call_ended_at=20),
+        StopEvidence(listed_at=30, last_call_ended_at=20, running=("container c",)),
+        StopEvidence(listed_at=40, last_call_ended_at=20),
+    ]
+
+    async def look(ending: Ending) -> StopEvidence:
+        return answers.pop(0)
+
+    session.on_terminate = look
+    async with running(session, journal) as task:
+        task.put(Request(ending=DELETED))
+        await task.stopped.wait()
+    assert not answers
+
+
+async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    early, late, after = trio.Event(), trio.Event(), trio.Event()
+    async with running(session, journal) as task:
+        task.put(Request(ending=DELETED, waiters=(early,)))
+        task.put(Request(waiters=(late,)))
+        await early.wait()
+        await late.wait()
+        await task.finished.wait()
+        task.put(Request(waiters=(after,)))
+        assert after.is_set()
+
+
+async def test_a_bug_in_a_session_is_logged_and_tried_again(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async def broken(pod: Pod) -> SyncResult:
+        raise ZeroDivisionError("a bug")
+
+    session.on_sync = broken
+    async with running(session, journal):
+        await trio.sleep(60)
+    times = [at for _, at in session.asked]  # type: ignore[misc]
+    waits = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert waits[0] < waits[1] < waits[2]
+    assert max(waits) <= 15
+    failed = [entry.cause for entry in journal.entries() if entry.event == "FailedSync"]
+    assert failed[0] == "Error syncing pod, skipping: a bug"
+
+
+async def test_a_sync_that_names_a_time_is_repeated_then(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async def due(pod: Pod) -> SyncResult:
+        return SyncResult(due_seconds=7)
+
+    session.on_sync = due
+    async with running(session, journal):
+        await trio.sleep(20)
+    assert [at for _, at in session.asked] == pytest.approx([0, 7, 14], abs=0.1)  # type: ignore[misc]
+
+
+async def test_a_static_pod_waits_for_its_predecessor(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    other = ScriptedSession()
+    async with running(other, journal) as first, running(session, journal, predecessor=first):
+        await trio.sleep(100)
+        assert session.steps == []
+        first.put(Request(ending=REMOVED))
+        await first.finished.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert session.steps == ["sync"]
+
+
+async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    other = ScriptedSession()
+    async with (
+        running(other, journal) as first,
+        running(session, journal, predecessor=first) as second,
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        second.put(Request(ending=REMOVED))
+        await second.finished.wait()
+    assert session.steps == ["terminate", "release"]
+
+
+async def test_an_orphan_is_never_synced(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with running(session, journal, orphan=REMOVED) as task:
+        await task.finished.wait()
+    assert session.steps == ["terminate", "release"]

@@ -1,0 +1,107 @@
+"""What was last seen of each pod in the runtime, and when.
+
+The relist and the pods' own tasks write, everybody reads. Two times say how fresh an answer is:
+that of the pod's own observation, and a global one, the start of the last complete listing.
+A pod that a listing does not show is as well known as one that it shows: it has nothing in the
+runtime. Times are trio's clock, taken before the runtime was asked.
+"""
+
+import math
+
+import trio
+from attrs import evolve
+
+from trio_kubelet.runtime.observed import ObservedPod
+
+
+class RuntimeCache:
+    """One owner (the agent), plain methods, and one that waits."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, ObservedPod] = {}
+        self._listed_at = -math.inf
+        self._newer: dict[str, trio.Event] = {}
+        self._listed = trio.Event()
+
+    @property
+    def listed_at(self) -> float:
+        """When the last complete listing began; minus infinity before the first."""
+        return self._listed_at
+
+    def get(self, uid: str) -> ObservedPod:
+        """The newest observation of a pod; an empty one if nothing was ever seen of it."""
+        known = self._pods.get(uid)
+        if known is not None:
+            return known
+        return ObservedPod(uid=uid, name="", namespace="", observed_at=self._listed_at)
+
+    def pods(self) -> tuple[ObservedPod, ...]:
+        """All pods that have something in the runtime."""
+        return tuple(p for p in self._pods.values() if p.sandboxes or p.containers)
+
+    def put(self, observed: ObservedPod) -> ObservedPod:
+        """Store an observation unless a newer one is there; returns what is stored.
+
+        The pod's IPs outlive its sandbox, so that its last status still has them.
+        """
+        known = self._pods.get(observed.uid)
+        if known is not None and known.observed_at > observed.observed_at:
+            return known
+        if known is not None and not observed.ips:
+            observed = evolve(observed, ips=known.ips)
+        self._pods[observed.uid] = observed
+        if event := self._newer.pop(observed.uid, None):
+            event.set()
+        return observed
+
+    def listing_completed(self, began_at: float) -> None:
+        """Everything that a listing showed has been put; it began at `began_at`."""
+        self._listed_at = max(self._listed_at, began_at)
+        self._listed.set()
+        self._listed = trio.Event()
+
+    def forget(self, uid: str) -> None:
+        """Drop a pod of which nothing is left."""
+        self._pods.pop(uid, None)
+
+    async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
+        """The pod as it was after `instant`; waits until such an observation is there.
+
+        Before the first complete listing nothing is new enough, whatever `instant` is.
+        """
+        while True:
+            known = self.get(uid)
+            if max(known.observed_at, self._listed_at) >= instant and self._listed_at > -math.inf:
+                return known
+            listed, newer = self._listed, self._newer.setdefault(uid, trio.Event())
+            await _either(listed, newer)
+
+    def is_as_listed(self, uid: str, states: frozenset[tuple[str, str]], listed_at: float) -> bool:
+        """Whether the pod is known to look as a listing shows it, or better known than that.
+
+        `states` are the ids and states of its sandboxes and containers.
+        """
+        known = self._pods.get(uid)
+        if known is None:
+            return not states
+        if known.observed_at >= listed_at:
+            return True
+        return states == observed_states(known)
+
+
+def observed_states(observed: ObservedPod) -> frozenset[tuple[str, str]]:
+    """The ids and states of all that a pod has in the runtime."""
+    return frozenset(
+        [(s.id, "ready" if s.ready else "notready") for s in observed.sandboxes]
+        + [(c.id, str(c.state)) for c in observed.containers]
+    )
+
+
+async def _either(first: trio.Event, second: trio.Event) -> None:
+    async def wait(event: trio.Event) -> None:
+        await event.wait()
+        nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, first)
+        nursery.start_soon(wait, second)

@@ -1,0 +1,343 @@
+"""From "this container should run" to a running container: image, config, create, start, hook.
+
+Each step can fail in its own way; the failure becomes the container's waiting reason (in the
+pod's memory) and an event, in the words that users of the Go kubelet know, and the next sync
+tries again. CreateContainer and StartContainer are shielded: whether they happened must be known.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from state_machines.container import ContainerRole
+from trio_kubelet.k8s import Container, EphemeralContainer, Pod, VolumeMount
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.actions import StartContainer
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.container_config import ContainerFacts, container_config, image_user
+from trio_kubelet.runtime.environment import (
+    EnvironmentFacts,
+    EnvironmentSources,
+    NoSources,
+    environment,
+)
+from trio_kubelet.runtime.field_refs import PodAddresses
+from trio_kubelet.runtime.hooks import HookError, run_hook
+from trio_kubelet.runtime.hostname import pod_hostname
+from trio_kubelet.runtime.hosts import etc_hosts
+from trio_kubelet.runtime.images import ImageError
+from trio_kubelet.runtime.memory import PodMemory, Reason
+from trio_kubelet.runtime.mounts import (
+    MountedVolume,
+    container_mounts,
+    mounted_sub_paths,
+    mounts_etc_hosts,
+)
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.pod_files import ContainerFiles, link_container_log, make_container_files
+from trio_kubelet.runtime.start_slots import Precedence, StartSlots
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("runtime")
+
+
+@frozen(kw_only=True)
+class PodInputs:
+    """What a pod's containers are made with, got ready before any of them is.
+
+    `volumes` by name; `sources` and `services` as for `environment`.
+    """
+
+    volumes: Mapping[str, MountedVolume] = field(factory=dict)
+    sources: EnvironmentSources = field(factory=NoSources)
+    services: Mapping[str, str] = field(factory=dict)
+    is_static: bool = False
+
+
+@frozen(kw_only=True)
+class ReadySandbox:
+    """The sandbox that containers go into. `ips` are empty on the host's network."""
+
+    id: str
+    config: cri.PodSandboxConfig
+    ips: tuple[str, ...]
+
+
+class Images(Protocol):
+    """Sees that an image is there."""
+
+    async def ensure(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The image, pulled if the policy says so. Raises ImageError; may wait long."""
+        ...
+
+
+class SubPaths(Protocol):
+    """Makes parts of volumes available to containers, following no link out of them."""
+
+    async def bind(
+        self, pod: Pod, container: Container, position: int, mount: VolumeMount, sub_path: str
+    ) -> str:
+        """The path on the node of a sub-path, bound where nobody can exchange it."""
+        ...
+
+
+@frozen
+class StartError(Exception):
+    """A container could not be started: its waiting `reason` and `message`."""
+
+    reason: str
+    message: str
+
+
+class ContainerStarter:
+    """Starts containers of all pods. Holds no state of any of them."""
+
+    def __init__(
+        self,
+        *,
+        client: RuntimeClient,
+        images: Images,
+        sub_paths: SubPaths,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        slots: StartSlots,
+        file_limiter: trio.CapacityLimiter,
+        host_file: str = "",
+    ) -> None:
+        self._client = client
+        self._images = images
+        self._sub_paths = sub_paths
+        self._recorder = recorder
+        self._node = node
+        self._slots = slots
+        self._file_limiter = file_limiter
+        self._host_file = host_file
+
+    async def find_image(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image | None:
+        """The container's image, or None after its reason for waiting was noted."""
+        try:
+            return await self._images.ensure(pod, container, memory, sandbox)
+        except ImageError as error:
+            memory.reasons[container.name] = Reason(reason=error.reason, message=error.message)
+            return None
+
+    async def start(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+        memory: PodMemory,
+    ) -> str | None:
+        """Create and start a container whose image is there; its id, or None if it failed.
+
+        Cancelled before CreateContainer it leaves nothing but files; afterwards the call in
+        flight is finished, and the container may be left created or started.
+        """
+        container = order.container
+        try:
+            container_id = await self._create_and_start(
+                pod, order, image, sandbox, inputs, observed
+            )
+            await self._run_post_start(pod, container, container_id, sandbox)
+        except StartError as error:
+            memory.reasons[container.name] = Reason(reason=error.reason, message=error.message)
+            return None
+        memory.reasons.pop(container.name, None)
+        return container_id
+
+    async def _create_and_start(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+    ) -> str:
+        container = order.container
+        precedence = Precedence.STATIC_CONTAINER if inputs.is_static else Precedence.CONTAINER
+        async with self._slots.slot(precedence):
+            config = await self._config(pod, order, image, sandbox, inputs, observed)
+            with trio.CancelScope(shield=True):
+                container_id = await self._create(pod, container, sandbox, config)
+                await self._start(pod, container, container_id)
+        await self._link_log(pod, container, container_id, config.metadata.attempt)
+        return container_id
+
+    async def _config(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+    ) -> cri.ContainerConfig:
+        container = order.container
+        try:
+            addresses = PodAddresses(
+                pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
+                host_ips=self._node.host_ips,
+            )
+            variables = environment(
+                pod,
+                container,
+                EnvironmentFacts(
+                    addresses=addresses,
+                    allocatable=self._node.allocatable,
+                    services=inputs.services,
+                    sources=inputs.sources,
+                ),
+            )
+            files = await self._make_files(pod, container, sandbox)
+            facts = ContainerFacts(
+                image_id=image.id,
+                image_user=image_user(image),
+                environment=variables,
+                mounts=container_mounts(
+                    pod,
+                    container,
+                    self._node,
+                    volumes=inputs.volumes,
+                    sub_paths=await self._bind_sub_paths(pod, container, variables),
+                    pod_ips=sandbox.ips,
+                    termination_message_file=files.termination_message_file,
+                ),
+                target_container_id=_target_container_id(order, observed),
+            )
+            return container_config(
+                pod,
+                container,
+                self._node,
+                facts,
+                restart_count=_restart_count(order, files),
+            )
+        except ConfigError as error:
+            raise self._failed(pod, container, error.reason, error.message) from error
+        except OSError as error:
+            raise self._failed(pod, container, "CreateContainerError", str(error)) from error
+
+    async def _make_files(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox
+    ) -> ContainerFiles:
+        hosts = ""
+        if mounts_etc_hosts(pod, container, sandbox.ips):
+            hostname = pod_hostname(pod, self._node.cluster_domain)
+            hosts = etc_hosts(pod, sandbox.ips, hostname, self._host_file)
+        return await trio.to_thread.run_sync(
+            make_container_files, pod, container, self._node, hosts, limiter=self._file_limiter
+        )
+
+    async def _bind_sub_paths(
+        self, pod: Pod, container: Container, variables: Mapping[str, str]
+    ) -> Mapping[int, str]:
+        wanted = mounted_sub_paths(container, variables)
+        return {
+            position: await self._sub_paths.bind(
+                pod, container, position, container.volume_mounts[position], sub_path
+            )
+            for position, sub_path in wanted.items()
+        }
+
+    async def _create(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig
+    ) -> str:
+        try:
+            container_id = await self._client.create_container(sandbox.id, config, sandbox.config)
+        except RpcError as error:
+            reason, message = "CreateContainerError", error.message
+            raise self._failed(pod, container, reason, message) from error
+        self._event(pod, container, "Created", "Container created")
+        return container_id
+
+    async def _start(self, pod: Pod, container: Container, container_id: str) -> None:
+        try:
+            await self._client.start_container(container_id)
+        except RpcError as error:
+            raise self._failed(pod, container, "RunContainerError", error.message) from error
+        self._event(pod, container, "Started", "Container started")
+
+    async def _link_log(
+        self, pod: Pod, container: Container, container_id: str, restart_count: int
+    ) -> None:
+        try:
+            await trio.to_thread.run_sync(
+                link_container_log,
+                pod,
+                container.name,
+                container_id,
+                restart_count,
+                self._node,
+                limiter=self._file_limiter,
+            )
+        except OSError as error:
+            # The container runs; only collectors that look for the link miss its log.
+            log.warning("container log not linked", container=container.name, error=str(error))
+
+    async def _run_post_start(
+        self, pod: Pod, container: Container, container_id: str, sandbox: ReadySandbox
+    ) -> None:
+        """Run the postStart hook; a container whose hook fails is stopped."""
+        if container.lifecycle is None or container.lifecycle.post_start is None:
+            return
+        ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
+        try:
+            await run_hook(
+                self._client,
+                pod,
+                container,
+                container_id,
+                container.lifecycle.post_start,
+                ips[0] if ips else "",
+            )
+        except HookError as error:
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedPostStartHook",
+                "PostStartHook failed",
+                container=container.name,
+            )
+            self._event(pod, container, "Killing", "FailedPostStartHook")
+            with trio.CancelScope(shield=True):
+                grace = pod.spec.termination_grace_period_seconds or 0
+                await self._client.stop_container(container_id, grace)
+            raise StartError("PostStartHookError", error.message) from error
+
+    def _event(self, pod: Pod, container: Container, reason: str, message: str) -> None:
+        self._recorder.pod(pod, EventType.NORMAL, reason, message, container=container.name)
+
+    def _failed(self, pod: Pod, container: Container, reason: str, message: str) -> StartError:
+        self._recorder.pod(
+            pod, EventType.WARNING, "Failed", f"Error: {message}", container=container.name
+        )
+        return StartError(reason, message)
+
+
+def _restart_count(order: StartContainer, files: ContainerFiles) -> int:
+    """One more than the last one's; without a record of it, the logs tell."""
+    if order.predecessor is not None:
+        return order.predecessor.restart_count + 1
+    return files.logged_restarts
+
+
+def _target_container_id(order: StartContainer, observed: ObservedPod) -> str:
+    """The container whose processes an ephemeral container wants to see."""
+    container = order.container
+    if order.role is not ContainerRole.EPHEMERAL or not isinstance(container, EphemeralContainer):
+        return ""
+    target = observed.container(container.target_container_name)
+    return target.id if target is not None else ""

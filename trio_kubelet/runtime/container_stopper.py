@@ -1,0 +1,173 @@
+"""Stopping and removing: containers with grace and hooks, sandboxes, what is left of dead ones.
+
+All containers of a pod are stopped side by side, except that sidecars go after the regular ones,
+in reverse order of their start (KEP-753). A stop that is cancelled (a shorter grace period was
+asked for) is simply made again: the runtime takes the shorter of the two.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import structlog
+import trio
+
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.actions import StopContainer, is_sidecar
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.hooks import HookError, run_hook
+from trio_kubelet.runtime.observed import (
+    ContainerState,
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+)
+from trio_kubelet.side_by_side import side_by_side
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("runtime")
+
+GRACE_AFTER_HOOK_SECONDS = 2
+"""What a process gets at least, however long its preStop hook took."""
+
+
+class ContainerStopper:
+    """Stops and removes containers and sandboxes of all pods. Holds no state of any of them.
+
+    `dead_per_container` is the flag --maximum-dead-containers-per-container.
+    """
+
+    def __init__(
+        self, *, client: RuntimeClient, recorder: EventRecorder, dead_per_container: int = 1
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._dead_per_container = dead_per_container
+
+    async def stop_containers(self, pod: Pod, orders: Iterable[StopContainer]) -> None:
+        """Stop some containers side by side, each with the pod's own grace. Raises RpcError."""
+        grace = pod.spec.termination_grace_period_seconds or 0
+        await side_by_side(
+            *(partial(self._stop, pod, o.container, grace, o.message) for o in orders)
+        )
+
+    async def stop_pod(self, pod: Pod, observed: ObservedPod, grace_seconds: int) -> None:
+        """Stop all containers of a pod, then its sandboxes. Raises RpcError."""
+        deadline = trio.current_time() + grace_seconds
+        for group in _stop_order(pod, observed):
+            remaining = max(round(deadline - trio.current_time()), 1)
+            await side_by_side(
+                *(
+                    partial(self._stop, pod, c, remaining, f"Stopping container {c.name}")
+                    for c in group
+                )
+            )
+        await side_by_side(*(partial(self._stop_sandbox, s) for s in observed.sandboxes if s.ready))
+
+    async def remove_surplus(self, observed: ObservedPod) -> None:
+        """Remove dead containers beyond those that are kept for their logs."""
+        if self._dead_per_container < 0:
+            return
+        surplus = surplus_containers(observed, self._dead_per_container)
+        for container in surplus:
+            log.debug("removing dead container", container=container.name, id=container.id)
+        await side_by_side(*(partial(self._client.remove_container, c.id) for c in surplus))
+
+    async def remove_pod(self, observed: ObservedPod) -> None:
+        """Remove all containers and sandboxes; nothing of them may run. Raises RpcError."""
+        await side_by_side(
+            *(partial(self._client.remove_container, c.id) for c in observed.containers)
+        )
+        await side_by_side(*(partial(self._remove_sandbox, s) for s in observed.sandboxes))
+
+    async def _remove_sandbox(self, sandbox: ObservedSandbox) -> None:
+        await self._client.stop_pod_sandbox(sandbox.id)
+        await self._client.remove_pod_sandbox(sandbox.id)
+
+    async def _stop(
+        self, pod: Pod, container: ObservedContainer, grace_seconds: int, message: str
+    ) -> None:
+        self._recorder.pod(pod, EventType.NORMAL, "Killing", message, container=container.name)
+        remaining = await self._run_pre_stop(pod, container, grace_seconds)
+        try:
+            await self._client.stop_container(container.id, remaining)
+        except RpcError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
+
+    async def _run_pre_stop(
+        self, pod: Pod, container: ObservedContainer, grace_seconds: int
+    ) -> int:
+        """Run the preStop hook within the grace period; the seconds that are left of it."""
+        spec = container_spec(pod, container.name)
+        if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
+            return grace_seconds
+        began = trio.current_time()
+        ip = self._pod_ip(pod)
+        try:
+            with trio.move_on_after(grace_seconds):
+                await run_hook(self._client, pod, spec, container.id, spec.lifecycle.pre_stop, ip)
+        except HookError as error:
+            log.warning("preStop hook failed", container=container.name, error=error.message)
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedPreStopHook",
+                "PreStopHook failed",
+                container=container.name,
+            )
+        spent = trio.current_time() - began
+        return max(round(grace_seconds - spent), GRACE_AFTER_HOOK_SECONDS)
+
+    def _pod_ip(self, pod: Pod) -> str:
+        return pod.status.pod_ip
+
+    async def _stop_sandbox(self, sandbox: ObservedSandbox) -> None:
+        try:
+            await self._client.stop_pod_sandbox(sandbox.id)
+        except RpcError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
+
+
+def container_spec(pod: Pod, name: str) -> Container | None:
+    """The container of that name, of whatever kind, in the pod's spec."""
+    everything = (
+        *pod.spec.containers,
+        *pod.spec.init_containers,
+        *pod.spec.ephemeral_containers,
+    )
+    return next((container for container in everything if container.name == name), None)
+
+
+def surplus_containers(observed: ObservedPod, keep: int) -> tuple[ObservedContainer, ...]:
+    """The dead containers of each name beyond the newest `keep`.
+
+    The newest container of a name is never surplus, dead or not: the pod's status is made of
+    it, and whether an init container is through. (Flag --maximum-dead-containers-per-container)
+    """
+    newest: set[str] = set()
+    dead: dict[str, int] = {}
+    surplus: list[ObservedContainer] = []
+    for container in observed.containers:
+        is_newest = container.name not in newest
+        newest.add(container.name)
+        if container.state is not ContainerState.EXITED:
+            continue
+        dead[container.name] = dead.get(container.name, 0) + 1
+        if dead[container.name] > keep and not is_newest:
+            surplus.append(container)
+    return tuple(surplus)
+
+
+def _stop_order(pod: Pod, observed: ObservedPod) -> Sequence[Sequence[ObservedContainer]]:
+    """The containers that run or may run, in groups that are stopped one after another."""
+    alive = [
+        container
+        for container in observed.containers
+        if container.state in (ContainerState.RUNNING, ContainerState.UNKNOWN)
+    ]
+    sidecars = [c.name for c in reversed(pod.spec.init_containers) if is_sidecar(c)]
+    groups = [[c for c in alive if c.name not in sidecars]]
+    groups += [[c for c in alive if c.name == name] for name in sidecars]
+    return [group for group in groups if group]

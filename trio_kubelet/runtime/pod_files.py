@@ -1,0 +1,138 @@
+"""The files that a container needs around it: hosts file, log folder, termination message.
+
+Everything here blocks, is short, and runs in a thread; one call makes all that one container
+needs, because each hop to a thread costs as much as the work.
+"""
+
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from attrs import frozen
+
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.runtime import names
+from trio_kubelet.runtime.node_facts import NodeFacts
+
+_LOG_FILE = re.compile(r"(\d+)\.log(?:\..*)?")
+TERMINATION_MESSAGE_LIMIT_BYTES = 4096
+LOG_TAIL_LIMIT_BYTES = 2048
+LOG_TAIL_LIMIT_LINES = 80
+
+
+@frozen(kw_only=True)
+class ContainerFiles:
+    """What was made for one incarnation. `logged_restarts`: the next count by the log folder."""
+
+    termination_message_file: str
+    logged_restarts: int
+
+
+def make_pod_log_directory(pod: Pod, node: NodeFacts) -> None:
+    """Make the folder of a pod's logs, which must be there before its sandbox is."""
+    Path(names.pod_log_directory(pod, node.pod_logs_directory)).mkdir(
+        mode=0o755, parents=True, exist_ok=True
+    )
+
+
+def make_container_files(
+    pod: Pod, container: Container, node: NodeFacts, etc_hosts: str
+) -> ContainerFiles:
+    """Make the hosts file, the log folder and the file for the termination message.
+
+    An empty `etc_hosts` leaves the hosts file alone. Raises OSError.
+    """
+    uid = pod.metadata.uid
+    if etc_hosts:
+        write_whole(Path(names.etc_hosts_path(node.root_directory, uid)), etc_hosts, mode=0o644)
+    logs = Path(names.container_log_directory(pod, container.name, node.pod_logs_directory))
+    logs.mkdir(mode=0o755, parents=True, exist_ok=True)
+    directory = Path(names.container_directory(node.root_directory, uid, container.name))
+    directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    message_file = names.termination_message_file(
+        node.root_directory, uid, container.name, secrets.randbits(32)
+    )
+    os.close(os.open(message_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
+    Path(message_file).chmod(0o666)
+    return ContainerFiles(
+        termination_message_file=message_file,
+        logged_restarts=next_restart_count(entry.name for entry in os.scandir(logs)),
+    )
+
+
+def next_restart_count(log_files: Iterable[str]) -> int:
+    """The restart count after those of which there are logs: `2.log` is followed by 3."""
+    counts = (int(match[1]) for name in log_files if (match := _LOG_FILE.fullmatch(name)))
+    return max(counts, default=-1) + 1
+
+
+def link_container_log(
+    pod: Pod, container_name: str, container_id: str, restart_count: int, node: NodeFacts
+) -> None:
+    """Link a container's log to where log collectors look for it. Raises OSError."""
+    directory = node.container_logs_directory
+    target = Path(
+        names.pod_log_directory(pod, node.pod_logs_directory),
+        names.container_log_path(container_name, restart_count),
+    )
+    link = Path(names.container_log_symlink(pod, container_name, container_id, directory))
+    link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+def read_termination_message(path: str) -> str:
+    """What a container left at its termination message path, at most 4 KiB; empty if nothing.
+
+    The file belongs to the container: a link is not followed, a pipe not waited for.
+    """
+    return _read_end(path, TERMINATION_MESSAGE_LIMIT_BYTES)
+
+
+def read_log_tail(path: str) -> str:
+    """The last lines of a container's log, without the runtime's prefixes.
+
+    The stand-in for a termination message where terminationMessagePolicy is
+    FallbackToLogsOnError.
+    """
+    lines = [
+        line.split(" ", 3)[-1]
+        for line in _read_end(path, 4 * LOG_TAIL_LIMIT_BYTES).splitlines()[-LOG_TAIL_LIMIT_LINES:]
+    ]
+    return "\n".join(lines)[-LOG_TAIL_LIMIT_BYTES:]
+
+
+def write_whole(path: Path, text: str, *, mode: int) -> None:
+    """Replace a file so that a reader sees the old text or the new, never a part.
+
+    A hosts file that is mounted into containers keeps its inode as long as its text is the same.
+    """
+    if path.is_file() and not path.is_symlink() and path.read_text() == text:
+        return
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+        with open(descriptor, "w") as file:
+            file.write(text)
+            os.fchmod(descriptor, mode)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read_end(path: str, limit_bytes: int) -> str:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError:
+        return ""
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return ""
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - limit_bytes))
+        return file.read(limit_bytes).decode(errors="replace")

@@ -1,0 +1,333 @@
+"""Bringing one pod to what its plan says, through the runtime, and looking what came of it.
+
+`sync` plans (`actions.py`), carries out, looks, and plans again until nothing is left to do now:
+a sidecar that just started lets the next init container begin without waiting for anyone's
+tick. What can overlap does: images are pulled while the sandbox is made. Whatever was done, the
+pod is read back at once and put into the cache, so that its status is sent without a relist.
+"""
+
+import os
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import frozen
+
+from state_machines.backoff import BackoffPolicy, next_backoff
+from state_machines.pod import StopEvidence
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Pod
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.actions import Circumstances, PodActions, StartContainer, plan_pod
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.container_starter import ContainerStarter, PodInputs, ReadySandbox
+from trio_kubelet.runtime.container_stopper import ContainerStopper
+from trio_kubelet.runtime.dns import NodeDns, dns_config
+from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.memory import PodMemory, Reason
+from trio_kubelet.runtime.names import pod_full_name
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.pod_files import make_pod_log_directory
+from trio_kubelet.runtime.sandbox_config import sandbox_config
+from trio_kubelet.runtime.start_slots import Precedence, StartSlots
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("runtime")
+
+
+class RuntimeCache(Protocol):
+    """Where observations are kept; see `pleg/cache.py`."""
+
+    def put(self, observed: ObservedPod) -> ObservedPod:
+        """Store a newer observation; returns it as stored, with the pod's IPs kept."""
+        ...
+
+
+@frozen(kw_only=True)
+class RuntimeOutcome:
+    """What a sync came to.
+
+    `failed`: something did not work and is to be tried again. `due_ns`: the earliest time
+    (nanoseconds since the epoch) at which a postponed container may start.
+    """
+
+    observed: ObservedPod
+    failed: bool = False
+    due_ns: int | None = None
+
+
+class PodRuntime:
+    """Does what plans say, for all pods. What it remembers of a pod is in the pod's memory."""
+
+    def __init__(
+        self,
+        *,
+        client: RuntimeClient,
+        cache: RuntimeCache,
+        starter: ContainerStarter,
+        stopper: ContainerStopper,
+        recorder: EventRecorder,
+        clock: Clock,
+        node: NodeFacts,
+        dns: NodeDns,
+        slots: StartSlots,
+        file_limiter: trio.CapacityLimiter,
+        crash_backoff: BackoffPolicy,
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._starter = starter
+        self._stopper = stopper
+        self._recorder = recorder
+        self._clock = clock
+        self._node = node
+        self._dns = dns
+        self._slots = slots
+        self._file_limiter = file_limiter
+        self._crash_backoff = crash_backoff
+
+    async def look(self, pod: Pod) -> ObservedPod:
+        """Ask the runtime about one pod and put the answer into the cache. Raises RpcError."""
+        meta = pod.metadata
+        observed = await inspect_pod(
+            self._client, meta.uid, name=meta.name, namespace=meta.namespace
+        )
+        return self._cache.put(observed)
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+    ) -> RuntimeOutcome:
+        """Bring the pod's containers closer to its spec.
+
+        Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
+        and the next look tells. Raises RpcError when the runtime cannot be asked.
+        """
+        rounds = 2 + len(pod.spec.init_containers)
+        for _ in range(rounds):
+            plan = plan_pod(pod, observed, self._circumstances(memory))
+            self._note_postponed(pod, plan, memory)
+            if plan.is_empty:
+                break
+            try:
+                done = await self._carry_out(pod, plan, observed, inputs, memory)
+            finally:
+                memory.acted_at = trio.current_time()
+            observed = await self.look(pod)
+            if not done:
+                return RuntimeOutcome(observed=observed, failed=True, due_ns=_due(plan))
+            if plan.stop_pod and not plan.create_sandbox:
+                break
+        await self._stopper.remove_surplus(observed)
+        return RuntimeOutcome(observed=observed, due_ns=_due(plan))
+
+    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+        """Stop all that runs of a pod, and look what still does. Raises RpcError."""
+        observed = await self.look(pod)
+        try:
+            await self._stopper.stop_pod(pod, observed, grace_seconds)
+        finally:
+            memory.acted_at = trio.current_time()
+        observed = await self.look(pod)
+        return StopEvidence(
+            listed_at=observed.observed_at,
+            last_call_ended_at=memory.acted_at,
+            running=running_parts(observed),
+        )
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the stopped containers and sandboxes of a pod. Raises RpcError."""
+        await self._stopper.remove_pod(await self.look(pod))
+
+    def _circumstances(self, memory: PodMemory) -> Circumstances:
+        return Circumstances(
+            now_ns=self._clock.now_ns(),
+            backoff_policy=self._crash_backoff,
+            backoffs=memory.crash_backoffs,
+        )
+
+    async def _carry_out(
+        self,
+        pod: Pod,
+        plan: PodActions,
+        observed: ObservedPod,
+        inputs: PodInputs,
+        memory: PodMemory,
+    ) -> bool:
+        """One plan; False if something of it failed."""
+        if plan.stop_pod:
+            grace = pod.spec.termination_grace_period_seconds or 0
+            await self._stopper.stop_pod(pod, observed, grace)
+        else:
+            await self._stopper.stop_containers(pod, plan.stop)
+        if not plan.create_sandbox and not plan.start:
+            return True
+        if plan.sandbox_changed:
+            self._recorder.pod(
+                pod,
+                EventType.NORMAL,
+                "SandboxChanged",
+                "Pod sandbox changed, it will be killed and re-created.",
+            )
+        try:
+            config = self._sandbox_config(pod, plan)
+        except ConfigError as error:
+            self._sandbox_failed(pod, error.message)
+            return False
+        return await self._start_all(pod, plan, config, observed, inputs, memory)
+
+    async def _start_all(
+        self,
+        pod: Pod,
+        plan: PodActions,
+        config: cri.PodSandboxConfig,
+        observed: ObservedPod,
+        inputs: PodInputs,
+        memory: PodMemory,
+    ) -> bool:
+        """Make the sandbox while images are got, then start containers in their order."""
+        pulls = {order.container.name: ImagePull() for order in plan.start}
+        all_started = True
+        async with trio.open_nursery() as nursery:
+            for order in plan.start:
+                pull = pulls[order.container.name]
+                nursery.start_soon(self._pull, pod, order, pull, config, memory)
+            sandbox = await self._sandbox(pod, plan, config, observed, inputs)
+            if sandbox is None:
+                nursery.cancel_scope.cancel()
+                return False
+            for order in plan.start:
+                image = await pulls[order.container.name].result()
+                if image is None:
+                    all_started = False
+                    continue
+                self._note_attempt(order, memory)
+                started = await self._starter.start(
+                    pod, order, image, sandbox, inputs, observed, memory
+                )
+                all_started &= started is not None
+        return all_started
+
+    async def _pull(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        pull: "ImagePull",
+        config: cri.PodSandboxConfig,
+        memory: PodMemory,
+    ) -> None:
+        pull.finish(await self._starter.find_image(pod, order.container, memory, config))
+
+    async def _sandbox(
+        self,
+        pod: Pod,
+        plan: PodActions,
+        config: cri.PodSandboxConfig,
+        observed: ObservedPod,
+        inputs: PodInputs,
+    ) -> ReadySandbox | None:
+        """The sandbox to work in, made if the plan says so; None if that failed."""
+        if not plan.create_sandbox:
+            present = observed.ready_sandbox
+            ips = present.ips if present is not None else ()
+            return ReadySandbox(id=plan.sandbox_id, config=config, ips=ips)
+        await trio.to_thread.run_sync(
+            make_pod_log_directory, pod, self._node, limiter=self._file_limiter
+        )
+        precedence = Precedence.STATIC_SANDBOX if inputs.is_static else Precedence.SANDBOX
+        try:
+            async with self._slots.slot(precedence):
+                sandbox_id = await self._client.run_pod_sandbox(config)
+            response = await self._client.pod_sandbox_status(sandbox_id)
+        except RpcError as error:
+            self._sandbox_failed(pod, error.message)
+            return None
+        network = response.status.network
+        ips = (network.ip, *(extra.ip for extra in network.additional_ips))
+        return ReadySandbox(id=sandbox_id, config=config, ips=tuple(ip for ip in ips if ip))
+
+    def _sandbox_config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
+        dns, warnings = dns_config(pod, self._dns)
+        if plan.create_sandbox:
+            for warning in warnings:
+                if warning.for_node:
+                    self._recorder.node(EventType.WARNING, warning.reason, warning.message)
+                else:
+                    self._recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
+        return sandbox_config(pod, self._node, attempt=plan.attempt, dns=dns)
+
+    def _sandbox_failed(self, pod: Pod, message: str) -> None:
+        log.warning("sandbox not created", pod=pod_full_name(pod), error=message)
+        self._recorder.pod(
+            pod,
+            EventType.WARNING,
+            "FailedCreatePodSandBox",
+            f"Failed to create pod sandbox: {message}",
+        )
+
+    def _note_attempt(self, order: StartContainer, memory: PodMemory) -> None:
+        """Each start after an exit lengthens the back-off that the next exit will meet."""
+        last = order.predecessor
+        if last is None or last.state is not ContainerState.EXITED:
+            return
+        name = order.container.name
+        memory.crash_backoffs[name] = next_backoff(
+            memory.crash_backoffs.get(name),
+            self._crash_backoff,
+            failed_at_ns=last.finished_at,
+            now_ns=self._clock.now_ns(),
+        )
+
+    def _note_postponed(self, pod: Pod, plan: PodActions, memory: PodMemory) -> None:
+        """Containers in back-off say so in their status, and once for each wait in an event."""
+        for postponed in plan.postponed:
+            reason = Reason(reason="CrashLoopBackOff", message=postponed.message)
+            name = postponed.container.name
+            if memory.reasons.get(name) == reason:
+                continue
+            memory.reasons[name] = reason
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "BackOff",
+                f"Back-off restarting failed container {name} in pod {pod_full_name(pod)}",
+                container=name,
+            )
+
+
+class ImagePull:
+    """An image that is being got while something else goes on."""
+
+    def __init__(self) -> None:
+        self._done = trio.Event()
+        self._image: cri.Image | None = None
+
+    def finish(self, image: cri.Image | None) -> None:
+        """Hand over the image, None if it cannot be had."""
+        self._image = image
+        self._done.set()
+
+    async def result(self) -> cri.Image | None:
+        """Wait for the image."""
+        await self._done.wait()
+        return self._image
+
+
+def running_parts(observed: ObservedPod) -> tuple[str, ...]:
+    """The containers and sandboxes of a pod that run, or may run."""
+    alive = (ContainerState.RUNNING, ContainerState.UNKNOWN)
+    return (
+        *(f"container {c.name}" for c in observed.containers if c.state in alive),
+        *(f"sandbox {s.id}" for s in observed.sandboxes if s.ready),
+    )
+
+
+def default_start_slots() -> StartSlots:
+    """Twice as many starts at once as there are cores: the fastest width measured."""
+    return StartSlots(max(2, 2 * (os.cpu_count() or 1)))
+
+
+def _due(plan: PodActions) -> int | None:
+    return min((postponed.until_ns for postponed in plan.postponed), default=None)

@@ -1,0 +1,27 @@
+"""Doing several things at the same time where one error is as good as another."""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+
+async def side_by_side(*works: Callable[[], Awaitable[object]]) -> None:
+    """Run all works; return when all are done.
+
+    The first that fails cancels the others, and its error is raised as it is, not in a group.
+    Cancellation cancels all.
+    """
+    failed: list[Exception] = []
+
+    async def run(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            failed.append(error)
+            nursery.cancel_scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for work in works:
+            nursery.start_soon(run, work)
+    if failed:
+        raise failed[0]

@@ -1,0 +1,293 @@
+"""What a pod's task does in each state of its machine: the steps, in their order.
+
+    sync       status → folders, cgroup → volumes → containers → status
+    terminate  stop containers → status
+    release    volumes → cgroup; and for a pod that is gone: containers, logs, folders
+
+The parts that do it are known here only by the protocols below. A session belongs to one
+incarnation of a pod and holds what that remembers between two syncs.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
+from attrs import frozen
+
+from state_machines.pod import (
+    FAILING_ENDINGS,
+    PodEvent,
+    StopEvidence,
+    effective_grace_seconds,
+    ending,
+    is_deadline_exceeded,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.runtime.memory import PodMemory, Reason
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.sync.gate import RuntimeGate
+from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("pod")
+
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
+
+class Outcome(Protocol):
+    """What a sync with the runtime came to."""
+
+    @property
+    def observed(self) -> ObservedPod:
+        """The pod as it looks now."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """Whether something is to be tried again."""
+        ...
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look again, in nanoseconds since the epoch."""
+        ...
+
+
+class Runtime(Protocol):
+    """The containers of a pod. Every method may raise RpcError."""
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, prepared: "Prepared", memory: PodMemory
+    ) -> Outcome:
+        """Bring the containers closer to the spec."""
+        ...
+
+    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+        """Stop all, and look."""
+        ...
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove what has stopped."""
+        ...
+
+
+class Cache(Protocol):
+    """What is known of pods in the runtime."""
+
+    async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
+        """The pod as it was observed after `instant`; waits for that."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """Nothing of the pod is left."""
+        ...
+
+
+class Statuses(Protocol):
+    """Makes the statuses of pods and keeps the newest one of each."""
+
+    def report(
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        reasons: Mapping[str, Reason],
+        failure: Reason | None,
+        *,
+        stopped: bool,
+    ) -> PodStatus:
+        """Make the status as of now and store it."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        ...
+
+
+class Prepared(Protocol):
+    """What was got ready for a pod's containers."""
+
+
+class Storage(Protocol):
+    """Folders and volumes of pods."""
+
+    async def prepare(self, pod: Pod) -> Prepared:
+        """Make folders and mount volumes. Raises PreparationError."""
+        ...
+
+    async def unmount(self, pod: Pod) -> None:
+        """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
+        ...
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's folders and logs."""
+        ...
+
+
+class PodCgroups(Protocol):
+    """Cgroups of pods."""
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make or update the pod's cgroup. Raises PreparationError."""
+        ...
+
+    async def remove(self, uid: str) -> None:
+        """Remove the pod's cgroup with all that is left in it."""
+        ...
+
+
+@frozen
+class PreparationError(Exception):
+    """Something that a pod needs is not there yet. `reason` and `message` become an event."""
+
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@frozen(kw_only=True)
+class Parts:
+    """All that sessions need, made once by the agent."""
+
+    runtime: Runtime
+    cache: Cache
+    statuses: Statuses
+    storage: Storage
+    cgroups: PodCgroups
+    gate: RuntimeGate
+    recorder: EventRecorder
+    clock: Clock
+
+    def open_session(self, pod: Pod) -> "Session":
+        """Make the session of a new incarnation."""
+        return Session(self, pod)
+
+
+class Session:
+    """One incarnation of a pod. See `PodSession` for what its methods promise."""
+
+    def __init__(self, parts: Parts, pod: Pod) -> None:
+        self._parts = parts
+        self._memory = PodMemory()
+        self._failure: Reason | None = None
+        self._uid = pod.metadata.uid
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        """Bring the pod closer to its spec and report its status."""
+        parts, memory = self._parts, self._memory
+        observed = await parts.cache.get_newer_than(self._uid, memory.acted_at)
+        status = self._report(pod, observed)
+        if over := self._own_ending(pod, status):
+            return SyncResult(ending=over)
+        if not (parts.gate.state.network_ready or pod.spec.host_network):
+            self._warn(
+                pod,
+                "NetworkNotReady",
+                f"network is not ready: {parts.gate.state.network_reason}",
+            )
+            return SyncResult(failed=True)
+        try:
+            await parts.cgroups.ensure(pod)
+            prepared = await parts.storage.prepare(pod)
+            outcome = await parts.runtime.sync(pod, observed, prepared, memory)
+        except PreparationError as error:
+            self._warn(pod, error.reason, error.message)
+            return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
+        except RpcError as error:
+            log.warning("runtime call failed", error=str(error))
+            self._warn(pod, "FailedSync", f"Error syncing pod, skipping: {error.message}")
+            return SyncResult(failed=True)
+        status = self._report(pod, outcome.observed)
+        return SyncResult(
+            ending=self._own_ending(pod, status),
+            failed=outcome.failed,
+            due_seconds=_earliest(
+                self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
+            ),
+        )
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        """Stop all containers, then look what still runs."""
+        if ending.cause in FAILING_ENDINGS:
+            self._failure = Reason(reason=ending.reason, message=ending.message)
+        grace = effective_grace_seconds(
+            None,
+            ending.grace_seconds,
+            pod.metadata.deletion_grace_period_seconds,
+            default=_own_grace_seconds(pod),
+        )
+        try:
+            evidence = await self._parts.runtime.stop(pod, grace, self._memory)
+        except RpcError as error:
+            self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
+            raise UnfinishedError(error.message) from error
+        observed = await self._parts.cache.get_newer_than(self._uid, 0.0)
+        self._report(pod, observed, stopped=not evidence.running)
+        return evidence
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        """Give back what the pod held; with `ending.discard`, all that is left of it."""
+        parts = self._parts
+        try:
+            if ending.discard:
+                await parts.runtime.remove(pod)
+            await parts.storage.unmount(pod)
+            await parts.cgroups.remove(self._uid)
+            if ending.discard:
+                await parts.storage.remove(pod)
+        except (RpcError, PreparationError) as error:
+            raise UnfinishedError(error.message) from error
+        if ending.discard:
+            parts.statuses.forget(self._uid)
+            parts.cache.forget(self._uid)
+
+    def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
+        return self._parts.statuses.report(
+            pod, observed, self._memory.reasons, self._failure, stopped=stopped
+        )
+
+    def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
+        """The ending that the pod's own state implies: it is through, or had its time."""
+        event = ending(
+            deletion_requested=False,
+            phase=status.phase,
+            deadline_exceeded=is_deadline_exceeded(
+                active_deadline_seconds=pod.spec.active_deadline_seconds,
+                started_at_ns=status.start_time.ns if status.start_time else None,
+                now_ns=self._parts.clock.now_ns(),
+            ),
+        )
+        if event is None:
+            return None
+        if event is not PodEvent.DEADLINE_EXCEEDED:
+            return Ending(causes=(event,))
+        self._parts.recorder.pod(pod, EventType.NORMAL, str(event), DEADLINE_MESSAGE)
+        return Ending(causes=(event,), reason=str(event), message=DEADLINE_MESSAGE)
+
+    def _deadline_seconds(self, pod: Pod, status: PodStatus) -> float | None:
+        """Seconds until spec.activeDeadlineSeconds is over."""
+        limit = pod.spec.active_deadline_seconds
+        if limit is None or status.start_time is None:
+            return None
+        return self._seconds_until(status.start_time.ns + limit * 1_000_000_000)
+
+    def _seconds_until(self, time_ns: int | None) -> float | None:
+        if time_ns is None:
+            return None
+        return max(0.0, (time_ns - self._parts.clock.now_ns()) / 1e9)
+
+    def _warn(self, pod: Pod, reason: str, message: str) -> None:
+        self._parts.recorder.pod(pod, EventType.WARNING, reason, message)
+
+
+def _own_grace_seconds(pod: Pod) -> int:
+    grace = pod.spec.termination_grace_period_seconds
+    return 30 if grace is None else grace
+
+
+def _earliest(*waits: float | None) -> float | None:
+    return min((wait for wait in waits if wait is not None), default=None)
