@@ -11,3 +11,7 @@ shared with it but the program files.
 
 class LabError(Exception):
     """The lab cannot do what was asked; the message is one line for the person who asked."""
+
+
+class UnavailableError(LabError):
+    """The system's mirror does not offer the wanted version; asking again will not help."""

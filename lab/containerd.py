@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,6 +45,7 @@ class Containerd:
         self.cdi_specifications = self.folder / "cdi"
         self._packages = packages
         self._tools: Tools | None = None
+        self._images: tuple[Image, ...] = ()
         self._claim: Claim | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -66,6 +67,11 @@ class Containerd:
         if self._claim is None:
             raise LabError("containerd was not started")
         return self._claim.record.subnet
+
+    @property
+    def images(self) -> Mapping[str, Image]:
+        """The lab's images, which it has from the start, by name."""
+        return {image.name: image for image in self._images}
 
     @property
     def pid(self) -> int | None:
@@ -103,7 +109,8 @@ class Containerd:
         try:
             self._configure(found, self._claim.record)
             self._launch()
-            self.import_images(images.all_images(found.busybox, found.catatonit))
+            self._images = images.all_images(found.busybox, found.catatonit)
+            self.import_images(self._images)
         except BaseException:
             self.stop()
             raise

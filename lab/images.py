@@ -110,6 +110,11 @@ class Image:
         return (*layers, config, manifest)
 
     @property
+    def digest(self) -> str:
+        """Its manifest's digest, as in `name@sha256:...`."""
+        return self.blobs()[-1].digest
+
+    @property
     def config_digest(self) -> str:
         """The id of the image, as the CRI calls it."""
         return self.blobs()[-2].digest

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import LabError
+from lab import LabError, UnavailableError
 from lab.packages import Packages
 from lab.processes import run
 
@@ -118,7 +118,7 @@ def _containerd(wish: str, packages: Packages) -> Path:
         if fits(re.sub(r"^\d+:", "", packages.version("containerd", suite)), wish):
             return packages.unpacked("containerd", suite) / "usr/bin/containerd"
     tried = ", ".join(suites)
-    raise LabError(f"containerd {wish} cannot be had here: the mirror has none in {tried}")
+    raise UnavailableError(f"containerd {wish} cannot be had here: the mirror has none in {tried}")
 
 
 def _suites(wish: str, packages: Packages) -> tuple[str, ...]:

@@ -1,0 +1,77 @@
+"""The project's checks, each a session: `nox -s tests`, `nox -s lint types`, ...
+
+`test.sh` runs them in one environment of its own; here each has one, kept between runs. What
+follows `--` goes to the program: `nox -s tests -- tests/unit/sync -x`.
+"""
+
+import nox
+
+nox.needs_version = ">=2024.10"
+nox.options.sessions = ["lint", "types", "tests", "integration"]
+nox.options.reuse_venv = "yes"
+
+PYPROJECT = nox.project.load_toml("pyproject.toml")
+TYPED = ("trio_kubelet", "state_machines", "lab", "benchmarks", "protos", "tests", "noxfile.py")
+
+
+def install(session: nox.Session, *groups: str) -> None:
+    """Put the project, editable, and some of its dependency groups into the environment."""
+    session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, *groups))
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Unit, property and simulation tests: no root, no container runtime."""
+    install(session, "test")
+    session.run("pytest", "-m", "not integration", *session.posargs)
+
+
+@nox.session
+def integration(session: nox.Session) -> None:
+    """The agent on real containerds; as anyone but root, each test says why it is skipped."""
+    install(session, "test")
+    session.run("pytest", "tests/integration", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and format."""
+    session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
+    session.run("ruff", "check", *session.posargs)
+    session.run("ruff", "format", "--check")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Run mypy, strict, on everything."""
+    install(session, "types")
+    session.run("mypy", *(session.posargs or TYPED))
+
+
+@nox.session
+def protos(session: nox.Session) -> None:
+    """Generate the gRPC stubs from protos/ anew."""
+    install(session, "protos")
+    session.run("python", "protos/generate.py", *session.posargs)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Whether the state diagrams in the documentation are those of the tables."""
+    session.run(
+        "python", "-m", "state_machines.mermaid", "--check", "docs/state-machines.md", "README.md"
+    )
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks; those on a real runtime need root."""
+    install(session)
+    session.run("python", "-m", "benchmarks", *session.posargs)
+
+
+@nox.session
+def build(session: nox.Session) -> None:
+    """Build the source distribution and the wheel into dist/."""
+    session.install("build")
+    session.run("python", "-m", "build", *session.posargs)

@@ -1,0 +1,64 @@
+"""What the integration tests run on: private containerds, one for a version and a whole run.
+
+TRIO_KUBELET_CONTAINERD lists the versions (`1.6`, `1.7`, `2.1`, `default`), separated by commas;
+every test that takes `containerd` runs once on each. State is in pytest's temporary folders.
+"""
+
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import UnavailableError, host
+from lab.containerd import Containerd
+from lab.registry import Registry
+
+VERSIONS = tuple(os.environ.get("TRIO_KUBELET_CONTAINERD", "1.6,2.1").split(","))
+HERE = Path(__file__).parent
+
+_numbers = itertools.count()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.integration)
+
+
+@pytest.fixture(scope="session")
+def real_containers() -> None:
+    """Skips the test where no container can run."""
+    obstacles = host.obstacles()
+    if obstacles:
+        pytest.skip("; ".join(obstacles))
+
+
+@pytest.fixture(scope="session", params=VERSIONS, ids=lambda version: f"containerd-{version}")
+def containerd(
+    request: pytest.FixtureRequest,
+    real_containers: None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Containerd]:
+    """A running containerd with the lab's images.
+
+    Of use to a test: `endpoint`, `socket`, `ctr(...)`, `images`, `pid`, `subnet`, `registries`, and
+    from a thread `kill()`, `restart()`. A test leaves it running and without pods of its own.
+    """
+    runtime = Containerd(request.param, tmp_path_factory.mktemp("containerd"))
+    try:
+        runtime.start()
+        yield runtime
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    finally:
+        runtime.stop()
+
+
+@pytest.fixture
+def registry(containerd: Containerd) -> Iterator[Registry]:
+    """An empty registry that `containerd` reaches under the name `registry.test`."""
+    with Registry(containerd.folder / f"registry-{next(_numbers)}") as registry:
+        registry.serve_to(containerd.registries)
+        yield registry
