@@ -53,6 +53,10 @@ class Containers:
     def __iter__(self) -> Iterator[Container]:
         return iter(self._containers.values())
 
+    def get(self, container_id: str) -> Container | None:
+        """Return the container of that id, if there is one."""
+        return self._containers.get(container_id)
+
     def find(self, container_id: str) -> Container:
         """The container of that id; raises NOT_FOUND."""
         if container := self._containers.get(container_id):
@@ -61,7 +65,7 @@ class Containers:
         raise RpcError(Code.NOT_FOUND, text)
 
     async def create(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
-        """CreateContainer: needs a sandbox and an image that is on the node."""
+        """CreateContainer: needs a sandbox, ready or not, and an image that is on the node."""
         sandbox = self._sandboxes.get(request.pod_sandbox_id)
         if sandbox is None:
             text = f'failed to find sandbox id "{request.pod_sandbox_id}": not found'
@@ -153,13 +157,7 @@ class Containers:
         """UpdateContainerResources: given values replace, zeros keep what was."""
         container = self._containers.get(request.container_id)
         if container is None:
-            text = f'failed to find container "{request.container_id}": not found'
-            raise RpcError(Code.NOT_FOUND, text)
-        if container.state is cri.ContainerState.CONTAINER_EXITED:
-            text = (
-                f'failed to update resources: container "{container.id}" is not running or created'
-            )
-            raise RpcError(Code.UNKNOWN, text)
+            raise RpcError(Code.NOT_FOUND, "failed to find container: not found")
         container.resources = _updated(container.resources, request.linux)
         return cri.UpdateContainerResourcesResponse()
 
@@ -177,10 +175,10 @@ class Containers:
     def _reserve(self, name: str, container_id: str) -> None:
         if holder := self._names.get(name):
             text = (
-                f'failed to reserve container name "{name}": '
-                f'name "{name}" is reserved for "{holder}"'
+                f'failed to reserve container name "{name}"; check if another CreateContainer '
+                f'request is in progress: name "{name}" is reserved for "{holder}"'
             )
-            raise RpcError(Code.UNKNOWN, text)
+            raise RpcError(Code.FAILED_PRECONDITION, text)
         self._names[name] = container_id
 
     def _behaviour(self, sandbox: Sandbox, config: cri.ContainerConfig) -> Behaviour:
@@ -213,7 +211,8 @@ class Containers:
         config = request.config
         image = self._images.resolve(config.image.image)
         if image is None:
-            text = f'failed to resolve image "{config.image.image}": not found'
+            text = "failed to check if this is a checkpoint image: "
+            text += f'failed to resolve image "{config.image.image}": not found'
             raise RpcError(Code.NOT_FOUND, text)
         if sandbox.id not in self._sandboxes:
             raise RpcError(Code.NOT_FOUND, f'failed to find sandbox id "{sandbox.id}": not found')
@@ -226,7 +225,7 @@ class Containers:
             log_path=log_path(request.sandbox_config, config),
             created_at=self._clock.now_ns(),
             behaviour=behaviour,
-            resources=config.linux.resources,
+            resources=_updated(cri.LinuxContainerResources(), config.linux.resources),
         )
 
     async def _start(self, container: Container) -> None:
@@ -282,6 +281,9 @@ def _start_problem(container: Container) -> str:
 def _updated(
     before: cri.LinuxContainerResources, given: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
+    """Return the resources as a status shows them: a swap limit that was not given is memory's."""
     merged = {**before.to_dict(), **given.to_dict()}
+    if given.memory_limit_in_bytes and not given.memory_swap_limit_in_bytes:
+        merged["memorySwapLimitInBytes"] = given.memory_limit_in_bytes
     updated: cri.LinuxContainerResources = cri.LinuxContainerResources.from_dict(merged)
     return updated

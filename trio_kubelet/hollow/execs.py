@@ -12,11 +12,16 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 
-async def exec_sync(container: Container, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+async def exec_sync(
+    container: Container | None, request: cri.ExecSyncRequest
+) -> cri.ExecSyncResponse:
     """Run a command for as long as it takes; the end of the container ends it with 137.
 
     Raises DEADLINE_EXCEEDED after the request's `timeout` in seconds (0: none).
     """
+    if container is None:
+        text = f'failed to exec in container: failed to find container "{request.container_id}" '
+        raise RpcError(Code.NOT_FOUND, f"{text}in store: not found")
     if container.state is not cri.ContainerState.CONTAINER_RUNNING:
         text = f"failed to exec in container: container is in {container.state.name} state"
         raise RpcError(Code.UNKNOWN, text)

@@ -27,7 +27,8 @@ class RemoteImage:
     """One image of the registry; `content` is whatever makes its digest differ from others'.
 
     `pull_seconds` is the time a pull takes. `failures` are raised by the first pulls, one each.
-    `credentials` (user, password) are required if set.
+    `credentials` (user, password) are required if set. `uid`, `gid`, `groups` and `username` are
+    the image's own user.
     """
 
     content: str = ""
@@ -36,16 +37,23 @@ class RemoteImage:
     failures: tuple[RpcError, ...] = ()
     credentials: tuple[str, str] | None = None
     uid: int | None = None
+    gid: int = 0
+    groups: tuple[int, ...] = ()
     username: str = ""
 
 
 @frozen(kw_only=True)
 class Registry:
-    """What can be pulled. `images` by full reference; `has_all`: unlisted images exist too."""
+    """What can be pulled.
+
+    `images` by full reference; with `has_all` unlisted ones exist too, and a pull of theirs takes
+    `pull_seconds`. `unreachable` are the hosts (`docker.io`, `127.0.0.1:5000`) that are away.
+    """
 
     images: Mapping[str, RemoteImage] = field(factory=dict)
     has_all: bool = True
     pull_seconds: float = 0.0
+    unreachable: frozenset[str] = frozenset()
 
     def find(self, reference: Reference) -> RemoteImage | None:
         """The image behind a reference, or None if there is none."""
@@ -63,6 +71,8 @@ class StoredImage:
     digests: tuple[str, ...] = ()
     size_bytes: int = 0
     uid: int | None = None
+    gid: int = 0
+    groups: tuple[int, ...] = ()
     username: str = ""
     pinned: bool = False
 
@@ -108,6 +118,9 @@ class ImageStore:
         except InvalidReferenceError as error:
             text = f'failed to parse image reference "{name}": {error}'
             raise RpcError(Code.UNKNOWN, text) from error
+        if reference.domain in self.registry.unreachable:
+            await trio.lowlevel.checkpoint()
+            raise _pull_error(Code.UNKNOWN, reference, _connection_refused(reference))
         remote = self.registry.find(reference)
         await trio.sleep(remote.pull_seconds if remote else 0)
         if remote is None:
@@ -119,12 +132,9 @@ class ImageStore:
         return cri.PullImageResponse(image_ref=self._store(reference, remote))
 
     async def list(self, request: cri.ListImagesRequest) -> cri.ListImagesResponse:
-        """ListImages: all, or the one that the filter names."""
-        name = request.filter.image.image
-        if not name:
-            return cri.ListImagesResponse(images=[_image(i) for i in self._images.values()])
-        found = self.resolve(name)
-        return cri.ListImagesResponse(images=[_image(found)] if found else [])
+        """ListImages: all of them; the filter is ignored, as containerd does."""
+        del request
+        return cri.ListImagesResponse(images=[_image(image) for image in self._images.values()])
 
     async def status(self, request: cri.ImageStatusRequest) -> cri.ImageStatusResponse:
         """ImageStatus: the image, or an empty answer if it is not on the node."""
@@ -146,7 +156,7 @@ class ImageStore:
             used_bytes=cri.UInt64Value(value=sum(i.size_bytes for i in self._images.values())),
             inodes_used=cri.UInt64Value(value=100 * len(self._images)),
         )
-        return cri.ImageFsInfoResponse(image_filesystems=[usage], container_filesystems=[usage])
+        return cri.ImageFsInfoResponse(image_filesystems=[usage])
 
     def _check_credentials(
         self, reference: Reference, remote: RemoteImage, auth: cri.AuthConfig
@@ -176,6 +186,8 @@ class ImageStore:
             digests=_with(before.digests, f"{reference.repository}@{digest}"),
             size_bytes=remote.size_bytes,
             uid=remote.uid,
+            gid=remote.gid,
+            groups=remote.groups,
             username=remote.username,
         )
         return image_id
@@ -210,7 +222,13 @@ def _credentials(auth: cri.AuthConfig, domain: str) -> tuple[str, str] | None:
 
 def _pull_error(code: Code, reference: Reference, reason: str) -> RpcError:
     text = f'failed to pull and unpack image "{reference}": '
-    return RpcError(code, f'{text}failed to resolve reference "{reference}": {reason}')
+    return RpcError(code, f"{text}failed to resolve image: {reason}")
+
+
+def _connection_refused(reference: Reference) -> str:
+    path = reference.repository.removeprefix(f"{reference.domain}/")
+    url = f"https://{reference.domain}/v2/{path}/manifests/{reference.tag or reference.digest}"
+    return f'failed to do request: Head "{url}": dial tcp: connect: connection refused'
 
 
 def _digest(kind: str, content: str) -> str:

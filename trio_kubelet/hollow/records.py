@@ -8,6 +8,7 @@ The functions below turn records into fresh CRI messages; who gets one may keep 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+import betterproto
 import trio
 from attrs import define, field
 
@@ -117,7 +118,6 @@ def container_entry(container: Container) -> cri.Container:
         metadata=container.config.metadata,
         image=container.config.image,
         image_ref=container.image.id,
-        image_id=container.image.id,
         state=container.state,
         created_at=container.created_at,
         labels=dict(container.config.labels),
@@ -129,7 +129,8 @@ def container_status(container: Container, images: ImageStore) -> cri.ContainerS
     """The container as ContainerStatus and the events show it.
 
     `image` is the image's first tag and `image_ref` its first digest, as long as the image is
-    in the store; afterwards what the container was created with, and the image's id.
+    in the store; afterwards what the container was created with, and the image's id. `image_id`
+    and `stop_signal` are left out, as they are in containerd 2.1.
     """
     image = images.by_id(container.image.id)
     tags, digests = (image.tags, image.digests) if image else ((), ())
@@ -143,7 +144,6 @@ def container_status(container: Container, images: ImageStore) -> cri.ContainerS
         exit_code=container.exit_code,
         image=cri.ImageSpec(image=tags[0]) if tags else container.config.image,
         image_ref=digests[0] if digests else container.image.id,
-        image_id=container.image.id,
         reason=_reason(container),
         message=container.message,
         labels=dict(container.config.labels),
@@ -152,7 +152,6 @@ def container_status(container: Container, images: ImageStore) -> cri.ContainerS
         log_path=container.log_path,
         resources=cri.ContainerResources(linux=container.resources),
         user=_user(container),
-        stop_signal=cri.Signal(container.config.stop_signal or cri.Signal.SIGTERM),
     )
 
 
@@ -170,11 +169,14 @@ def _reason(container: Container) -> str:
 
 
 def _user(container: Container) -> cri.ContainerUser:
-    context = container.config.linux.security_context
-    gid = context.run_as_group.value
-    groups = dict.fromkeys((gid, *context.supplemental_groups))
+    """Return the user that the container asks for, else the image's."""
+    context, image = container.config.linux.security_context, container.image
+    asks_for_user = betterproto.serialized_on_wire(context.run_as_user)
+    asks_for_group = betterproto.serialized_on_wire(context.run_as_group)
+    uid = context.run_as_user.value if asks_for_user else image.uid or 0
+    gid = image.gid if not asks_for_user else 0
+    gid = context.run_as_group.value if asks_for_group else gid
+    groups = dict.fromkeys((gid, *context.supplemental_groups, *image.groups))
     return cri.ContainerUser(
-        linux=cri.LinuxContainerUser(
-            uid=context.run_as_user.value, gid=gid, supplemental_groups=list(groups)
-        )
+        linux=cri.LinuxContainerUser(uid=uid, gid=gid, supplemental_groups=list(groups))
     )

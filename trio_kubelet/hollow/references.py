@@ -44,13 +44,15 @@ def parse_reference(text: str) -> Reference:
     name, at, digest = text.partition("@")
     if at and not _DIGEST.fullmatch(digest):
         raise InvalidReferenceError("invalid reference format")
-    name, tag = _without_tag(name)
-    domain, path = _domain_and_path(name)
+    domain, rest = _domain_and_rest(name)
+    path, colon, tag = rest.partition(":")
     if path.lower() != path:
         raise InvalidReferenceError(
             f"invalid reference format: repository name ({path}) must be lowercase"
         )
-    valid = _DOMAIN.fullmatch(domain) and _PATH.fullmatch(path) and (not tag or _TAG.fullmatch(tag))
+    valid = (
+        _DOMAIN.fullmatch(domain) and _PATH.fullmatch(path) and (not colon or _TAG.fullmatch(tag))
+    )
     if not valid:
         raise InvalidReferenceError("invalid reference format")
     if digest:
@@ -58,14 +60,7 @@ def parse_reference(text: str) -> Reference:
     return Reference(f"{domain}/{path}", tag=tag or "latest")
 
 
-def _without_tag(name: str) -> tuple[str, str]:
-    head, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        return name, ""
-    return head, tag or " "
-
-
-def _domain_and_path(name: str) -> tuple[str, str]:
+def _domain_and_rest(name: str) -> tuple[str, str]:
     first, slash, rest = name.partition("/")
     if not slash:
         return "docker.io", f"library/{name}"

@@ -25,7 +25,6 @@ from trio_kubelet.hollow.lists import (
     matching_sandboxes,
     sandbox_entries,
 )
-from trio_kubelet.hollow.missing import MissingRpcs
 from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.records import Sandbox
 from trio_kubelet.hollow.sandboxes import NETWORK_NOT_READY, Sandboxes
@@ -37,11 +36,13 @@ _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)
 
 
-class HollowRuntime(MissingRpcs):
+class HollowRuntime:
     """RuntimeService and ImageService of CRI v1 in one object.
 
     Every rpc is a coroutine from request to response that raises `RpcError`; the streaming ones
-    are async generators. Rpcs that containerd lacks raise UNIMPLEMENTED.
+    are async generators. What needs a kernel (exec, attach and port-forward streams) and what
+    containerd 2.1 lacks (metrics, lists in pieces, checkpoints of pods) is missing, which
+    transports answer with UNIMPLEMENTED.
     """
 
     def __init__(
@@ -192,14 +193,6 @@ class HollowRuntime(MissingRpcs):
         """ListPodSandboxStats."""
         return await self._answer("ListPodSandboxStats", request, self._list_pod_sandbox_stats)
 
-    async def update_pod_sandbox_resources(
-        self, request: cri.UpdatePodSandboxResourcesRequest
-    ) -> cri.UpdatePodSandboxResourcesResponse:
-        """UpdatePodSandboxResources."""
-        return await self._answer(
-            "UpdatePodSandboxResources", request, self.sandboxes.update_resources
-        )
-
     async def version(self, request: cri.VersionRequest) -> cri.VersionResponse:
         """Version."""
         return await self._answer("Version", request, self._version)
@@ -348,12 +341,16 @@ class HollowRuntime(MissingRpcs):
         return cri.ListContainersResponse(containers=container_entries(found, self._order))
 
     async def _exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-        return await exec_sync(self.containers.find(request.container_id), request)
+        return await exec_sync(self.containers.get(request.container_id), request)
 
     async def _container_stats(
         self, request: cri.ContainerStatsRequest
     ) -> cri.ContainerStatsResponse:
-        container = self.containers.find(request.container_id)
+        container = self.containers.get(request.container_id)
+        if container is None:
+            raise RpcError(Code.NOT_FOUND, "failed to find container: not found")
+        if container.state is not cri.ContainerState.CONTAINER_RUNNING:
+            raise RpcError(Code.UNKNOWN, "unexpected metrics response: []")
         return cri.ContainerStatsResponse(stats=container_stats(container, self._clock.now_ns()))
 
     async def _list_container_stats(

@@ -19,6 +19,9 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 NETWORK_NOT_READY = "cni plugin not initialized"
+# What containerd's last event of a sandbox says of its creation: Go's zero time in nanoseconds,
+# overflown.
+GONE_NS = -6795364578871345152
 _EVENT = cri.ContainerEventType
 
 
@@ -77,7 +80,9 @@ class Sandboxes:
         sandbox_id = f"{self._ids.getrandbits(256):064x}"
         if holder := self._names.get(name):
             text = f'failed to reserve sandbox name "{name}": '
-            raise RpcError(Code.UNKNOWN, f'{text}name "{name}" is reserved for "{holder}"')
+            raise RpcError(
+                Code.FAILED_PRECONDITION, f'{text}name "{name}" is reserved for "{holder}"'
+            )
         self._names[name] = sandbox_id
         try:
             self._check_handler(sandbox_id, request.runtime_handler)
@@ -114,6 +119,7 @@ class Sandboxes:
         for container_id in tuple(sandbox.containers):
             await self._containers.remove(cri.RemoveContainerRequest(container_id=container_id))
         if sandbox.id in self._sandboxes:
+            sandbox.created_at = GONE_NS
             self._events.send(_EVENT.CONTAINER_DELETED_EVENT, sandbox.id, sandbox)
             del self._sandboxes[sandbox.id]
             del self._names[sandbox.name]
@@ -124,13 +130,6 @@ class Sandboxes:
         return cri.PodSandboxStatusResponse(
             status=sandbox_status(self.find(request.pod_sandbox_id)),
         )
-
-    async def update_resources(
-        self, request: cri.UpdatePodSandboxResourcesRequest
-    ) -> cri.UpdatePodSandboxResourcesResponse:
-        """UpdatePodSandboxResources: taken in, shown nowhere; raises NOT_FOUND."""
-        self.find(request.pod_sandbox_id)
-        return cri.UpdatePodSandboxResourcesResponse()
 
     def find(self, sandbox_id: str) -> Sandbox:
         """The sandbox of that id; raises NOT_FOUND."""
@@ -160,8 +159,16 @@ class Sandboxes:
             text = f'unable to get OCI runtime for sandbox "{sandbox_id}": no runtime for '
             raise RpcError(Code.UNKNOWN, f'{text}"{handler}" is configured')
 
+    def _check_hostname(self, sandbox_id: str, config: cri.PodSandboxConfig) -> None:
+        """Refuse a hostname of its own to a pod that shares the node's."""
+        if config.hostname:
+            text = f'failed to start sandbox "{sandbox_id}": failed to create containerd task: '
+            text += "unable to set hostname without a private UTS namespace"
+            raise RpcError(Code.UNKNOWN, text)
+
     def _set_up_network(self, sandbox_id: str, config: cri.PodSandboxConfig) -> str:
         if uses_host_network(config):
+            self._check_hostname(sandbox_id, config)
             return ""
         if not self.network_ready:
             text = f'failed to setup network for sandbox "{sandbox_id}": {NETWORK_NOT_READY}'
