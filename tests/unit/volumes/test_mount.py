@@ -1,0 +1,41 @@
+from pathlib import Path
+
+from trio_kubelet.volumes.mount import (
+    MountPoint,
+    mount_points,
+    mounts_at_or_below,
+    parse_mountinfo,
+)
+
+MOUNTINFO = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
+36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue
+40 22 0:45 / /pods/a\040b rw - tmpfs tmpfs rw,size=4k
+41 22 0:46 / /pods/gone//deleted rw - tmpfs tmpfs
+"""
+
+
+def test_mountinfo_is_read_with_optional_fields_and_escapes() -> None:
+    proc, bound, spaced, deleted = parse_mountinfo(MOUNTINFO)
+    assert proc == MountPoint(
+        path=Path("/proc"),
+        fs_type="proc",
+        source="proc",
+        device="0:21",
+        options=("rw", "relatime"),
+        super_options=("rw",),
+    )
+    assert (bound.path, bound.root, bound.fs_type) == (Path("/mnt2"), "/mnt1", "ext3")
+    assert spaced.path == Path("/pods/a b")
+    assert spaced.super_options == ("rw", "size=4k")
+    assert deleted.path == Path("/pods/gone")
+
+
+def test_the_kernels_own_table_is_read() -> None:
+    assert Path("/proc") in {each.path for each in mount_points()}
+
+
+def test_mounts_are_unmounted_newest_first_and_only_inside_the_folder() -> None:
+    paths = ("/pods/u", "/pods/uu/x", "/pods/u/v", "/pods/u/v", "/pods/u/v/deep")
+    mounts = [MountPoint(path=Path(path), fs_type="tmpfs") for path in paths]
+    order = [str(each.path) for each in mounts_at_or_below(Path("/pods/u"), mounts)]
+    assert order == ["/pods/u/v/deep", "/pods/u/v", "/pods/u/v", "/pods/u"]

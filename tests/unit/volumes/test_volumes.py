@@ -1,0 +1,231 @@
+# ruff: noqa: ASYNC240 - the tests look at the disk themselves
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+
+from trio_kubelet.k8s import (
+    Container,
+    EmptyDirVolumeSource,
+    HostPathVolumeSource,
+    ObjectMeta,
+    Pod,
+    PodSecurityContext,
+    PodSpec,
+    Quantity,
+    SecretVolumeSource,
+    Volume,
+    VolumeMount,
+)
+from trio_kubelet.volumes import (
+    EmptyDir,
+    MountedVolume,
+    PodFolders,
+    VolumeError,
+    Volumes,
+    VolumesNotReady,
+    local_volumes,
+)
+from trio_kubelet.volumes.empty_dir import hugepage_size_bytes, memory_size_bytes
+
+MI = 1 << 20
+
+
+def pod_with(*volumes: Volume, fs_group: int | None = None, unused: tuple[Volume, ...] = ()) -> Pod:
+    mounts = tuple(VolumeMount(name=each.name, mount_path=f"/{each.name}") for each in volumes)
+    return Pod(
+        metadata=ObjectMeta(name="p", namespace="n", uid="u1"),
+        spec=PodSpec(
+            containers=(Container(name="c", volume_mounts=mounts),),
+            volumes=(*volumes, *unused),
+            security_context=PodSecurityContext(fs_group=fs_group),
+        ),
+    )
+
+
+def empty_dir(name: str = "data") -> Volume:
+    return Volume(name=name, empty_dir=EmptyDirVolumeSource())
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> PodFolders:
+    return PodFolders(tmp_path)
+
+
+@pytest.fixture
+def volumes(folders: PodFolders) -> Volumes:
+    return local_volumes(folders, lambda pod: 64 * MI)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+async def test_a_pod_has_its_folders_with_their_modes(
+    folders: PodFolders, volumes: Volumes
+) -> None:
+    before = os.umask(0o077)
+    try:
+        mounted = await volumes.prepare(pod_with(empty_dir()))
+    finally:
+        os.umask(before)
+    root = folders.root
+    for path in ("pods", "pods/u1", "pods/u1/volumes", "pods/u1/containers", "pods/u1/plugins"):
+        assert mode(root / path) == 0o750, path
+    volume = root / "pods/u1/volumes/kubernetes.io~empty-dir/data"
+    assert mounted == {
+        "data": MountedVolume(name="data", host_path=str(volume), selinux_relabel=True)
+    }
+    assert mode(volume) == 0o777
+    assert (root / "pods/u1/plugins/kubernetes.io~empty-dir/data/ready").is_file()
+
+
+async def test_what_a_pod_wrote_survives_a_second_look(volumes: Volumes) -> None:
+    pod = pod_with(empty_dir())
+    path = Path((await volumes.prepare(pod))["data"].host_path)
+    (path / "written").write_text("x")
+    path.chmod(0o700)
+    await volumes.prepare(pod)
+    assert (path / "written").exists()
+    assert mode(path) == 0o700
+
+
+async def test_a_volume_that_lost_its_folder_is_made_again(volumes: Volumes) -> None:
+    pod = pod_with(empty_dir())
+    path = Path((await volumes.prepare(pod))["data"].host_path)
+    path.rmdir()
+    await volumes.prepare(pod)
+    assert path.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a folder to a group needs root")
+async def test_the_folder_belongs_to_the_fs_group(volumes: Volumes) -> None:
+    mounted = await volumes.prepare(pod_with(empty_dir(), fs_group=4321))
+    path = Path(mounted["data"].host_path)
+    assert (path.stat().st_gid, mode(path)) == (4321, 0o2777)
+
+
+async def test_volumes_that_no_container_mounts_are_left_out(volumes: Volumes) -> None:
+    pod = pod_with(empty_dir("used"), unused=(empty_dir("unused"),))
+    assert set(await volumes.prepare(pod)) == {"used"}
+
+
+async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path) -> None:
+    pod = pod_with(
+        Volume(name="a", secret=SecretVolumeSource(secret_name="s")),
+        empty_dir("b"),
+        Volume(name="c", host_path=HostPathVolumeSource(path=str(tmp_path / "x"), type="File")),
+        Volume(name="d", empty_dir=EmptyDirVolumeSource(medium="Paper")),
+    )
+    with pytest.raises(VolumesNotReady) as caught:
+        await volumes.prepare(pod)
+    assert [str(error) for error in caught.value.errors] == [
+        'MountVolume.SetUp failed for volume "a" : no volume plugin for secret',
+        'MountVolume.SetUp failed for volume "c" : hostPath type check failed: '
+        f"{tmp_path / 'x'} is not a file",
+        'MountVolume.SetUp failed for volume "d" : unknown storage medium "Paper"',
+    ]
+
+
+async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -> None:
+    meeting = trio.Event()
+
+    class Waits:
+        name = "test/waits"
+        arrived = 0
+
+        async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+            self.arrived += 1
+            if self.arrived == 3:
+                meeting.set()
+            await meeting.wait()
+            return MountedVolume(name=volume.name, host_path="/x")
+
+        async def tear_down(self, pod_uid: str, folder: Path) -> None: ...
+
+    volumes = Volumes(folders, {"empty_dir": Waits()}, trio.CapacityLimiter(1))
+    with trio.fail_after(5):
+        await volumes.prepare(pod_with(empty_dir("a"), empty_dir("b"), empty_dir("c")))
+
+
+async def test_tear_down_removes_the_volumes_and_leaves_the_rest(
+    folders: PodFolders, volumes: Volumes
+) -> None:
+    mounted = await volumes.prepare(pod_with(empty_dir()))
+    (Path(mounted["data"].host_path) / "file").touch()
+    folders.etc_hosts("u1").touch()
+    await volumes.tear_down("u1")
+    await volumes.tear_down("u1")
+    assert not list(folders.volumes("u1").iterdir())
+    assert not list((folders.pod("u1") / "plugins").rglob("ready"))
+    assert folders.etc_hosts("u1").exists()
+    assert await volumes.pods_on_disk() == {"u1"}
+    await volumes.remove_pod("u1")
+    assert await volumes.pods_on_disk() == set()
+
+
+async def test_what_another_plugin_left_is_not_deleted_with_its_content(
+    folders: PodFolders, volumes: Volumes
+) -> None:
+    nfs = folders.volume("u1", "kubernetes.io/nfs", "share")
+    nfs.mkdir(parents=True)
+    (nfs / "precious").touch()
+    with pytest.raises(OSError, match="not empty"):
+        await volumes.tear_down("u1")
+    assert (nfs / "precious").exists()
+
+
+async def test_a_volume_replaced_by_a_symlink_is_not_followed(
+    folders: PodFolders, volumes: Volumes, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    path = Path((await volumes.prepare(pod_with(empty_dir())))["data"].host_path)
+    path.rmdir()
+    path.symlink_to(outside)
+    await volumes.remove_pod("u1")
+    assert (outside / "precious").exists()
+    assert await volumes.pods_on_disk() == set()
+
+
+async def test_removing_a_pod_that_is_not_there_is_fine(volumes: Volumes) -> None:
+    await volumes.remove_pod("never-was")
+    assert await volumes.pods_on_disk() == set()
+
+
+@pytest.mark.parametrize("uid", ["", ".", "..", "a/b", "a\0b"])
+def test_a_uid_never_leads_out_of_the_folder(folders: PodFolders, uid: str) -> None:
+    with pytest.raises(ValueError, match="cannot name a folder"):
+        folders.pod(uid)
+
+
+@pytest.mark.parametrize(
+    ("limit", "available", "size"),
+    [(None, 100, 100), ("40", 100, 40), ("400", 100, 100), ("0", 100, 100)],
+)
+def test_a_volume_in_memory_is_no_larger_than_the_pod(
+    limit: str | None, available: int, size: int
+) -> None:
+    assert memory_size_bytes(Quantity(limit) if limit else None, available) == size
+
+
+def test_the_page_size_comes_from_the_medium_or_from_the_only_request() -> None:
+    two = {"hugepages-2Mi": Quantity("4Mi"), "cpu": Quantity("1")}
+    one = {"hugepages-1Gi": Quantity("1Gi")}
+    assert hugepage_size_bytes("HugePages", [two, two]) == 2 * MI
+    assert hugepage_size_bytes("HugePages-1Gi", [two, one]) == 1024 * MI
+    with pytest.raises(ValueError, match="multiple huge page sizes"):
+        hugepage_size_bytes("HugePages", [two, one])
+    with pytest.raises(ValueError, match="no resource request for huge pages"):
+        hugepage_size_bytes("HugePages-1Gi", [two])
+
+
+async def test_an_unmountable_size_is_told_in_words(folders: PodFolders) -> None:
+    plugin = EmptyDir(folders, lambda pod: MI, trio.CapacityLimiter(1))
+    volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="HugePages"))
+    folders.create("u1")
+    with pytest.raises(VolumeError, match="no resource request for huge pages"):
+        await plugin.set_up(pod_with(volume), volume)

@@ -1,0 +1,165 @@
+"""Opens and removes what is inside a folder whose content belongs to somebody else.
+
+A pod may put symlinks anywhere into its volumes, at any moment. Nothing here follows one out of
+the folder: the kernel resolves the path beneath a descriptor of the folder (openat2, Linux 5.6),
+so there is no gap between the check and the use. `remove_tree` neither follows symlinks nor
+enters anything that is mounted inside.
+"""
+
+import contextlib
+import ctypes
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+_SYS_OPENAT2 = 437
+_RESOLVE_NO_XDEV = 0x01
+_RESOLVE_NO_MAGICLINKS = 0x02
+_RESOLVE_NO_SYMLINKS = 0x04
+_RESOLVE_BENEATH = 0x08
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+@contextlib.contextmanager
+def opened_folder(path: Path) -> Iterator[int]:
+    """Hold a descriptor of a folder, to resolve other paths beneath it."""
+    descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def open_beneath(folder: int, path: str) -> int:
+    """Return an O_PATH descriptor of a path beneath a folder, following symlinks inside it only.
+
+    Raises OSError: EXDEV where the path leads out of the folder.
+    """
+    return _openat2(folder, path, os.O_PATH, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
+
+
+def make_folders_beneath(folder: int, path: str, mode: int) -> None:
+    """Make a folder and those above it beneath a folder, with `mode` whatever the umask.
+
+    Symlinks that stay inside are followed, as in `open_beneath`. Folders that exist are left
+    as they are; raises OSError, FileExistsError for a file in the way.
+    """
+    parent = os.dup(folder)
+    try:
+        for number, name in enumerate(parts := PurePosixPath(path).parts):
+            _make_folder(parent, name, mode)
+            inside = "/".join(parts[: number + 1])
+            below = _openat2(
+                folder,
+                inside,
+                os.O_PATH | os.O_DIRECTORY,
+                _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS,
+            )
+            os.close(parent)
+            parent = below
+    finally:
+        os.close(parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it, or a file; nothing is fine, too.
+
+    Raises OSError: EXDEV or EBUSY where something is mounted inside, of which nothing is removed.
+    Needs only one descriptor, however deep the tree is.
+    """
+    with contextlib.suppress(FileNotFoundError), opened_folder(path.parent) as parent:
+        status = os.lstat(path.name, dir_fd=parent)
+        if not stat.S_ISDIR(status.st_mode):
+            os.unlink(path.name, dir_fd=parent)
+            return
+        _empty(parent, path.name)
+        os.rmdir(path.name, dir_fd=parent)
+
+
+def _empty(parent: int, name: str) -> None:
+    """Remove all that is in a folder, walking with one descriptor that goes down and up."""
+    here = _enter(parent, name)
+    above: list[tuple[tuple[int, int], list[str], str]] = []
+    try:
+        pending = _unlink_files(here)
+        while pending or above:
+            if pending:
+                child = pending.pop()
+                below = _enter(here, child)
+                above.append((_identity(here), pending, child))
+                os.close(here)
+                here = below
+                pending = _unlink_files(here)
+                continue
+            identity, pending, child = above.pop()
+            up = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = up
+            if _identity(here) != identity:
+                raise OSError(errno.ESTALE, "moved while it was being removed", child)
+            os.rmdir(child, dir_fd=here)
+    finally:
+        os.close(here)
+
+
+def _enter(parent: int, name: str) -> int:
+    return _openat2(
+        parent, name, os.O_RDONLY | os.O_DIRECTORY, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS
+    )
+
+
+def _unlink_files(folder: int) -> list[str]:
+    """Unlink everything but folders; return the names of those."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+            else:
+                os.unlink(entry.name, dir_fd=folder)
+    return folders
+
+
+def _identity(folder: int) -> tuple[int, int]:
+    status = os.fstat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _make_folder(parent: int, name: str, mode: int) -> None:
+    try:
+        os.mkdir(name, mode & 0o777, dir_fd=parent)
+    except FileExistsError:
+        return
+    made = _openat2(
+        parent, name, os.O_RDONLY | os.O_DIRECTORY, _RESOLVE_NO_XDEV | _RESOLVE_NO_SYMLINKS
+    )
+    try:
+        os.fchmod(made, mode)
+    finally:
+        os.close(made)
+
+
+def _openat2(folder: int, path: str, flags: int, resolve: int) -> int:
+    how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=0, resolve=resolve)
+    descriptor: int = _libc.syscall(
+        ctypes.c_long(_SYS_OPENAT2),
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+    if descriptor < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path)
+    return descriptor
