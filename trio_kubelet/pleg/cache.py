@@ -7,6 +7,8 @@ runtime. Times are trio's clock, taken before the runtime was asked.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import trio
 from attrs import evolve
@@ -22,6 +24,12 @@ class RuntimeCache:
         self._listed_at = -math.inf
         self._newer: dict[str, trio.Event] = {}
         self._listed = trio.Event()
+        self._attended: dict[str, trio.Event] = {}
+        self._listeners: list[Callable[[ObservedPod, ObservedPod], None]] = []
+
+    def add_listener(self, listener: Callable[[ObservedPod, ObservedPod], None]) -> None:
+        """Call `listener(before, after)` for each observation that is stored."""
+        self._listeners.append(listener)
 
     @property
     def listed_at(self) -> float:
@@ -49,7 +57,10 @@ class RuntimeCache:
             return known
         if known is not None and not observed.ips:
             observed = evolve(observed, ips=known.ips)
+        before = self.get(observed.uid)
         self._pods[observed.uid] = observed
+        for listener in self._listeners:
+            listener(before, observed)
         if event := self._newer.pop(observed.uid, None):
             event.set()
         return observed
@@ -63,6 +74,28 @@ class RuntimeCache:
     def forget(self, uid: str) -> None:
         """Drop a pod of which nothing is left."""
         self._pods.pop(uid, None)
+
+    @contextmanager
+    def attend(self, uid: str) -> Iterator[None]:
+        """While this is held the pod's own task acts on it, and looks when it is done.
+
+        What others would find meanwhile is half done: they need not look.
+        """
+        done = self._attended.setdefault(uid, trio.Event())
+        try:
+            yield
+        finally:
+            del self._attended[uid]
+            done.set()
+
+    def is_attended(self, uid: str) -> bool:
+        """Whether the pod's own task acts on it right now."""
+        return uid in self._attended
+
+    async def wait_unattended(self, uid: str) -> None:
+        """Return when nobody acts on the pod, at once if so."""
+        while uid in self._attended:
+            await self._attended[uid].wait()
 
     async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
         """The pod as it was after `instant`; waits until such an observation is there.

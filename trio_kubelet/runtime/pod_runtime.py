@@ -7,6 +7,7 @@ pod is read back at once and put into the cache, so that its status is sent with
 """
 
 import os
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import structlog
@@ -43,6 +44,10 @@ class RuntimeCache(Protocol):
 
     def put(self, observed: ObservedPod) -> ObservedPod:
         """Store a newer observation; returns it as stored, with the pod's IPs kept."""
+        ...
+
+    def attend(self, uid: str) -> AbstractContextManager[None]:
+        """Held while a pod's own task acts on it."""
         ...
 
 
@@ -105,6 +110,12 @@ class PodRuntime:
         Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
         and the next look tells. Raises RpcError when the runtime cannot be asked.
         """
+        with self._cache.attend(pod.metadata.uid):
+            return await self._sync(pod, observed, inputs, memory)
+
+    async def _sync(
+        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+    ) -> RuntimeOutcome:
         rounds = 2 + len(pod.spec.init_containers)
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._circumstances(memory))
@@ -125,12 +136,13 @@ class PodRuntime:
 
     async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
         """Stop all that runs of a pod, and look what still does. Raises RpcError."""
-        observed = await self.look(pod)
-        try:
-            await self._stopper.stop_pod(pod, observed, grace_seconds)
-        finally:
-            memory.acted_at = trio.current_time()
-        observed = await self.look(pod)
+        with self._cache.attend(pod.metadata.uid):
+            observed = await self.look(pod)
+            try:
+                await self._stopper.stop_pod(pod, observed, grace_seconds)
+            finally:
+                memory.acted_at = trio.current_time()
+            observed = await self.look(pod)
         return StopEvidence(
             listed_at=observed.observed_at,
             last_call_ended_at=memory.acted_at,

@@ -1,0 +1,334 @@
+"""The pod lifecycle event generator: relist, event stream, and the trust between them.
+
+The relist is the safety net: it lists everything, compares ids and states with what the cache
+holds, inspects the pods that look different (several at once), and tells the sync loop. Since
+pods' own tasks put what they did into the cache, only what happened by itself looks different.
+An event of the runtime makes the generator inspect one pod at once. How often the relist runs
+is decided by the machine in `state_machines/pleg.py`, whose every step goes to the journal.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+import trio
+from attrs import frozen
+
+from state_machines.pleg import (
+    PLEG,
+    RELIST_AT_ONCE,
+    PlegEvent,
+    PlegEvidence,
+    PlegState,
+    RuntimeTraits,
+    health_threshold_seconds,
+    relist_period_seconds,
+    runtime_traits,
+    uses_events,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.pleg.cache import RuntimeCache
+from trio_kubelet.pleg.witness import Witness
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.inspection import STATES, inspect_listed, inspect_pod
+from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.telemetry import Journal
+
+log = structlog.get_logger("pleg")
+
+INSPECTIONS_AT_ONCE = 8
+FIRST_RECONNECT_SECONDS = 0.5
+LAST_RECONNECT_SECONDS = 30.0
+
+_EVENT_STATES = {
+    cri.ContainerEventType.CONTAINER_STARTED_EVENT: ContainerState.RUNNING,
+    cri.ContainerEventType.CONTAINER_STOPPED_EVENT: ContainerState.EXITED,
+}
+
+
+@frozen(kw_only=True)
+class PodChange:
+    """A pod that looks different: its task should look. `kind` says how it was found."""
+
+    uid: str
+    kind: str
+
+
+@frozen
+class _Listed:
+    """What a listing shows of one pod."""
+
+    sandboxes: tuple[cri.PodSandbox, ...]
+    containers: tuple[cri.Container, ...]
+
+    @property
+    def states(self) -> frozenset[tuple[str, str]]:
+        ready = cri.PodSandboxState.SANDBOX_READY
+        return frozenset(
+            [(s.id, "ready" if s.state == ready else "notready") for s in self.sandboxes]
+            + [(c.id, STATES.get(c.state, ContainerState.UNKNOWN).value) for c in self.containers]
+        )
+
+
+class Pleg:
+    """Owner of the relist and of the event stream. `run` returns only when cancelled."""
+
+    def __init__(
+        self,
+        *,
+        client: RuntimeClient,
+        cache: RuntimeCache,
+        changes: trio.MemorySendChannel[PodChange],
+        journal: Journal,
+        clock: Clock,
+        events_enabled: bool,
+        on_runtime_lost: Callable[[str], None],
+    ) -> None:
+        self._client = client
+        self._cache = cache
+        self._changes = changes
+        self._journal = journal
+        self._clock = clock
+        self._events_enabled = events_enabled
+        self._on_runtime_lost = on_runtime_lost
+        self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
+        self._relist_now = trio.Event()
+        self._returned = trio.Event()
+        self._witness: Witness | None = None
+        self._misses = 0
+        self._relisted_at = -math.inf
+        self._listed_ids: frozenset[str] = frozenset()
+        self.state = PlegState.GENERIC
+        self.dropped = 0
+        cache.add_listener(self._on_observation)
+
+    def seconds_since_relist(self) -> float:
+        """How old the last complete relist is."""
+        return trio.current_time() - self._relisted_at
+
+    def is_healthy(self) -> bool:
+        """Whether the runtime can still be looked at often enough for the node to be Ready."""
+        return self.seconds_since_relist() < health_threshold_seconds(self.state)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Relist and listen; reports started after the first complete listing."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._relist_forever)
+            nursery.start_soon(self._listen_forever)
+            task_status.started()
+
+    async def _relist_forever(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        first = True
+        while True:
+            self._relist_now = trio.Event()
+            try:
+                await self.relist()
+            except RpcError as error:
+                log.debug("relist failed", error=str(error))
+                self._on_runtime_lost(f"relist failed: {error.message}")
+            else:
+                if first:
+                    task_status.started()
+                    first = False
+            self._judge()
+            with trio.move_on_after(relist_period_seconds(self.state)):
+                await self._relist_now.wait()
+
+    async def relist(self) -> None:
+        """Look at everything once. Raises RpcError if not all could be looked at."""
+        listed_at = trio.current_time()
+        pods = await self._list()
+        changed = [
+            uid
+            for uid in pods.keys() | {known.uid for known in self._cache.pods()}
+            if not self._is_known(uid, pods.get(uid), listed_at)
+        ]
+        failures: list[RpcError] = []
+        async with trio.open_nursery() as nursery:
+            for uid in changed:
+                nursery.start_soon(self._inspect_listed, uid, pods.get(uid), listed_at, failures)
+        if failures:
+            raise failures[0]
+        self._cache.listing_completed(listed_at)
+        self._relisted_at = trio.current_time()
+
+    async def _list(self) -> Mapping[str, _Listed]:
+        """Everything in the runtime, by the UID of its pod."""
+        sandboxes = await self._client.list_pod_sandboxes()
+        containers = await self._client.list_containers()
+        grouped: dict[str, tuple[list[cri.PodSandbox], list[cri.Container]]] = {}
+        for sandbox in sandboxes:
+            uid = sandbox.metadata.uid
+            grouped.setdefault(uid, ([], []))[0].append(sandbox)
+        for container in containers:
+            uid = container.labels.get(POD_UID_LABEL, "")
+            grouped.setdefault(uid, ([], []))[1].append(container)
+        grouped.pop("", None)
+        self._forget_gone(container.id for container in containers)
+        return {uid: _Listed(tuple(s), tuple(c)) for uid, (s, c) in grouped.items()}
+
+    def _is_known(self, uid: str, listed: _Listed | None, listed_at: float) -> bool:
+        if self._cache.is_attended(uid):
+            return True
+        states = listed.states if listed is not None else frozenset()
+        return self._cache.is_as_listed(uid, states, listed_at)
+
+    async def _inspect_listed(
+        self, uid: str, listed: _Listed | None, listed_at: float, failures: list[RpcError]
+    ) -> None:
+        sandboxes, containers = (listed.sandboxes, listed.containers) if listed else ((), ())
+        known = self._cache.get(uid)
+        try:
+            async with self._inspections:
+                observed = await inspect_listed(
+                    self._client,
+                    uid,
+                    sandboxes,
+                    containers,
+                    observed_at=listed_at,
+                    name=known.name,
+                    namespace=known.namespace,
+                )
+        except RpcError as error:
+            failures.append(error)
+            return
+        self._cache.put(observed)
+        self._tell(uid, "relist")
+
+    async def _listen_forever(self) -> None:
+        """Keep the event stream open, as long as the runtime has one."""
+        delay = FIRST_RECONNECT_SECONDS
+        while True:
+            self._returned = trio.Event()
+            try:
+                traits = await self._ask_what_it_can()
+                self._step(PlegEvent.RUNTIME_KNOWN, traits)
+                if self.state is PlegState.GENERIC:
+                    await self._returned.wait()
+                    continue
+                await self._listen(traits)
+            except RpcError as error:
+                delay = FIRST_RECONNECT_SECONDS if self._witness else delay
+                self._stream_failed(error)
+            with trio.move_on_after(delay):
+                await self._returned.wait()
+            delay = min(delay * 2, LAST_RECONNECT_SECONDS)
+
+    def runtime_returned(self) -> None:
+        """The runtime was away and is back, perhaps as another version: ask it again."""
+        self._returned.set()
+
+    async def _ask_what_it_can(self) -> RuntimeTraits:
+        version = await self._client.version()
+        return runtime_traits(
+            version.runtime_name, version.runtime_version, events_enabled=self._events_enabled
+        )
+
+    async def _listen(self, traits: RuntimeTraits) -> None:
+        """Read one stream to its end. Raises RpcError; an end without one is a failure too."""
+        async with (
+            self._client.container_events() as events,
+            trio.open_nursery() as nursery,
+        ):
+            self._step(PlegEvent.STREAM_OPENED, traits)
+            self._witness = None
+            async for event in events:
+                if self._witness is None:
+                    self._witness = Witness(self._clock.now_ns(), self._misses)
+                    self._step(PlegEvent.FIRST_EVENT)
+                self._on_event(event, nursery)
+            nursery.cancel_scope.cancel()
+        raise RpcError(Code.UNAVAILABLE, "the event stream ended")
+
+    def _on_event(self, event: cri.ContainerEventResponse, nursery: trio.Nursery) -> None:
+        heard_at = trio.current_time()
+        state = _EVENT_STATES.get(event.container_event_type)
+        if self._witness is not None and state is not None:
+            self._witness.heard((event.container_id, state), heard_at)
+        uid = event.pod_sandbox_status.metadata.uid
+        if not uid:
+            # The sandbox is gone already: only the relist can tell whose it was.
+            self._relist_now.set()
+        elif uses_events(self.state):
+            nursery.start_soon(self._inspect_announced, uid, heard_at)
+        self._judge()
+
+    async def _inspect_announced(self, uid: str, heard_at: float) -> None:
+        """Look at a pod of which an event told, unless somebody has looked since."""
+        await self._cache.wait_unattended(uid)
+        async with self._inspections:
+            known = self._cache.get(uid)
+            if known.observed_at >= heard_at:
+                return
+            try:
+                observed = await inspect_pod(
+                    self._client, uid, name=known.name, namespace=known.namespace
+                )
+            except RpcError as error:
+                log.debug("inspection failed; the relist will see to it", error=str(error))
+                self._relist_now.set()
+                return
+            stored = self._cache.put(observed)
+        if stored is observed and _looks_different(known, observed):
+            self._tell(uid, "event")
+
+    def _tell(self, uid: str, kind: str) -> None:
+        """Tell the sync loop. A full channel drops: the pod's next resync sees the cache."""
+        try:
+            self._changes.send_nowait(PodChange(uid=uid, kind=kind))
+        except trio.WouldBlock:
+            self.dropped += 1
+            log.warning("change dropped, the sync loop is behind", uid=uid, dropped=self.dropped)
+            self._cache.forget(uid)
+            self._relist_now.set()
+
+    def _on_observation(self, before: ObservedPod, after: ObservedPod) -> None:
+        if self._witness is not None:
+            self._witness.saw(before, after, trio.current_time())
+
+    def _forget_gone(self, ids: Iterable[str]) -> None:
+        listed = frozenset(ids)
+        if self._witness is not None:
+            self._witness.forget(self._listed_ids - listed)
+        self._listed_ids = listed
+
+    def _judge(self) -> None:
+        """Take the steps that the witness has evidence for."""
+        if self._witness is None or not uses_events(self.state):
+            return
+        if self._witness.missed(trio.current_time()):
+            self._misses = self._witness.proof.misses
+            self._step(PlegEvent.CHANGE_MISSED)
+        elif PLEG.allows(self.state, PlegEvent.PROVEN, self._witness.proof):
+            self._step(PlegEvent.PROVEN, self._witness.proof)
+
+    def _stream_failed(self, error: RpcError) -> None:
+        self._witness = None
+        event = PlegEvent.STREAM_FAILED
+        if error.code is Code.UNIMPLEMENTED:
+            event = PlegEvent.UNSUPPORTED
+        if PLEG.allows(self.state, event):
+            self._step(event, cause=error.message)
+
+    def _step(
+        self, event: PlegEvent, evidence: PlegEvidence | None = None, *, cause: str = ""
+    ) -> None:
+        target = PLEG.step(self.state, event, evidence)
+        self._journal.transition(
+            PLEG.name, "runtime", source=self.state, event=event, target=target, cause=cause
+        )
+        if target is not self.state:
+            log.info("pleg", source=str(self.state), reason=str(event), target=str(target))
+        self.state = target
+        if event in RELIST_AT_ONCE:
+            self._relist_now.set()
+
+
+def _looks_different(before: ObservedPod, after: ObservedPod) -> bool:
+    """Whether a pod's task has anything to learn from a new observation."""
+    return (before.sandboxes, before.containers) != (after.sandboxes, after.containers)
