@@ -1,0 +1,224 @@
+"""What a caller may rely on, on a socket and in process alike."""
+
+import pytest
+import structlog
+import trio
+
+from tests.unit.rpc.conftest import SteeredService
+from trio_kubelet.rpc import Code, RpcError, Transport
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+MIB = 2**20
+
+
+async def test_a_call_returns_the_answer(transport: Transport) -> None:
+    request = cri.VersionRequest(version="v1")
+    answer = await transport.unary(cri.RuntimeServiceStub.version, request)
+    assert answer == cri.VersionResponse(version="v1", runtime_name="steered")
+
+
+async def test_a_raw_call_returns_the_bytes_of_the_answer(transport: Transport) -> None:
+    request = cri.VersionRequest(version="v1")
+    answer = await transport.unary_raw(cri.RuntimeServiceStub.version, request)
+    assert answer == bytes(cri.VersionResponse(version="v1", runtime_name="steered"))
+
+
+async def test_nothing_is_shared_by_reference(
+    transport: Transport, service: SteeredService
+) -> None:
+    request = cri.VersionRequest(version="v1")
+    await transport.unary(cri.RuntimeServiceStub.version, request)
+    (received,) = service.received
+    assert received == request
+    assert received is not request
+
+
+async def test_an_error_of_the_service_arrives_with_its_code_and_message(
+    transport: Transport,
+) -> None:
+    request = cri.StartContainerRequest(container_id="NOT_FOUND")
+    with pytest.raises(RpcError) as caught:
+        await transport.unary(cri.RuntimeServiceStub.start_container, request)
+    assert caught.value.code is Code.NOT_FOUND
+    assert caught.value.message == "kein Behälter: 100 % wég"
+    assert str(caught.value) == "NOT_FOUND: kein Behälter: 100 % wég"
+
+
+async def test_a_bug_in_the_service_is_internal_and_logged(transport: Transport) -> None:
+    request = cri.StartContainerRequest(container_id="bug")
+    with structlog.testing.capture_logs() as logs, pytest.raises(RpcError) as caught:
+        await transport.unary(cri.RuntimeServiceStub.start_container, request)
+    assert caught.value.code is Code.INTERNAL
+    assert caught.value.message == "KeyError: 'bug'"
+    (entry,) = logs
+    assert entry["event"] == "service failed"
+    assert entry["method"] == "/runtime.v1.RuntimeService/StartContainer"
+
+
+async def test_a_method_that_the_service_lacks_is_unimplemented(transport: Transport) -> None:
+    with pytest.raises(RpcError) as caught:
+        await transport.unary(cri.ImageServiceStub.list_images, cri.ListImagesRequest())
+    assert caught.value.code is Code.UNIMPLEMENTED
+
+
+async def test_a_deadline_ends_the_call_here_and_in_the_service(
+    transport: Transport, service: SteeredService
+) -> None:
+    with pytest.raises(RpcError) as caught:
+        await transport.unary(
+            cri.RuntimeServiceStub.status, cri.StatusRequest(), deadline_seconds=0.05
+        )
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+    with trio.fail_after(5):
+        await service.cancelled.wait()
+
+
+async def test_cancelling_the_caller_cancels_the_service(
+    transport: Transport, service: SteeredService
+) -> None:
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(transport.unary, cri.RuntimeServiceStub.status, cri.StatusRequest())
+            await service.hanging.wait()
+            nursery.cancel_scope.cancel()
+        await service.cancelled.wait()
+
+
+async def test_a_call_of_a_cancelled_caller_raises_nothing_else(transport: Transport) -> None:
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await transport.unary(cri.RuntimeServiceStub.version, cri.VersionRequest())
+    assert scope.cancelled_caught
+
+
+async def test_messages_of_16_mib_pass_both_ways(transport: Transport) -> None:
+    request = cri.ExecSyncRequest(cmd=["y" * 16 * MIB], timeout=16 * MIB)
+    answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request)
+    assert len(answer.stdout) == 16 * MIB
+    assert len(answer.stderr) == 16 * MIB
+
+
+async def test_hundreds_of_calls_run_at_once(transport: Transport, service: SteeredService) -> None:
+    async def call(number: int) -> None:
+        request = cri.VersionRequest(version=str(number))
+        answer = await transport.unary(cri.RuntimeServiceStub.version, request)
+        assert answer.version == str(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(300):
+            nursery.start_soon(call, number)
+    assert len(service.received) == 300
+
+
+async def test_hundreds_of_long_calls_are_under_way_at_once(
+    transport: Transport, service: SteeredService
+) -> None:
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(300):
+                nursery.start_soon(
+                    transport.unary, cri.RuntimeServiceStub.status, cri.StatusRequest()
+                )
+            while service.hanging_now < 300:
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        while service.cancelled_count < 300:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_stream_yields_all_answers_and_ends(transport: Transport) -> None:
+    request = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="1000"))
+    async with transport.stream(cri.RuntimeServiceStub.stream_containers, request) as answers:
+        ids = [answer.containers[0].id async for answer in answers]
+    assert ids == [str(number) for number in range(1000)]
+
+
+async def test_a_stream_that_fails_yields_what_came_before(transport: Transport) -> None:
+    labels = {"fail": "yes"}
+    request = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="2", label_selector=labels))
+    async with transport.stream(cri.RuntimeServiceStub.stream_containers, request) as answers:
+        seen = [(await anext(answers)).containers[0].id, (await anext(answers)).containers[0].id]
+        with pytest.raises(RpcError) as caught:
+            await anext(answers)
+    assert seen == ["0", "1"]
+    assert caught.value.code is Code.RESOURCE_EXHAUSTED
+    assert caught.value.message == "no more"
+
+
+async def test_a_stream_that_the_service_lacks_is_unimplemented(transport: Transport) -> None:
+    async def read() -> None:
+        request = cri.StreamImagesRequest()
+        async with transport.stream(cri.ImageServiceStub.stream_images, request) as answers:
+            await anext(answers)
+
+    with pytest.raises(RpcError) as caught:
+        await read()
+    assert caught.value.code is Code.UNIMPLEMENTED
+
+
+async def test_leaving_a_stream_cancels_the_service(
+    transport: Transport, service: SteeredService
+) -> None:
+    with trio.fail_after(5):
+        async with transport.stream(
+            cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
+        ) as events:
+            first = await anext(events)
+            assert first.container_id == "0"
+            await service.hanging.wait()
+        await service.cancelled.wait()
+
+
+async def test_a_deadline_ends_a_stream(transport: Transport, service: SteeredService) -> None:
+    with trio.fail_after(5):
+        async with transport.stream(
+            cri.RuntimeServiceStub.get_container_events,
+            cri.GetEventsRequest(),
+            deadline_seconds=0.2,
+        ) as events:
+            seen = [(await anext(events)).container_id for _ in range(3)]
+            with pytest.raises(RpcError) as caught:
+                await anext(events)
+        await service.cancelled.wait()
+    assert seen == ["0", "1", "2"]
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+
+
+async def test_giving_up_the_wait_for_an_answer_loses_none(
+    transport: Transport, service: SteeredService
+) -> None:
+    seen: list[str] = []
+    async with transport.stream(
+        cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
+    ) as events:
+        with trio.fail_after(5):
+            while len(seen) < 3:
+                with trio.move_on_after(0.0001):
+                    seen.append((await anext(events)).container_id)
+    assert seen == ["0", "1", "2"]
+
+
+async def test_an_error_of_the_body_of_a_stream_passes_as_it_is(transport: Transport) -> None:
+    with pytest.raises(LookupError, match="mine"):
+        async with transport.stream(
+            cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
+        ):
+            raise LookupError("mine")
+
+
+async def test_a_slow_reader_holds_up_its_own_stream_and_no_other_call(
+    transport: Transport, service: SteeredService
+) -> None:
+    kibibytes_64 = "z" * 65536
+    count = 2000
+    request = cri.StreamContainersRequest(
+        filter=cri.ContainerFilter(id=str(count), pod_sandbox_id=kibibytes_64)
+    )
+    with trio.fail_after(30):
+        async with transport.stream(cri.RuntimeServiceStub.stream_containers, request) as answers:
+            await anext(answers)
+            for _ in range(20):
+                await transport.unary(cri.RuntimeServiceStub.version, cri.VersionRequest())
+            assert service.answers_left_service < count
+            left = [answer.containers[0].id async for answer in answers]
+    assert len(left) == count - 1

@@ -1,0 +1,30 @@
+"""gRPC for trio over unix sockets: calls are trio coroutines, and one exception tells of failure.
+
+    async with open_rpc_loop():
+        channel = Channel("unix:///run/containerd/containerd.sock")
+        version = await channel.unary(cri.RuntimeServiceStub.version, cri.VersionRequest())
+
+The asyncio loop, grpclib and betterproto's codec end here; the generated stubs are under stubs/.
+"""
+
+from trio_kubelet.rpc.channel import Channel
+from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.in_process import InProcess
+from trio_kubelet.rpc.loop import open_rpc_loop
+from trio_kubelet.rpc.messages import is_present, present
+from trio_kubelet.rpc.methods import Transport
+from trio_kubelet.rpc.server import serve
+from trio_kubelet.rpc.wire import ListReuse
+
+__all__ = [
+    "Channel",
+    "Code",
+    "InProcess",
+    "ListReuse",
+    "RpcError",
+    "Transport",
+    "is_present",
+    "open_rpc_loop",
+    "present",
+    "serve",
+]

@@ -1,0 +1,126 @@
+"""The client's side of a call with many answers, the same for every transport.
+
+A task of its own reads the answers into a bounded channel, so that being cancelled while waiting
+for the next one loses nothing, and a slow reader holds up this call and no other.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Generic, TypeVar
+
+import trio
+
+from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.methods import Method, Request, Response
+
+T = TypeVar("T")
+
+READ_AHEAD = 256
+"""How many answers may wait for their reader before the peer has to."""
+
+
+class Inbox:
+    """Where a transport puts what the peer says in one call."""
+
+    __slots__ = ("_arrived", "_channel", "_sent", "error")
+
+    def __init__(self) -> None:
+        self._channel, self._arrived = trio.open_memory_channel[bytes](READ_AHEAD)
+        self._sent = trio.Event()
+        self.error: Exception | None = None
+
+    def request_is_sent(self) -> None:
+        """The peer may answer from now on."""
+        self._sent.set()
+
+    def put_nowait(self, answer: bytes) -> None:
+        """Take one answer; raises trio.WouldBlock when the reader is too far behind."""
+        self._channel.send_nowait(answer)
+
+    async def put(self, answer: bytes) -> None:
+        """Take one answer, after the reader has made room for it."""
+        await self._channel.send(answer)
+
+    def end(self, error: Exception | None) -> None:
+        """Let the reader see what arrived, then the error, if any, or the end."""
+        self.error = error
+        self._sent.set()
+        self._channel.close()
+
+    async def sent(self) -> None:
+        """Wait until the request is sent; raises what prevented it."""
+        await self._sent.wait()
+        if self.error is not None and self._arrived.statistics().current_buffer_used == 0:
+            raise self.error
+
+    def close(self) -> None:
+        """Forget what nobody read."""
+        self._arrived.close()
+
+    async def get(self) -> bytes:
+        """Wait for the next answer; raises StopAsyncIteration at the end of the call."""
+        try:
+            return await self._arrived.receive()
+        except trio.EndOfChannel:
+            if self.error is not None:
+                raise self.error from None
+            raise StopAsyncIteration from None
+
+
+class _Answers(Generic[Response]):
+    __slots__ = ("_inbox", "_type")
+
+    def __init__(self, inbox: Inbox, answer_type: type[Response]) -> None:
+        self._inbox = inbox
+        self._type = answer_type
+
+    def __aiter__(self) -> AsyncIterator[Response]:
+        return self
+
+    async def __anext__(self) -> Response:
+        return decode(self._type, await self._inbox.get())
+
+
+async def within(seconds: float | None, path: str, call: Awaitable[T]) -> T:
+    """Await a call; after some seconds cancel it and raise RpcError(DEADLINE_EXCEEDED)."""
+    if seconds is None:
+        return await call
+    with trio.move_on_after(seconds):
+        return await call
+    raise RpcError(Code.DEADLINE_EXCEEDED, f"{path} took longer than {seconds:g} s")
+
+
+@asynccontextmanager
+async def read_answers(
+    call: Callable[[Inbox], Awaitable[None]],
+    method: Method[Request, Response],
+    deadline_seconds: float | None,
+) -> AsyncIterator[AsyncIterator[Response]]:
+    """Run a call in a task while the body reads its answers; leaving the body cancels the call.
+
+    Errors of the body pass as they are, not in a group.
+    """
+    inbox = Inbox()
+    failure: Exception | None = None
+
+    async def read() -> None:
+        error: Exception | None = None
+        try:
+            await within(deadline_seconds, method.path, call(inbox))
+        except Exception as raised:
+            error = raised
+        finally:
+            inbox.end(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(read)
+        try:
+            await inbox.sent()
+            yield _Answers(inbox, method.response_type)
+        except Exception as raised:
+            failure = raised
+        nursery.cancel_scope.cancel()
+    inbox.close()
+    if failure is not None:
+        raise failure

@@ -1,0 +1,232 @@
+"""A client's connection to a gRPC server on a unix socket.
+
+Connects at the first call and again at the first call after the connection was lost; calls that
+were on their way when it was lost fail with UNAVAILABLE. Each call is one asyncio task on the rpc
+loop, and cancelling it resets its HTTP/2 stream, which is how the server learns of it. Deadlines
+are trio cancel scopes; the server is told of them in the request's headers too. grpclib knows no
+limit on a message's size. Its flow control does: each call may have STREAM_WINDOW bytes waiting
+for its reader, and the connection as a whole never fills up, or one call whose answers are not
+read would hold up all others.
+"""
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import PurePosixPath
+from typing import Any, Self, cast, final
+
+import grpclib.client
+import trio
+from grpclib.config import Configuration
+from grpclib.const import Cardinality
+from grpclib.encoding.base import CodecBase
+from grpclib.exceptions import StreamTerminatedError
+from grpclib.metadata import Deadline
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError, StreamClosedError
+from multidict import MultiDict
+
+from trio_kubelet.rpc.answers import Inbox, read_answers, within
+from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.loop import current_rpc_loop
+from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.methods import (
+    Method,
+    Request,
+    Response,
+    StreamStub,
+    UnaryStub,
+    method_of,
+)
+
+STREAM_WINDOW = 16 * 2**20
+WINDOWS = Configuration(
+    http2_stream_window_size=STREAM_WINDOW,
+    http2_connection_window_size=2**31 - 1,
+    _keepalive_time=None,  # a unix socket tells at once when its other end is gone
+)
+UNIX_PATH_MAX = 107
+"""Bytes of a unix socket's path on Linux, without the final zero."""
+
+CODES_OF_RESETS: Mapping[int, Code] = {
+    ErrorCodes.REFUSED_STREAM: Code.UNAVAILABLE,
+    ErrorCodes.CANCEL: Code.CANCELLED,
+    ErrorCodes.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
+    ErrorCodes.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
+}
+"""gRPC's reading of HTTP/2 error codes; the others mean INTERNAL."""
+
+
+class BytesCodec(CodecBase):
+    """Leaves messages as bytes: they are encoded and decoded outside of the asyncio task."""
+
+    __content_subtype__ = "proto"
+
+    def encode(self, message: Any, message_type: Any) -> bytes:  # noqa: ARG002
+        return bytes(message)
+
+    def decode(self, data: bytes, message_type: Any) -> bytes:  # noqa: ARG002
+        return data
+
+
+class _Call(grpclib.client.Stream[bytes, bytes]):
+    """One call; its deadline is only told to the server, since a cancel scope keeps it here."""
+
+    async def __aenter__(self) -> Self:
+        deadline, self._deadline = self._deadline, None
+        await super().__aenter__()
+        self._deadline = deadline
+        return self
+
+
+@final
+class Channel:
+    """Calls methods of the server at an endpoint: `unix:///run/x.sock` or an absolute path.
+
+    Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
+    trio task. Raises ValueError when the endpoint is malformed. Making it does not connect.
+    """
+
+    def __init__(self, endpoint: str) -> None:
+        self._path = socket_path(endpoint)
+        self._loop = current_rpc_loop()
+        self._grpc = grpclib.client.Channel(path=self._path, codec=BytesCodec(), config=WINDOWS)
+        self._loop.close_at_end(self)
+
+    async def unary(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> Response:
+        """Call a method with one answer; raises RpcError."""
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
+        return decode(method_of(method).response_type, answer)
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """Call a method with one answer and return the answer's bytes; raises RpcError."""
+        called = method_of(method)
+        call = self._unary(called, bytes(request), deadline_seconds)
+        return await within(deadline_seconds, called.path, self._loop.run(call))
+
+    def stream(
+        self,
+        method: StreamStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+        """Call a method with many answers, as `Transport.stream` says."""
+        called = method_of(method)
+        data = bytes(request)
+
+        async def call(inbox: Inbox) -> None:
+            await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
+
+        return read_answers(call, called, deadline_seconds)
+
+    def close(self) -> None:
+        """Close the connection; calls under way fail with UNAVAILABLE. Idempotent."""
+        self._grpc.close()
+
+    async def _unary(
+        self, method: Method[Request, Response], request: bytes, deadline_seconds: float | None
+    ) -> bytes:
+        async def talk(call: _Call) -> bytes | None:
+            await call.send_message(request, end=True)
+            return await call.recv_message()
+
+        answer = await self._talk(method, deadline_seconds, talk)
+        if answer is None:
+            raise RpcError(Code.INTERNAL, f"{method.path} ended without an answer")
+        return answer
+
+    async def _stream(
+        self,
+        method: Method[Request, Response],
+        request: bytes,
+        deadline_seconds: float | None,
+        inbox: Inbox,
+    ) -> None:
+        async def talk(call: _Call) -> None:
+            await call.send_message(request, end=True)
+            inbox.request_is_sent()
+            while (answer := await call.recv_message()) is not None:
+                try:
+                    inbox.put_nowait(answer)
+                except trio.WouldBlock:
+                    await self._loop.asyncio_loop.trio_as_future(inbox.put, answer)
+
+        await self._talk(method, deadline_seconds, talk)
+
+    async def _talk(
+        self,
+        method: Method[Request, Response],
+        deadline_seconds: float | None,
+        talk: Callable[[_Call], Awaitable[bytes | None]],
+    ) -> bytes | None:
+        call = _Call(
+            self._grpc,
+            method.path,
+            cast("Any", MultiDict()),
+            Cardinality.UNARY_STREAM if method.streams else Cardinality.UNARY_UNARY,
+            bytes,
+            bytes,
+            codec=BytesCodec(),
+            status_details_codec=None,
+            dispatch=self._grpc.__dispatch__,
+            deadline=None if deadline_seconds is None else Deadline.from_timeout(deadline_seconds),
+        )
+        try:
+            async with call:
+                return await talk(call)
+        except grpclib.GRPCError as error:
+            raise RpcError(Code(error.status.value), error.message or "") from error
+        except StreamTerminatedError as error:
+            raise _terminated(error) from error
+        except StreamClosedError as error:
+            raise RpcError(Code.UNAVAILABLE, "call reset by the server") from error
+        except ProtocolError as error:
+            # Such as the last stream number used up: a new connection mends it.
+            self._grpc.close()
+            raise RpcError(Code.UNAVAILABLE, f"connection given up: {error}") from error
+        except OSError as error:
+            text = f"cannot connect to {self._path}: {error.strerror or error}"
+            raise RpcError(Code.UNAVAILABLE, text) from error
+        except Exception as error:
+            # A library's exception that is about the wire, such as an answer cut short.
+            text = f"{method.path}: {type(error).__name__}: {error}"
+            raise RpcError(Code.INTERNAL, text) from error
+
+
+def socket_path(endpoint: str) -> str:
+    """Return the path of `unix:///path` or of a plain absolute path; raises ValueError."""
+    scheme, separator, rest = endpoint.partition(":")
+    path = endpoint
+    if separator and "/" not in scheme:
+        if scheme != "unix":
+            raise ValueError(f"endpoint {endpoint!r}: only unix sockets are supported")
+        path = rest.removeprefix("//")
+    if not PurePosixPath(path).is_absolute() or path.endswith("/"):
+        raise ValueError(f"endpoint {endpoint!r}: must be of the form unix:///absolute/path")
+    if len(path.encode()) > UNIX_PATH_MAX:
+        raise ValueError(f"endpoint {endpoint!r}: path is longer than {UNIX_PATH_MAX} bytes")
+    if "\0" in path:
+        raise ValueError(f"endpoint {endpoint!r}: path has a zero byte")
+    return path
+
+
+def _terminated(error: StreamTerminatedError) -> RpcError:
+    """Tell a reset of this one call by the server from the loss of the connection."""
+    reset = re.fullmatch(r"Stream reset by remote party, error_code: (\d+)", str(error))
+    if reset is None:
+        return RpcError(Code.UNAVAILABLE, f"connection lost: {error}")
+    code = CODES_OF_RESETS.get(int(reset[1]), Code.INTERNAL)
+    return RpcError(code, f"call reset by the server: {error}")

@@ -1,0 +1,41 @@
+"""The one exception of every call, and the codes of gRPC."""
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """The status of a call; the numbers are those on the wire."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class RpcError(Exception):
+    """A call that failed: at the peer, on the way, or by its deadline.
+
+    After DEADLINE_EXCEEDED, UNAVAILABLE and CANCELLED nobody knows whether the peer did what it
+    was asked to do. A service raises this error to answer with a status other than OK.
+    """
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.code.name}: {self.message}"

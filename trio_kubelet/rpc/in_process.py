@@ -1,0 +1,75 @@
+"""A transport straight onto Python objects: no socket, no asyncio, the same behaviour.
+
+Messages are encoded and decoded on the way as on a wire, so that nothing is shared by reference
+and what does not survive the wire is noticed. Works on a mock clock. A call is a checkpoint
+before its handler starts; the handler runs in the caller's task and is cancelled with it.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager
+
+import trio
+
+from trio_kubelet.rpc.answers import Inbox, read_answers, within
+from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.methods import (
+    Method,
+    Request,
+    Response,
+    StreamStub,
+    UnaryStub,
+    method_of,
+)
+from trio_kubelet.rpc.services import Services
+
+
+class InProcess:
+    """Calls methods of service objects; a method goes to the first object that has it."""
+
+    def __init__(self, *services: object) -> None:
+        self._services = Services(*services)
+
+    async def unary(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> Response:
+        """Call a method with one answer; raises RpcError."""
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
+        return decode(method_of(method).response_type, answer)
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """Call a method with one answer and return the answer's bytes; raises RpcError."""
+        called = method_of(method)
+        call = self._unary(called, bytes(request))
+        return await within(deadline_seconds, called.path, call)
+
+    def stream(
+        self,
+        method: StreamStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+        """Call a method with many answers, as `Transport.stream` says."""
+        called = method_of(method)
+        data = bytes(request)
+
+        async def call(inbox: Inbox) -> None:
+            await trio.lowlevel.checkpoint()
+            inbox.request_is_sent()
+            await self._services.stream(called, data, inbox.put)
+
+        return read_answers(call, called, deadline_seconds)
+
+    async def _unary(self, method: Method[Request, Response], request: bytes) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return await self._services.unary(method, request)

@@ -1,0 +1,40 @@
+"""Messages to bytes and back, and which of them are there at all.
+
+A sub-message that is empty is not one that is absent: `run_as_user` with value 0 is root, absent
+it is "as the image says". betterproto drops a sub-message from the wire when nothing was ever
+assigned in it: `overhead=LinuxContainerResources()` does not arrive. It keeps one with any field
+given, even at its default (`Int64Value(value=0)`, `Int64Value(0)`), any field assigned, or one
+that was read off the wire; and those marked with `present()`. A copy by `copy.deepcopy` forgets
+the mark. When reading, ask `is_present(message.run_as_user)`: reading an absent field makes an
+empty message that is not present (and betterproto's own `is_set` is fooled by that).
+"""
+
+from typing import TypeVar
+
+import betterproto
+
+from trio_kubelet.rpc.errors import Code, RpcError
+
+M = TypeVar("M", bound=betterproto.Message)
+
+
+def present(message: M) -> M:
+    """Mark a message as one that must be sent though it be empty; returns the same message."""
+    message._serialized_on_wire = True
+    return message
+
+
+def is_present(message: betterproto.Message) -> bool:
+    """Tell a sub-message that was on the wire, or will be, from one that is absent."""
+    return betterproto.serialized_on_wire(message)
+
+
+def decode(message_type: type[M], data: bytes) -> M:
+    """Read one message; raises RpcError(INTERNAL) when the bytes are not one."""
+    try:
+        return message_type().parse(data)
+    except Exception as error:
+        # The codec has no error of its own: malformed bytes are a RuntimeError there, and a
+        # number too large for its field an OverflowError.
+        text = f"cannot decode {message_type.__name__} of {len(data)} bytes: {error}"
+        raise RpcError(Code.INTERNAL, text) from error

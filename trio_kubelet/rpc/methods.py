@@ -1,0 +1,122 @@
+"""How a call is named: by the method of a generated stub, `cri.RuntimeServiceStub.version`.
+
+The stub's method is never called. It carries the types of request and response for the type
+checker, and its class says where the contract stands in the generated module; everything that a
+transport or a server needs to know is read from there once.
+"""
+
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from functools import cache
+from typing import Any, Concatenate, Generic, Protocol, TypeVar
+
+import betterproto
+from attrs import frozen
+from grpclib.const import Handler
+
+Request = TypeVar("Request", bound=betterproto.Message)
+Response = TypeVar("Response", bound=betterproto.Message)
+
+UnaryStub = Callable[Concatenate[Any, Request, ...], Coroutine[Any, Any, Response]]
+StreamStub = Callable[Concatenate[Any, Request, ...], AsyncIterator[Response]]
+
+
+class Servable(Protocol):
+    """What the generated `...Base` classes are to grpclib."""
+
+    def __mapping__(self) -> Mapping[str, Handler]:
+        """All methods by their paths on the wire."""
+        ...
+
+
+Contract = type[Servable]
+
+
+class Transport(Protocol):
+    """What a client needs of a peer: calls with one answer, and calls with many.
+
+    Every call raises RpcError and nothing else of its own. `deadline_seconds` None means none.
+    When the caller is cancelled, or the deadline passes, the peer's handler is cancelled too;
+    whether it had already done its work is unknown.
+    """
+
+    async def unary(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> Response:
+        """Call a method with one answer."""
+        ...
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """Call a method with one answer and return the answer's bytes, not decoded."""
+        ...
+
+    def stream(
+        self,
+        method: StreamStub[Request, Response],
+        request: Request,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+        """Call a method with many answers.
+
+        Entering the context sends the request; the iterator ends when the peer ends the call
+        and raises RpcError when the call fails. Leaving the context ends the call. Being
+        cancelled while waiting for the next answer loses none.
+        """
+        ...
+
+
+@frozen
+class Method(Generic[Request, Response]):
+    """One method of a contract: its path on the wire, the name of its coroutine, its types."""
+
+    path: str
+    name: str
+    request_type: type[Request]
+    response_type: type[Response]
+    streams: bool
+
+
+AnyMethod = Method[betterproto.Message, betterproto.Message]
+
+
+@cache
+def methods_of(contract: Contract) -> Mapping[str, AnyMethod]:
+    """All methods of a generated `...Base` class, by the names of their coroutines."""
+    methods = (
+        AnyMethod(
+            path=path,
+            name=handler.func.__name__.removeprefix("__rpc_"),
+            request_type=handler.request_type,
+            response_type=handler.reply_type,
+            streams=handler.cardinality.server_streaming,
+        )
+        for path, handler in contract().__mapping__().items()
+    )
+    return {method.name: method for method in methods}
+
+
+def method_of(
+    stub: UnaryStub[Request, Response] | StreamStub[Request, Response],
+) -> Method[Request, Response]:
+    """Look up the method that a generated stub's function stands for."""
+    return _method_of(stub)  # type: ignore[return-value]
+
+
+@cache
+def _method_of(stub: Callable[..., object]) -> AnyMethod:
+    stub_name, _, name = stub.__qualname__.rpartition(".")
+    module = sys.modules[stub.__module__]
+    contract: Contract = getattr(module, stub_name.removesuffix("Stub") + "Base")
+    return methods_of(contract)[name]
