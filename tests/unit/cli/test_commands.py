@@ -1,0 +1,154 @@
+"""The command line: names, exit codes, and what is said on which stream."""
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import structlog
+from click.testing import CliRunner
+
+from trio_kubelet import KUBERNETES_VERSION, __version__
+from trio_kubelet.cli import main
+from trio_kubelet.cli.commands import COMMANDS, commands
+from trio_kubelet.cli.start import start
+from trio_kubelet.config import Settings
+
+HEADER = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+
+def run(program: str, *arguments: str, monkeypatch: pytest.MonkeyPatch) -> int | str | None:
+    monkeypatch.setattr(sys, "argv", [program, *arguments])
+    with pytest.raises(SystemExit) as exit_info:
+        main()
+    return exit_info.value.code
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
+    """An agent that only notes the settings it was started with."""
+    seen: list[Settings] = []
+
+    def run_agent(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    agent = ModuleType("trio_kubelet.agent")
+    agent.run_agent = run_agent  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "trio_kubelet.agent", agent)
+    monkeypatch.setattr("trio_kubelet.telemetry.log.configure_logging", lambda _settings: None)
+    monkeypatch.setattr(structlog, "get_logger", lambda *_: _Silent())
+    return seen
+
+
+class _Silent:
+    def warning(self, event: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize("program", ["kubelet", "/usr/bin/kubelet"])
+def test_by_the_name_kubelet_the_version_is_that_of_kubernetes(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(program, "--version", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == f"Kubernetes {KUBERNETES_VERSION}\n"
+
+
+def test_by_the_name_kubelet_the_arguments_are_flags(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--root-dir", "/srv/kubelet", "--fail-cgroupv1=false", "-v", "4"]
+    assert run("/opt/bin/kubelet", *arguments, monkeypatch=monkeypatch) == 0
+    (settings,) = started
+    assert settings.options.root_dir == "/srv/kubelet"
+    assert not settings.configuration.fail_cgroup_v1
+    assert settings.configuration.logging.verbosity == 4
+
+
+def test_run_takes_the_same_flags(started: list[Settings]) -> None:
+    result = CliRunner().invoke(commands, ["run", "--hollow", "-v=4", "--max_pods", "7"])
+    assert result.exit_code == 0
+    assert started[0].options.hollow
+    assert started[0].configuration.max_pods == 7
+
+
+def test_the_exit_code_is_that_of_the_agent(
+    started: list[Settings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["trio_kubelet.agent"], "run_agent", lambda _settings: 3)
+    assert start([], "kubelet") == 3
+
+
+def test_a_wrong_flag_is_one_line_on_stderr_and_exit_code_1(
+    started: list[Settings], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(["--docker-endpoint=x"], "kubelet") == 1
+    captured = capsys.readouterr()
+    expected = "kubelet: failed to parse kubelet flag: unknown flag: --docker-endpoint"
+    assert captured.err == f"{expected} (see kubelet --help)\n"
+    assert not captured.out
+    assert not started
+
+
+def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(["--config=/no/such/file"], "kubelet") == 1
+    assert "/no/such/file: failed to read kubelet config file: No such file" in (
+        capsys.readouterr().err
+    )
+
+
+def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert start(["--help"], "kubelet") == 0
+    shown = capsys.readouterr().out
+    assert "-v, --v Level" in shown
+    assert "--max-pods int32" in shown
+    assert "(default 110) (DEPRECATED)" in shown
+
+
+def test_version_names_agent_and_kubernetes() -> None:
+    result = CliRunner().invoke(commands, ["version"])
+    assert result.output == f"trio-kubelet {__version__} (Kubernetes {KUBERNETES_VERSION})\n"
+
+
+def test_every_command_of_the_table_exists() -> None:
+    result = CliRunner().invoke(commands, ["--help"])
+    for name, entry in COMMANDS.items():
+        assert name in result.output
+        assert entry.summary in result.output
+        assert commands.get_command(None, name) is not None  # type: ignore[arg-type]
+
+
+def test_a_command_that_does_not_exist_is_refused() -> None:
+    assert CliRunner().invoke(commands, ["fly"]).exit_code == 2
+
+
+def test_check_config_accepts_a_good_file_in_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER + "maxPods: 20\nfailSwapOn: false\n")
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert result.exit_code == 0
+    assert result.stdout == f"{file}: valid; 2 of its settings differ from the default\n"
+    assert not result.stderr
+
+
+def test_check_config_names_every_problem_with_its_field(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER + "maxPods: -1\nport: 99999\nrunOnce: true\n")
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    assert len(lines) == 3
+    for field, line in zip(["maxPods", "port", "runOnce"], lines, strict=True):
+        assert field in line
+
+
+def test_check_config_merges_drop_ins_and_warns_on_stderr(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER)
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    (folder / "10-pods.conf").write_text(HEADER + "maxPods: 30\nfuture: 1\n")
+    result = CliRunner().invoke(commands, ["check-config", str(file), "--config-dir", str(folder)])
+    assert result.exit_code == 0
+    assert result.stdout.endswith("valid; 1 of its settings differ from the default\n")
+    assert "unknown fields are ignored: future" in result.stderr

@@ -1,0 +1,50 @@
+"""From a command line of flags to the running agent, or to one clear line on why not."""
+
+import sys
+from collections.abc import Sequence
+
+from trio_kubelet import KUBERNETES_VERSION
+from trio_kubelet.config.flags import parse_flags
+from trio_kubelet.config.loading import ConfigurationError
+from trio_kubelet.config.settings import Settings, load
+
+EXIT_OK = 0
+EXIT_FAILURE = 1
+
+
+def start(arguments: Sequence[str], program: str) -> int:
+    """Run the agent with these flags until it ends; the value is the exit code.
+
+    `--help` and `--version` print and return. A configuration that cannot be used is told on
+    stderr, a line for each thing that is wrong.
+    """
+    command_line = parse_flags(tuple(arguments))
+    if command_line.wants_help and not command_line.problems:
+        from trio_kubelet.config.help_text import flag_help
+
+        print(f"Usage: {program} [flags]\n\nFlags:\n{flag_help()}")
+        return EXIT_OK
+    if command_line.wants_version and not command_line.problems:
+        print(f"Kubernetes {KUBERNETES_VERSION}")
+        return EXIT_OK
+    try:
+        settings = load(arguments)
+    except ConfigurationError as error:
+        hint = f" (see {program} --help)" if command_line.problems else ""
+        for problem in error.problems:
+            print(f"{program}: {problem}{hint}", file=sys.stderr)
+        return EXIT_FAILURE
+    return _run(settings)
+
+
+def _run(settings: Settings) -> int:
+    import structlog
+
+    from trio_kubelet.agent import run_agent
+    from trio_kubelet.telemetry.log import configure_logging
+
+    configure_logging(settings)
+    log = structlog.get_logger("config")
+    for warning in settings.warnings:
+        log.warning(warning)
+    return run_agent(settings)
