@@ -1,0 +1,163 @@
+"""The log: one line an entry, in both formats, without secrets and without ever waiting."""
+
+import fcntl
+import json
+import logging
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+from attrs import evolve
+
+from trio_kubelet.config import Settings
+from trio_kubelet.telemetry.log import PatientWriter, configure_logging, render_text
+
+
+@pytest.fixture(autouse=True)
+def _restored_logging() -> Iterator[None]:
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield
+    structlog.reset_defaults()
+    logging.root.handlers[:], logging.root.level = handlers, level
+
+
+def configured(*, log_format: str = "text", verbosity: int = 0) -> list[str]:
+    lines: list[str] = []
+    settings = Settings()
+    options = evolve(settings.configuration.logging, format=log_format, verbosity=verbosity)
+    settings = evolve(settings, configuration=evolve(settings.configuration, logging=options))
+    configure_logging(settings, lines.append)
+    return lines
+
+
+def test_text_has_time_level_sentence_and_facts_in_one_line() -> None:
+    entry = {"timestamp": 1769860800.25, "level": "info", "event": "pod admitted", "pod": "ns/web"}
+    assert render_text(entry) == "2026-01-31T12:00:00.250Z INFO    pod admitted pod=ns/web"
+
+
+def test_values_with_spaces_and_newlines_stay_one_word() -> None:
+    lines = configured()
+    structlog.get_logger().warning("bad\nmanifest", reason="line 1\nline 2", empty="", plain=5)
+    (line,) = lines
+    assert line.endswith(r' WARNING bad\nmanifest reason="line 1\nline 2" empty="" plain=5')
+
+
+def test_json_has_the_keys_of_klog() -> None:
+    lines = configured(log_format="json")
+    structlog.get_logger("sync").info("pod admitted", pod="ns/web", count=2)
+    entry = json.loads(lines[0])
+    assert entry.pop("ts") > 1.7e12
+    assert entry == {
+        "level": "info",
+        "msg": "pod admitted",
+        "v": 0,
+        "logger": "sync",
+        "pod": "ns/web",
+        "count": 2,
+    }
+
+
+@pytest.mark.parametrize(("verbosity", "written"), [(0, False), (3, False), (4, True), (10, True)])
+def test_debug_entries_are_written_from_verbosity_four(verbosity: int, written: bool) -> None:
+    lines = configured(verbosity=verbosity, log_format="json")
+    structlog.get_logger().debug("relist done")
+    assert bool(lines) == written
+    assert all(json.loads(line)["v"] == 4 for line in lines)
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_secrets_are_hidden(log_format: str) -> None:
+    lines = configured(log_format=log_format)
+    structlog.get_logger().info("pulled", token="hunter2", authorization="Bearer hunter2", raw=b"x")
+    assert "hunter2" not in lines[0]
+    assert "<hidden>" in lines[0]
+    assert "<1 bytes>" in lines[0]
+
+
+def test_an_exception_becomes_error_and_traceback_on_the_same_line() -> None:
+    lines = configured(log_format="json")
+    try:
+        raise ValueError("no such pod")
+    except ValueError:
+        structlog.get_logger().exception("sync failed", pod="ns/web")
+    entry = json.loads(lines[0])
+    assert entry["err"] == "ValueError: no such pod"
+    assert "test_log.py" in entry["traceback"]
+    assert "v" not in entry
+
+
+def test_warnings_of_libraries_come_along() -> None:
+    lines = configured(log_format="json")
+    logging.getLogger("grpclib").info("connected")
+    logging.getLogger("grpclib").warning("connection lost: %s", "reset")
+    (line,) = lines
+    assert json.loads(line)["msg"] == "connection lost: reset"
+    assert json.loads(line)["logger"] == "grpclib"
+
+
+class Pipe:
+    """A pipe whose reader can be made to sleep."""
+
+    def __init__(self) -> None:
+        self.reader, self.writer = os.pipe()
+        fcntl.fcntl(self.writer, 1031, 4096)  # F_SETPIPE_SZ: a page
+
+    def read(self) -> bytes:
+        os.set_blocking(self.reader, False)
+        read = b""
+        while True:
+            try:
+                chunk = os.read(self.reader, 65536)
+            except BlockingIOError:
+                return read
+            if not chunk:
+                return read
+            read += chunk
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    pipe = Pipe()
+    yield pipe
+    os.close(pipe.reader)
+    os.close(pipe.writer)
+
+
+def render(entry: Any) -> str:
+    return f"{entry['event']} count={entry['count']}"
+
+
+def test_a_reader_that_sleeps_holds_nobody_up_and_loses_nothing(pipe: Pipe) -> None:
+    writer = PatientWriter(pipe.writer, render)
+    sent = [f"{number:03} " + "x" * 996 for number in range(50)]
+    for line in sent:
+        writer.write(line)
+    received = b""
+    while len(received) < 50 * 1001:
+        received += pipe.read()
+        writer.flush(0)
+    assert received.decode().splitlines() == sent
+
+
+def test_entries_that_find_no_room_are_counted(pipe: Pipe) -> None:
+    writer = PatientWriter(pipe.writer, render)
+    for _ in range(10):
+        writer.write("y" * 1024 * 1024)
+    while pipe.read():
+        writer.flush(0)
+    writer.write("awake again")
+    received = pipe.read()
+    writer.flush(0)
+    notice, last = (received + pipe.read()).decode().splitlines()
+    assert notice.startswith("log entries were dropped")
+    assert notice.endswith(" count=2")
+    assert last == "awake again"
+
+
+def test_a_reader_that_is_gone_is_no_error() -> None:
+    reader, write_end = os.pipe()
+    os.close(reader)
+    PatientWriter(write_end, render).write("anyone?")
+    os.close(write_end)

@@ -1,0 +1,242 @@
+"""The agent's log: one line an entry on stderr, as text or as JSON.
+
+Modules log with `structlog.get_logger()`, the sentence first, the facts as keywords. Text is for
+people: time, level, sentence, `key=value`. JSON has the keys that Kubernetes' programs share
+(`ts` in milliseconds, `v`, `logger`, `msg`, `err`). From `--v=4` on debug entries are written.
+
+Writing never waits: what a full pipe does not take is kept (8 MiB at most) and tried again with
+the next entry, then dropped and counted. Values under telling names (`token`, `authorization`)
+are not written.
+"""
+
+import atexit
+import json
+import logging
+import os
+import select
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, MutableMapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+if TYPE_CHECKING:
+    from trio_kubelet.config import Settings
+
+DEBUG_VERBOSITY = 4
+"""From this `--v` on, debug entries are written; klog's level for what developers look at."""
+
+SECRET_NAMES = frozenset(
+    {
+        "authorization",
+        "bearer_token",
+        "cookie",
+        "credentials",
+        "headers",
+        "password",
+        "private_key",
+        "token",
+    }
+)
+_KEPT_BYTES = 8 * 1024 * 1024
+_CHUNK_BYTES = 4096  # what a pipe that polls as writable takes without blocking
+_FLUSH_SECONDS = 1.0
+
+Entry = MutableMapping[str, Any]
+Renderer = Callable[[Mapping[str, Any]], str]
+
+
+def configure_logging(settings: "Settings", write: Callable[[str], None] | None = None) -> None:
+    """Send the logs of the whole process to stderr, or to `write`, a line at a time.
+
+    Format and verbosity are `settings.configuration.logging`. Libraries that log with the
+    standard library are included from warnings up.
+    """
+    options = settings.configuration.logging
+    render = render_json if options.format == "json" else render_text
+    if write is None:
+        writer = PatientWriter(sys.stderr.fileno(), render)
+        atexit.register(writer.flush, _FLUSH_SECONDS)
+        write = writer.write
+    level = logging.DEBUG if options.verbosity >= DEBUG_VERBOSITY else logging.INFO
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            _add_frame,
+            _spell_out_exception,
+            _hide_secrets,
+            lambda _logger, _name, entry: render(entry),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=lambda *names: _LineLogger(write, *names),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(handlers=[_Forward()], level=logging.WARNING, force=True)
+
+
+def render_text(entry: Mapping[str, Any]) -> str:
+    """`2026-01-31T12:00:00.000Z INFO  pod admitted pod=default/web`."""
+    moment = datetime.fromtimestamp(entry["timestamp"], UTC)
+    stamp = f"{moment:%Y-%m-%dT%H:%M:%S}.{moment.microsecond // 1000:03d}Z"
+    facts = "".join(
+        f" {key}={_word(value)}" for key, value in entry.items() if key not in _FRAME_KEYS
+    )
+    sentence = _one_line(str(entry.get("event", "")))
+    return f"{stamp} {entry['level'].upper():<7} {sentence}{facts}"
+
+
+def render_json(entry: Mapping[str, Any]) -> str:
+    """`{"ts":1769860800000.0,"level":"info","msg":"pod admitted","v":0,"pod":"default/web"}`."""
+    level = entry["level"]
+    line = {"ts": round(entry["timestamp"] * 1000, 3), "level": level}
+    line["msg"] = str(entry.get("event", ""))
+    if level in ("debug", "info", "warning"):
+        line["v"] = DEBUG_VERBOSITY if level == "debug" else 0
+    if entry.get("logger"):
+        line["logger"] = entry["logger"]
+    line.update(
+        ("err" if key == "error" else key, value)
+        for key, value in entry.items()
+        if key not in _FRAME_KEYS
+    )
+    return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+class PatientWriter:
+    """Writes lines to a file descriptor without ever waiting for its reader.
+
+    Safe to call from any thread.
+    """
+
+    __slots__ = ("_dropped", "_fd", "_kept", "_kept_bytes", "_lock", "_poll", "_render")
+
+    def __init__(self, fd: int, render: Renderer) -> None:
+        self._fd = fd
+        self._render = render
+        self._kept: deque[memoryview] = deque()
+        self._kept_bytes = 0
+        self._dropped = 0
+        self._lock = threading.Lock()
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
+
+    def write(self, line: str) -> None:
+        """Write `line`, or keep it for later, or count it as lost."""
+        with self._lock:
+            self._drain(0)
+            if self._dropped and not self._kept:
+                self._keep(self._render(_lost(self._dropped)))
+                self._dropped = 0
+            self._keep(line)
+            self._drain(0)
+
+    def flush(self, seconds: float) -> None:
+        """Wait at most so long for the reader to take what was kept."""
+        with self._lock:
+            self._drain(seconds)
+
+    def _keep(self, line: str) -> None:
+        data = (line + "\n").encode(errors="backslashreplace")
+        if self._kept_bytes + len(data) > _KEPT_BYTES:
+            self._dropped += 1
+            return
+        self._kept.append(memoryview(data))
+        self._kept_bytes += len(data)
+
+    def _drain(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self._kept:
+            left = max(0.0, deadline - time.monotonic())
+            if not self._poll.poll(left * 1000):
+                return
+            data = self._kept.popleft()
+            try:
+                written = os.write(self._fd, data[:_CHUNK_BYTES])
+            except BlockingIOError:
+                written = 0
+            except OSError:
+                written = len(data)  # nobody reads any more
+            self._kept_bytes -= written
+            if written < len(data):
+                self._kept.appendleft(data[written:])
+            if not written:
+                return
+
+
+class _LineLogger:
+    """What structlog hands the rendered line to, whatever the level."""
+
+    __slots__ = ("_write", "name")
+
+    def __init__(self, write: Callable[[str], None], name: str = "") -> None:
+        self._write = write
+        self.name = name
+
+    def msg(self, message: str) -> None:
+        self._write(message)
+
+    debug = info = warn = warning = error = exception = critical = fatal = log = msg
+
+
+class _Forward(logging.Handler):
+    """Hands the entries of libraries that use the standard library's logging to structlog."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        structlog.get_logger().log(
+            record.levelno, record.getMessage(), logger=record.name, exc_info=record.exc_info
+        )
+
+
+def _lost(count: int) -> Entry:
+    return {
+        "event": "log entries were dropped, because nobody read them in time",
+        "level": "warning",
+        "timestamp": time.time(),
+        "count": count,
+    }
+
+
+_FRAME_KEYS = frozenset({"event", "level", "logger", "timestamp"})
+
+
+def _add_frame(logger: Any, _name: str, entry: Entry) -> Entry:
+    entry["timestamp"] = time.time()
+    entry.setdefault("logger", logger.name)
+    return entry
+
+
+def _spell_out_exception(_logger: Any, _name: str, entry: Entry) -> Entry:
+    info = entry.pop("exc_info", None)
+    error = sys.exc_info()[1] if info is True else info
+    if isinstance(error, tuple):
+        error = error[1]
+    if isinstance(error, BaseException):
+        entry.setdefault("error", f"{type(error).__name__}: {error}")
+        entry["traceback"] = structlog.processors.format_exc_info(None, "", {"exc_info": error})[
+            "exception"
+        ]
+    return entry
+
+
+def _hide_secrets(_logger: Any, _name: str, entry: Entry) -> Entry:
+    for name, value in entry.items():
+        if name in SECRET_NAMES:
+            entry[name] = "<hidden>"
+        elif isinstance(value, bytes):
+            entry[name] = f"<{len(value)} bytes>"
+    return entry
+
+
+def _word(value: Any) -> str:
+    text = str(value)
+    plain = text and text.isprintable() and not set(text) & set(' "=')
+    return text if plain else json.dumps(text, ensure_ascii=False)
+
+
+def _one_line(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)[1:-1]
