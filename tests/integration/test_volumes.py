@@ -18,15 +18,9 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
+from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
 from trio_kubelet.volumes import PodFolders, VolumeBusy, VolumeError, Volumes, local_volumes
-from trio_kubelet.volumes.mount import (
-    MS_BIND,
-    MountPoint,
-    mount,
-    mount_points,
-    mounts_at_or_below,
-    unmount,
-)
+from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 
 pytestmark = [
     pytest.mark.integration,

@@ -1,11 +1,6 @@
 from pathlib import Path
 
-from trio_kubelet.volumes.mount import (
-    MountPoint,
-    mount_points,
-    mounts_at_or_below,
-    parse_mountinfo,
-)
+from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below, parse_mountinfo
 
 MOUNTINFO = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue
