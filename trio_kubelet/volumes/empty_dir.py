@@ -12,6 +12,148 @@ from pathlib import Path
 import trio
 
 from trio_kubelet.k8s import EmptyDirVolumeSource, Pod, Quantity, StorageMedium, Volume
+from trio_kubelet.mountinfo import MountPoint, mount_points
 from trio_kubelet.volumes.folders import PodFolders, make_folder, make_folders
-from trio_kubelet.mountinfo import MountPoint
-from trio_kubelet.volumes.mount import mount, mount_pointsfrom trio_kubelet.volumes.plugin import MountedVolume, VolumeErrorfrom trio_kubelet.volumes.safe_open import remove_tree_FOLDER_MODE = 0o777_GROUP_MODE = 0o2770"""With fsGroup: the group may do everything, and what is made inside belongs to it as well."""_HUGEPAGES_MEDIUM = "HugePages-"_HUGEPAGES_RESOURCE = "hugepages-"_NOSWAP_SINCE = (6, 4)MemoryAvailable = Callable[[Pod], int]"""Bytes that a pod may use at most: its memory limit, or what the node can allocate."""class EmptyDir:    """The plugin for `volumes[].emptyDir`."""    name = "kubernetes.io/empty-dir"    def __init__(        self, folders: PodFolders, memory_available: MemoryAvailable, limiter: trio.CapacityLimiter, ) -> None:        self._folders = folders        self._memory_available = memory_available        self._limiter = limiter    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:        """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""        try:            return await trio.to_thread.run_sync(                partial(self._set_up, pod, volume), limiter=self._limiter            )        except OSError as error:            raise VolumeError(volume.name, str(error)) from error    async def tear_down(self, pod_uid: str, folder: Path) -> None:        """Remove the folder and its mark; raises OSError."""        mark = self._folders.plugin(pod_uid, self.name, folder.name)        await trio.to_thread.run_sync(remove_tree, mark, limiter=self._limiter)        await trio.to_thread.run_sync(remove_tree, folder, limiter=self._limiter)    def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:        source = volume.empty_dir or EmptyDirVolumeSource()        uid = pod.metadata.uid        folder = self._folders.volume(uid, self.name, volume.name)        marks = self._folders.plugin(uid, self.name, volume.name)        present = _mounted_on(folder, mount_points())        mounted = MountedVolume(name=volume.name, host_path=str(folder), selinux_relabel=True)        if (marks / "ready").exists() and _is_as_wanted(folder, source.medium, present):            return mounted        make_folders(folder.parent)        make_folder(folder, _FOLDER_MODE)        wanted = _file_system(source, pod, volume.name, self._memory_available)        if wanted is not None and present is None:            fs_type, options = wanted            mount("tmpfs" if fs_type == "tmpfs" else "nodev", folder, fs_type, options=options)        _give_to_group(pod, folder)        make_folders(marks)        (marks / "ready").touch(0o644)        return mounteddef memory_size_bytes(size_limit: Quantity | None, available_bytes: int) -> int:    """Return the size of a volume in memory: its limit, but no more than the pod may use."""    if size_limit is None or not 0 < size_limit.value < available_bytes:        return available_bytes    return size_limit.valuedef hugepage_size_bytes(medium: str, requests: Iterable[Mapping[str, Quantity]]) -> int:    """Return the page size for a medium, given what the pod's containers request.    Raises ValueError where no container requests such pages, or the medium leaves the size open    and there are several.    """    sizes = {        Quantity(name.removeprefix(_HUGEPAGES_RESOURCE)).value        for each in requests        for name in each        if name.startswith(_HUGEPAGES_RESOURCE)    }    if medium != StorageMedium.HUGE_PAGES:        sizes &= {Quantity(medium.removeprefix(_HUGEPAGES_MEDIUM)).value}    if not sizes:        raise ValueError(            f"medium {medium}: hugePages storage requested, but there is no resource request "            "for huge pages"        )    if len(sizes) > 1:        raise ValueError(            f"medium: {medium} can't be used if container requests multiple huge page sizes"        )    return sizes.pop()def _file_system(    source: EmptyDirVolumeSource, pod: Pod, volume: str, memory_available: MemoryAvailable) -> tuple[str, str] | None:    """Return type and options of what is mounted for a medium; None for the disk."""    if source.medium == StorageMedium.DEFAULT:        return None    if source.medium == StorageMedium.MEMORY:        options = [f"size={memory_size_bytes(source.size_limit, memory_available(pod))}"]        if _kernel_version() >= _NOSWAP_SINCE:            options.append("noswap")        return "tmpfs", ", ".join(options)    if source.medium != StorageMedium.HUGE_PAGES and not source.medium.startswith(        _HUGEPAGES_MEDIUM    ):        raise VolumeError(volume, f'unknown storage medium "{source.medium}"')    containers = (*pod.spec.containers, *pod.spec.init_containers)    requests = [each.resources.requests for each in containers if each.resources is not None]    try:        return "hugetlbfs", f"pagesize={hugepage_size_bytes(source.medium, requests)}"    except ValueError as error:        raise VolumeError(volume, str(error)) from errordef _is_as_wanted(folder: Path, medium: str, present: MountPoint | None) -> bool:    return folder.is_dir() if medium == StorageMedium.DEFAULT else present is not Nonedef _mounted_on(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:    real = folder.resolve()    return next((each for each in mounts if each.path == real), None)def _give_to_group(pod: Pod, folder: Path) -> None:    context = pod.spec.security_context    if context is None or context.fs_group is None:        return    os.chown(folder, -1, context.fs_group)    folder.chmod(folder.stat().st_mode & 0o7777 | _GROUP_MODE)def _kernel_version() -> tuple[int, int]:    major, minor, *_ = os.uname().release.split(".")    return int(major), int(minor)
+from trio_kubelet.volumes.mount import mount
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
+from trio_kubelet.volumes.safe_open import remove_tree
+
+_FOLDER_MODE = 0o777
+_GROUP_MODE = 0o2770
+"""With fsGroup: the group may do everything, and what is made inside belongs to it as well."""
+
+_HUGEPAGES_MEDIUM = "HugePages-"
+_HUGEPAGES_RESOURCE = "hugepages-"
+_NOSWAP_SINCE = (6, 4)
+
+MemoryAvailable = Callable[[Pod], int]
+"""Bytes that a pod may use at most: its memory limit, or what the node can allocate."""
+
+
+class EmptyDir:
+    """The plugin for `volumes[].emptyDir`."""
+
+    name = "kubernetes.io/empty-dir"
+
+    def __init__(
+        self,
+        folders: PodFolders,
+        memory_available: MemoryAvailable,
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._folders = folders
+        self._memory_available = memory_available
+        self._limiter = limiter
+
+    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+        """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""
+        try:
+            return await trio.to_thread.run_sync(
+                partial(self._set_up, pod, volume), limiter=self._limiter
+            )
+        except OSError as error:
+            raise VolumeError(volume.name, str(error)) from error
+
+    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+        """Remove the folder and its mark; raises OSError."""
+        mark = self._folders.plugin(pod_uid, self.name, folder.name)
+        await trio.to_thread.run_sync(remove_tree, mark, limiter=self._limiter)
+        await trio.to_thread.run_sync(remove_tree, folder, limiter=self._limiter)
+
+    def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+        source = volume.empty_dir or EmptyDirVolumeSource()
+        uid = pod.metadata.uid
+        folder = self._folders.volume(uid, self.name, volume.name)
+        marks = self._folders.plugin(uid, self.name, volume.name)
+        present = _mounted_on(folder, mount_points())
+        mounted = MountedVolume(name=volume.name, host_path=str(folder), selinux_relabel=True)
+        if (marks / "ready").exists() and _is_as_wanted(folder, source.medium, present):
+            return mounted
+        make_folders(folder.parent)
+        make_folder(folder, _FOLDER_MODE)
+        wanted = _file_system(source, pod, volume.name, self._memory_available)
+        if wanted is not None and present is None:
+            fs_type, options = wanted
+            mount("tmpfs" if fs_type == "tmpfs" else "nodev", folder, fs_type, options=options)
+        _give_to_group(pod, folder)
+        make_folders(marks)
+        (marks / "ready").touch(0o644)
+        return mounted
+
+
+def memory_size_bytes(size_limit: Quantity | None, available_bytes: int) -> int:
+    """Return the size of a volume in memory: its limit, but no more than the pod may use."""
+    if size_limit is None or not 0 < size_limit.value < available_bytes:
+        return available_bytes
+    return size_limit.value
+
+
+def hugepage_size_bytes(medium: str, requests: Iterable[Mapping[str, Quantity]]) -> int:
+    """Return the page size for a medium, given what the pod's containers request.
+
+    Raises ValueError where no container requests such pages, or the medium leaves the size open
+    and there are several.
+    """
+    sizes = {
+        Quantity(name.removeprefix(_HUGEPAGES_RESOURCE)).value
+        for each in requests
+        for name in each
+        if name.startswith(_HUGEPAGES_RESOURCE)
+    }
+    if medium != StorageMedium.HUGE_PAGES:
+        sizes &= {Quantity(medium.removeprefix(_HUGEPAGES_MEDIUM)).value}
+    if not sizes:
+        raise ValueError(
+            f"medium {medium}: hugePages storage requested, but there is no resource request "
+            "for huge pages"
+        )
+    if len(sizes) > 1:
+        raise ValueError(
+            f"medium: {medium} can't be used if container requests multiple huge page sizes"
+        )
+    return sizes.pop()
+
+
+def _file_system(
+    source: EmptyDirVolumeSource, pod: Pod, volume: str, memory_available: MemoryAvailable
+) -> tuple[str, str] | None:
+    """Return type and options of what is mounted for a medium; None for the disk."""
+    if source.medium == StorageMedium.DEFAULT:
+        return None
+    if source.medium == StorageMedium.MEMORY:
+        options = [f"size={memory_size_bytes(source.size_limit, memory_available(pod))}"]
+        if _kernel_version() >= _NOSWAP_SINCE:
+            options.append("noswap")
+        return "tmpfs", ",".join(options)
+    if source.medium != StorageMedium.HUGE_PAGES and not source.medium.startswith(
+        _HUGEPAGES_MEDIUM
+    ):
+        raise VolumeError(volume, f'unknown storage medium "{source.medium}"')
+    containers = (*pod.spec.containers, *pod.spec.init_containers)
+    requests = [each.resources.requests for each in containers if each.resources is not None]
+    try:
+        return "hugetlbfs", f"pagesize={hugepage_size_bytes(source.medium, requests)}"
+    except ValueError as error:
+        raise VolumeError(volume, str(error)) from error
+
+
+def _is_as_wanted(folder: Path, medium: str, present: MountPoint | None) -> bool:
+    return folder.is_dir() if medium == StorageMedium.DEFAULT else present is not None
+
+
+def _mounted_on(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
+    real = folder.resolve()
+    return next((each for each in mounts if each.path == real), None)
+
+
+def _give_to_group(pod: Pod, folder: Path) -> None:
+    context = pod.spec.security_context
+    if context is None or context.fs_group is None:
+        return
+    os.chown(folder, -1, context.fs_group)
+    folder.chmod(folder.stat().st_mode & 0o7777 | _GROUP_MODE)
+
+
+def _kernel_version() -> tuple[int, int]:
+    major, minor, *_ = os.uname().release.split(".")
+    return int(major), int(minor)

@@ -17,6 +17,182 @@ import trio
 from attrs import fields
 
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod, Volume
-from trio_kubelet.volumes.folders import PodFolders, escaped
 from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
-from trio_kubelet.volumes.mount import unmountfrom trio_kubelet.volumes.plugin import (    MountedVolume, VolumeBusy, VolumeError, VolumePlugin, VolumesNotReady, )from trio_kubelet.volumes.safe_open import remove_treefrom trio_kubelet.volumes.sub_path import bind_sub_pathlog = structlog.get_logger("volumes")T = TypeVar("T")_NOT_MOUNTED = frozenset({errno.EINVAL, errno.ENOENT})_KEPT_ON_DISK = tuple(    escaped(f"kubernetes.io/{name}")    for name in ("empty-dir", "configmap", "downward-api", "projected", "secret"))"""Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""class Volumes:    """Prepares and removes the volumes of pods.    `plugins` maps the field of `Volume` (`empty_dir`) to its plugin. Every method that touches    the disk does so in threads of `limiter`, the volumes' own.    """    __slots__ = ("_folders", "_limiter", "_plugins")    def __init__(        self, folders: PodFolders, plugins: Mapping[str, VolumePlugin], limiter: trio.CapacityLimiter, ) -> None:        self._folders = folders        self._plugins = plugins        self._limiter = limiter    async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:        """Make the pod's folders and prepare its volumes; return them by name.        Volumes that no container mounts are left out, as in the Go kubelet. Raises        VolumesNotReady after all were tried. Cancelled or failed, it may be called again;        `tear_down` removes what it did.        """        await self._in_thread(partial(self._folders.create, pod.metadata.uid))        used = _used_volumes(pod)        mounted: dict[str, MountedVolume] = {}        errors: dict[str, VolumeError] = {}        async def prepare_one(volume: Volume) -> None:            try:                mounted[volume.name] = await self._plugin(volume).set_up(pod, volume)            except VolumeError as error:                errors[volume.name] = error        async with trio.open_nursery() as nursery:            for volume in pod.spec.volumes:                if volume.name in used:                    nursery.start_soon(prepare_one, volume)        if errors:            in_order = (errors[v.name] for v in pod.spec.volumes if v.name in errors)            raise VolumesNotReady(tuple(in_order))        return mounted    async def bind_sub_path(        self, pod: Pod, volume: MountedVolume, container: str, index: int, sub_path: str    ) -> str:        """Return the path on the node of one subPath of a volume, for one container.        `index` is that of the mount in the container's `volumeMounts`. Raises VolumeError, also        for a path that leads out of the volume.        """        target = self._folders.sub_path(pod.metadata.uid, volume.name, container, index)        bind = partial(bind_sub_path, Path(volume.host_path), sub_path, target)        try:            await self._in_thread(bind)        except (OSError, ValueError) as error:            raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error        return str(target)    async def tear_down(self, pod_uid: str) -> None:        """Unmount and remove all volumes of a pod, known or not; its other files stay.        A pod without any is fine. Raises VolumeBusy where something cannot be unmounted, then        nothing was deleted; OSError where something cannot be deleted.        """        await self._in_thread(partial(self._unmount, pod_uid))        for folder in await self._in_thread(partial(self._volume_folders, pod_uid)):            plugin = self._plugin_of(folder)            if plugin is not None:                await plugin.tear_down(pod_uid, folder)            await self._in_thread(partial(_remove_volume, folder))        await self._in_thread(partial(self._remove_empty, pod_uid))    async def remove_pod(self, pod_uid: str) -> None:        """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""        await self.tear_down(pod_uid)        await self._in_thread(partial(remove_tree, self._folders.pod(pod_uid)))    async def pods_on_disk(self) -> frozenset[str]:        """Return the UIDs of all pods that have a folder, for housekeeping to compare."""        return await self._in_thread(self._folders.uids)    def _plugin(self, volume: Volume) -> VolumePlugin:        for attribute in fields(Volume):            if attribute.name != "name" and getattr(volume, attribute.name) is not None:                if attribute.name in self._plugins:                    return self._plugins[attribute.name]                raise VolumeError(volume.name, f"no volume plugin for {attribute.name}")        raise VolumeError(volume.name, "it has no source")    def _plugin_of(self, folder: Path) -> VolumePlugin | None:        named = (p for p in self._plugins.values() if escaped(p.name) == folder.parent.name)        return next(named, None)    def _unmount(self, pod_uid: str) -> None:        pod = self._folders.pod(pod_uid).resolve()        for each in mounts_at_or_below(pod, mount_points()):            try:                unmount(each.path)            except OSError as error:                if error.errno in _NOT_MOUNTED:                    continue                raise VolumeBusy(each.path, error.strerror or str(error)) from error            log.debug("unmounted", path=str(each.path))    def _volume_folders(self, pod_uid: str) -> tuple[Path, ...]:        volumes = self._folders.volumes(pod_uid)        return tuple(folder for plugin in _folders_in(volumes) for folder in _entries(plugin))    def _remove_empty(self, pod_uid: str) -> None:        """Remove the folders of plugins, which are empty now, and the places of subPaths."""        for plugin in _folders_in(self._folders.volumes(pod_uid)):            plugin.rmdir()        if self._folders.sub_paths(pod_uid).exists():            remove_tree(self._folders.sub_paths(pod_uid))    async def _in_thread(self, work: Callable[[], T]) -> T:        return await trio.to_thread.run_sync(work, limiter=self._limiter)def _used_volumes(pod: Pod) -> frozenset[str]:    containers: Iterable[Container | EphemeralContainer] = (        *pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers, )    used: set[str] = set()    for container in containers:        used.update(mount.name for mount in container.volume_mounts)        used.update(device.name for device in container.volume_devices)    return frozenset(used)def _remove_volume(folder: Path) -> None:    """Remove what is left of a volume; with content only where the agent itself put it there."""    if folder.parent.name in _KEPT_ON_DISK:        remove_tree(folder)    elif folder.is_dir() and not folder.is_symlink():        folder.rmdir()def _folders_in(folder: Path) -> Iterator[Path]:    return (each for each in _entries(folder) if each.is_dir() and not each.is_symlink())def _entries(folder: Path) -> tuple[Path, ...]:    try:        return tuple(folder.iterdir())    except FileNotFoundError:        return ()
+from trio_kubelet.volumes.folders import PodFolders, escaped
+from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.plugin import (
+    MountedVolume,
+    VolumeBusy,
+    VolumeError,
+    VolumePlugin,
+    VolumesNotReady,
+)
+from trio_kubelet.volumes.safe_open import remove_tree
+from trio_kubelet.volumes.sub_path import bind_sub_path
+
+log = structlog.get_logger("volumes")
+
+T = TypeVar("T")
+
+_NOT_MOUNTED = frozenset({errno.EINVAL, errno.ENOENT})
+
+_KEPT_ON_DISK = tuple(
+    escaped(f"kubernetes.io/{name}")
+    for name in ("empty-dir", "configmap", "downward-api", "projected", "secret")
+)
+"""Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""
+
+
+class Volumes:
+    """Prepares and removes the volumes of pods.
+
+    `plugins` maps the field of `Volume` (`empty_dir`) to its plugin. Every method that touches
+    the disk does so in threads of `limiter`, the volumes' own.
+    """
+
+    __slots__ = ("_folders", "_limiter", "_plugins")
+
+    def __init__(
+        self,
+        folders: PodFolders,
+        plugins: Mapping[str, VolumePlugin],
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._folders = folders
+        self._plugins = plugins
+        self._limiter = limiter
+
+    async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:
+        """Make the pod's folders and prepare its volumes; return them by name.
+
+        Volumes that no container mounts are left out, as in the Go kubelet. Raises
+        VolumesNotReady after all were tried. Cancelled or failed, it may be called again;
+        `tear_down` removes what it did.
+        """
+        await self._in_thread(partial(self._folders.create, pod.metadata.uid))
+        used = _used_volumes(pod)
+        mounted: dict[str, MountedVolume] = {}
+        errors: dict[str, VolumeError] = {}
+
+        async def prepare_one(volume: Volume) -> None:
+            try:
+                mounted[volume.name] = await self._plugin(volume).set_up(pod, volume)
+            except VolumeError as error:
+                errors[volume.name] = error
+
+        async with trio.open_nursery() as nursery:
+            for volume in pod.spec.volumes:
+                if volume.name in used:
+                    nursery.start_soon(prepare_one, volume)
+        if errors:
+            in_order = (errors[v.name] for v in pod.spec.volumes if v.name in errors)
+            raise VolumesNotReady(tuple(in_order))
+        return mounted
+
+    async def bind_sub_path(
+        self, pod: Pod, volume: MountedVolume, container: str, index: int, sub_path: str
+    ) -> str:
+        """Return the path on the node of one subPath of a volume, for one container.
+
+        `index` is that of the mount in the container's `volumeMounts`. Raises VolumeError, also
+        for a path that leads out of the volume.
+        """
+        target = self._folders.sub_path(pod.metadata.uid, volume.name, container, index)
+        bind = partial(bind_sub_path, Path(volume.host_path), sub_path, target)
+        try:
+            await self._in_thread(bind)
+        except (OSError, ValueError) as error:
+            raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error
+        return str(target)
+
+    async def tear_down(self, pod_uid: str) -> None:
+        """Unmount and remove all volumes of a pod, known or not; its other files stay.
+
+        A pod without any is fine. Raises VolumeBusy where something cannot be unmounted, then
+        nothing was deleted; OSError where something cannot be deleted.
+        """
+        await self._in_thread(partial(self._unmount, pod_uid))
+        for folder in await self._in_thread(partial(self._volume_folders, pod_uid)):
+            plugin = self._plugin_of(folder)
+            if plugin is not None:
+                await plugin.tear_down(pod_uid, folder)
+            await self._in_thread(partial(_remove_volume, folder))
+        await self._in_thread(partial(self._remove_empty, pod_uid))
+
+    async def remove_pod(self, pod_uid: str) -> None:
+        """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
+        await self.tear_down(pod_uid)
+        await self._in_thread(partial(remove_tree, self._folders.pod(pod_uid)))
+
+    async def pods_on_disk(self) -> frozenset[str]:
+        """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
+        return await self._in_thread(self._folders.uids)
+
+    def _plugin(self, volume: Volume) -> VolumePlugin:
+        for attribute in fields(Volume):
+            if attribute.name != "name" and getattr(volume, attribute.name) is not None:
+                if attribute.name in self._plugins:
+                    return self._plugins[attribute.name]
+                raise VolumeError(volume.name, f"no volume plugin for {attribute.name}")
+        raise VolumeError(volume.name, "it has no source")
+
+    def _plugin_of(self, folder: Path) -> VolumePlugin | None:
+        named = (p for p in self._plugins.values() if escaped(p.name) == folder.parent.name)
+        return next(named, None)
+
+    def _unmount(self, pod_uid: str) -> None:
+        pod = self._folders.pod(pod_uid).resolve()
+        for each in mounts_at_or_below(pod, mount_points()):
+            try:
+                unmount(each.path)
+            except OSError as error:
+                if error.errno in _NOT_MOUNTED:
+                    continue
+                raise VolumeBusy(each.path, error.strerror or str(error)) from error
+            log.debug("unmounted", path=str(each.path))
+
+    def _volume_folders(self, pod_uid: str) -> tuple[Path, ...]:
+        volumes = self._folders.volumes(pod_uid)
+        return tuple(folder for plugin in _folders_in(volumes) for folder in _entries(plugin))
+
+    def _remove_empty(self, pod_uid: str) -> None:
+        """Remove the folders of plugins, which are empty now, and the places of subPaths."""
+        for plugin in _folders_in(self._folders.volumes(pod_uid)):
+            plugin.rmdir()
+        if self._folders.sub_paths(pod_uid).exists():
+            remove_tree(self._folders.sub_paths(pod_uid))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+
+
+def _used_volumes(pod: Pod) -> frozenset[str]:
+    containers: Iterable[Container | EphemeralContainer] = (
+        *pod.spec.init_containers,
+        *pod.spec.containers,
+        *pod.spec.ephemeral_containers,
+    )
+    used: set[str] = set()
+    for container in containers:
+        used.update(mount.name for mount in container.volume_mounts)
+        used.update(device.name for device in container.volume_devices)
+    return frozenset(used)
+
+
+def _remove_volume(folder: Path) -> None:
+    """Remove what is left of a volume; with content only where the agent itself put it there."""
+    if folder.parent.name in _KEPT_ON_DISK:
+        remove_tree(folder)
+    elif folder.is_dir() and not folder.is_symlink():
+        folder.rmdir()
+
+
+def _folders_in(folder: Path) -> Iterator[Path]:
+    return (each for each in _entries(folder) if each.is_dir() and not each.is_symlink())
+
+
+def _entries(folder: Path) -> tuple[Path, ...]:
+    try:
+        return tuple(folder.iterdir())
+    except FileNotFoundError:
+        return ()
