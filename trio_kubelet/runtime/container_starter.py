@@ -128,7 +128,9 @@ class ContainerStarter:
         try:
             return await self._images.ensure(pod, container, memory, sandbox)
         except ImageError as error:
-            memory.reasons[container.name] = Reason(reason=error.reason, message=error.message)
+            memory.reasons[container.name] = Reason(
+                reason=error.reason, message=error.message, until_ns=error.until_ns
+            )
             return None
 
     async def start(

@@ -7,14 +7,20 @@ it is needed to be right after a restart: it only spares work and tells users wh
 from attrs import define, field, frozen
 
 from state_machines.backoff import Backoff
+from state_machines.image import ImageState
 
 
 @frozen(kw_only=True)
 class Reason:
-    """Why a container waits, in the words that its status shows."""
+    """Why a container waits, in the words that its status shows.
+
+    `until_ns`: before that time (nanoseconds since the epoch) trying again is no use; None where
+    nobody knows.
+    """
 
     reason: str
     message: str = ""
+    until_ns: int | None = None
 
 
 @define
@@ -22,11 +28,15 @@ class PodMemory:
     """The mutable memory of one incarnation.
 
     `reasons` is the last failed action of each container, by name. `crash_backoffs` are by
-    container name, `image_backoffs` by image. `acted_at` is trio's clock when the last call that
-    may have changed the pod in the runtime had returned, failed or been given up.
+    container name. `images` is how far the image of each container is, by container name;
+    `image_backoffs` and `pull_errors` (the last one's words) are by image. `acted_at` is trio's
+    clock when the last call that may have changed the pod in the runtime had returned, failed
+    or been given up.
     """
 
     reasons: dict[str, Reason] = field(factory=dict)
     crash_backoffs: dict[str, Backoff] = field(factory=dict)
+    images: dict[str, ImageState] = field(factory=dict)
     image_backoffs: dict[str, Backoff] = field(factory=dict)
+    pull_errors: dict[str, str] = field(factory=dict)
     acted_at: float = 0.0

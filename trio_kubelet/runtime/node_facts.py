@@ -21,7 +21,8 @@ class NodeFacts:
     `cpu_cfs_quota_period_us`, `seccomp_default`, `single_process_oom_kill`, `swap_behavior`
     memorySwap.swapBehavior, `memory_throttling_factor`, `memory_reservation_policy`;
     `memory_qos` and `stop_signals` are the gates MemoryQoS and ContainerStopSignals.
-    `root_directory` is the flag --root-dir.
+    `root_directory` is the flag --root-dir. `container_logs_directory` is where links to the
+    logs of containers are put.
 
     Machine: `memory_capacity_bytes`, `swap_capacity_bytes`, `page_size_bytes`, `hugepage_sizes`
     (those that the kernel offers), `cgroup_v2` (unified), `swap_controller` (the kernel can
@@ -33,6 +34,7 @@ class NodeFacts:
 
     root_directory: str = "/var/lib/kubelet"
     pod_logs_directory: str = "/var/log/pods"
+    container_logs_directory: str = "/var/log/containers"
     cluster_domain: str = ""
     host_ips: tuple[str, ...] = ()
     allocatable: Mapping[str, Quantity] = field(factory=dict)

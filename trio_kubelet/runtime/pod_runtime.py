@@ -128,7 +128,7 @@ class PodRuntime:
                 memory.acted_at = trio.current_time()
             observed = await self.look(pod)
             if not done:
-                return RuntimeOutcome(observed=observed, failed=True, due_ns=_due(plan))
+                return _failed(observed, plan, memory)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         await self._stopper.remove_surplus(observed)
@@ -339,6 +339,18 @@ def running_parts(observed: ObservedPod) -> tuple[str, ...]:
 def default_start_slots() -> StartSlots:
     """Twice as many starts at once as there are cores: the fastest width measured."""
     return StartSlots(max(2, 2 * (os.cpu_count() or 1)))
+
+
+def _failed(observed: ObservedPod, plan: PodActions, memory: PodMemory) -> RuntimeOutcome:
+    """What did not work is tried again: soon, or when those that know the time say so."""
+    names = {order.container.name for order in plan.start}
+    reasons = [memory.reasons[name] for name in names if name in memory.reasons]
+    times = [reason.until_ns for reason in reasons if reason.until_ns is not None]
+    return RuntimeOutcome(
+        observed=observed,
+        failed=not reasons or len(times) < len(reasons),
+        due_ns=min([*times, *(postponed.until_ns for postponed in plan.postponed)], default=None),
+    )
 
 
 def _due(plan: PodActions) -> int | None:

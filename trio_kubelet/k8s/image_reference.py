@@ -1,0 +1,71 @@
+"""Image references: the short names that people write, in the full form that runtimes store.
+
+`busybox` is `docker.io/library/busybox:latest`. A reference has a tag, a digest or both; with a
+digest the tag says nothing and is dropped.
+"""
+
+import re
+
+from attrs import frozen
+
+_DOMAIN = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(?::\d+)?")
+_PATH = re.compile(
+    r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
+)
+_TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+class InvalidReferenceError(ValueError):
+    """The text is no image reference; the message is the runtime's wording."""
+
+
+@frozen
+class Reference:
+    """A full reference: `domain/path`, and a tag or a digest."""
+
+    repository: str
+    tag: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.repository}@{self.digest}" if self.digest else f"{self.repository}:{self.tag}"
+        )
+
+    @property
+    def domain(self) -> str:
+        """The registry's host, with its port if given."""
+        return self.repository.partition("/")[0]
+
+
+def parse_reference(text: str) -> Reference:
+    """The full form of what a person wrote. Raises `InvalidReferenceError`."""
+    name, at, digest = text.partition("@")
+    if at and not _DIGEST.fullmatch(digest):
+        raise InvalidReferenceError("invalid reference format")
+    domain, rest = _domain_and_rest(name)
+    path, colon, tag = rest.partition(":")
+    if path.lower() != path:
+        raise InvalidReferenceError(
+            f"invalid reference format: repository name ({path}) must be lowercase"
+        )
+    valid = (
+        _DOMAIN.fullmatch(domain) and _PATH.fullmatch(path) and (not colon or _TAG.fullmatch(tag))
+    )
+    if not valid:
+        raise InvalidReferenceError("invalid reference format")
+    if digest:
+        return Reference(f"{domain}/{path}", digest=digest)
+    return Reference(f"{domain}/{path}", tag=tag or "latest")
+
+
+def _domain_and_rest(name: str) -> tuple[str, str]:
+    first, slash, rest = name.partition("/")
+    if not slash:
+        return "docker.io", f"library/{name}"
+    if "." in first or ":" in first or first == "localhost" or first.lower() != first:
+        if first in ("docker.io", "index.docker.io"):
+            return "docker.io", rest if "/" in rest else f"library/{rest}"
+        return first, rest
+    return "docker.io", name

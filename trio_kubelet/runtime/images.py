@@ -1,0 +1,329 @@
+"""Seeing that a container's image is there: look, wait, pull, and say what happened.
+
+The decisions are those of the machine in `state_machines/image.py`; how far each container's
+image is stands in the pod's memory, and every step goes to the journal. Pulls go one after
+another (serializeImagePulls) or a limited number side by side, no faster than registryPullQPS.
+A pull has no deadline, as its caller may give up at any time; who asks next looks first.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import trio
+from attrs import frozen
+
+from state_machines.backoff import NANOSECONDS, next_backoff, remaining_seconds
+from state_machines.image import (
+    IMAGE,
+    IMAGE_BACKOFF,
+    ImageEvent,
+    ImageEvidence,
+    ImageState,
+    PullPolicy,
+    default_pull_policy,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Container, Duration, Pod
+from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.credentials import Credentials, Keyring
+from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+
+PULL_ERRORS = {
+    Code.UNAVAILABLE: "RegistryUnavailable",
+    Code.FAILED_PRECONDITION: "SignatureValidationFailed",
+}
+
+
+@frozen
+class ImageError(Exception):
+    """An image is not there. `reason` and `message` are the container's waiting state.
+
+    `until_ns`: before that time (nanoseconds since the epoch) the next pull is not tried.
+    """
+
+    reason: str
+    message: str
+    until_ns: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+class PullRate:
+    """A bucket of tokens: `burst` pulls at once, then `per_second`. Zero means no limit."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._tokens = float(burst)
+        self._filled_at = -math.inf
+
+    def take(self, now: float) -> bool:
+        """Take a token if there is one."""
+        if self._per_second <= 0:
+            return True
+        if self._filled_at > -math.inf:
+            gained = (now - self._filled_at) * self._per_second
+            self._tokens = min(self._burst, self._tokens + gained)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+@frozen(kw_only=True)
+class Images:
+    """Gets images for all pods. Holds no state of any pod.
+
+    `limiter` bounds the pulls under way; None leaves that to the runtime. `read_keyring` gives
+    the credentials of the node, is asked anew at each pull, and blocks.
+    """
+
+    client: RuntimeClient
+    recorder: EventRecorder
+    journal: Journal
+    clock: Clock
+    limiter: trio.CapacityLimiter | None
+    rate: PullRate
+    read_keyring: Callable[[], Keyring]
+
+    async def ensure(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The container's image, pulled if its policy says so.
+
+        Raises ImageError. Cancelled, a pull may still go on in the runtime.
+        """
+        request = _Request(self, pod, container, memory, sandbox)
+        state = memory.images.get(container.name, ImageState.UNCHECKED)
+        if IMAGE.is_terminal(state):
+            memory.images[container.name] = ImageState.UNCHECKED
+        return await request.fulfil()
+
+
+class _Request:
+    """One container's way to its image, from one sync to the end of that sync."""
+
+    def __init__(
+        self,
+        images: Images,
+        pod: Pod,
+        container: Container,
+        memory: PodMemory,
+        sandbox: cri.PodSandboxConfig,
+    ) -> None:
+        self._images = images
+        self._pod = pod
+        self._container = container
+        self._memory = memory
+        self._sandbox = sandbox
+        self._spec = cri.ImageSpec(
+            image=_with_default_tag(container.image),
+            user_specified_image=container.image,
+            annotations=dict(pod.metadata.annotations),
+        )
+
+    @property
+    def _state(self) -> ImageState:
+        return self._memory.images.get(self._container.name, ImageState.UNCHECKED)
+
+    async def fulfil(self) -> cri.Image:
+        self._check_name()
+        image = await self._look()
+        if self._state is ImageState.PRESENT:
+            assert image is not None, "present means that the runtime has shown it"
+            self._memory.image_backoffs.pop(self._container.image, None)
+            self._event(
+                EventType.NORMAL,
+                "Pulled",
+                f'Container image "{self._container.image}" already present on machine '
+                "and can be accessed by the pod",
+            )
+            return image
+        if self._state is ImageState.MISSING:
+            message = (
+                f'Container image "{self._container.image}" is not present '
+                "with pull policy of Never"
+            )
+            self._event(EventType.WARNING, "ErrImageNeverPull", message)
+            raise self._failed("ErrImageNeverPull", message)
+        if self._state is ImageState.BACK_OFF:
+            self._wait_for_back_off()
+        return await self._pull()
+
+    def _check_name(self) -> None:
+        image = self._container.image
+        try:
+            parse_reference(image)
+        except InvalidReferenceError as error:
+            self._step(ImageEvent.NAME_REFUSED)
+            message = (
+                f'Failed to apply default image tag "{image}": '
+                f'couldn\'t parse image name "{image}": {error}'
+            )
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("InvalidImageName", message) from error
+
+    async def _look(self) -> cri.Image | None:
+        """Ask the runtime; whatever it says is a step of the machine."""
+        if self._state is ImageState.PULLING:
+            # The pull of an earlier sync was cut short, and nobody has said so yet.
+            self._step(ImageEvent.PULL_CANCELLED)
+        try:
+            image = await self._images.client.image_status(self._spec)
+        except RpcError as error:
+            self._step(ImageEvent.LOOK_FAILED)
+            message = f'Failed to inspect image "{self._container.image}": {error.message}'
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("ImageInspectError", message) from error
+        policy = self._policy()
+        self._step(ImageEvent.LOOKED, ImageEvidence(policy=policy, present=image is not None))
+        return image
+
+    def _policy(self) -> PullPolicy:
+        given = self._container.image_pull_policy
+        if given in list(PullPolicy):
+            return PullPolicy(given)
+        return default_pull_policy(self._container.image)
+
+    def _wait_for_back_off(self) -> None:
+        """Raise while the back-off lasts; step on when it is over."""
+        image, now_ns = self._container.image, self._images.clock.now_ns()
+        backoff = self._memory.image_backoffs.get(image)
+        remaining = 0.0
+        if backoff is not None:
+            remaining = remaining_seconds(
+                backoff, IMAGE_BACKOFF, failed_at_ns=backoff.decided_at_ns, now_ns=now_ns
+            )
+        if remaining <= 0:
+            self._step(ImageEvent.RETRY_DUE)
+            return
+        message = f'Back-off pulling image "{image}"'
+        self._event(EventType.NORMAL, "BackOff", message)
+        last = self._memory.pull_errors.get(image, "")
+        raise self._failed(
+            "ImagePullBackOff",
+            f"{message}: {last}" if last else message,
+            until_ns=now_ns + math.ceil(remaining * NANOSECONDS),
+        )
+
+    async def _pull(self) -> cri.Image:
+        image = self._container.image
+        asked_at = trio.current_time()
+        try:
+            began_at = await self._pull_in_turn()
+        except RpcError as error:
+            raise self._pull_failed(error) from error
+        except trio.Cancelled:
+            self._step(ImageEvent.PULL_CANCELLED)
+            raise
+        now = trio.current_time()
+        found = await self._images.client.image_status(self._spec)
+        self._step(ImageEvent.PULLED)
+        self._memory.image_backoffs.pop(image, None)
+        pulled, waited = (_milliseconds(now - since) for since in (began_at, asked_at))
+        self._event(
+            EventType.NORMAL,
+            "Pulled",
+            f'Successfully pulled image "{image}" in {pulled} ({waited} including waiting). '
+            f"Image size: {found.size if found else 0} bytes.",
+        )
+        return found if found is not None else cri.Image(id=image)
+
+    async def _pull_in_turn(self) -> float:
+        """Wait for a turn and pull; returns when the turn came. Raises RpcError."""
+        limiter = self._images.limiter
+        if limiter is None:
+            return await self._pull_now()
+        async with limiter:
+            return await self._pull_now()
+
+    async def _pull_now(self) -> float:
+        began_at = trio.current_time()
+        if not self._images.rate.take(began_at):
+            raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
+        self._event(EventType.NORMAL, "Pulling", f'Pulling image "{self._container.image}"')
+        keyring = await trio.to_thread.run_sync(self._images.read_keyring)
+        await self._pull_with_any(keyring.lookup(self._container.image))
+        return began_at
+
+    async def _pull_with_any(self, credentials: Sequence[Credentials]) -> None:
+        """Try credentials one after another, none if there are none. Raises the last error."""
+        client = self._images.client
+        for last, auth in _marked_last(list(map(_auth, credentials)) or [None]):
+            try:
+                await client.pull_image(self._spec, auth, self._sandbox)
+            except RpcError:
+                if last:
+                    raise
+            else:
+                return
+
+    def _pull_failed(self, error: RpcError) -> ImageError:
+        image, now_ns = self._container.image, self._images.clock.now_ns()
+        self._step(ImageEvent.PULL_FAILED)
+        backoff = next_backoff(
+            self._memory.image_backoffs.get(image),
+            IMAGE_BACKOFF,
+            failed_at_ns=now_ns,
+            now_ns=now_ns,
+        )
+        self._memory.image_backoffs[image] = backoff
+        reason = PULL_ERRORS.get(error.code, "ErrImagePull")
+        self._memory.pull_errors[image] = f"{reason}: {error.message}"
+        self._event(EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}')
+        until_ns = now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)
+        return self._failed(reason, error.message, until_ns=until_ns)
+
+    def _failed(self, reason: str, message: str, *, until_ns: int | None = None) -> ImageError:
+        self._event(EventType.WARNING, "Failed", f"Error: {reason}")
+        return ImageError(reason, message, until_ns)
+
+    def _event(self, kind: EventType, reason: str, message: str) -> None:
+        self._images.recorder.pod(self._pod, kind, reason, message, container=self._container.name)
+
+    def _step(self, event: ImageEvent, evidence: ImageEvidence | None = None) -> None:
+        source = self._state
+        target = IMAGE.step(source, event, evidence)
+        self._memory.images[self._container.name] = target
+        meta = self._pod.metadata
+        self._images.journal.transition(
+            IMAGE.name,
+            f"{meta.namespace}/{meta.name}/{self._container.name}",
+            source=source,
+            event=event,
+            target=target,
+            cause=self._container.image,
+        )
+
+
+def _with_default_tag(image: str) -> str:
+    """The name that the runtime is asked for: with the tag `latest` where there is none."""
+    name, at, _digest = image.partition("@")
+    tagged = ":" in name.rpartition("/")[2]
+    return image if at or tagged else f"{name}:latest"
+
+
+def _auth(credentials: Credentials) -> cri.AuthConfig:
+    return cri.AuthConfig(
+        username=credentials.username,
+        password=credentials.password,
+        identity_token=credentials.identity_token,
+    )
+
+
+def _marked_last(
+    items: Sequence[cri.AuthConfig | None],
+) -> Iterator[tuple[bool, cri.AuthConfig | None]]:
+    """The items, each with whether it is the last."""
+    for position, item in enumerate(items, start=1):
+        yield position == len(items), item
+
+
+def _milliseconds(seconds: float) -> Duration:
+    return Duration.from_seconds(round(seconds, 3))
