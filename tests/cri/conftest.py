@@ -1,0 +1,91 @@
+"""Conformance: the same expectations of the hollow runtime, in process and over a socket, and of
+containerd 2.1. What the tests say was seen on containerd; the hollow runtime has to follow."""
+
+import secrets
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from lab import UnavailableError, host
+from lab.containerd import Containerd
+from lab.images import BUSYBOX, BUSYBOX_AS_USER
+from tests.cri.node import MISSING_PROGRAM, Node
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.hollow import (
+    Behaviour,
+    HollowOptions,
+    Invocation,
+    Registry,
+    RemoteImage,
+    behaviour_of,
+    open_hollow_runtime,
+)
+from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop, serve
+
+
+def behaviour_with_missing_program(invocation: Invocation) -> Behaviour:
+    """Tell the hollow runtime, which sees into no image, what is not in there."""
+    if invocation.command == (MISSING_PROGRAM,):
+        return Behaviour(start_error=f'exec: "{MISSING_PROGRAM}": no such file or directory')
+    return behaviour_of(invocation)
+
+
+OPTIONS = HollowOptions(
+    behaviours=behaviour_with_missing_program,
+    write_files=True,
+    images=(BUSYBOX, BUSYBOX_AS_USER),
+    registry=Registry(
+        images={BUSYBOX_AS_USER: RemoteImage(uid=1000, gid=1000, groups=(2000,))},
+        unreachable=frozenset({"127.0.0.1:1"}),
+    ),
+)
+
+
+@pytest.fixture(scope="session")
+def containerd_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A containerd 2.1 of the lab's own, for all tests together."""
+    if obstacles := host.obstacles():
+        pytest.skip(f"containers cannot run here: {'; '.join(obstacles)}")
+    try:
+        containerd = Containerd("2.1", tmp_path_factory.mktemp("containerd"))
+        containerd.start()
+    except UnavailableError as reason:
+        pytest.skip(f"{reason}")
+    yield containerd.endpoint
+    containerd.stop()
+
+
+@pytest.fixture(
+    params=["hollow", "hollow-socket", pytest.param("containerd", marks=pytest.mark.integration)]
+)
+def endpoint(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where the runtime listens; empty for the hollow one in this process."""
+    if request.param == "hollow":
+        return ""
+    if request.param == "hollow-socket":
+        return f"unix://{tmp_path}/hollow.sock"
+    found: str = request.getfixturevalue("containerd_endpoint")
+    return found
+
+
+@pytest.fixture
+async def node(endpoint: str, tmp_path: Path) -> AsyncIterator[Node]:
+    """The runtime under test; what a test left running is removed."""
+    async with AsyncExitStack() as stack:
+        run = secrets.token_hex(4)
+        if not endpoint:
+            runtime = await stack.enter_async_context(open_hollow_runtime(SystemClock(), OPTIONS))
+            yield Node(InProcess(runtime), tmp_path, run)
+            return
+        await stack.enter_async_context(open_rpc_loop())
+        if endpoint.endswith("hollow.sock"):
+            runtime = await stack.enter_async_context(open_hollow_runtime(SystemClock(), OPTIONS))
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            await nursery.start(serve, [runtime], endpoint.removeprefix("unix://"))
+            stack.callback(nursery.cancel_scope.cancel)
+        node = Node(Channel(endpoint), tmp_path, run)
+        yield node
+        await node.clean_up()
