@@ -7,10 +7,10 @@ done before and comes in as `ContainerFacts`.
 from collections.abc import Mapping
 from copy import copy
 
-import betterproto
 from attrs import field, frozen
 
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.expansion import expand_all
 from trio_kubelet.runtime.labels import container_annotations, container_labels
@@ -90,8 +90,7 @@ def container_config(
 
 def image_user(image: cri.Image) -> ImageUser:
     """The user that an image's config names: a number, else a name, else root."""
-    # A user of 0 is there on the wire, though its message is empty.
-    if betterproto.serialized_on_wire(image.uid):
+    if is_present(image.uid):
         return ImageUser(image.uid.value)
     if image.username:
         return ImageUser(None, image.username)

@@ -17,6 +17,7 @@ from trio_kubelet.resources import (
     pod_requests,
     qos_class,
 )
+from trio_kubelet.rpc import present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.names import CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -45,10 +46,12 @@ def sandbox_resources(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
 
 
 def sandbox_overhead(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
-    """What the runtime class takes for itself (KEP-688): request and limit alike."""
+    """What the runtime class takes for itself (KEP-688), request and limit alike.
+
+    Without one the message is there, too, but empty.
+    """
     if not pod.spec.overhead:
-        # A message with any field named, though zero, reaches the runtime as an empty message.
-        return cri.LinuxContainerResources(cpu_period=0)
+        return present(cri.LinuxContainerResources())
     return _base_resources(pod.spec.overhead.get("cpu"), pod.spec.overhead, node)
 
 
