@@ -161,7 +161,9 @@ class _Decoder:
         if not isinstance(raw, Mapping):
             return self._refuse(path, raw, "must be an object")
         items = {
-            str(key): self._value(hint, item, f"{path}[{key}]", wire) for key, item in raw.items()
+            str(key): self._value(hint, item, f"{path}[{key}]", wire)
+            for key, item in raw.items()
+            if item is not None
         }
         return _INVALID if _INVALID in items.values() else items
 

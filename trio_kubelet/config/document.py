@@ -6,16 +6,15 @@ Scalars are read as the Go kubelet reads them: `yes` and `on` are booleans, a da
 
 import json
 import re
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import yaml
 from attrs import field, frozen
 
-_Base: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
 _BOOLEAN = re.compile(
-    r"^(?:yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$"
+    r"^(?:[yYnN]|yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF)$"
 )
 _INTEGER = re.compile(
     r"^(?:[-+]?0b[01_]+|[-+]?0[0-7_]+|[-+]?(?:0|[1-9][0-9_]*)|[-+]?0x[0-9a-fA-F_]+)$"
@@ -39,12 +38,13 @@ class Document:
 
 def parse(text: str) -> Document:
     """The first document of `text`. Raises DocumentError."""
-    if text.lstrip().startswith("{"):
-        try:
-            return _parse_json(text)
-        except json.JSONDecodeError:
-            pass  # YAML has such a flow style too
-    return _parse_yaml(text)
+    try:
+        if text.lstrip().startswith("{"):
+            with suppress(json.JSONDecodeError):  # YAML has such a flow style too
+                return _parse_json(text)
+        return _parse_yaml(text)
+    except RecursionError:
+        raise DocumentError("it is nested too deeply") from None
 
 
 def _parse_json(text: str) -> Document:
@@ -62,13 +62,15 @@ def _parse_json(text: str) -> Document:
 
 
 def _parse_yaml(text: str) -> Document:
-    loader = _Loader(text)
+    loader: Any = _Loader(text)
     try:
         if not loader.check_data():
             raise DocumentError("it is empty")
         content = _as_object(loader.get_data())
         more = any(document is not None for document in _rest(loader))
-    except yaml.YAMLError as error:
+    except DocumentError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:
         raise DocumentError(" ".join(str(error).split())) from None
     finally:
         loader.dispose()
@@ -78,7 +80,7 @@ def _parse_yaml(text: str) -> Document:
     )
 
 
-def _rest(loader: "_Loader") -> Any:
+def _rest(loader: Any) -> Iterator[Any]:
     while loader.check_data():
         yield loader.get_data()
 
@@ -95,7 +97,8 @@ def _twice(key: object) -> str:
     return f'key "{key}" already set in map'
 
 
-class _Loader(_Base):  # type: ignore[misc]
+# The loader in Python, because the one in C crashes the process on input that is nested deeply.
+class _Loader(yaml.SafeLoader):
     """The safe loader with the scalars above, noting keys that stand twice."""
 
     yaml_implicit_resolvers: dict[str, list[Any]] = {}

@@ -76,7 +76,10 @@ def _address(text: str, previous: Any = None) -> Any:
 
 
 def _strings(text: str, previous: Any = None) -> tuple[str, ...]:
-    row = next(csv.reader([text], strict=True), []) if text else []
+    try:
+        row = next(csv.reader([text], strict=True), []) if text else []
+    except csv.Error as error:
+        raise ValueError(str(error)) from None
     return (*(previous or ()), *row)
 
 

@@ -42,6 +42,7 @@ SECRET_NAMES = frozenset(
         "token",
     }
 )
+STDERR = 2
 _KEPT_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 4096  # what a pipe that polls as writable takes without blocking
 _FLUSH_SECONDS = 1.0
@@ -59,7 +60,7 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
     options = settings.configuration.logging
     render = render_json if options.format == "json" else render_text
     if write is None:
-        writer = PatientWriter(sys.stderr.fileno(), render)
+        writer = PatientWriter(STDERR, render)
         atexit.register(writer.flush, _FLUSH_SECONDS)
         write = writer.write
     level = logging.DEBUG if options.verbosity >= DEBUG_VERBOSITY else logging.INFO

@@ -97,6 +97,14 @@ def test_warnings_of_libraries_come_along() -> None:
     assert json.loads(line)["logger"] == "grpclib"
 
 
+def test_the_log_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    configure_logging(Settings())
+    structlog.get_logger().info("agent starts")
+    captured = capfd.readouterr()
+    assert captured.err.endswith(" INFO    agent starts\n")
+    assert not captured.out
+
+
 class Pipe:
     """A pipe whose reader can be made to sleep."""
 
