@@ -19,18 +19,31 @@ from trio_kubelet.resources.cgroup_names import (
     cgroup_parent,
     pod_cgroup_name,
 )
+from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
+from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups, CgroupSettings
+from trio_kubelet.resources.node import NodeResources, node_capacity
 from trio_kubelet.resources.pod_resources import QosClass, pod_limits, pod_requests, qos_class
+from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
 
 __all__ = [
+    "CgroupBusy",
     "CgroupConfig",
     "CgroupDriver",
+    "CgroupError",
     "CgroupName",
+    "CgroupSettings",
+    "CgroupTree",
+    "Cgroups",
+    "NodeResources",
     "PodCgroupSettings",
     "QosClass",
+    "SystemdError",
+    "SystemdSlices",
     "cgroup_parent",
     "cpu_weight",
     "milli_cpu_to_quota",
     "milli_cpu_to_shares",
+    "node_capacity",
     "pod_cgroup_config",
     "pod_cgroup_name",
     "pod_limits",

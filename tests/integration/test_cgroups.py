@@ -1,0 +1,189 @@
+"""Real cgroups, under a root of the test's own."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import trio
+
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.resources import CgroupBusy, CgroupConfig, Cgroups, CgroupSettings, CgroupTree
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(os.geteuid() != 0, reason="making cgroups needs root"),
+]
+
+MI = 1 << 20
+
+
+def pod_with(uid: str, requests: str = "", limits: str = "") -> Pod:
+    def amounts(text: str) -> dict[str, Quantity]:
+        return {n: Quantity(q) for n, q in (part.split("=") for part in text.split())}
+
+    resources = ResourceRequirements(requests=amounts(requests), limits=amounts(limits))
+    return Pod(
+        metadata=ObjectMeta(name="p", namespace="n", uid=uid),
+        spec=PodSpec(containers=(Container(name="c", resources=resources),)),
+    )
+
+
+BURSTABLE = pod_with("b-1", "cpu=500m", "cpu=1 memory=64Mi")
+BEST_EFFORT = pod_with("e-1")
+GUARANTEED = pod_with("g-1", "cpu=1 memory=64Mi", "cpu=1 memory=64Mi")
+
+
+@pytest.fixture
+def tree() -> CgroupTree:
+    return CgroupTree.find(mount_points())
+
+
+@pytest.fixture
+def root() -> str:
+    return f"/trio-kubelet-test-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+async def cgroups(tree: CgroupTree, root: str) -> AsyncIterator[Cgroups]:
+    cgroups = Cgroups(tree, CgroupSettings(cgroup_root=root))
+    await cgroups.start(CgroupConfig(cpu_shares=2048, memory_limit_bytes=512 * MI))
+    yield cgroups
+    with trio.fail_after(10):
+        while not tree.remove(root):
+            await trio.lowlevel.checkpoint()
+
+
+def value(tree: CgroupTree, path: str, v1: str, v2: str) -> str:
+    """What a file of a cgroup says: controller and name of the file on v1, name on v2."""
+    controller = v1.partition(".")[0]
+    name = v1 if tree.version == 1 else v2
+    return (tree.hierarchies[controller] / path.lstrip("/") / name).read_text().strip()
+
+
+async def test_the_cgroups_above_the_pods_exist_in_every_hierarchy(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    for path in ("/kubepods", "/kubepods/burstable", "/kubepods/besteffort"):
+        assert tree.exists(root + path)
+    limit = value(tree, f"{root}/kubepods", "memory.limit_in_bytes", "memory.max")
+    assert limit == str(512 * MI)
+    shares = value(tree, f"{root}/kubepods/besteffort", "cpu.shares", "cpu.weight")
+    assert shares == ("2" if tree.version == 1 else "1")
+
+
+async def test_starting_again_changes_nothing(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    await cgroups.start()
+    assert await cgroups.list_pod_uids() == {"b-1"}
+    limit = value(tree, f"{root}/kubepods", "memory.limit_in_bytes", "memory.max")
+    assert limit == str(512 * MI)
+
+
+async def test_a_pods_cgroup_has_its_values(tree: CgroupTree, root: str, cgroups: Cgroups) -> None:
+    await cgroups.ensure(BURSTABLE)
+    path = f"{root}/kubepods/burstable/podb-1"
+    assert tree.exists(path)
+    assert value(tree, path, "memory.limit_in_bytes", "memory.max") == str(64 * MI)
+    shares = value(tree, path, "cpu.shares", "cpu.weight")
+    assert shares == ("512" if tree.version == 1 else "59")
+    quota = value(tree, path, "cpu.cfs_quota_us", "cpu.max")
+    assert quota.split()[0] == "100000"
+
+
+async def test_pods_are_listed_by_uid_whatever_their_class(cgroups: Cgroups) -> None:
+    for pod in (BURSTABLE, BEST_EFFORT, GUARANTEED):
+        await cgroups.ensure(pod)
+        await cgroups.ensure(pod)
+    assert await cgroups.list_pod_uids() == {"b-1", "e-1", "g-1"}
+    assert await cgroups.exists("g-1")
+    await cgroups.remove("g-1")
+    assert not await cgroups.exists("g-1")
+    assert await cgroups.list_pod_uids() == {"b-1", "e-1"}
+
+
+async def test_the_qos_cgroup_weighs_what_its_pods_ask_for(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    path = f"{root}/kubepods/burstable"
+    await cgroups.update_qos((BURSTABLE, pod_with("b-2", "cpu=500m"), GUARANTEED))
+    shares = value(tree, path, "cpu.shares", "cpu.weight")
+    assert shares == ("1024" if tree.version == 1 else "100")
+    await cgroups.update_qos(())
+    shares = value(tree, path, "cpu.shares", "cpu.weight")
+    assert shares == ("2" if tree.version == 1 else "1")
+
+
+async def test_a_cgroup_can_hold_processes_in_every_hierarchy(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    await cgroups.ensure(BEST_EFFORT)
+    process = await trio.lowlevel.open_process(["sleep", "600"])
+    try:
+        _join(tree, f"{root}/kubepods/besteffort/pode-1", process.pid)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_removing_kills_what_still_runs_below(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    container = f"{root}/kubepods/burstable/podb-1/container"
+    for folder in tree.folders(container):
+        folder.mkdir()
+    if tree.version == 1:
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            folder = tree.hierarchies["cpuset"] / container.lstrip("/")
+            (folder / name).write_text((folder.parent / name).read_text())
+    process = await trio.lowlevel.open_process(["sleep", "600"])
+    _join(tree, container, process.pid)
+    with trio.fail_after(10):
+        await cgroups.remove("b-1")
+        assert await process.wait() == -9
+    assert await cgroups.list_pod_uids() == set()
+
+
+async def test_removing_gives_up_after_its_deadline(
+    tree: CgroupTree, cgroups: Cgroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    with monkeypatch.context() as patched:
+        patched.setattr("trio_kubelet.resources.cgroup_tree._remove_folders", lambda folder: False)
+        with pytest.raises(CgroupBusy, match="still in use"):
+            await cgroups.remove("b-1", deadline_seconds=0.05)
+
+
+async def test_removing_what_is_not_there_is_fine(cgroups: Cgroups) -> None:
+    await cgroups.remove("never-was")
+
+
+async def test_a_cgroup_lost_from_one_hierarchy_is_made_again(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    await cgroups.ensure(BEST_EFFORT)
+    path = f"{root}/kubepods/besteffort/pode-1"
+    tree.folders(path)[-1].rmdir()
+    await cgroups.ensure(BEST_EFFORT)
+    assert tree.exists(path)
+
+
+async def test_without_qos_cgroups_nothing_is_made(tree: CgroupTree, root: str) -> None:
+    cgroups = Cgroups(tree, CgroupSettings(cgroup_root=root, cgroups_per_qos=False))
+    await cgroups.start()
+    await cgroups.ensure(BEST_EFFORT)
+    await cgroups.update_qos((BURSTABLE,))
+    assert not any(folder.exists() for folder in tree.folders(root))
+    assert await cgroups.list_pod_uids() == set()
+
+
+def _join(tree: CgroupTree, path: str, pid: int) -> None:
+    for folder in tree.folders(path):
+        (folder / "cgroup.procs").write_text(str(pid))
+        members = Path(folder / "cgroup.procs").read_text().split()
+        assert str(pid) in members

@@ -1,0 +1,84 @@
+"""The trees as folders: those of cgroup v2 are played by files in a scratch folder."""
+
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.mountinfo import MountPoint
+from trio_kubelet.resources import CgroupConfig, CgroupError, CgroupTree
+
+
+def v1(path: str, *controllers: str) -> MountPoint:
+    return MountPoint(
+        path=Path(path), fs_type="cgroup", super_options=("rw", "xattr", *controllers)
+    )
+
+
+def test_v1_is_found_with_its_controllers_also_beside_v2() -> None:
+    tree = CgroupTree.find(
+        (
+            v1("/sys/fs/cgroup/cpu,cpuacct", "cpu", "cpuacct"),
+            v1("/sys/fs/cgroup/memory", "memory"),
+            v1("/sys/fs/cgroup/systemd", "name=systemd"),
+            v1("/var/lib/other/memory/mounted/again", "memory"),
+            MountPoint(path=Path("/sys/fs/cgroup/unified"), fs_type="cgroup2"),
+        )
+    )
+    assert tree.version == 1
+    assert tree.hierarchies == {
+        "cpu": Path("/sys/fs/cgroup/cpu,cpuacct"),
+        "cpuacct": Path("/sys/fs/cgroup/cpu,cpuacct"),
+        "memory": Path("/sys/fs/cgroup/memory"),
+        "name=systemd": Path("/sys/fs/cgroup/systemd"),
+    }
+    assert [str(folder) for folder in tree.folders("/kubepods")] == [
+        "/sys/fs/cgroup/cpu,cpuacct/kubepods",
+        "/sys/fs/cgroup/memory/kubepods",
+        "/sys/fs/cgroup/systemd/kubepods",
+    ]
+
+
+def test_v2_is_found_with_its_controllers(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+    tree = CgroupTree.find((MountPoint(path=tmp_path, fs_type="cgroup2"),))
+    assert tree.version == 2
+    assert set(tree.hierarchies) == {"cpuset", "cpu", "io", "memory", "pids"}
+    assert tree.folders("/kubepods") == (tmp_path / "kubepods",)
+
+
+def test_a_machine_without_controllers_is_told_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CgroupError, match="cpu and memory"):
+        CgroupTree.find(())
+    with pytest.raises(CgroupError, match="with memory is mounted"):
+        CgroupTree.find((v1("/sys/fs/cgroup/cpu", "cpu"),))
+    (tmp_path / "cgroup.controllers").write_text("cpu\n")
+    with pytest.raises(CgroupError, match="with memory is mounted"):
+        CgroupTree.find((MountPoint(path=tmp_path, fs_type="cgroup2"),))
+
+
+class FakeV2:
+    """Folders that behave as much like cgroup v2 as writing to them needs."""
+
+    def __init__(self, root: Path, controllers: str) -> None:
+        self.root = root
+        self.tree = CgroupTree(version=2, hierarchies=dict.fromkeys(controllers.split(), root))
+        for path in ("", "kubepods", "kubepods/burstable", "kubepods/burstable/podu"):
+            folder = root / path
+            folder.mkdir(exist_ok=True)
+            (folder / "cgroup.controllers").write_text(controllers)
+            (folder / "cgroup.subtree_control").write_text("")
+
+
+def test_controllers_are_handed_down_to_the_pod_but_not_by_it(tmp_path: Path) -> None:
+    fake = FakeV2(tmp_path, "memory")
+    fake.tree.create("/kubepods/burstable/podu", CgroupConfig(memory_limit_bytes=4096))
+    for path in ("", "kubepods", "kubepods/burstable"):
+        assert (tmp_path / path / "cgroup.subtree_control").read_text() == "+memory", path
+    assert (tmp_path / "kubepods/burstable/podu/cgroup.subtree_control").read_text() == ""
+    assert (tmp_path / "kubepods/burstable/podu/memory.max").read_text() == "4096"
+
+
+def test_a_controller_the_machine_lacks_is_left_out(tmp_path: Path) -> None:
+    fake = FakeV2(tmp_path, "memory")
+    fake.tree.create("/kubepods", CgroupConfig(pids_limit=5))
+    assert not (tmp_path / "kubepods" / "pids.max").exists()

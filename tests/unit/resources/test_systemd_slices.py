@@ -1,0 +1,195 @@
+"""Slices over D-Bus, against a small systemd that remembers what it was asked."""
+
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from jeepney import (  # type: ignore[import-untyped]
+    DBusAddress,
+    HeaderFields,
+    Message,
+    new_error,
+    new_method_return,
+    new_signal,
+)
+from jeepney.io.trio import DBusConnection  # type: ignore[import-untyped]
+
+from trio_kubelet.resources import CgroupConfig, CgroupName, SystemdError, SystemdSlices
+from trio_kubelet.resources.systemd_slices import slice_properties, value_properties
+
+UNLIMITED = 2**64 - 1
+NAME = CgroupName(("kubepods", "burstable", "pod12-34"))
+CONFIG = CgroupConfig(cpu_shares=1024, memory_limit_bytes=4096)
+
+
+@pytest.mark.parametrize(
+    ("config", "version", "expected"),
+    [
+        (CgroupConfig(), 1, {}),
+        (CgroupConfig(cpu_shares=512), 1, {"CPUShares": 512}),
+        (CgroupConfig(cpu_shares=512), 2, {"CPUWeight": 59}),
+        (CgroupConfig(memory_limit_bytes=4096), 1, {"MemoryLimit": 4096}),
+        (CgroupConfig(memory_limit_bytes=4096), 2, {"MemoryMax": 4096}),
+        (CgroupConfig(pids_limit=7), 2, {"TasksMax": 7}),
+        (
+            CgroupConfig(cpu_quota_us=20_000, cpu_period_us=100_000),
+            2,
+            {"CPUQuotaPeriodUSec": 100_000, "CPUQuotaPerSecUSec": 200_000},
+        ),
+        pytest.param(
+            CgroupConfig(cpu_quota_us=1234, cpu_period_us=100_000),
+            2,
+            {"CPUQuotaPeriodUSec": 100_000, "CPUQuotaPerSecUSec": 20_000},
+            id="a quota is rounded up to a whole percent",
+        ),
+        (
+            CgroupConfig(cpu_quota_us=-1, cpu_period_us=100_000),
+            2,
+            {"CPUQuotaPeriodUSec": 100_000, "CPUQuotaPerSecUSec": UNLIMITED},
+        ),
+    ],
+)
+def test_values(config: CgroupConfig, version: int, expected: dict[str, int]) -> None:
+    properties = value_properties(config, version)
+    assert {name: value for name, (_, value) in properties} == expected
+    assert {signature for _, (signature, _) in properties} <= {"t"}
+
+
+def test_a_slice_wants_its_parent_and_counts_everything() -> None:
+    properties = dict(slice_properties(NAME, 2))
+    assert properties["Wants"] == ("as", ["kubepods-burstable.slice"])
+    assert properties["DefaultDependencies"] == ("b", False)
+    assert properties["IOAccounting"] == ("b", True)
+    assert "BlockIOAccounting" in dict(slice_properties(NAME, 1))
+    assert dict(slice_properties(CgroupName(("a",)), 2))["Wants"] == ("as", ["-.slice"])
+
+
+class FakeSystemd:
+    """A bus with nothing but systemd's manager on it."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Any]] = []
+        self.errors: dict[str, str] = {}
+        self.job_result = "done"
+        self.hang_up_on = ""
+
+    async def serve(self, stream: trio.SocketStream) -> None:
+        await self._authenticate(stream)
+        connection = DBusConnection(stream.socket)
+        jobs = itertools.count(1)
+        while True:
+            try:
+                message = await connection.receive()
+            except trio.EndOfChannel:
+                return
+            method = message.header.fields[HeaderFields.member]
+            self.calls.append((method, message.body))
+            if method == self.hang_up_on:
+                await connection.aclose()
+                return
+            await self._answer(connection, message, method, next(jobs))
+
+    async def _answer(
+        self, connection: DBusConnection, message: Message, method: str, number: int
+    ) -> None:
+        if method in self.errors:
+            await connection.send(new_error(message, self.errors[method], "s", ("refused",)))
+            return
+        if method == "Hello":
+            await connection.send(new_method_return(message, "s", (":1.7",)))
+            return
+        if method not in ("StartTransientUnit", "StopUnit"):
+            await connection.send(new_method_return(message))
+            return
+        manager = DBusAddress(
+            "/org/freedesktop/systemd1", interface="org.freedesktop.systemd1.Manager"
+        )
+        # Jobs of others end, too; and ours may end before its number is known.
+        for job, result in ((number + 100, "failed"), (number, self.job_result)):
+            body = (job, f"/job/{job}", "x.slice", result)
+            await connection.send(new_signal(manager, "JobRemoved", "uoss", body))
+        await connection.send(new_method_return(message, "o", (f"/job/{number}",)))
+
+    @staticmethod
+    async def _authenticate(stream: trio.SocketStream) -> None:
+        received = b""
+        while not received.endswith(b"BEGIN\r\n"):
+            part = await stream.receive_some()
+            received += part
+            if b"AUTH" in part:
+                await stream.send_all(b"OK 0123456789abcdef\r\n")
+
+    def asked(self, method: str) -> list[Any]:
+        return [body for name, body in self.calls if name == method]
+
+
+@asynccontextmanager
+async def systemd(tmp_path: Path) -> AsyncIterator[tuple[FakeSystemd, SystemdSlices]]:
+    fake = FakeSystemd()
+    path = str(tmp_path / "bus")
+    listener = trio.socket.socket(trio.socket.AF_UNIX)
+    await listener.bind(path)
+    listener.listen()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, fake.serve, [trio.SocketListener(listener)])
+        with trio.fail_after(5):
+            yield fake, SystemdSlices(2, f"unix:path={path}")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_slice_is_started_with_its_values(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        await slices.start(NAME, CONFIG)
+        ((name, mode, properties, _),) = fake.asked("StartTransientUnit")
+    assert (name, mode) == ("kubepods-burstable-pod12_34.slice", "replace")
+    assert ("MemoryMax", ("t", 4096)) in properties
+    assert ("CPUWeight", ("t", 100)) in properties
+
+
+async def test_a_slice_that_runs_gets_the_values(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        fake.errors["StartTransientUnit"] = "org.freedesktop.systemd1.UnitExists"
+        await slices.start(NAME, CONFIG)
+        ((name, runtime, properties),) = fake.asked("SetUnitProperties")
+    assert (name, runtime) == ("kubepods-burstable-pod12_34.slice", True)
+    assert dict(properties).keys() == {"MemoryMax", "CPUWeight"}
+
+
+async def test_a_slice_is_stopped(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        await slices.stop(NAME)
+        assert fake.asked("StopUnit") == [("kubepods-burstable-pod12_34.slice", "replace")]
+        fake.errors["StopUnit"] = "org.freedesktop.systemd1.NoSuchUnit"
+        await slices.stop(NAME)
+
+
+async def test_a_refusal_is_an_error_with_systemds_words(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        fake.errors["StartTransientUnit"] = "org.freedesktop.DBus.Error.AccessDenied"
+        with pytest.raises(SystemdError, match="refused") as caught:
+            await slices.start(NAME, CONFIG)
+    assert caught.value.name == "org.freedesktop.DBus.Error.AccessDenied"
+
+
+async def test_a_job_that_fails_is_an_error(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        fake.job_result = "timeout"
+        with pytest.raises(SystemdError, match="ended as timeout"):
+            await slices.start(NAME, CONFIG)
+
+
+async def test_a_bus_that_hangs_up_is_an_error(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        fake.hang_up_on = "StartTransientUnit"
+        with pytest.raises(SystemdError):
+            await slices.start(NAME, CONFIG)
+
+
+async def test_a_machine_without_a_bus_is_an_error(tmp_path: Path) -> None:
+    slices = SystemdSlices(2, f"unix:path={tmp_path}/absent")
+    with pytest.raises(SystemdError, match="No such file"):
+        await slices.start(NAME, CONFIG)

@@ -1,0 +1,196 @@
+"""The kernel's cgroup trees on disk: found, made, written, emptied and removed.
+
+On v1 a cgroup is a folder in the hierarchy of each controller, on v2 one folder in the only one;
+on a hybrid machine v1 has the controllers and decides. Everything here blocks: most of it for
+microseconds, but a lower memory limit first reclaims memory, and a removal waits for the kernel.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import structlog
+from attrs import frozen
+
+from trio_kubelet.mountinfo import MountPoint
+from trio_kubelet.resources.cgroup_config import CgroupConfig
+from trio_kubelet.resources.cgroup_files import CgroupFile, files_v1, files_v2
+
+log = structlog.get_logger("cgroups")
+
+_CONTROLLERS_V1 = frozenset(
+    (
+        *("cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "blkio", "pids", "hugetlb"),
+        *("net_cls", "net_prio", "perf_event", "rdma", "misc", "name=systemd"),
+    )
+)
+_CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "hugetlb", "io", "misc", "rdma")
+_NEEDED = ("cpu", "memory")
+_INHERITED_V1 = ("cpuset.cpus", "cpuset.mems")
+
+
+class CgroupError(Exception):
+    """The machine's cgroups cannot be used as they are; the message says why."""
+
+
+@frozen(kw_only=True)
+class CgroupTree:
+    """Where the hierarchies are mounted.
+
+    `hierarchies` maps a controller to its mount point; on v2 all have the same. Paths of cgroups
+    are relative to them and begin with a slash: `/kubepods/burstable`.
+    """
+
+    version: int
+    hierarchies: Mapping[str, Path]
+
+    @classmethod
+    def find(cls, mounts: Iterable[MountPoint]) -> "CgroupTree":
+        """Return the trees of this machine; raises CgroupError without cpu or memory."""
+        mounts = tuple(mounts)
+        tree = _find_v1(mounts) or _find_v2(mounts)
+        missing = [each for each in _NEEDED if tree is None or each not in tree.hierarchies]
+        if tree is None or missing:
+            raise CgroupError(f"no cgroup hierarchy with {' and '.join(missing)} is mounted")
+        return tree
+
+    def folders(self, path: str) -> tuple[Path, ...]:
+        """Return the folders of a cgroup, one in each hierarchy, whether they exist or not."""
+        relative = path.lstrip("/")
+        return tuple(dict.fromkeys(root / relative for root in self.hierarchies.values()))
+
+    def exists(self, path: str) -> bool:
+        """Whether the cgroup is there in every hierarchy."""
+        return all(folder.is_dir() for folder in self.folders(path))
+
+    def create(self, path: str, config: CgroupConfig) -> None:
+        """Make a cgroup and those above it that are missing, and write its values.
+
+        Raises OSError; what was made stays, and the next call goes on from there.
+        """
+        relative = Path(path.lstrip("/"))
+        above = (*reversed(relative.parents), relative)
+        for root in dict.fromkeys(self.hierarchies.values()):
+            for part in above:
+                if part != Path():
+                    self._make(root / part)
+                if self.version != 1 and part != relative:
+                    _hand_down_controllers(root / part)
+        self.write(path, config)
+
+    def write(self, path: str, config: CgroupConfig) -> None:
+        """Write the values of a cgroup; raises OSError. What is set to None is left alone."""
+        files = files_v1(config) if self.version == 1 else files_v2(config)
+        for file in files:
+            self._write(path, file)
+
+    def remove(self, path: str) -> bool:
+        """Kill what is left in a cgroup and remove it with all below it; whether it is gone.
+
+        False means that the kernel has not let go of it yet: try again a little later.
+        """
+        gone = True
+        for folder in self.folders(path):
+            _kill_all(folder)
+            gone &= _remove_folders(folder)
+        return gone
+
+    def children(self, path: str) -> frozenset[str]:
+        """Return the names of the cgroups directly below one, in any hierarchy."""
+        names: set[str] = set()
+        for folder in self.folders(path):
+            with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
+                names.update(entry.name for entry in entries if entry.is_dir())
+        return frozenset(names)
+
+    def _make(self, folder: Path) -> None:
+        try:
+            folder.mkdir(0o755)
+        except FileExistsError:
+            return
+        if self.version == 1:
+            _inherit_cpuset(folder)
+
+    def _write(self, path: str, file: CgroupFile) -> None:
+        root = self.hierarchies.get(file.controller)
+        if root is None:
+            log.debug("no such controller", controller=file.controller, file=file.name)
+            return
+        (root / path.lstrip("/") / file.name).write_text(file.text)
+
+
+def _find_v1(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:
+    found: dict[str, Path] = {}
+    for each in mounts:
+        if each.fs_type != "cgroup":
+            continue
+        for controller in _CONTROLLERS_V1.intersection(each.super_options):
+            known = found.get(controller)
+            # The same hierarchy may be mounted twice: the shorter path is the machine's own.
+            if known is None or len(str(each.path)) < len(str(known)):
+                found[controller] = each.path
+    if not any(controller in found for controller in _NEEDED):
+        return None
+    return CgroupTree(version=1, hierarchies=dict(sorted(found.items())))
+
+
+def _find_v2(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:
+    root = next((each.path for each in mounts if each.fs_type == "cgroup2"), None)
+    if root is None:
+        return None
+    available = (root / "cgroup.controllers").read_text().split()
+    known = [controller for controller in _CONTROLLERS_V2 if controller in available]
+    return CgroupTree(version=2, hierarchies=dict.fromkeys(known, root))
+
+
+def _hand_down_controllers(folder: Path) -> None:
+    """Let the cgroups below have every controller that this one has."""
+    enabled = (folder / "cgroup.subtree_control").read_text().split()
+    for controller in (folder / "cgroup.controllers").read_text().split():
+        if controller in _CONTROLLERS_V2 and controller not in enabled:
+            try:
+                (folder / "cgroup.subtree_control").write_text(f"+{controller}")
+            except OSError as error:
+                if controller in _NEEDED:
+                    raise
+                log.debug("controller stays above", controller=controller, problem=str(error))
+
+
+def _inherit_cpuset(folder: Path) -> None:
+    """Give a new cgroup of v1 the CPUs of its parent: without any it could hold no process."""
+    for name in _INHERITED_V1:
+        file = folder / name
+        if file.exists() and not file.read_text().strip():
+            file.write_text((folder.parent / name).read_text())
+
+
+def _kill_all(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        (folder / "cgroup.kill").write_text("1")
+        return
+    for pid in set(_processes(folder)) - {0, 1, os.getpid()}:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+            log.warning("killed a process left in a cgroup", pid=pid, cgroup=str(folder))
+
+
+def _processes(folder: Path) -> Iterator[int]:
+    for below, _, _ in os.walk(folder):
+        with contextlib.suppress(OSError):
+            yield from map(int, (Path(below) / "cgroup.procs").read_text().split())
+
+
+def _remove_folders(folder: Path) -> bool:
+    for below, _, _ in os.walk(folder, topdown=False):
+        try:
+            Path(below).rmdir()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+                raise
+            return False
+    return True

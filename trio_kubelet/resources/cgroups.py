@@ -1,0 +1,183 @@
+"""The cgroups of pods: that of all pods, those of the QoS classes, one for each pod.
+
+The QoS cgroups share out the CPU between the classes, so their weight follows the pods that run.
+A pod's cgroup is made before its sandbox and removed after its last container; the runtime makes
+those of the containers inside it. The disk is touched in threads of a limiter of its own, one
+thread an operation: a write takes microseconds, but some make the kernel reclaim or wait.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.resources.cgroup_config import (
+    CgroupConfig,
+    PodCgroupSettings,
+    pod_cgroup_config,
+    qos_cgroup_configs,
+)
+from trio_kubelet.resources.cgroup_names import (
+    CgroupDriver,
+    CgroupName,
+    kubepods_name,
+    pod_cgroup_name,
+    pod_uid_of,
+    qos_cgroup_name,
+)
+from trio_kubelet.resources.cgroup_tree import CgroupTree
+from trio_kubelet.resources.pod_resources import QosClass
+from trio_kubelet.resources.systemd_slices import SystemdSlices
+
+log = structlog.get_logger("cgroups")
+
+T = TypeVar("T")
+
+_REMOVE_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.005
+_LONGEST_PAUSE_SECONDS = 0.5
+_MAX_THREADS = 4
+
+
+class CgroupBusy(Exception):  # noqa: N818 - the state that the cgroup is in
+    """The kernel does not let go of a cgroup: something in it cannot be killed."""
+
+
+@frozen(kw_only=True)
+class CgroupSettings:
+    """How the node's configuration wants cgroups: cgroupDriver, cgroupRoot, cgroupsPerQOS.
+
+    `pod` has the fields that are about pods' cgroups.
+    """
+
+    driver: CgroupDriver = CgroupDriver.CGROUPFS
+    cgroup_root: str = "/"
+    cgroups_per_qos: bool = True
+    pod: PodCgroupSettings = field(factory=PodCgroupSettings)
+
+
+class Cgroups:
+    """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
+
+    Methods raise OSError, or SystemdError with the driver `systemd`.
+    """
+
+    __slots__ = ("_limiter", "_settings", "_slices", "_tree", "_written")
+
+    def __init__(
+        self,
+        tree: CgroupTree,
+        settings: CgroupSettings,
+        *,
+        slices: SystemdSlices | None = None,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> None:
+        self._tree = tree
+        self._settings = settings
+        self._limiter = limiter or trio.CapacityLimiter(_MAX_THREADS)
+        self._slices: SystemdSlices | None = None
+        if settings.driver is CgroupDriver.SYSTEMD:
+            self._slices = slices or SystemdSlices(tree.version)
+        self._written: dict[QosClass, CgroupConfig] = {}
+
+    async def start(self, node: CgroupConfig | None = None) -> None:
+        """Make the cgroups above the pods, before the first pod.
+
+        `node` are the limits of all pods together (enforceNodeAllocatable: pods); None if they
+        have none.
+        """
+        if not self._settings.cgroups_per_qos:
+            return
+        await self._create(kubepods_name(self._settings.cgroup_root), node or CgroupConfig())
+        self._written.clear()
+        for qos, config in self._qos_configs(()).items():
+            await self._create(qos_cgroup_name(qos, self._settings.cgroup_root), config)
+
+    async def update_qos(self, pods: Iterable[Pod]) -> None:
+        """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed."""
+        if not self._settings.cgroups_per_qos:
+            return
+        for qos, config in self._qos_configs(pods).items():
+            if self._written.get(qos) == config:
+                continue
+            name = qos_cgroup_name(qos, self._settings.cgroup_root)
+            if self._slices is not None:
+                await self._slices.set_values(name, config)
+            await self._in_thread(partial(self._tree.write, self._path(name), config))
+            self._written[qos] = config
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make the pod's cgroup with its values, if it is not there in every hierarchy.
+
+        One that is there keeps its values: they may have been resized since.
+        """
+        if not self._settings.cgroups_per_qos:
+            return
+        name = pod_cgroup_name(pod, self._settings.cgroup_root)
+        if not await self._in_thread(partial(self._tree.exists, self._path(name))):
+            await self._create(name, pod_cgroup_config(pod, self._settings.pod))
+
+    async def exists(self, pod_uid: str) -> bool:
+        """Whether any cgroup of the pod is there, in whatever QoS class."""
+        return pod_uid in await self.list_pod_uids()
+
+    async def remove(self, pod_uid: str, deadline_seconds: float = _REMOVE_SECONDS) -> None:
+        """Remove the pod's cgroups; what still runs in them is killed.
+
+        None is fine. Raises CgroupBusy when the kernel still holds one after the deadline.
+        Cancelled, it may be called again.
+        """
+        for name in await self._names_of(pod_uid):
+            if self._slices is not None:
+                await self._slices.stop(name)
+            await self._remove(name, deadline_seconds)
+
+    async def list_pod_uids(self) -> frozenset[str]:
+        """Return the UIDs of all pods that have a cgroup, for housekeeping to compare."""
+        found = await self._in_thread(self._pods_by_parent)
+        return frozenset(uid for uids in found.values() for uid in uids)
+
+    async def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
+        found = await self._in_thread(self._pods_by_parent)
+        return tuple(parent.child(f"pod{pod_uid}") for parent in found if pod_uid in found[parent])
+
+    def _pods_by_parent(self) -> dict[CgroupName, frozenset[str]]:
+        if not self._settings.cgroups_per_qos:
+            return {}
+        parents = (qos_cgroup_name(qos, self._settings.cgroup_root) for qos in QosClass)
+        driver = self._settings.driver
+        return {
+            parent: frozenset(
+                uid
+                for child in self._tree.children(self._path(parent))
+                if (uid := pod_uid_of(child, driver))
+            )
+            for parent in parents
+        }
+
+    async def _create(self, name: CgroupName, config: CgroupConfig) -> None:
+        if self._slices is not None:
+            await self._slices.start(name, config)
+        await self._in_thread(partial(self._tree.create, self._path(name), config))
+
+    async def _remove(self, name: CgroupName, deadline_seconds: float) -> None:
+        deadline = trio.current_time() + deadline_seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while not await self._in_thread(partial(self._tree.remove, self._path(name))):
+            if trio.current_time() >= deadline:
+                raise CgroupBusy(f"cgroup {self._path(name)} cannot be removed: it is still in use")
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _qos_configs(self, pods: Iterable[Pod]) -> dict[QosClass, CgroupConfig]:
+        return dict(qos_cgroup_configs(pods, self._settings.pod.hugepage_sizes))
+
+    def _path(self, name: CgroupName) -> str:
+        return name.path(self._settings.driver)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)

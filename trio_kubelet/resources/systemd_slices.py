@@ -1,0 +1,210 @@
+"""Slices of systemd: cgroups that systemd makes, asked for over D-Bus.
+
+With the driver `systemd` the service manager owns the tree. A pod's cgroup is a transient slice,
+started and changed with properties that say the same as the kernel's files. systemd then leaves
+the folder to us, so the controllers that it does not know (cpuset, huge pages) are written by
+`CgroupTree` as with cgroupfs.
+"""
+
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import trio
+from jeepney import (  # type: ignore[import-untyped]
+    DBusAddress,
+    HeaderFields,
+    MatchRule,
+    Message,
+    MessageType,
+    message_bus,
+    new_method_call,
+)
+from jeepney.io.common import RouterClosed  # type: ignore[import-untyped]
+from jeepney.io.trio import (  # type: ignore[import-untyped]
+    DBusConnection,
+    open_dbus_connection,
+)
+
+from trio_kubelet.resources.cgroup_config import NO_QUOTA, CgroupConfig, cpu_weight
+from trio_kubelet.resources.cgroup_names import CgroupName
+
+Property = tuple[str, tuple[str, object]]
+"""Name, and D-Bus signature with value."""
+
+SYSTEM_BUS = "SYSTEM"
+_NO_LIMIT = 2**64 - 1
+_MICROSECONDS = 1_000_000
+_QUOTA_STEP_US = 10_000
+_TIMEOUT_SECONDS = 30.0
+
+_MANAGER = DBusAddress(
+    "/org/freedesktop/systemd1", "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
+)
+_BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, trio.TooSlowError, RouterClosed)
+_JOB_REMOVED = "JobRemoved"
+_UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
+_NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+
+
+class SystemdError(Exception):
+    """systemd refused, or could not be asked; `name` is D-Bus' name of the error, or ""."""
+
+    def __init__(self, name: str, message: str) -> None:
+        self.name = name
+        super().__init__(message)
+
+
+def slice_properties(name: CgroupName, cgroup_version: int) -> tuple[Property, ...]:
+    """Return what a new slice needs besides its values."""
+    parent = CgroupName(name.components[:-1]).systemd_slice
+    io_accounting = "BlockIOAccounting" if cgroup_version == 1 else "IOAccounting"
+    accounting = ("CPUAccounting", "MemoryAccounting", "TasksAccounting", io_accounting)
+    return (
+        ("Description", ("s", f"Pods of the node agent: {name.cgroupfs_path}")),
+        ("Wants", ("as", [parent])),
+        ("DefaultDependencies", ("b", False)),
+        *((each, ("b", True)) for each in accounting),
+    )
+
+
+def value_properties(config: CgroupConfig, cgroup_version: int) -> tuple[Property, ...]:
+    """Return the values of a slice; what is None is left alone."""
+    return tuple(_values(config, cgroup_version))
+
+
+def _values(config: CgroupConfig, cgroup_version: int) -> Iterator[Property]:
+    if config.cpu_shares is not None:
+        if cgroup_version == 1:
+            yield "CPUShares", ("t", config.cpu_shares)
+        else:
+            yield "CPUWeight", ("t", cpu_weight(config.cpu_shares))
+    if config.cpu_quota_us is not None:
+        period = config.cpu_period_us
+        if period is not None:
+            yield "CPUQuotaPeriodUSec", ("t", period)
+        yield "CPUQuotaPerSecUSec", ("t", _quota_per_second(config.cpu_quota_us, period))
+    if config.memory_limit_bytes is not None:
+        name = "MemoryLimit" if cgroup_version == 1 else "MemoryMax"
+        yield name, ("t", config.memory_limit_bytes)
+    if config.pids_limit is not None:
+        yield "TasksMax", ("t", config.pids_limit)
+
+
+def _quota_per_second(quota_us: int, period_us: int | None) -> int:
+    """Return the quota for each second in microseconds, in the steps of 1 % that systemd takes."""
+    if quota_us in (0, NO_QUOTA) or not period_us:
+        return _NO_LIMIT
+    exact = quota_us * _MICROSECONDS / period_us
+    return math.ceil(exact / _QUOTA_STEP_US) * _QUOTA_STEP_US
+
+
+class SystemdSlices:
+    """Starts, changes and stops slices. One connection a call: calls are rare."""
+
+    __slots__ = ("_bus", "_cgroup_version")
+
+    def __init__(self, cgroup_version: int, bus: str = SYSTEM_BUS) -> None:
+        self._cgroup_version = cgroup_version
+        self._bus = bus
+
+    async def start(self, name: CgroupName, config: CgroupConfig) -> None:
+        """Start a slice and wait until it is there; one that runs already gets the values.
+
+        Raises SystemdError. Cancelled, the slice may be there or not.
+        """
+        values = value_properties(config, self._cgroup_version)
+        properties = (*slice_properties(name, self._cgroup_version), *values)
+        body: tuple[object, ...] = (name.systemd_slice, "replace", list(properties), [])
+        try:
+            await self._job("StartTransientUnit", "ssa(sv)a(sa(sv))", body)
+        except SystemdError as error:
+            if error.name != _UNIT_EXISTS:
+                raise
+            await self.set_values(name, config)
+
+    async def set_values(self, name: CgroupName, config: CgroupConfig) -> None:
+        """Change the values of a running slice; raises SystemdError."""
+        values = value_properties(config, self._cgroup_version)
+        body = (name.systemd_slice, True, list(values))
+        async with _exchange(self._bus) as systemd:
+            await systemd.call("SetUnitProperties", "sba(sv)", body)
+
+    async def stop(self, name: CgroupName) -> None:
+        """Stop a slice with everything in it; one that does not run is fine."""
+        try:
+            await self._job("StopUnit", "ss", (name.systemd_slice, "replace"))
+        except SystemdError as error:
+            if error.name != _NO_SUCH_UNIT:
+                raise
+
+    async def _job(self, method: str, signature: str, body: tuple[object, ...]) -> None:
+        """Call a method that queues a job, and wait for the job's end."""
+        async with _exchange(self._bus) as systemd:
+            await systemd.hear_of_jobs()
+            (job,) = await systemd.call(method, signature, body)
+            result = await systemd.end_of_job(job)
+        if result != "done":
+            raise SystemdError("", f"systemd: {method} of {body[0]} ended as {result}")
+
+
+class _Exchange:
+    """One connection: calls one after the other, and what was heard of jobs meanwhile.
+
+    jeepney's router would do it in a task of its own, and fails when the bus hangs up on it.
+    """
+
+    __slots__ = ("_connection", "_ended")
+
+    def __init__(self, connection: DBusConnection) -> None:
+        self._connection = connection
+        self._ended: dict[object, object] = {}
+
+    async def call(
+        self, method: str, signature: str = "", body: tuple[object, ...] = ()
+    ) -> tuple[object, ...]:
+        """Call a method of systemd's manager; raises SystemdError where it refuses."""
+        return await self._ask(new_method_call(_MANAGER, method, signature, body))
+
+    async def hear_of_jobs(self) -> None:
+        """Ask to be told of the end of jobs."""
+        rule = MatchRule(type="signal", interface=_MANAGER.interface, member=_JOB_REMOVED)
+        await self._ask(message_bus.AddMatch(rule))
+        await self.call("Subscribe")
+
+    async def end_of_job(self, job: object) -> object:
+        """Wait for the end of a job and return its result."""
+        while job not in self._ended:
+            await self._receive()
+        return self._ended[job]
+
+    async def _ask(self, question: Message) -> tuple[object, ...]:
+        serial = next(self._connection.outgoing_serial)
+        await self._connection.send(question, serial=serial)
+        while True:
+            answer = await self._receive()
+            if answer.header.fields.get(HeaderFields.reply_serial) == serial:
+                break
+        if answer.header.message_type is MessageType.error:
+            name = str(answer.header.fields.get(HeaderFields.error_name, ""))
+            raise SystemdError(name, f"systemd: {': '.join(map(str, answer.body)) or name}")
+        body: tuple[object, ...] = answer.body
+        return body
+
+    async def _receive(self) -> Message:
+        message = await self._connection.receive()
+        if message.header.fields.get(HeaderFields.member) == _JOB_REMOVED:
+            _, job, _, result = message.body
+            self._ended[job] = result
+        return message
+
+
+@asynccontextmanager
+async def _exchange(bus: str) -> AsyncIterator[_Exchange]:
+    """Hold a connection for one exchange, of limited time; raises SystemdError if it breaks."""
+    try:
+        with trio.fail_after(_TIMEOUT_SECONDS):
+            async with await open_dbus_connection(bus) as connection:
+                yield _Exchange(connection)
+    except (*_BROKEN, ExceptionGroup) as error:
+        raise SystemdError("", f"systemd cannot be asked: {error}") from error
