@@ -1,0 +1,280 @@
+from collections.abc import Mapping
+
+import pytest
+from attrs import field, frozen
+
+from trio_kubelet.k8s import (
+    ConfigMapEnvSource,
+    ConfigMapKeySelector,
+    Container,
+    EnvFromSource,
+    EnvVar,
+    EnvVarSource,
+    FileKeySelector,
+    ObjectFieldSelector,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    Quantity,
+    ResourceFieldSelector,
+    ResourceRequirements,
+    SecretEnvSource,
+    SecretKeySelector,
+)
+from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.environment import EnvironmentFacts, environment
+from trio_kubelet.runtime.field_refs import PodAddresses, pod_field, resource_field
+
+POD = Pod(
+    metadata=ObjectMeta(
+        name="web",
+        namespace="shop",
+        uid="u-1",
+        labels={"app": "web", "": "odd"},
+        annotations={"example.org/[x]": "it's"},
+    ),
+    spec=PodSpec(node_name="node-1", service_account_name="robot"),
+)
+ADDRESSES = PodAddresses(pod_ips=("10.0.0.5", "fd00::5"), host_ips=("192.0.2.1", "2001:db8::1"))
+
+
+@frozen(kw_only=True)
+class Fetched:
+    config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
+    secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
+    files: Mapping[tuple[str, str], Mapping[str, str]] = field(factory=dict)
+
+    def config_map(self, name: str) -> Mapping[str, str] | None:
+        return self.config_maps.get(name)
+
+    def secret(self, name: str) -> Mapping[str, bytes] | None:
+        return self.secrets.get(name)
+
+    def env_file(self, volume: str, path: str) -> Mapping[str, str] | None:
+        return self.files.get((volume, path))
+
+
+FETCHED = Fetched(
+    config_maps={"settings": {"b": "2", "a": "1"}},
+    secrets={"keys": {"token": b"t", "raw": b"\xff\xfe"}},
+    files={("config", "app.env"): {"MODE": "fast"}},
+)
+
+
+def of(*env: EnvVar, env_from: tuple[EnvFromSource, ...] = ()) -> list[tuple[str, str]]:
+    facts = EnvironmentFacts(
+        addresses=ADDRESSES, sources=FETCHED, services={"SVC_HOST": "10.96.0.1", "TAKEN": "no"}
+    )
+    container = Container(name="c", env=env, env_from=env_from)
+    return list(environment(POD, container, facts).items())[:-2]
+
+
+def map_key(name: str, key: str, optional: bool | None = None) -> EnvVarSource:
+    return EnvVarSource(
+        config_map_key_ref=ConfigMapKeySelector(name=name, key=key, optional=optional)
+    )
+
+
+def secret_key(name: str, key: str, optional: bool | None = None) -> EnvVarSource:
+    return EnvVarSource(secret_key_ref=SecretKeySelector(name=name, key=key, optional=optional))
+
+
+def test_services_come_last_and_give_way_to_what_is_declared() -> None:
+    facts = EnvironmentFacts(services={"SVC": "1", "TAKEN": "no"})
+    container = Container(name="c", env=(EnvVar(name="TAKEN", value="yes $(SVC)"),))
+    assert list(environment(POD, container, facts).items()) == [("TAKEN", "yes 1"), ("SVC", "1")]
+
+
+def test_a_value_sees_only_what_stands_before_it() -> None:
+    assert of(
+        EnvVar(name="EARLY", value="$(LATE)"),
+        EnvVar(name="LATE", value="$(SVC_HOST)"),
+        EnvVar(name="LATER", value="$(LATE)$(EARLY)"),
+    ) == [("EARLY", "$(LATE)"), ("LATE", "10.96.0.1"), ("LATER", "10.96.0.1$(LATE)")]
+
+
+def test_a_name_declared_twice_has_its_last_value_and_may_use_its_first() -> None:
+    assert of(
+        EnvVar(name="P", value="/bin"), EnvVar(name="Q"), EnvVar(name="P", value="$(P):/sbin")
+    ) == [("Q", ""), ("P", "/bin:/sbin")]
+
+
+def test_whole_config_maps_and_secrets_come_first_with_their_prefix() -> None:
+    from_map = EnvFromSource(config_map_ref=ConfigMapEnvSource(name="settings"), prefix="CM_")
+    from_secret = EnvFromSource(secret_ref=SecretEnvSource(name="keys"))
+    assert of(EnvVar(name="X", value="$(CM_a)$(token)"), env_from=(from_map, from_secret)) == [
+        ("CM_a", "1"),
+        ("CM_b", "2"),
+        ("raw", "\udcff\udcfe"),
+        ("token", "t"),
+        ("X", "1t"),
+    ]
+
+
+def test_env_wins_over_env_from() -> None:
+    from_map = EnvFromSource(config_map_ref=ConfigMapEnvSource(name="settings"))
+    assert of(EnvVar(name="a", value="own"), env_from=(from_map,)) == [("b", "2"), ("a", "own")]
+
+
+def test_single_keys_are_looked_up() -> None:
+    file_key = FileKeySelector(volume_name="config", path="app.env", key="MODE")
+    assert of(
+        EnvVar(name="A", value_from=map_key("settings", "a")),
+        EnvVar(name="T", value_from=secret_key("keys", "token")),
+        EnvVar(name="M", value_from=EnvVarSource(file_key_ref=file_key)),
+    ) == [("A", "1"), ("T", "t"), ("M", "fast")]
+
+
+def test_what_is_looked_up_is_not_expanded() -> None:
+    fetched = Fetched(config_maps={"m": {"k": "$(HOME)"}})
+    container = Container(
+        name="c",
+        env=(EnvVar(name="HOME", value="/"), EnvVar(name="K", value_from=map_key("m", "k"))),
+    )
+    made = environment(POD, container, EnvironmentFacts(sources=fetched))
+    assert made["K"] == "$(HOME)"
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (map_key("gone", "a"), 'configmap "gone" not found'),
+        (map_key("settings", "z"), "couldn't find key z in ConfigMap shop/settings"),
+        (secret_key("gone", "a"), 'secret "gone" not found'),
+        (secret_key("keys", "z"), "couldn't find key z in Secret shop/keys"),
+        (
+            EnvVarSource(
+                file_key_ref=FileKeySelector(volume_name="config", path="app.env", key="Z")
+            ),
+            'environment variable key "Z" not found in file "app.env"',
+        ),
+    ],
+)
+def test_what_is_missing_is_told_in_the_words_of_the_go_kubelet(
+    source: EnvVarSource, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        of(EnvVar(name="X", value_from=source))
+    assert caught.value.message == message
+    assert caught.value.reason == "CreateContainerConfigError"
+
+
+def test_whole_sources_that_are_missing_are_told_too() -> None:
+    for missing, message in (
+        (EnvFromSource(config_map_ref=ConfigMapEnvSource(name="m")), 'configmap "m" not found'),
+        (EnvFromSource(secret_ref=SecretEnvSource(name="s")), 'secret "s" not found'),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            of(env_from=(missing,))
+
+
+def test_what_is_optional_and_missing_leaves_no_variable() -> None:
+    file_key = FileKeySelector(volume_name="config", path="no", key="Z", optional=True)
+    assert (
+        of(
+            EnvVar(name="A", value_from=map_key("gone", "a", optional=True)),
+            EnvVar(name="B", value_from=map_key("settings", "z", optional=True)),
+            EnvVar(name="C", value_from=secret_key("gone", "a", optional=True)),
+            EnvVar(name="D", value_from=secret_key("keys", "z", optional=True)),
+            EnvVar(name="E", value_from=EnvVarSource(file_key_ref=file_key)),
+            env_from=(
+                EnvFromSource(config_map_ref=ConfigMapEnvSource(name="gone", optional=True)),
+                EnvFromSource(secret_ref=SecretEnvSource(name="gone", optional=True)),
+            ),
+        )
+        == []
+    )
+
+
+def test_without_an_api_server_nothing_is_found() -> None:
+    container = Container(name="c", env=(EnvVar(name="X", value_from=map_key("m", "k")),))
+    with pytest.raises(ConfigError, match='configmap "m" not found'):
+        environment(POD, container, EnvironmentFacts())
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("metadata.name", "web"),
+        ("metadata.namespace", "shop"),
+        ("metadata.uid", "u-1"),
+        ("metadata.labels['app']", "web"),
+        ("metadata.labels['no']", ""),
+        ("metadata.annotations['example.org/[x]']", "it's"),
+        ("spec.nodeName", "node-1"),
+        ("spec.serviceAccountName", "robot"),
+        ("status.podIP", "10.0.0.5"),
+        ("status.podIPs", "10.0.0.5,fd00::5"),
+        ("status.hostIP", "192.0.2.1"),
+        ("status.hostIPs", "192.0.2.1,2001:db8::1"),
+    ],
+)
+def test_fields_of_the_pod(path: str, value: str) -> None:
+    assert pod_field(POD, path, ADDRESSES) == value
+    source = EnvVarSource(field_ref=ObjectFieldSelector(field_path=path))
+    assert of(EnvVar(name="F", value_from=source)) == [("F", value)]
+
+
+@pytest.mark.parametrize("path", ["", "spec.hostname", "metadata.name['x']", "spec['x']"])
+def test_other_fields_are_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match="fieldPath"):
+        pod_field(POD, path, ADDRESSES)
+
+
+def test_a_pod_without_an_address_has_an_empty_one() -> None:
+    assert pod_field(POD, "status.podIP", PodAddresses()) == ""
+
+
+def quantities(**amounts: str) -> dict[str, Quantity]:
+    return {name.replace("_", "-"): Quantity(amount) for name, amount in amounts.items()}
+
+
+SIZED = Container(
+    name="sized",
+    resources=ResourceRequirements(
+        requests=quantities(cpu="150m", memory="20Mi"),
+        limits=quantities(cpu="1500m", hugepages_2Mi="4Mi"),
+    ),
+)
+ALLOCATABLE = quantities(cpu="4", memory="1000000001", ephemeral_storage="1Gi")
+
+
+@pytest.mark.parametrize(
+    ("resource", "divisor", "value"),
+    [
+        ("requests.cpu", None, "1"),
+        ("requests.cpu", "1m", "150"),
+        ("requests.cpu", "100m", "2"),
+        ("requests.memory", "1Mi", "20"),
+        ("requests.memory", "16Mi", "2"),
+        ("requests.ephemeral-storage", None, "0"),
+        ("limits.cpu", None, "2"),
+        ("limits.cpu", "0", "2"),
+        ("limits.memory", None, "1000000001"),
+        ("limits.memory", "1M", "1001"),
+        ("limits.ephemeral-storage", "1Mi", "1024"),
+        ("limits.hugepages-2Mi", "1Mi", "4"),
+        ("limits.hugepages-1Gi", None, "0"),
+    ],
+)
+def test_amounts_are_counted_in_divisors_and_rounded_up(
+    resource: str, divisor: str | None, value: str
+) -> None:
+    selector = ResourceFieldSelector(
+        resource=resource, divisor=None if divisor is None else Quantity(divisor)
+    )
+    assert resource_field(POD, SIZED, selector, ALLOCATABLE) == value
+
+
+def test_amounts_of_another_container_are_found_by_its_name() -> None:
+    pod = Pod(spec=PodSpec(containers=(SIZED,)))
+    selector = ResourceFieldSelector(resource="requests.cpu", container_name="sized")
+    assert resource_field(pod, Container(name="other"), selector, {}) == "1"
+    with pytest.raises(ConfigError, match="container sized not found"):
+        resource_field(POD, SIZED, selector, {})
+
+
+@pytest.mark.parametrize("resource", ["", "cpu", "limits", "limits.gpu", "used.cpu"])
+def test_other_resources_are_refused(resource: str) -> None:
+    with pytest.raises(ConfigError, match="unsupported container resource : "):
+        resource_field(POD, SIZED, ResourceFieldSelector(resource=resource), {})

@@ -1,0 +1,143 @@
+from trio_kubelet.k8s import (
+    Container,
+    ContainerPort,
+    ExecAction,
+    HTTPGetAction,
+    IntOrString,
+    Lifecycle,
+    LifecycleHandler,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    SleepAction,
+    TCPSocketAction,
+)
+from trio_kubelet.runtime.go_json import go_json
+from trio_kubelet.runtime.labels import container_annotations, container_labels, sandbox_labels
+from trio_kubelet.runtime.names import (
+    container_log_directory,
+    container_log_path,
+    container_log_symlink,
+    pod_full_name,
+    pod_log_directory,
+    termination_message_file,
+)
+
+POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u-1", labels={"app": "web"}))
+IDENTITY = {
+    "io.kubernetes.pod.name": "web",
+    "io.kubernetes.pod.namespace": "shop",
+    "io.kubernetes.pod.uid": "u-1",
+}
+
+
+def annotations(container: Container, pod: Pod = POD, **extra: str) -> dict[str, str]:
+    return container_annotations(pod, container, 3, extra)
+
+
+def pre_stop(**action: object) -> str:
+    handler = LifecycleHandler(**action)  # type: ignore[arg-type]
+    container = Container(name="c", lifecycle=Lifecycle(pre_stop=handler))
+    return annotations(container)["io.kubernetes.container.preStopHandler"]
+
+
+def test_a_pod_is_called_by_name_namespace_and_uid() -> None:
+    assert pod_full_name(POD) == "web_shop(u-1)"
+
+
+def test_logs_are_found_below_the_log_folder() -> None:
+    assert pod_log_directory(POD, "/var/log/pods") == "/var/log/pods/shop_web_u-1"
+    assert container_log_directory(POD, "c", "/logs") == "/logs/shop_web_u-1/c"
+    assert container_log_path("c", 2) == "c/2.log"
+
+
+def test_the_link_to_a_log_has_the_containers_id() -> None:
+    link = container_log_symlink(POD, "c", "abc")
+    assert link == "/var/log/containers/web_shop_c-abc.log"
+
+
+def test_the_link_to_a_log_is_cut_to_what_a_file_system_takes() -> None:
+    long = Pod(metadata=ObjectMeta(name="n" * 200, namespace="s"))
+    link = container_log_symlink(long, "c" * 60, "0" * 64)
+    name = link.removeprefix("/var/log/containers/")
+    assert len(name) == 255
+    assert name.startswith("n" * 200 + "_s_" + "c" * 48)
+    assert name.endswith(".log")
+
+
+def test_termination_messages_have_a_file_for_each_incarnation() -> None:
+    assert (
+        termination_message_file("/var/lib/kubelet", "u-1", "c", 0xBEEF)
+        == "/var/lib/kubelet/pods/u-1/containers/c/0000beef"
+    )
+
+
+def test_a_sandbox_has_the_pods_labels_and_its_identity_wins() -> None:
+    disguised = Pod(
+        metadata=ObjectMeta(
+            name="web",
+            namespace="shop",
+            uid="u-1",
+            labels={"app": "web", "io.kubernetes.pod.uid": "another"},
+        )
+    )
+    assert sandbox_labels(disguised) == {"app": "web", **IDENTITY}
+
+
+def test_a_container_has_only_what_identifies_it() -> None:
+    assert container_labels(POD, Container(name="c")) == {
+        **IDENTITY,
+        "io.kubernetes.container.name": "c",
+    }
+
+
+def test_annotations_of_devices_give_way_to_ours() -> None:
+    made = container_annotations(
+        POD, Container(name="c"), 3, {"x": "y", "io.kubernetes.container.restartCount": "9"}
+    )
+    assert made["x"] == "y"
+    assert made["io.kubernetes.container.restartCount"] == "3"
+
+
+def test_grace_periods_are_kept_where_they_are_set() -> None:
+    assert not any("GracePeriod" in name for name in annotations(Container(name="c")))
+    ending = Pod(
+        metadata=ObjectMeta(name="web", deletion_grace_period_seconds=0),
+        spec=PodSpec(termination_grace_period_seconds=30),
+    )
+    made = annotations(Container(name="c"), ending)
+    assert made["io.kubernetes.pod.deletionGracePeriod"] == "0"
+    assert made["io.kubernetes.pod.terminationGracePeriod"] == "30"
+
+
+def test_ports_are_written_in_the_order_of_the_api() -> None:
+    ports = (
+        ContainerPort(
+            protocol="UDP", host_ip="127.0.0.1", container_port=53, host_port=5353, name="dns"
+        ),
+        ContainerPort(container_port=80),
+    )
+    assert annotations(Container(name="c", ports=ports))["io.kubernetes.container.ports"] == (
+        '[{"name":"dns","hostPort":5353,"containerPort":53,"protocol":"UDP","hostIP":"127.0.0.1"},'
+        '{"containerPort":80}]'
+    )
+
+
+def test_handlers_are_written_in_the_order_of_the_api() -> None:
+    assert pre_stop(exec=ExecAction(command=("sh", "-c", "a<b"))) == (
+        '{"exec":{"command":["sh","-c","a\\u003cb"]}}'
+    )
+    assert pre_stop(http_get=HTTPGetAction(path="/", port=IntOrString("web"), scheme="HTTP")) == (
+        '{"httpGet":{"path":"/","port":"web","scheme":"HTTP"}}'
+    )
+    assert pre_stop(tcp_socket=TCPSocketAction(port=IntOrString(80), host="h")) == (
+        '{"tcpSocket":{"port":80,"host":"h"}}'
+    )
+    assert pre_stop(sleep=SleepAction(seconds=0)) == '{"sleep":{"seconds":0}}'
+
+
+def test_json_is_written_as_go_writes_it() -> None:
+    text = '"\\<>&\u2028\u2029é\n'
+    assert go_json({"a": text, "b": [1, True]}) == (
+        '{"a":"\\"\\\\\\u003c\\u003e\\u0026\\u2028\\u2029é\\n","b":[1,true]}'
+    )
