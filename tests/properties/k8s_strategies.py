@@ -54,7 +54,8 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 def api_objects(cls: type[A]) -> st.SearchStrategy[A]:
     """Objects of a class with a few of its fields set, and so on below."""
-    strategy: st.SearchStrategy[A] = _api_objects(cls)
+    any_class: Any = cls
+    strategy: st.SearchStrategy[A] = _api_objects(any_class)
     return strategy
 
 

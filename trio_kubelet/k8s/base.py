@@ -45,6 +45,11 @@ def wire_name(attribute: "Attribute[Any]") -> str:
     return first + "".join(word[:1].upper() + word[1:] for word in rest)
 
 
+def wire_name_of(cls: "type[ApiType]", name: str) -> str:
+    """Return the JSON name of the field of that Python name."""
+    return wire_name(getattr(fields(cls), name))
+
+
 _values_of: dict[type, Callable[[object], Any]] = {}
 
 

@@ -6,7 +6,7 @@ person mends a manifest in one go. A text reads
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 from attrs import frozen
@@ -59,6 +59,52 @@ class ValidationError(ValueError):
 def format_errors(errors: Iterable[FieldError]) -> str:
     """Write errors on one line."""
     return "; ".join(str(error) for error in errors)
+
+
+def required(path: str, detail: str = "") -> FieldError:
+    """Say that a field must be set."""
+    return FieldError(path, ErrorKind.REQUIRED, None, detail)
+
+
+def invalid(path: str, value: object, detail: str) -> FieldError:
+    """Say what is wrong with a value."""
+    return FieldError(path, ErrorKind.INVALID, value, detail)
+
+
+def all_invalid(path: str, value: object, details: Iterable[str]) -> Iterator[FieldError]:
+    """Say everything that is wrong with a value."""
+    return (invalid(path, value, detail) for detail in details)
+
+
+def forbidden(path: str, detail: str) -> FieldError:
+    """Say that a field must not be set."""
+    return FieldError(path, ErrorKind.FORBIDDEN, None, detail)
+
+
+def duplicate(path: str, value: object) -> FieldError:
+    """Say that a value is there already."""
+    return FieldError(path, ErrorKind.DUPLICATE, value)
+
+
+def not_found(path: str, value: object, detail: str = "") -> FieldError:
+    """Say that a name refers to nothing."""
+    return FieldError(path, ErrorKind.NOT_FOUND, value, detail)
+
+
+def unsupported(path: str, value: object, supported: Iterable[str]) -> FieldError:
+    """Say which values there are."""
+    values = ", ".join(json.dumps(str(one)) for one in sorted(supported))
+    return FieldError(path, ErrorKind.UNSUPPORTED, value, f"supported values: {values}")
+
+
+def too_long(path: str, limit: int) -> FieldError:
+    """Say how many bytes a text may have."""
+    return FieldError(path, ErrorKind.TOO_LONG, None, f"may not be more than {limit} bytes")
+
+
+def too_many(path: str, count: int, limit: int) -> FieldError:
+    """Say how many items a list may have."""
+    return FieldError(path, ErrorKind.TOO_MANY, count, f"must have at most {limit} items")
 
 
 def child(path: str, *names: str) -> str:

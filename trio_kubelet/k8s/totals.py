@@ -1,0 +1,66 @@
+"""What all containers of a pod ask for together.
+
+Containers run at the same time, so theirs add up. Init containers run one after the other
+before them, each beside the restartable ones that were started earlier; the pod needs the
+larger of the two. Pod-level resources and overhead are not looked at here.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from trio_kubelet.k8s.container import Container, ContainerRestartPolicy
+from trio_kubelet.k8s.pod import PodSpec
+from trio_kubelet.k8s.quantity import Quantity
+
+Amounts = Mapping[str, Quantity]
+
+
+def container_requests(container: Container) -> Amounts:
+    """Return what is set aside for a container."""
+    return container.resources.requests if container.resources is not None else {}
+
+
+def container_limits(container: Container) -> Amounts:
+    """Return what a container may use at most; what is absent is not limited."""
+    return container.resources.limits if container.resources is not None else {}
+
+
+def total_requests(spec: PodSpec) -> dict[str, Quantity]:
+    """Return what the containers of a pod need together at any one time."""
+    return _total(spec, container_requests)
+
+
+def total_limits(spec: PodSpec) -> dict[str, Quantity]:
+    """Return the sum of the limits that are set; a container without one adds nothing."""
+    return _total(spec, container_limits)
+
+
+def is_restartable(container: Container) -> bool:
+    """Whether an init container goes on running beside the others (a sidecar)."""
+    return container.restart_policy == ContainerRestartPolicy.ALWAYS
+
+
+def _total(spec: PodSpec, amounts_of: Callable[[Container], Amounts]) -> dict[str, Quantity]:
+    beside: dict[str, Quantity] = {}
+    peak: dict[str, Quantity] = {}
+    for container in spec.init_containers:
+        together = _sum((beside, amounts_of(container)))
+        peak = _larger(peak, together)
+        if is_restartable(container):
+            beside = together
+    return _larger(peak, _sum((beside, *(amounts_of(one) for one in spec.containers))))
+
+
+def _sum(parts: Iterable[Amounts]) -> dict[str, Quantity]:
+    total: dict[str, Quantity] = {}
+    for part in parts:
+        for name, amount in part.items():
+            total[name] = total[name] + amount if name in total else amount
+    return total
+
+
+def _larger(one: Amounts, other: Amounts) -> dict[str, Quantity]:
+    names = {**one, **other}
+    return {name: max(one.get(name, _ZERO), other.get(name, _ZERO)) for name in names}
+
+
+_ZERO = Quantity(0)
