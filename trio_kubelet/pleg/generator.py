@@ -8,7 +8,7 @@ is decided by the machine in `state_machines/pleg.py`, whose every step goes to 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 import trio
@@ -85,7 +85,6 @@ class Pleg:
         journal: Journal,
         clock: Clock,
         events_enabled: bool,
-        on_runtime_lost: Callable[[str], None],
     ) -> None:
         self._client = client
         self._cache = cache
@@ -93,7 +92,6 @@ class Pleg:
         self._journal = journal
         self._clock = clock
         self._events_enabled = events_enabled
-        self._on_runtime_lost = on_runtime_lost
         self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
@@ -130,7 +128,6 @@ class Pleg:
                 await self.relist()
             except RpcError as error:
                 log.debug("relist failed", error=str(error))
-                self._on_runtime_lost(f"relist failed: {error.message}")
             else:
                 if first:
                     task_status.started()

@@ -16,14 +16,12 @@ from state_machines.backoff import Backoff, BackoffPolicy, remaining_seconds
 from state_machines.container import (
     ContainerRole,
     RestartPolicy,
-    RestartRule,
-    RestartTerms,
     SlotState,
-    container_role,
     restarts_after,
     should_restart,
 )
 from trio_kubelet.k8s import Container, Duration, Pod
+from trio_kubelet.restarts import init_role, is_sidecar, restart_terms
 from trio_kubelet.runtime.container_hash import container_hash
 from trio_kubelet.runtime.names import pod_full_name
 from trio_kubelet.runtime.observed import ContainerState, ObservedContainer, ObservedPod
@@ -104,28 +102,6 @@ def plan_pod(pod: Pod, observed: ObservedPod, given: Circumstances) -> PodAction
     return _plan_in_sandbox(pod, observed, given, reusable)
 
 
-def is_sidecar(container: Container) -> bool:
-    """Whether an init container is restartable (KEP-753)."""
-    return container.restart_policy == RestartPolicy.ALWAYS
-
-
-def restart_terms(pod: Pod, container: Container, role: ContainerRole) -> RestartTerms:
-    """What decides about the restart of one container."""
-    return RestartTerms(
-        pod_policy=pod.spec.restart_policy,
-        role=role,
-        container_policy=container.restart_policy,
-        rules=tuple(
-            RestartRule(
-                action=rule.action,
-                operator=rule.exit_codes.operator if rule.exit_codes else "",
-                exit_codes=frozenset(rule.exit_codes.values if rule.exit_codes else ()),
-            )
-            for rule in container.restart_policy_rules
-        ),
-    )
-
-
 def slot_state(last: ObservedContainer | None) -> SlotState:
     """Where a container stands in its machine, as far as the runtime shows it."""
     return SLOT_STATES[last.state] if last is not None else SlotState.WAITING
@@ -157,16 +133,8 @@ def _sandbox(pod: Pod, observed: ObservedPod) -> tuple[int, str | None]:
     """The attempt of the next sandbox, and the id of the present one if it can be used."""
     if not observed.sandboxes:
         return 0, None
-    newest = observed.sandboxes[0]
-    attempt = newest.attempt + 1
-    if sum(sandbox.ready for sandbox in observed.sandboxes) > 1 or not newest.ready:
-        return attempt, None
-    wants_host_network = bool(pod.spec.host_network)
-    if newest.host_network is not wants_host_network:
-        return attempt, None
-    if not wants_host_network and not newest.ips:
-        return attempt, None
-    return attempt, newest.id
+    usable = observed.usable_sandbox(host_network=bool(pod.spec.host_network))
+    return observed.sandboxes[0].attempt + 1, usable.id if usable is not None else None
 
 
 def _plan_with_new_sandbox(
@@ -186,7 +154,7 @@ def _plan_with_new_sandbox(
         return PodActions(stop_pod=bool(observed.sandboxes))
     if pod.spec.init_containers:
         initial = pod.spec.init_containers[0]
-        first = ((initial, _init_role(initial)),)
+        first = ((initial, init_role(initial)),)
     else:
         first = tuple((c, ContainerRole.REGULAR) for c in regular)
     starts, postponed = _starts(pod, first, observed, given)
@@ -273,7 +241,7 @@ def _regular_step(
 def _init_step(
     pod: Pod, container: Container, last: ObservedContainer | None, given: Circumstances
 ) -> _Step:
-    role = _init_role(container)
+    role = init_role(container)
     if last is None or last.state is ContainerState.CREATED:
         return _Step(start=True)
     if last.state is not ContainerState.EXITED:
@@ -338,16 +306,12 @@ def _plan_init(pod: Pod, here: Mapping[str, ObservedContainer], given: Circumsta
         if was_through and not is_sidecar(container):
             continue
         step = _init_step(pod, container, here.get(container.name), given)
-        start += [(container, _init_role(container))] if step.start else []
+        start += [(container, init_role(container))] if step.start else []
         stop += [step.stop] if step.stop else []
         if was_through or step.passed:
             continue
         return _InitPlan(failed=step.failed, start=tuple(start), stop=tuple(stop))
     return _InitPlan(finished=True, start=tuple(start), stop=tuple(stop))
-
-
-def _init_role(container: Container) -> ContainerRole:
-    return container_role(is_init=True, container_policy=container.restart_policy)
 
 
 def _starts(

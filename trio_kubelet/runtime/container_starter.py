@@ -10,10 +10,10 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import frozen
 
 from state_machines.container import ContainerRole
-from trio_kubelet.k8s import Container, EphemeralContainer, Pod, VolumeMount
+from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.actions import StartContainer
@@ -22,8 +22,6 @@ from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_config import ContainerFacts, container_config, image_user
 from trio_kubelet.runtime.environment import (
     EnvironmentFacts,
-    EnvironmentSources,
-    NoSources,
     environment,
 )
 from trio_kubelet.runtime.field_refs import PodAddresses
@@ -31,6 +29,7 @@ from trio_kubelet.runtime.hooks import HookError, run_hook
 from trio_kubelet.runtime.hostname import pod_hostname
 from trio_kubelet.runtime.hosts import etc_hosts
 from trio_kubelet.runtime.images import ImageError
+from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.mounts import (
     MountedVolume,
@@ -45,19 +44,6 @@ from trio_kubelet.runtime.start_slots import Precedence, StartSlots
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
-
-
-@frozen(kw_only=True)
-class PodInputs:
-    """What a pod's containers are made with, got ready before any of them is.
-
-    `volumes` by name; `sources` and `services` as for `environment`.
-    """
-
-    volumes: Mapping[str, MountedVolume] = field(factory=dict)
-    sources: EnvironmentSources = field(factory=NoSources)
-    services: Mapping[str, str] = field(factory=dict)
-    is_static: bool = False
 
 
 @frozen(kw_only=True)
@@ -83,9 +69,17 @@ class SubPaths(Protocol):
     """Makes parts of volumes available to containers, following no link out of them."""
 
     async def bind(
-        self, pod: Pod, container: Container, position: int, mount: VolumeMount, sub_path: str
+        self,
+        pod: Pod,
+        container: Container,
+        position: int,
+        volume: MountedVolume,
+        sub_path: str,
     ) -> str:
-        """The path on the node of a sub-path, bound where nobody can exchange it."""
+        """The path on the node of a sub-path, bound where nobody can exchange it.
+
+        `position` is that of the mount in the container's volumeMounts. Raises ConfigError.
+        """
         ...
 
 
@@ -214,7 +208,7 @@ class ContainerStarter:
                     container,
                     self._node,
                     volumes=inputs.volumes,
-                    sub_paths=await self._bind_sub_paths(pod, container, variables),
+                    sub_paths=await self._bind_sub_paths(pod, container, variables, inputs.volumes),
                     pod_ips=sandbox.ips,
                     termination_message_file=files.termination_message_file,
                 ),
@@ -244,15 +238,22 @@ class ContainerStarter:
         )
 
     async def _bind_sub_paths(
-        self, pod: Pod, container: Container, variables: Mapping[str, str]
+        self,
+        pod: Pod,
+        container: Container,
+        variables: Mapping[str, str],
+        volumes: Mapping[str, MountedVolume],
     ) -> Mapping[int, str]:
-        wanted = mounted_sub_paths(container, variables)
-        return {
-            position: await self._sub_paths.bind(
-                pod, container, position, container.volume_mounts[position], sub_path
-            )
-            for position, sub_path in wanted.items()
-        }
+        bound: dict[int, str] = {}
+        for position, sub_path in mounted_sub_paths(container, variables).items():
+            volume = volumes.get(container.volume_mounts[position].name)
+            if volume is None:
+                continue
+            if volume.image is not None:
+                bound[position] = sub_path
+                continue
+            bound[position] = await self._sub_paths.bind(pod, container, position, volume, sub_path)
+        return bound
 
     async def _create(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig

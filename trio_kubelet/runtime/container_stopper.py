@@ -12,8 +12,9 @@ import structlog
 import trio
 
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.restarts import is_sidecar
 from trio_kubelet.rpc import Code, RpcError
-from trio_kubelet.runtime.actions import StopContainer, is_sidecar
+from trio_kubelet.runtime.actions import StopContainer
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.hooks import HookError, run_hook
 from trio_kubelet.runtime.observed import (

@@ -22,8 +22,9 @@ class ContainerState(StrEnum):
 
 @frozen(kw_only=True)
 class ObservedContainer:
-    """One container of the runtime, dead or alive. Times are nanoseconds since the epoch, 0: not yet.
+    """One container of the runtime, dead or alive.
 
+    Times are nanoseconds since the epoch, 0: not yet.
     `restart_count` is the attempt of its metadata, `hash` the annotation
     `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
     it resolved to (with digest), `image_id` the id in the runtime.
@@ -100,6 +101,18 @@ class ObservedPod:
         if self.sandboxes and self.sandboxes[0].ready:
             return self.sandboxes[0]
         return None
+
+    def usable_sandbox(self, *, host_network: bool) -> ObservedSandbox | None:
+        """The newest sandbox if containers can go into it.
+
+        It must be the only ready one, be on the network that the pod wants, and have an address
+        there.
+        """
+        newest = self.ready_sandbox
+        if newest is None or sum(sandbox.ready for sandbox in self.sandboxes) > 1:
+            return None
+        fits = newest.host_network is host_network and bool(host_network or newest.ips)
+        return newest if fits else None
 
     @property
     def is_running(self) -> bool:

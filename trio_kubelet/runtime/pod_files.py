@@ -7,6 +7,7 @@ needs, because each hop to a thread costs as much as the work.
 import os
 import re
 import secrets
+import shutil
 import stat
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from trio_kubelet.runtime import names
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _LOG_FILE = re.compile(r"(\d+)\.log(?:\..*)?")
+_LOG_FOLDER_PARTS = 3
 TERMINATION_MESSAGE_LIMIT_BYTES = 4096
 LOG_TAIL_LIMIT_BYTES = 2048
 LOG_TAIL_LIMIT_LINES = 80
@@ -136,3 +138,34 @@ def _read_end(path: str, limit_bytes: int) -> str:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - limit_bytes))
         return file.read(limit_bytes).decode(errors="replace")
+
+
+def pods_with_logs(node: NodeFacts) -> tuple[tuple[str, str, str], ...]:
+    """Namespace, name and UID of each pod that has a log folder."""
+    try:
+        entries = [entry.name for entry in os.scandir(node.pod_logs_directory)]
+    except FileNotFoundError:
+        return ()
+    parts = (name.split("_") for name in entries)
+    return tuple((p[0], p[1], p[2]) for p in parts if len(p) == _LOG_FOLDER_PARTS)
+
+
+def remove_pod_logs(uid: str, node: NodeFacts) -> None:
+    """Remove a pod's log folder, and the links that led into it. Raises OSError."""
+    for namespace, name, owner in pods_with_logs(node):
+        if owner != uid:
+            continue
+        folder = Path(node.pod_logs_directory, f"{namespace}_{name}_{owner}")
+        _remove_links_into(folder, Path(node.container_logs_directory), f"{name}_{namespace}_")
+        shutil.rmtree(folder)
+
+
+def _remove_links_into(folder: Path, links: Path, prefix: str) -> None:
+    inside = f"{folder}/"
+    try:
+        entries = [entry for entry in os.scandir(links) if entry.name.startswith(prefix)]
+    except FileNotFoundError:
+        return
+    for entry in entries:
+        if entry.is_symlink() and str(Path(entry.path).readlink()).startswith(inside):
+            Path(entry.path).unlink(missing_ok=True)

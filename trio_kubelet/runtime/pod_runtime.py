@@ -23,9 +23,10 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.actions import Circumstances, PodActions, StartContainer, plan_pod
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.container_starter import ContainerStarter, PodInputs, ReadySandbox
+from trio_kubelet.runtime.container_starter import ContainerStarter, ReadySandbox
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.dns import NodeDns, dns_config
+from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.inspection import inspect_pod
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.names import pod_full_name

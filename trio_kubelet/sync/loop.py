@@ -15,16 +15,17 @@ from typing import Protocol, TypeVar
 
 import structlog
 import trio
-from attrs import frozen
 
 from state_machines.pod import PodEvent
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources.merge import PodOperation, PodUpdate
-from trio_kubelet.sync.gate import LoopMonitor, RuntimeGate, RuntimeState
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.sync.mailbox import Ending, Request
-from trio_kubelet.sync.pod_task import pod_key
+from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.store import PodStore, StoredPod
+from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("sync")
 
@@ -32,14 +33,6 @@ TICK_SECONDS = 1.0
 HOUSEKEEPING_SECONDS = 2.0
 
 T = TypeVar("T")
-
-
-@frozen(kw_only=True)
-class Rejection:
-    """Why a pod is not admitted, in the words that its status shows."""
-
-    reason: str
-    message: str
 
 
 class Admit(Protocol):
@@ -78,7 +71,10 @@ class SyncLoop:
         config: trio.MemoryReceiveChannel[PodUpdate],
         pleg: trio.MemoryReceiveChannel[RuntimeChange],
         clean_up: Callable[[], Awaitable[None]],
+        recorder: EventRecorder,
     ) -> None:
+        self.sources_seen: set[Source] = set()
+        self._recorder = recorder
         self._store = store
         self._tasks = tasks
         self._admit = admit
@@ -133,6 +129,7 @@ class SyncLoop:
         )
         for pod in sorted(update.pods, key=creation_order):
             handle(pod)
+        self.sources_seen.add(update.source)
 
     def on_runtime_change(self, change: RuntimeChange) -> None:
         """A pod looks different in the runtime: its task is to look."""
@@ -165,12 +162,12 @@ class SyncLoop:
         rejection = self._admit(pod, others)
         if rejection is None:
             return
-        log.warning(
-            "pod rejected", pod=pod_key(pod), reason=rejection.reason, message=rejection.message
-        )
+        self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
         self._store.reject(pod.metadata.uid)
         ending = Ending(
-            causes=(PodEvent.REJECTED,), reason=rejection.reason, message=rejection.message
+            causes=(PodEvent.REJECTED,),
+            reason=rejection.reason,
+            message=f"Pod was rejected: {rejection.message}",
         )
         self._tasks.put(pod.metadata.uid, Request(ending=ending))
 

@@ -25,9 +25,10 @@ from state_machines.pod import (
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.rpc import RpcError
+from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.sync.gate import RuntimeGate
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -60,7 +61,7 @@ class Runtime(Protocol):
     """The containers of a pod. Every method may raise RpcError."""
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, prepared: "Prepared", memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
     ) -> Outcome:
         """Bring the containers closer to the spec."""
         ...
@@ -106,14 +107,10 @@ class Statuses(Protocol):
         ...
 
 
-class Prepared(Protocol):
-    """What was got ready for a pod's containers."""
-
-
 class Storage(Protocol):
     """Folders and volumes of pods."""
 
-    async def prepare(self, pod: Pod) -> Prepared:
+    async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders and mount volumes. Raises PreparationError."""
         ...
 
@@ -192,8 +189,8 @@ class Session:
             return SyncResult(failed=True)
         try:
             await parts.cgroups.ensure(pod)
-            prepared = await parts.storage.prepare(pod)
-            outcome = await parts.runtime.sync(pod, observed, prepared, memory)
+            inputs = await parts.storage.prepare(pod)
+            outcome = await parts.runtime.sync(pod, observed, inputs, memory)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))

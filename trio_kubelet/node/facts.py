@@ -1,0 +1,121 @@
+"""What configs of pods need to know of the node, gathered once at the start. Blocking."""
+
+import os
+import resource
+import socket
+from pathlib import Path
+
+import structlog
+
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.resources import CgroupDriver
+from trio_kubelet.resources.node import node_capacity
+from trio_kubelet.runtime.dns import NodeDns, ResolvConf, parse_resolv_conf
+from trio_kubelet.runtime.names import CONTAINER_LOGS_DIRECTORY
+from trio_kubelet.runtime.node_facts import NodeFacts
+
+log = structlog.get_logger("node")
+
+DEFAULT_POD_LOGS = "/var/log/pods"
+_SELINUX = Path("/sys/fs/selinux/enforce")
+_THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
+
+
+def node_name(settings: Settings) -> str:
+    """The node's name: --hostname-override, else the host's, in lower case."""
+    name = settings.options.hostname_override or socket.gethostname()
+    return name.strip().lower()
+
+
+def host_addresses(settings: Settings) -> tuple[str, ...]:
+    """The node's addresses: --node-ip, else the one that the default route leaves from."""
+    given = settings.options.node_ip
+    if given and given not in ("0.0.0.0", "::"):
+        return tuple(address.strip() for address in given.split(","))
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Connecting a datagram socket sends nothing: it only asks for the route.
+            probe.connect(("192.0.2.1", 9))
+            return (str(probe.getsockname()[0]),)
+    except OSError:
+        return _resolved_addresses()
+
+
+def _resolved_addresses() -> tuple[str, ...]:
+    try:
+        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ()
+    addresses = dict.fromkeys(str(each[4][0]) for each in found)
+    return tuple(each for each in addresses if not each.startswith("127.") and each != "::1")
+
+
+def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -> NodeFacts:
+    """Everything that configs are made with."""
+    configuration, options = settings.configuration, settings.options
+    capacity = node_capacity()
+    cpus = range(os.cpu_count() or 1)
+    return NodeFacts(
+        root_directory=options.root_dir,
+        pod_logs_directory=configuration.pod_logs_dir,
+        container_logs_directory=_container_logs(configuration.pod_logs_dir),
+        cluster_domain=configuration.cluster_domain,
+        host_ips=host_addresses(settings),
+        allocatable={
+            "cpu": Quantity(f"{capacity.cpu_milli}m"),
+            "memory": Quantity(str(capacity.memory_bytes)),
+        },
+        memory_capacity_bytes=capacity.memory_bytes,
+        page_size_bytes=resource.getpagesize(),
+        hugepage_sizes=tuple(capacity.hugepages),
+        cgroup_driver=driver,
+        cgroup_root=configuration.cgroup_root or "/",
+        cgroups_per_qos=configuration.cgroups_per_qos,
+        cgroup_v2=cgroup_v2,
+        swap_controller=_has_swap_controller(cgroup_v2),
+        swap_behavior=configuration.memory_swap.swap_behavior,
+        cpu_cfs_quota=configuration.cpu_cfs_quota,
+        cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
+        single_process_oom_kill=bool(configuration.single_process_oom_kill),
+        memory_qos=settings.gates["MemoryQoS"],
+        memory_throttling_factor=configuration.memory_throttling_factor or 0.9,
+        memory_reservation_policy=configuration.memory_reservation_policy,
+        seccomp_default=configuration.seccomp_default or options.seccomp_default,
+        selinux=_SELINUX.exists(),
+        thermal_throttle_paths=tuple(
+            path for path in (_THERMAL.format(cpu) for cpu in cpus) if Path(path).exists()
+        ),
+        stop_signals=settings.gates["ContainerStopSignals"],
+    )
+
+
+def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
+    """What pods get to know about name servers. A resolv.conf that cannot be read is empty."""
+    configuration = settings.configuration
+    resolv_conf: ResolvConf | None = None
+    if configuration.resolv_conf:
+        try:
+            resolv_conf = parse_resolv_conf(Path(configuration.resolv_conf).read_text())
+        except OSError as error:
+            log.warning("resolv.conf not read", path=configuration.resolv_conf, error=str(error))
+            resolv_conf = ResolvConf()
+    return NodeDns(
+        cluster_dns=configuration.cluster_dns,
+        cluster_domain=configuration.cluster_domain,
+        resolv_conf=resolv_conf,
+        node_ips=host_ips,
+    )
+
+
+def _container_logs(pod_logs: str) -> str:
+    """Where links to containers' logs go: beside the pods' logs, if those are moved."""
+    if pod_logs == DEFAULT_POD_LOGS:
+        return CONTAINER_LOGS_DIRECTORY
+    return str(Path(pod_logs).parent / "containers")
+
+
+def _has_swap_controller(cgroup_v2: bool) -> bool:
+    if cgroup_v2:
+        return any(Path("/sys/fs/cgroup").glob("*.slice/memory.swap.max"))
+    return Path("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists()

@@ -1,0 +1,68 @@
+"""Telling systemd how the service is doing: READY, STATUS, WATCHDOG, STOPPING.
+
+The protocol is that of sd_notify(3): one datagram of `NAME=value` lines to the socket that
+$NOTIFY_SOCKET names. Without one every message is dropped. A datagram to a local socket that
+nobody reads must not hold the agent up, so what cannot be sent at once is not sent.
+"""
+
+import os
+import socket
+from collections.abc import Mapping
+
+import structlog
+
+log = structlog.get_logger("systemd")
+
+
+class ServiceNotifier:
+    """Sends to the service manager. Plain functions, never blocking, never raising."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._status = ""
+
+    @property
+    def is_service(self) -> bool:
+        """Whether somebody listens."""
+        return bool(self._address)
+
+    def ready(self) -> None:
+        """The start is over."""
+        self._send("READY=1")
+
+    def stopping(self) -> None:
+        """The agent ends; containers go on."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """The sync loop turns."""
+        self._send("WATCHDOG=1")
+
+    def status(self, text: str) -> None:
+        """One line for `systemctl status`; repeated only when it changes."""
+        if text != self._status:
+            self._status = text
+            self._send(f"STATUS={text}")
+
+    def _send(self, message: str) -> None:
+        if not self._address:
+            return
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as peer:
+                peer.setblocking(False)
+                peer.sendto(message.encode(), self._address)
+        except OSError as error:
+            log.warning("service manager not told", message=message, error=str(error))
+
+
+def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
+    """How often systemd wants to hear that the service lives (WatchdogSec=), None for never.
+
+    $WATCHDOG_PID names the process that is meant, where it is set.
+    """
+    pid = environment.get("WATCHDOG_PID", "")
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    if not microseconds.isdecimal() or (pid and pid != str(os.getpid())):
+        return None
+    return int(microseconds) / 1e6 or None

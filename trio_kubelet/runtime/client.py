@@ -1,0 +1,222 @@
+"""The container runtime's calls as trio coroutines: CRI v1, with the deadlines that belong to it.
+
+One method a call, plain arguments in, CRI messages or ids out. Deadlines: runtimeRequestTimeout
+for most; sandboxes get twice that; stopping gets the grace period on top, and so does a command
+with a timeout; pulls, event streams and commands without a timeout have none and end when their
+caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.py`).
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager
+
+from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, is_present
+from trio_kubelet.rpc.methods import Request, Response, UnaryStub
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+CRI_VERSION = "v1"
+REQUEST_TIMEOUT_SECONDS = 120.0
+
+_Runtime = cri.RuntimeServiceStub
+_Images = cri.ImageServiceStub
+
+
+class RuntimeClient:
+    """Asks a container runtime; `images` is where its image service listens, if elsewhere.
+
+    Every method raises RpcError and nothing else. After DEADLINE_EXCEEDED, UNAVAILABLE, or when
+    the caller was cancelled, it is unknown whether the runtime did what it was asked to do.
+    Messages that come back may be handed out again by a later list: do not change them.
+    """
+
+    def __init__(
+        self,
+        runtime: Transport,
+        images: Transport | None = None,
+        *,
+        request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
+        self._runtime = runtime
+        self._images = images or runtime
+        self._seconds = request_timeout_seconds
+        self._sandboxes = ListReuse(cri.PodSandbox, state_field=3)
+        self._containers = ListReuse(cri.Container, state_field=6)
+
+    async def version(self) -> cri.VersionResponse:
+        """Ask for the runtime's name and versions."""
+        request = cri.VersionRequest(version=CRI_VERSION)
+        return await self._ask(_Runtime.version, request)
+
+    async def status(self, *, verbose: bool = False) -> cri.StatusResponse:
+        """Ask for the conditions RuntimeReady and NetworkReady, handlers and features."""
+        request = cri.StatusRequest(verbose=verbose)
+        return await self._ask(_Runtime.status, request)
+
+    async def runtime_config(self) -> cri.RuntimeConfigResponse:
+        """Ask for the cgroup driver; UNIMPLEMENTED on runtimes that do not tell."""
+        return await self._ask(_Runtime.runtime_config, cri.RuntimeConfigRequest())
+
+    async def run_pod_sandbox(self, config: cri.PodSandboxConfig, runtime_handler: str = "") -> str:
+        """Create and start a sandbox; returns its id."""
+        request = cri.RunPodSandboxRequest(config=config, runtime_handler=runtime_handler)
+        response = await self._runtime.unary(
+            _Runtime.run_pod_sandbox, request, deadline_seconds=2 * self._seconds
+        )
+        return _given(response.pod_sandbox_id, "sandbox id")
+
+    async def stop_pod_sandbox(self, sandbox_id: str) -> None:
+        """Kill a sandbox's containers and take down its network; may be repeated."""
+        request = cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
+        await self._ask(_Runtime.stop_pod_sandbox, request)
+
+    async def remove_pod_sandbox(self, sandbox_id: str) -> None:
+        """Remove a sandbox with all its containers; may be repeated."""
+        request = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
+        await self._ask(_Runtime.remove_pod_sandbox, request)
+
+    async def pod_sandbox_status(
+        self, sandbox_id: str, *, verbose: bool = False
+    ) -> cri.PodSandboxStatusResponse:
+        """Ask for one sandbox; NOT_FOUND when it is gone."""
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=verbose)
+        return await self._ask(_Runtime.pod_sandbox_status, request)
+
+    async def list_pod_sandboxes(
+        self,
+        filter: cri.PodSandboxFilter | None = None,  # noqa: A002
+    ) -> tuple[cri.PodSandbox, ...]:
+        """List sandboxes, all of them without a filter."""
+        if filter is None:
+            response = await self._runtime.unary_raw(
+                _Runtime.list_pod_sandbox,
+                cri.ListPodSandboxRequest(),
+                deadline_seconds=self._seconds,
+            )
+            return self._sandboxes.decode(response)
+        request = cri.ListPodSandboxRequest(filter=filter)
+        filtered = await self._ask(_Runtime.list_pod_sandbox, request)
+        return tuple(filtered.items)
+
+    async def list_containers(
+        self,
+        filter: cri.ContainerFilter | None = None,  # noqa: A002
+    ) -> tuple[cri.Container, ...]:
+        """List containers, all of them without a filter."""
+        if filter is None:
+            response = await self._runtime.unary_raw(
+                _Runtime.list_containers,
+                cri.ListContainersRequest(),
+                deadline_seconds=self._seconds,
+            )
+            return self._containers.decode(response)
+        request = cri.ListContainersRequest(filter=filter)
+        filtered = await self._ask(_Runtime.list_containers, request)
+        return tuple(filtered.containers)
+
+    async def create_container(
+        self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig
+    ) -> str:
+        """Create a container in a sandbox; returns its id."""
+        request = cri.CreateContainerRequest(
+            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
+        )
+        response = await self._ask(_Runtime.create_container, request)
+        return _given(response.container_id, "container id")
+
+    async def start_container(self, container_id: str) -> None:
+        """Start a created container."""
+        request = cri.StartContainerRequest(container_id=container_id)
+        await self._ask(_Runtime.start_container, request)
+
+    async def stop_container(self, container_id: str, grace_seconds: int) -> None:
+        """Signal a container, kill it when the grace period is over; may be repeated."""
+        request = cri.StopContainerRequest(container_id=container_id, timeout=grace_seconds)
+        await self._runtime.unary(
+            _Runtime.stop_container, request, deadline_seconds=self._seconds + grace_seconds
+        )
+
+    async def remove_container(self, container_id: str) -> None:
+        """Remove a container, running or not; may be repeated."""
+        request = cri.RemoveContainerRequest(container_id=container_id)
+        await self._ask(_Runtime.remove_container, request)
+
+    async def container_status(
+        self, container_id: str, *, verbose: bool = False
+    ) -> cri.ContainerStatusResponse:
+        """Ask for one container; NOT_FOUND when it is gone."""
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=verbose)
+        return await self._ask(_Runtime.container_status, request)
+
+    async def exec_sync(
+        self, container_id: str, command: Sequence[str], timeout_seconds: int
+    ) -> cri.ExecSyncResponse:
+        """Run a command in a container to its end; 0 seconds mean that it may take forever.
+
+        A command that runs out of its time is DEADLINE_EXCEEDED, by the runtime's own clock.
+        """
+        request = cri.ExecSyncRequest(
+            container_id=container_id, cmd=list(command), timeout=timeout_seconds
+        )
+        deadline = self._seconds + timeout_seconds if timeout_seconds > 0 else None
+        return await self._runtime.unary(_Runtime.exec_sync, request, deadline_seconds=deadline)
+
+    async def reopen_container_log(self, container_id: str) -> None:
+        """Have the runtime write a container's log to its path anew, after a rotation."""
+        request = cri.ReopenContainerLogRequest(container_id=container_id)
+        await self._runtime.unary(_Runtime.reopen_container_log, request)
+
+    def container_events(
+        self,
+    ) -> AbstractAsyncContextManager[AsyncIterator[cri.ContainerEventResponse]]:
+        """Listen to what happens to containers and sandboxes, until the context is left.
+
+        The iterator raises RpcError: UNIMPLEMENTED where the runtime has no such stream,
+        UNAVAILABLE when it goes away.
+        """
+        return self._runtime.stream(_Runtime.get_container_events, cri.GetEventsRequest())
+
+    async def list_images(self) -> tuple[cri.Image, ...]:
+        """List all images."""
+        response = await self._ask_images(_Images.list_images, cri.ListImagesRequest())
+        return tuple(response.images)
+
+    async def image_status(self, image: cri.ImageSpec) -> cri.Image | None:
+        """Ask for one image; None when it is not there."""
+        request = cri.ImageStatusRequest(image=image)
+        response = await self._ask_images(_Images.image_status, request)
+        return response.image if is_present(response.image) else None
+
+    async def pull_image(
+        self,
+        image: cri.ImageSpec,
+        auth: cri.AuthConfig | None = None,
+        sandbox_config: cri.PodSandboxConfig | None = None,
+    ) -> str:
+        """Pull an image, however long it takes; returns the reference that it is known by."""
+        request = cri.PullImageRequest(image=image)
+        if auth is not None:
+            request.auth = auth
+        if sandbox_config is not None:
+            request.sandbox_config = sandbox_config
+        response = await self._images.unary(_Images.pull_image, request)
+        return _given(response.image_ref, "image reference")
+
+    async def remove_image(self, image: cri.ImageSpec) -> None:
+        """Remove an image; may be repeated."""
+        request = cri.RemoveImageRequest(image=image)
+        await self._ask_images(_Images.remove_image, request)
+
+    async def image_fs_info(self) -> cri.ImageFsInfoResponse:
+        """Ask how full the file systems of images and containers are."""
+        return await self._ask_images(_Images.image_fs_info, cri.ImageFsInfoRequest())
+
+    async def _ask(self, method: UnaryStub[Request, Response], request: Request) -> Response:
+        return await self._runtime.unary(method, request, deadline_seconds=self._seconds)
+
+    async def _ask_images(self, method: UnaryStub[Request, Response], request: Request) -> Response:
+        return await self._images.unary(method, request, deadline_seconds=self._seconds)
+
+
+def _given(answer: str, what: str) -> str:
+    if not answer:
+        raise RpcError(Code.INTERNAL, f"the runtime answered without a {what}")
+    return answer

@@ -1,0 +1,108 @@
+"""Whether the runtime can be worked with: one place that knows, and one task that asks.
+
+The consumers of the sync loop wait at the gate, and a change of its state wakes whoever asked to
+be told. `check_runtime` asks the runtime every five seconds. While it does not answer it is
+asked again after 100 ms, then more and more rarely up to five seconds, with one line in the log
+a minute: a runtime that is not there yet is waited for.
+"""
+
+import math
+from collections.abc import Callable
+
+import structlog
+import trio
+from attrs import evolve, frozen
+
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+
+log = structlog.get_logger("runtime")
+
+CHECK_SECONDS = 5.0
+FIRST_RETRY_SECONDS = 0.1
+SILENCE_SECONDS = 60.0
+STATUS_DEADLINE_SECONDS = 10.0
+
+
+@frozen(kw_only=True)
+class RuntimeState:
+    """What the runtime said last. `reason` says why it is not up, or its network not ready."""
+
+    up: bool = False
+    network_ready: bool = False
+    reason: str = "container runtime status check may not have completed yet"
+    network_reason: str = ""
+
+
+class RuntimeGate:
+    """Open while the runtime is up. Written by the runtime check alone."""
+
+    def __init__(self) -> None:
+        self.state = RuntimeState()
+        self._opened = trio.Event()
+        self._listeners: list[Callable[[RuntimeState, RuntimeState], None]] = []
+
+    def add_listener(self, listener: Callable[[RuntimeState, RuntimeState], None]) -> None:
+        """Call `listener(before, after)` at each change; it must not block."""
+        self._listeners.append(listener)
+
+    def update(self, state: RuntimeState) -> None:
+        """Take over what the runtime said."""
+        before, self.state = self.state, state
+        if state.up and not self._opened.is_set():
+            self._opened.set()
+        elif not state.up and self._opened.is_set():
+            self._opened = trio.Event()
+        if before != state:
+            for listener in self._listeners:
+                listener(before, state)
+
+    def mark_down(self, reason: str) -> None:
+        """The runtime did not answer."""
+        self.update(evolve(self.state, up=False, network_ready=False, reason=reason))
+
+    async def wait_up(self) -> None:
+        """Return as soon as the runtime is up, at once if it is."""
+        await self._opened.wait()
+
+
+async def check_runtime(client: RuntimeClient, gate: RuntimeGate) -> None:
+    """Keep the gate true for ever."""
+    retry, told_at = FIRST_RETRY_SECONDS, -math.inf
+    while True:
+        try:
+            with trio.fail_after(STATUS_DEADLINE_SECONDS):
+                response = await client.status()
+        except (RpcError, trio.TooSlowError) as error:
+            reason = error.message if isinstance(error, RpcError) else "it does not answer"
+            gate.mark_down(f"container runtime is down: {reason}")
+            if trio.current_time() - told_at > SILENCE_SECONDS:
+                log.warning("waiting for the container runtime", reason=reason)
+                told_at = trio.current_time()
+            await trio.sleep(retry)
+            retry = min(retry * 2, CHECK_SECONDS)
+            continue
+        retry, told_at = FIRST_RETRY_SECONDS, -math.inf
+        gate.update(runtime_state(response))
+        await trio.sleep(CHECK_SECONDS if gate.state.network_ready else 1.0)
+
+
+def runtime_state(response: cri.StatusResponse) -> RuntimeState:
+    """What the runtime's conditions say."""
+    conditions = {condition.type: condition for condition in response.status.conditions}
+    ready, network = conditions.get("RuntimeReady"), conditions.get("NetworkReady")
+    return RuntimeState(
+        up=ready is not None and ready.status,
+        network_ready=network is not None and network.status,
+        reason=_why(ready, "RuntimeReady"),
+        network_reason=_why(network, "NetworkReady"),
+    )
+
+
+def _why(condition: cri.RuntimeCondition | None, name: str) -> str:
+    if condition is None:
+        return f"container runtime status has no {name} condition"
+    if condition.status:
+        return ""
+    return f"{name}=false reason:{condition.reason} message:{condition.message}"

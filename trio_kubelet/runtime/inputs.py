@@ -1,0 +1,21 @@
+"""What a pod's containers are made with, got ready before the first of them is."""
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.runtime.environment import EnvironmentSources, NoSources
+from trio_kubelet.runtime.mounts import MountedVolume
+
+
+@frozen(kw_only=True)
+class PodInputs:
+    """What a pod's containers are made with, got ready before any of them is.
+
+    `volumes` by name; `sources` and `services` as for `environment`.
+    """
+
+    volumes: Mapping[str, MountedVolume] = field(factory=dict)
+    sources: EnvironmentSources = field(factory=NoSources)
+    services: Mapping[str, str] = field(factory=dict)
+    is_static: bool = False

@@ -1,0 +1,17 @@
+"""What the agent answers over HTTP: health on its own port, pods on the read-only port."""
+
+from trio_kubelet.server.http import Answer, Handler, Question, listen_tcp, listen_unix, serve_http
+from trio_kubelet.server.routes import healthz_routes, json_answer, read_only_routes, route
+
+__all__ = [
+    "Answer",
+    "Handler",
+    "Question",
+    "healthz_routes",
+    "json_answer",
+    "listen_tcp",
+    "listen_unix",
+    "read_only_routes",
+    "route",
+    "serve_http",
+]

@@ -1,0 +1,214 @@
+"""Where parts meet that do not know each other: small adapters, made by the agent.
+
+`sync/` says in protocols what it needs of a pod's storage, and `runtime/` what it needs of its
+sub-paths; volumes, logs and folders are other parts with words of their own. Housekeeping asks
+each part what it has of which pod.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import trio
+
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
+from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.inputs import PodInputs
+from trio_kubelet.runtime.mounts import MountedVolume as RuntimeVolume
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
+from trio_kubelet.sync.housekeeping import Found, Trace
+from trio_kubelet.sync.session import PreparationError
+from trio_kubelet.sync.store import is_static
+from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.volumes import (
+    MountedVolume,
+    VolumeBusy,
+    VolumeError,
+    Volumes,
+    VolumesNotReady,
+)
+
+
+class PodStorage:
+    """Volumes, folders and logs of pods, as a pod's session wants them."""
+
+    def __init__(
+        self,
+        volumes: Volumes,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        file_limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._volumes = volumes
+        self._recorder = recorder
+        self._node = node
+        self._file_limiter = file_limiter
+
+    async def prepare(self, pod: Pod) -> PodInputs:
+        """Make folders and mount volumes. Raises PreparationError."""
+        try:
+            mounted = await self._volumes.prepare(pod)
+        except VolumesNotReady as error:
+            for each in error.errors[:-1]:
+                self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
+            raise PreparationError("FailedMount", str(error.errors[-1])) from error
+        except OSError as error:
+            message = f"error making pod data directories: {error}"
+            raise PreparationError("FailedCreatePodContainer", message) from error
+        return PodInputs(
+            volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
+            is_static=is_static(pod),
+        )
+
+    async def unmount(self, pod: Pod) -> None:
+        """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
+        try:
+            await self._volumes.tear_down(pod.metadata.uid)
+        except (VolumeBusy, OSError) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's folders and logs. Raises PreparationError."""
+        try:
+            await self._volumes.remove_pod(pod.metadata.uid)
+            await trio.to_thread.run_sync(
+                partial(remove_pod_logs, pod.metadata.uid, self._node), limiter=self._file_limiter
+            )
+        except (VolumeBusy, OSError) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+
+
+class PodSubPaths:
+    """Sub-paths of volumes, as the runtime part wants them."""
+
+    def __init__(self, volumes: Volumes) -> None:
+        self._volumes = volumes
+
+    async def bind(
+        self,
+        pod: Pod,
+        container: Container,
+        position: int,
+        volume: RuntimeVolume,
+        sub_path: str,
+    ) -> str:
+        """The path on the node of a sub-path. Raises ConfigError."""
+        name = container.volume_mounts[position].name
+        mounted = MountedVolume(name=name, host_path=volume.host_path)
+        try:
+            return await self._volumes.bind_sub_path(
+                pod, mounted, container.name, position, sub_path
+            )
+        except VolumeError as error:
+            raise ConfigError(
+                f'failed to prepare subPath for volumeMount "{name}" of container '
+                f'"{container.name}": {error.why}'
+            ) from error
+
+
+class PodCgroups:
+    """Cgroups of pods, and the weights of the QoS classes, which follow the pods that run."""
+
+    def __init__(self, cgroups: Cgroups, active: Callable[[], Iterable[Pod]]) -> None:
+        self._cgroups = cgroups
+        self._active = active
+        self._made: set[str] = set()
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make the pod's cgroup. Raises PreparationError."""
+        try:
+            await self._cgroups.ensure(pod)
+            if pod.metadata.uid not in self._made:
+                self._made.add(pod.metadata.uid)
+                await self._cgroups.update_qos(self._active())
+        except (OSError, SystemdError) as error:
+            message = f"unable to ensure pod container exists: {error}"
+            raise PreparationError("FailedCreatePodContainer", message) from error
+
+    async def remove(self, uid: str) -> None:
+        """Remove the pod's cgroup with all that is left in it. Raises PreparationError."""
+        try:
+            await self._cgroups.remove(uid)
+            if uid in self._made:
+                self._made.discard(uid)
+                await self._cgroups.update_qos(self._active())
+        except (OSError, SystemdError, CgroupBusy) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+
+    async def list_pod_uids(self) -> Iterable[str]:
+        """The UIDs of all pods that have a cgroup."""
+        return await self._cgroups.list_pod_uids()
+
+
+class NoCgroups:
+    """For a runtime without a kernel: pods have no cgroups."""
+
+    async def ensure(self, pod: Pod) -> None:
+        """Nothing to make."""
+
+    async def remove(self, uid: str) -> None:
+        """Nothing to remove."""
+
+    async def list_pod_uids(self) -> Iterable[str]:
+        """None has one."""
+        return ()
+
+
+class HousekeepingPlaces:
+    """Where something of a pod may be left: one question for each place."""
+
+    def __init__(
+        self,
+        cache: RuntimeCache,
+        volumes: Volumes,
+        cgroups: PodCgroups | NoCgroups,
+        node: NodeFacts,
+        file_limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._cache = cache
+        self._volumes = volumes
+        self._cgroups = cgroups
+        self._node = node
+        self._file_limiter = file_limiter
+
+    async def in_runtime(self) -> Iterable[Found]:
+        """Pods with sandboxes or containers, as the last relist or look showed them."""
+        return [
+            Found(
+                uid=pod.uid,
+                namespace=pod.namespace,
+                name=pod.name,
+                traces=frozenset({Trace.RUNTIME}),
+            )
+            for pod in self._cache.pods()
+        ]
+
+    async def in_folders(self) -> Iterable[Found]:
+        """Pods with a folder."""
+        return _found(await self._volumes.pods_on_disk(), Trace.FOLDER)
+
+    async def in_cgroups(self) -> Iterable[Found]:
+        """Pods with a cgroup."""
+        return _found(await self._cgroups.list_pod_uids(), Trace.CGROUP)
+
+    async def in_logs(self) -> Iterable[Found]:
+        """Pods with a log folder."""
+        logs = await trio.to_thread.run_sync(
+            partial(pods_with_logs, self._node), limiter=self._file_limiter
+        )
+        return [
+            Found(uid=uid, namespace=namespace, name=name, traces=frozenset({Trace.LOGS}))
+            for namespace, name, uid in logs
+        ]
+
+
+def _found(uids: Iterable[str], trace: Trace) -> list[Found]:
+    return [Found(uid=uid, traces=frozenset({trace})) for uid in uids]
+
+
+def _for_runtime(volume: MountedVolume) -> RuntimeVolume:
+    return RuntimeVolume(
+        host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
+    )
