@@ -1,0 +1,172 @@
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from tests.unit.sources.manifest_texts import NODE, manifest
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sources import watch_manifest_url
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
+from trio_kubelet.telemetry import Journal
+
+URL = "http://manifests.test/pods"
+
+
+class Server:
+    """Answers with what it was given, and remembers what it was asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.body = b""
+        self.status = 200
+        self.down = False
+        self.requests: list[httpx.Request] = []
+        self.journal = Journal(SystemClock())
+        self.sets, self._receive = trio.open_memory_channel[tuple[Pod, ...]](100)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if self.down:
+            raise httpx.ConnectError("connection refused")
+        return httpx.Response(self.status, content=self.body)
+
+    @asynccontextmanager
+    async def watched(self) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch)
+            yield
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self) -> None:
+        await watch_manifest_url(
+            URL,
+            self.sets.send,
+            node_name=NODE,
+            kept_folder=self.root / "static-pods",
+            adopt=lambda pod, source: None,
+            journal=self.journal,
+            headers={"X-Token": ("one", "two")},
+            check_seconds=0.001,
+            client=httpx.AsyncClient(transport=httpx.MockTransport(self.answer)),
+        )
+
+    async def pods(self) -> tuple[Pod, ...]:
+        with trio.fail_after(5):
+            return await self._receive.receive()
+
+    async def names(self) -> list[str]:
+        return [pod.metadata.name.removesuffix(f"-{NODE}") for pod in await self.pods()]
+
+    async def asked_again(self, times: int = 2) -> None:
+        """Wait until so many more requests have begun: those before were dealt with."""
+        wanted = len(self.requests) + times
+        with trio.fail_after(5):
+            while len(self.requests) < wanted:
+                await trio.lowlevel.checkpoint()
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(entry.event, entry.cause) for entry in self.journal.entries()]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+async def test_pods_come_from_a_manifest_or_a_list(server: Server) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        (pod,) = await server.pods()
+        assert pod.metadata.name == "web-node-1"
+        assert pod.spec.tolerations == ()
+        server.body = (
+            b'{"apiVersion": "v1", "kind": "PodList", "items": ['
+            b'{"metadata": {"name": "a"}, "spec": {"containers": [{"name": "c", "image": "i"}]}},'
+            b'{"metadata": {"name": "b"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}]}'
+        )
+        assert await server.names() == ["a", "b"]
+
+
+async def test_the_same_answer_changes_nothing(server: Server) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        await server.pods()
+        await server.asked_again(3)
+        assert server.sets.statistics().current_buffer_used == 0
+
+
+async def test_every_header_is_sent(server: Server) -> None:
+    async with server.watched():
+        await server.pods()
+    assert server.requests[0].headers.get_list("X-Token") == ["one", "two"]
+
+
+async def test_an_empty_answer_is_an_empty_set(server: Server) -> None:
+    async with server.watched():
+        assert await server.names() == []
+        server.body = manifest("web").encode()
+        assert await server.names() == ["web"]
+        server.body = b""
+        assert await server.names() == []
+
+
+@pytest.mark.parametrize(("status", "reason"), [(500, "Internal Server Error"), (404, "Not Found")])
+async def test_a_failing_answer_leaves_the_pods_alone_and_is_told_once(
+    server: Server, status: int, reason: str
+) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        await server.pods()
+        server.status = status
+        await server.asked_again(3)
+        assert server.sets.statistics().current_buffer_used == 0
+        assert server.told() == [
+            ("Rejected", f"cannot be fetched: _BadAnswerError: {status} {reason}")
+        ]
+
+
+async def test_a_server_that_is_down_is_waited_for(server: Server) -> None:
+    server.down = True
+    server.body = manifest("web").encode()
+    async with server.watched():
+        await server.asked_again(2)
+        assert server.sets.statistics().current_buffer_used == 0
+        server.down = False
+        assert await server.names() == ["web"]
+    assert server.told() == [
+        ("Rejected", "cannot be fetched: ConnectError: connection refused"),
+        ("Mended", ""),
+    ]
+
+
+async def test_pods_of_an_earlier_run_go_on_while_the_server_is_down(server: Server) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        before = await server.pods()
+    server.down = True
+    async with server.watched():
+        assert await server.pods() == before
+
+
+async def test_a_body_that_became_bad_leaves_its_pods_running(server: Server) -> None:
+    server.body = manifest("web").encode()
+    async with server.watched():
+        await server.pods()
+        server.body = b"kind: Pod"
+        await server.asked_again(3)
+        assert server.sets.statistics().current_buffer_used == 0
+        assert [event for event, _ in server.told()] == ["Rejected"]
+        server.body = manifest("other").encode()
+        assert await server.names() == ["other"]
+
+
+async def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
+    server.body = b"#" * (MAX_MANIFEST_BYTES + 5)
+    async with server.watched():
+        assert await server.names() == []
+        await server.asked_again()
+    assert server.told() == [("Rejected", "is larger than 10 MiB")]

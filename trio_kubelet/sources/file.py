@@ -1,0 +1,158 @@
+"""Static pods from a folder of manifests, or from a single file.
+
+A thread looks at the folder: whenever inotify tells of a change, and every fileCheckFrequency in
+case it did not. Files that have not changed are not read again. Every file counts whatever its
+extension; dotfiles and subfolders do not. What is missing is an empty set; what is bad leaves its
+pods running as they were (see `manifests`) and is reported (see `reports`). The full set goes to
+the callback at the first look and whenever it changes.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.sources.annotations import Source
+from trio_kubelet.sources.inotify import PathWatch
+from trio_kubelet.sources.kept import KeptManifests
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
+from trio_kubelet.sources.reports import ManifestReports
+from trio_kubelet.sources.static_pods import SendPods, StaticPodSet
+from trio_kubelet.telemetry import Journal
+
+log = structlog.get_logger("sources")
+
+DEFAULT_CHECK_SECONDS = 20.0
+_RACY_NS = 2_000_000_000
+"""A file may change twice within one tick of its timestamp: a younger one is read again."""
+
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
+
+
+@frozen(kw_only=True)
+class SeenFile:
+    """A manifest file as last read: `signature` tells whether it must be read again."""
+
+    signature: tuple[int, ...]
+    manifest: Manifest
+
+
+@frozen(kw_only=True)
+class Look:
+    """One look at the folder: path → file in the order of names, or why it could not be read."""
+
+    files: Mapping[str, SeenFile] = field(factory=dict)
+    problem: str = ""
+
+
+async def watch_manifest_files(
+    path: Path,
+    send: SendPods,
+    *,
+    node_name: str,
+    kept_folder: Path,
+    adopt: Adopt,
+    journal: Journal,
+    check_seconds: float = DEFAULT_CHECK_SECONDS,
+    limiter: trio.CapacityLimiter | None = None,
+) -> None:
+    """Watch `staticPodPath` (absolute) forever and send every new full set of pods.
+
+    `kept_folder` holds the last good manifests; `check_seconds` is fileCheckFrequency. Errors
+    of the disk are reported and tried again. When cancelled it leaves nothing behind, except
+    that a thread may still be waiting for a disk that does not answer.
+    """
+    reader = ManifestReader(source=Source.FILE, node_name=node_name)
+    pods = StaticPodSet(
+        reader,
+        KeptManifests(kept_folder, reader),
+        adopt=adopt,
+        reports=ManifestReports(journal),
+        send=send,
+        limiter=limiter,
+    )
+    await pods.load()
+    seen: Mapping[str, SeenFile] = {}
+    with PathWatch(path) as watch:
+        while True:
+            found = await pods.in_thread(partial(look, path, reader, seen, watch))
+            if found.problem:
+                look_again = await pods.take_trouble(str(path), found.problem)
+            else:
+                seen = found.files
+                look_again = await pods.take([each.manifest for each in seen.values()])
+            with trio.move_on_at(min(look_again, trio.current_time() + check_seconds)):
+                await watch.changed()
+
+
+def look(
+    path: Path, reader: ManifestReader, known: Mapping[str, SeenFile], watch: PathWatch
+) -> Look:
+    """Arm the watch, then read what is there and has changed. Blocks; raises nothing."""
+    try:
+        watch.arm()
+    except OSError as error:
+        log.warning("manifests are not watched, only polled", path=str(path), problem=str(error))
+    try:
+        paths = sorted(each for each in path.iterdir() if not each.name.startswith("."))
+    except NotADirectoryError:
+        paths = [path]
+    except FileNotFoundError:
+        return Look()
+    except OSError as error:
+        return Look(problem=f"cannot be read: {error.strerror}")
+    files: dict[str, SeenFile] = {}
+    for each in paths:
+        origin = os.fsencode(each).decode("utf-8", "backslashreplace")
+        seen = _read(each, origin, reader, known.get(origin))
+        if seen is not None:
+            files[origin] = seen
+    return Look(files=files)
+
+
+def _read(
+    path: Path, origin: str, reader: ManifestReader, known: SeenFile | None
+) -> SeenFile | None:
+    """Read a file unless it is as known; None for what is no file, or none any more."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            return None
+        signature = (
+            status.st_dev,
+            status.st_ino,
+            status.st_mode,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+        )
+        settled = time.time_ns() - status.st_mtime_ns > _RACY_NS
+        if known is not None and known.signature == signature and settled:
+            return known
+        data = _content(path)
+    except OSError as error:
+        if error.errno in _ABSENT:
+            return None
+        return SeenFile(signature=(), manifest=_unreadable(origin, error.strerror or str(error)))
+    if known is not None and known.manifest.digest == hashlib.sha256(data).hexdigest():
+        return SeenFile(signature=signature, manifest=known.manifest)
+    return SeenFile(signature=signature, manifest=reader.read(origin, data))
+
+
+def _content(path: Path) -> bytes:
+    # Not blocking: it could have become a pipe since it was looked at.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(MAX_MANIFEST_BYTES + 1) or b""
+
+
+def _unreadable(origin: str, why: str) -> Manifest:
+    return Manifest(origin=origin, digest="", problems=(f"cannot be read: {why}",))

@@ -1,0 +1,89 @@
+"""The last good state of each manifest, on disk: what a static pod goes on from.
+
+One file an origin under `<root>/static-pods/`, as JSON: the documents as they were last accepted,
+with the UIDs that their pods have. It outlives the agent, so that a manifest that is bad at the
+next start does not stop its pod, and so that a pod that was adopted keeps its UID. A record goes
+when its manifest goes. Manifests may hold secrets in their environment: the folder is 0700.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import structlog
+from attrs import evolve
+
+from trio_kubelet.sources.documents import InvalidManifest
+from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
+
+log = structlog.get_logger("sources")
+
+Records = Mapping[str, tuple[ManifestPod, ...]]
+"""Origin → the pods that run because of it, as last seen good."""
+
+
+class KeptManifests:
+    """The records of one source. Methods block: call them in a thread."""
+
+    __slots__ = ("_folder", "_reader")
+
+    def __init__(self, folder: Path, reader: ManifestReader) -> None:
+        self._folder = folder
+        self._reader = reader
+
+    def load(self) -> Records:
+        """Read all records; one that cannot be read is logged and left out."""
+        records: dict[str, tuple[ManifestPod, ...]] = {}
+        for path in sorted(self._folder.glob(f"{self._reader.source}-*.json")):
+            try:
+                record = json.loads(path.read_bytes())
+                records[record["origin"]] = tuple(
+                    evolve(self._reader.pod(record["origin"], each["document"]), uid=each["uid"])
+                    for each in record["pods"]
+                )
+            except (OSError, ValueError, KeyError, TypeError, InvalidManifest) as error:
+                log.warning("kept manifest is unreadable", file=str(path), problem=str(error))
+        return records
+
+    def save(self, before: Records, after: Records) -> None:
+        """Bring the disk from one state to another; raises OSError."""
+        for origin in before.keys() - after.keys():
+            self._path(origin).unlink(missing_ok=True)
+        for origin, pods in after.items():
+            if _essence(pods) == _essence(before.get(origin, ())):
+                continue
+            if pods:
+                self._write(origin, pods)
+            else:
+                self._path(origin).unlink(missing_ok=True)
+
+    def _write(self, origin: str, pods: tuple[ManifestPod, ...]) -> None:
+        record = {
+            "origin": origin,
+            "pods": [{"uid": each.uid, "document": each.document} for each in pods],
+        }
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(origin)
+        scratch = path.with_suffix(".new")
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(record, file, default=str)
+                file.flush()
+                os.fsync(file.fileno())
+            scratch.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                scratch.unlink()
+            raise
+
+    def _path(self, origin: str) -> Path:
+        digest = hashlib.sha256(os.fsencode(origin)).hexdigest()[:32]
+        return self._folder / f"{self._reader.source}-{digest}.json"
+
+
+def _essence(pods: tuple[ManifestPod, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple((each.manifest_uid, each.uid) for each in pods)

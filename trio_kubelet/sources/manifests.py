@@ -1,0 +1,189 @@
+"""Manifests: text from a file or a URL, and the static pods it holds.
+
+`ManifestReader.read` turns bytes into pods that are ready but for their UID, and into problems:
+it never raises for what is in the bytes. `resolve` gives the UIDs and decides what goes on when
+a manifest has become bad: pods that it can no longer show keep running as they were last seen
+good. Both are pure. A document is judged alone, so that one bad pod does not hide its neighbours.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import structlog
+from attrs import evolve, field, frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s.errors import ErrorKind, FieldError
+from trio_kubelet.sources.annotations import Source
+from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
+from trio_kubelet.sources.static import (
+    checked_pod,
+    is_manifest_uid,
+    manifest_uid,
+    with_uid,
+)
+
+log = structlog.get_logger("sources")
+
+MAX_MANIFEST_BYTES = 10 << 20
+
+Adopt = Callable[[Pod, Source], str | None]
+"""Asks for the UID of a running sandbox that this pod may take over, by name and containers."""
+
+
+@frozen(kw_only=True)
+class ManifestPod:
+    """One static pod of a manifest.
+
+    `pod` is complete except for its UID; `manifest_uid` is the hash over node, source and
+    manifest; `uid` is what the pod is called in the end, "" before `resolve`.
+    """
+
+    document: Mapping[str, object]
+    pod: Pod
+    manifest_uid: str
+    uid: str = ""
+
+    @property
+    def full_name(self) -> str:
+        """`<namespace>/<name>`."""
+        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+
+
+@frozen(kw_only=True)
+class Manifest:
+    """What one origin (a path or a URL) held at one look.
+
+    `digest` is of the bytes, so that the same content is not reported twice.
+    """
+
+    origin: str
+    digest: str
+    pods: tuple[ManifestPod, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True)
+class Resolved:
+    """What runs because of some manifests: by origin, as pods, and what is wrong with them."""
+
+    kept: Mapping[str, tuple[ManifestPod, ...]] = field(factory=dict)
+    pods: tuple[Pod, ...] = ()
+    problems: Mapping[str, tuple[str, ...]] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ManifestReader:
+    """Reads manifests of one source on one node."""
+
+    source: Source
+    node_name: str
+
+    def read(self, origin: str, data: bytes) -> Manifest:
+        """Return the pods and the problems of a manifest. Never raises for what is in it."""
+        digest = hashlib.sha256(data).hexdigest()
+        if len(data) > MAX_MANIFEST_BYTES:
+            problem = f"is larger than {MAX_MANIFEST_BYTES >> 20} MiB"
+            return Manifest(origin=origin, digest=digest, problems=(problem,))
+        pods: list[ManifestPod] = []
+        problems: list[str] = []
+        try:
+            documents = load_pod_documents(data)
+            for number, document in enumerate(documents, 1):
+                where = f"document {number}: " if len(documents) > 1 else ""
+                try:
+                    pods.append(self.pod(origin, document))
+                except InvalidManifest as error:
+                    problems.extend(where + problem for problem in error.problems)
+        except InvalidManifest as error:
+            problems.extend(error.problems)
+        except Exception as error:  # a bug that one manifest brings out must not hide the others
+            log.exception("manifest could not be judged", file=origin)
+            problems.append(f"cannot be judged: {type(error).__name__}: {error}")
+        return Manifest(origin=origin, digest=digest, pods=tuple(pods), problems=tuple(problems))
+
+    def pod(self, origin: str, document: Mapping[str, object]) -> ManifestPod:
+        """Return the static pod of one document; raises InvalidManifest."""
+        return ManifestPod(
+            document=document,
+            pod=checked_pod(document, self.source, self.node_name),
+            manifest_uid=manifest_uid(document, self.source, origin, self.node_name),
+        )
+
+    def resolve(
+        self,
+        manifests: Sequence[Manifest],
+        kept: Mapping[str, tuple[ManifestPod, ...]],
+        adopt: Adopt,
+    ) -> Resolved:
+        """Return what should run, given what was last seen good and still stands.
+
+        Of two pods with the same full name or UID the one of the first manifest wins; the other is
+        reported.
+        """
+        problems = {m.origin: list(m.problems) for m in manifests}
+        resolved: dict[str, tuple[ManifestPod, ...]] = {}
+        pods: list[Pod] = []
+        names: dict[str, str] = {}
+        uids: dict[str, str] = {}
+        for manifest in manifests:
+            running = self._named(manifest, kept.get(manifest.origin, ()), adopt)
+            resolved[manifest.origin] = running
+            for each in running:
+                double = _duplicate(each, names, uids)
+                if double is not None:
+                    problems[manifest.origin].append(str(double))
+                    continue
+                names[each.full_name] = uids[each.uid] = manifest.origin
+                pods.append(with_uid(each.pod, each.uid))
+        return Resolved(
+            kept=resolved,
+            pods=tuple(pods),
+            problems={origin: tuple(found) for origin, found in problems.items() if found},
+        )
+
+    def _named(
+        self, manifest: Manifest, kept: Iterable[ManifestPod], adopt: Adopt
+    ) -> tuple[ManifestPod, ...]:
+        known_uids = {each.manifest_uid: each.uid for each in kept}
+        known_names = {each.full_name for each in kept}
+        running = [
+            evolve(each, uid=self._uid(each, known_uids, known_names, adopt))
+            for each in manifest.pods
+        ]
+        if manifest.problems:
+            shown = {each.full_name for each in running}
+            running += [each for each in kept if each.full_name not in shown]
+        return tuple(running)
+
+    def _uid(
+        self,
+        each: ManifestPod,
+        known_uids: Mapping[str, str],
+        known_names: Iterable[str],
+        adopt: Adopt,
+    ) -> str:
+        if each.pod.metadata.uid:
+            return each.pod.metadata.uid
+        if each.manifest_uid in known_uids:
+            return known_uids[each.manifest_uid]
+        if each.full_name in known_names:
+            return each.manifest_uid
+        adopted = adopt(each.pod, self.source)
+        # A UID of our own making that differs belongs to another text of this manifest.
+        if adopted is None or is_manifest_uid(adopted):
+            return each.manifest_uid
+        return adopted
+
+
+def _duplicate(
+    pod: ManifestPod, names: Mapping[str, str], uids: Mapping[str, str]
+) -> FieldError | None:
+    for field_name, value, taken in (
+        ("metadata.name", pod.full_name, names),
+        ("metadata.uid", pod.uid, uids),
+    ):
+        if value in taken:
+            detail = f"already used in {taken[value]}"
+            return FieldError(field_name, ErrorKind.DUPLICATE, value, detail)
+    return None

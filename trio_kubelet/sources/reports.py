@@ -1,0 +1,65 @@
+"""Says what is wrong with a manifest: once for each content, and not while it is being written.
+
+A writer that truncates a file and fills it again shows a bad manifest for a moment. So a problem
+is reported when it is still there after `SETTLE_SECONDS`, in one log line and one journal entry,
+and again only when the content or the complaint changes.
+"""
+
+import math
+from collections.abc import Mapping
+
+import structlog
+
+from trio_kubelet.telemetry import Journal
+
+log = structlog.get_logger("sources")
+
+SETTLE_SECONDS = 0.5
+_SHOWN_PROBLEMS = 10
+
+Complaint = tuple[str, tuple[str, ...]]
+"""Digest of the content, and what is wrong with it."""
+
+
+class ManifestReports:
+    """What was found and what was said; owned by the task of one source."""
+
+    __slots__ = ("_found", "_journal", "_said", "_settle_seconds")
+
+    def __init__(self, journal: Journal, settle_seconds: float = SETTLE_SECONDS) -> None:
+        self._settle_seconds = settle_seconds
+        self._journal = journal
+        self._found: dict[str, tuple[Complaint, float]] = {}
+        self._said: dict[str, Complaint] = {}
+
+    def update(self, complaints: Mapping[str, Complaint], now: float) -> float:
+        """Take all present complaints by origin; return when to look again, or infinity.
+
+        `now` and the result are in seconds of trio's clock.
+        """
+        for origin in self._said.keys() - complaints.keys():
+            del self._said[origin]
+            log.info("manifest is good again or gone", file=origin)
+            self._journal.note("manifest", origin, "Mended")
+        found: dict[str, tuple[Complaint, float]] = {}
+        look_again = math.inf
+        for origin, complaint in complaints.items():
+            before, since = self._found.get(origin, (None, now))
+            since = since if before == complaint else now
+            found[origin] = (complaint, since)
+            if self._said.get(origin) == complaint:
+                continue
+            if now - since < self._settle_seconds:
+                look_again = min(look_again, since + self._settle_seconds)
+                continue
+            self._said[origin] = complaint
+            self._say(origin, complaint[1])
+        self._found = found
+        return look_again
+
+    def _say(self, origin: str, problems: tuple[str, ...]) -> None:
+        text = "; ".join(problems[:_SHOWN_PROBLEMS])
+        if len(problems) > _SHOWN_PROBLEMS:
+            text += f"; and {len(problems) - _SHOWN_PROBLEMS} more"
+        log.warning("manifest rejected", file=origin, problem=text)
+        self._journal.note("manifest", origin, "Rejected", text)

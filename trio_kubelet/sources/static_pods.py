@@ -1,0 +1,106 @@
+"""The static pods of one source: what runs, what is kept, what is said, what was sent.
+
+Both sources hand over all manifests they see, each time they look; this resolves them, brings the
+kept records up to date, reports, and calls back with the full set of pods when it has changed.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+import trio
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sources.kept import KeptManifests, Records
+from trio_kubelet.sources.manifests import Adopt, Manifest, ManifestReader, Resolved
+from trio_kubelet.sources.reports import Complaint, ManifestReports
+
+log = structlog.get_logger("sources")
+
+T = TypeVar("T")
+
+SendPods = Callable[[tuple[Pod, ...]], Awaitable[None]]
+"""Takes the full set of a source's pods. The first call means: the source has spoken."""
+
+
+class StaticPodSet:
+    """Owned by the task of one source."""
+
+    __slots__ = (
+        "_adopt",
+        "_kept",
+        "_limiter",
+        "_reader",
+        "_records",
+        "_reports",
+        "_saved",
+        "_send",
+        "_sent",
+    )
+
+    def __init__(
+        self,
+        reader: ManifestReader,
+        kept: KeptManifests,
+        *,
+        adopt: Adopt,
+        reports: ManifestReports,
+        send: SendPods,
+        limiter: trio.CapacityLimiter | None = None,
+    ) -> None:
+        self._reader = reader
+        self._kept = kept
+        self._adopt = adopt
+        self._reports = reports
+        self._send = send
+        self._limiter = limiter or trio.CapacityLimiter(1)
+        self._records: Records = {}
+        self._saved: Records = {}
+        self._sent: tuple[Pod, ...] | None = None
+
+    async def load(self) -> None:
+        """Read what was kept; once, before anything else."""
+        self._records = self._saved = await self.in_thread(self._kept.load)
+
+    async def take(self, manifests: Sequence[Manifest]) -> float:
+        """Let exactly these manifests stand; return when to look again for the reports' sake.
+
+        The time is trio's clock in seconds, or infinity.
+        """
+        resolved = self._reader.resolve(manifests, self._records, self._adopt)
+        digests = {manifest.origin: manifest.digest for manifest in manifests}
+        complaints = {o: (digests[o], problems) for o, problems in resolved.problems.items()}
+        await self._go_on_with(resolved)
+        return self._reports.update(complaints, trio.current_time())
+
+    async def take_trouble(self, origin: str, problem: str) -> float:
+        """Note that the source could not be looked at: what ran goes on, also from the last run.
+
+        Where nothing was kept nothing is sent, so that the source has not spoken yet.
+        """
+        if self._records:
+            unseen = [
+                Manifest(origin=kept, digest="", problems=(problem,))
+                for kept in sorted(self._records)
+            ]
+            await self._go_on_with(self._reader.resolve(unseen, self._records, self._adopt))
+        complaints: Mapping[str, Complaint] = {origin: ("", (problem,))}
+        return self._reports.update(complaints, trio.current_time())
+
+    async def in_thread(self, work: Callable[[], T]) -> T:
+        """Run blocking work of this source; a disk that hangs holds up this source alone."""
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+
+    async def _go_on_with(self, resolved: Resolved) -> None:
+        self._records = resolved.kept
+        # Kept before it is sent: a pod must never run whose UID would be forgotten.
+        if self._records != self._saved:
+            try:
+                await self.in_thread(partial(self._kept.save, self._saved, self._records))
+            except OSError as error:
+                log.warning("good manifests cannot be kept", problem=str(error))
+            self._saved = self._records
+        if resolved.pods != self._sent:
+            await self._send(resolved.pods)
+            self._sent = resolved.pods
