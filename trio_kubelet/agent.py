@@ -403,6 +403,7 @@ class Agent:
             starter=starter,
             stopper=stopper,
             recorder=self.recorder,
+            journal=self.journal,
             clock=self.clock,
             node=self.node,
             dns=gather_dns(settings, self.node.host_ips),

@@ -7,6 +7,7 @@ it is needed to be right after a restart: it only spares work and tells users wh
 from attrs import define, field, frozen
 
 from state_machines.backoff import Backoff
+from state_machines.container import SlotState
 from state_machines.image import ImageState
 
 
@@ -23,12 +24,23 @@ class Reason:
     until_ns: int | None = None
 
 
+@frozen(kw_only=True)
+class Slot:
+    """Where a container stands in its machine.
+
+    `left_behind` are the ids of earlier instances, whose end was taken note of already.
+    """
+
+    state: SlotState = SlotState.WAITING
+    left_behind: frozenset[str] = frozenset()
+
+
 @define
 class PodMemory:
-    """The mutable memory of one incarnation.
+    """The mutable memory of one incarnation. By container name, unless it says otherwise.
 
-    `reasons` is the last failed action of each container, by name. `crash_backoffs` are by
-    container name. `images` is how far the image of each container is, by container name;
+    `reasons` is the last failed action of each container, `crash_backoffs` how long it must
+    wait after the next exit, `slots` its place in its machine, `images` how far its image is.
     `image_backoffs` and `pull_errors` (the last one's words) are by image. `acted_at` is trio's
     clock when the last call that may have changed the pod in the runtime had returned, failed
     or been given up.
@@ -36,6 +48,7 @@ class PodMemory:
 
     reasons: dict[str, Reason] = field(factory=dict)
     crash_backoffs: dict[str, Backoff] = field(factory=dict)
+    slots: dict[str, Slot] = field(factory=dict)
     images: dict[str, ImageState] = field(factory=dict)
     image_backoffs: dict[str, Backoff] = field(factory=dict)
     pull_errors: dict[str, str] = field(factory=dict)

@@ -34,8 +34,9 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ContainerState, ObservedPod
 from trio_kubelet.runtime.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.sandbox_config import sandbox_config
+from trio_kubelet.runtime.slots import ContainerSlots
 from trio_kubelet.runtime.start_slots import Precedence, StartSlots
-from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
 
@@ -76,6 +77,7 @@ class PodRuntime:
         starter: ContainerStarter,
         stopper: ContainerStopper,
         recorder: EventRecorder,
+        journal: Journal,
         clock: Clock,
         node: NodeFacts,
         dns: NodeDns,
@@ -88,6 +90,7 @@ class PodRuntime:
         self._starter = starter
         self._stopper = stopper
         self._recorder = recorder
+        self._journal = journal
         self._clock = clock
         self._node = node
         self._dns = dns
@@ -117,6 +120,8 @@ class PodRuntime:
     async def _sync(
         self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
     ) -> RuntimeOutcome:
+        slots = ContainerSlots(self._journal, pod, memory)
+        slots.observe(observed)
         rounds = 2 + len(pod.spec.init_containers)
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._circumstances(memory))
@@ -128,6 +133,7 @@ class PodRuntime:
             finally:
                 memory.acted_at = trio.current_time()
             observed = await self.look(pod)
+            slots.observe(observed)
             if not done:
                 return _failed(observed, plan, memory)
             if plan.stop_pod and not plan.create_sandbox:
@@ -144,6 +150,7 @@ class PodRuntime:
             finally:
                 memory.acted_at = trio.current_time()
             observed = await self.look(pod)
+        ContainerSlots(self._journal, pod, memory).observe(observed)
         return StopEvidence(
             listed_at=observed.observed_at,
             last_call_ended_at=memory.acted_at,
@@ -217,6 +224,7 @@ class PodRuntime:
                     all_started = False
                     continue
                 self._note_attempt(order, memory)
+                ContainerSlots(self._journal, pod, memory).decide(order)
                 started = await self._starter.start(
                     pod, order, image, sandbox, inputs, observed, memory
                 )

@@ -1,0 +1,101 @@
+"""Each container's place in its machine (`state_machines/container.py`), and its journal.
+
+What was seen of a container and what was decided about it become steps here and nowhere else,
+so that the journal tells the whole story: why it waits, when it ran, how it ended, what followed.
+"""
+
+import structlog
+from attrs import frozen
+
+from state_machines.container import CONTAINER, ExitEvidence, SlotEvent, SlotState
+from trio_kubelet.k8s import Pod
+from trio_kubelet.restarts import restart_terms
+from trio_kubelet.runtime.actions import StartContainer
+from trio_kubelet.runtime.memory import PodMemory, Slot
+from trio_kubelet.runtime.observed import ContainerState, ObservedContainer, ObservedPod
+from trio_kubelet.telemetry import Journal
+
+log = structlog.get_logger("containers")
+
+_SEEN = {
+    ContainerState.CREATED: (SlotEvent.CREATED, SlotState.CREATED),
+    ContainerState.RUNNING: (SlotEvent.STARTED, SlotState.RUNNING),
+    ContainerState.EXITED: (SlotEvent.EXITED, SlotState.EXITED),
+    ContainerState.UNKNOWN: (SlotEvent.LOST, SlotState.UNKNOWN),
+}
+
+
+@frozen
+class ContainerSlots:
+    """The slots of one pod, kept in its memory."""
+
+    journal: Journal
+    pod: Pod
+    memory: PodMemory
+
+    def observe(self, observed: ObservedPod) -> None:
+        """Take note of what the runtime shows of the newest container of each name."""
+        for container in {c.name: c for c in reversed(observed.containers)}.values():
+            slot = self._slot(container.name)
+            event, state = _SEEN[container.state]
+            if container.id in slot.left_behind or slot.state is state:
+                continue
+            self._step(container.name, event, cause=_cause(container), container_id=container.id)
+
+    def decide(self, order: StartContainer) -> None:
+        """A new instance is to take the place of the last one, if there was one."""
+        name, last = order.container.name, order.predecessor
+        slot = self._slot(name)
+        if last is None or slot.state is SlotState.WAITING:
+            return
+        terms = restart_terms(self.pod, order.container, order.role)
+        evidence = ExitEvidence(exit_code=last.exit_code, terms=terms)
+        restarted = CONTAINER.allows(slot.state, SlotEvent.RESTARTED, evidence)
+        event = SlotEvent.RESTARTED if restarted else SlotEvent.REPLACED
+        self._step(name, event, evidence, cause=f"exit code {last.exit_code}")
+        self.memory.slots[name] = Slot(
+            state=self._slot(name).state, left_behind=slot.left_behind | {last.id}
+        )
+
+    def made(self, name: str, event: SlotEvent, *, cause: str = "") -> None:
+        """A call to the runtime has made, started, or failed to."""
+        if CONTAINER.allows(self._slot(name).state, event):
+            self._step(name, event, cause=cause)
+
+    def _slot(self, name: str) -> Slot:
+        return self.memory.slots.get(name, Slot())
+
+    def _step(
+        self,
+        name: str,
+        event: SlotEvent,
+        evidence: ExitEvidence | None = None,
+        *,
+        cause: str = "",
+        container_id: str = "",
+    ) -> None:
+        slot = self._slot(name)
+        meta = self.pod.metadata
+        key = f"{meta.namespace}/{meta.name}/{name}"
+        if CONTAINER.allows(slot.state, event, evidence):
+            target = CONTAINER.step(slot.state, event, evidence)
+        else:
+            # The runtime contradicts what it showed before: what it shows now is what is.
+            log.error("impossible change of a container", container=key, state=str(slot.state))
+            target = next(state for seen, state in _SEEN.values() if seen is event)
+        self.journal.transition(
+            CONTAINER.name,
+            key,
+            source=slot.state,
+            event=event,
+            target=target,
+            cause=cause or container_id,
+        )
+        self.memory.slots[name] = Slot(state=target, left_behind=slot.left_behind)
+
+
+def _cause(container: ObservedContainer) -> str:
+    if container.state is not ContainerState.EXITED:
+        return container.id
+    reason = f" ({container.reason})" if container.reason else ""
+    return f"exit code {container.exit_code}{reason}"
