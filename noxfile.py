@@ -30,7 +30,7 @@ def tests(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """The agent on real containerds; as anyone but root, each test says why it is skipped."""
     install(session, "test")
-    session.run("pytest", "tests/integration", *session.posargs)
+    session.run("pytest", "-m", "integration", *session.posargs)
 
 
 @nox.session

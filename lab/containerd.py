@@ -46,6 +46,7 @@ class Containerd:
         self._packages = packages
         self._tools: Tools | None = None
         self._images: tuple[Image, ...] = ()
+        self._snapshotter = ""
         self._claim: Claim | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -140,6 +141,7 @@ class Containerd:
         """Run `ctr` in the namespace of the CRI and return what it says."""
         return run(
             [self.tools.ctr, "--address", self.socket, "--namespace", CRI_NAMESPACE, *words],
+            env={**os.environ, "CONTAINERD_SNAPSHOTTER": self._snapshotter},
             deadline_seconds=deadline_seconds,
         )
 
@@ -164,6 +166,7 @@ class Containerd:
         root, state, network = (self.folder / name for name in ("root", "run", "network"))
         for folder in (root, state, network, self.registries, self.cdi_specifications):
             folder.mkdir(parents=True, exist_ok=True)
+        self._snapshotter = "overlayfs" if host.can_overlay(root) else "native"
         settings = containerd_config.Settings(
             version=found.major_minor,
             root=root,
@@ -175,7 +178,7 @@ class Containerd:
             registries=self.registries,
             cdi_specifications=self.cdi_specifications,
             sandbox_image=images.PAUSE,
-            snapshotter="overlayfs" if host.can_overlay(root) else "native",
+            snapshotter=self._snapshotter,
             restrict_oom_score_adj=not host.can_lower_oom_score_adj(),
         )
         record.configuration.write_text(containerd_config.render(settings))

@@ -199,7 +199,7 @@ class Packages:
         with self._locked():
             answer = self.cache / "answers" / suite / f"{name}.json"
             known = _remembered(answer)
-            if known is not None and time.time() - answer.stat().st_mtime < ASK_AGAIN_SECONDS:
+            if known is not None and _is_young(answer):
                 return known
             try:
                 fresh = self._fetch(name, suite)
@@ -214,11 +214,16 @@ class Packages:
     def version(self, name: str, suite: str = "") -> str:
         """Return the version that `suite` has of the package, or "" if it has none."""
         suite = suite or self.distribution.codename
+        answer = self.cache / "answers" / suite / f"{name}.version"
         with self._locked():
-            root = self._apt_root(suite)
-            shown = self._apt("apt-cache", root, "madison", name)
-        rows = (line.split("|") for line in shown.splitlines())
-        return next((row[1].strip() for row in rows if len(row) == 3), "")
+            if _is_young(answer):
+                return answer.read_text()
+            shown = self._apt("apt-cache", self._apt_root(suite), "madison", name)
+            rows = (line.split("|") for line in shown.splitlines())
+            version = next((row[1].strip() for row in rows if len(row) == 3), "")
+            answer.parent.mkdir(parents=True, exist_ok=True)
+            answer.write_text(version)
+        return version
 
     def _fetch(self, name: str, suite: str) -> Path:
         try:
@@ -248,7 +253,7 @@ class Packages:
         """Make an apt root whose lists are young enough; LabError if they cannot be had."""
         root = self.cache / "apt" / suite
         stamp = root / "updated"
-        if stamp.exists() and time.time() - stamp.stat().st_mtime < ASK_AGAIN_SECONDS:
+        if _is_young(stamp):
             return root
         for folder in ("state", "lists/partial", "cache/archives/partial"):
             (root / folder).mkdir(parents=True, exist_ok=True)
@@ -289,6 +294,14 @@ class Packages:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _is_young(file: Path) -> bool:
+    """Whether what the file says was asked within the last week."""
+    try:
+        return time.time() - file.stat().st_mtime < ASK_AGAIN_SECONDS
+    except OSError:
+        return False
 
 
 def _remembered(answer: Path) -> Path | None:
