@@ -53,7 +53,10 @@ class ContainerStopper:
         )
 
     async def stop_pod(self, pod: Pod, observed: ObservedPod, grace_seconds: int) -> None:
-        """Stop all containers of a pod, then its sandboxes. Raises RpcError."""
+        """Stop all containers of a pod, then its sandboxes. Raises RpcError.
+
+        Sandboxes that died by themselves are stopped too: their network is only given back then.
+        """
         deadline = trio.current_time() + grace_seconds
         for group in _stop_order(pod, observed):
             remaining = max(round(deadline - trio.current_time()), 1)
