@@ -141,7 +141,8 @@ def test_unknown_fields_are_skipped_and_listed() -> None:
 
 
 def test_content_of_free_form_objects_is_never_unknown() -> None:
-    data = {"metadata": {"managedFields": [{"fieldsV1": {"f:spec": {"f:whatever": {}}}}]}}
+    entry: dict[str, Any] = {"fieldsV1": {"f:spec": {"f:whatever": {}}}}
+    data = {"metadata": {"managedFields": [entry]}}
     assert unknown_fields(Pod, data) == ()
 
 
