@@ -1,0 +1,86 @@
+"""The owner of the newest statuses: what it goes on from, and whom it tells."""
+
+from attrs import evolve
+
+from tests.unit.status.pods import EXITED, NOW, RUNNING, SECOND, a_pod, instance, seen
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses
+
+
+class SetClock:
+    def __init__(self) -> None:
+        self.ns = NOW
+
+    def now_ns(self) -> int:
+        return self.ns
+
+
+def a_store(clock: Clock | None = None) -> Statuses:
+    return Statuses(clock or SetClock(), NodeIdentity(host_ips=("10.0.0.1",)))
+
+
+def report(statuses: Statuses, pod: Pod, observed: ObservedPod) -> PodStatus:
+    return statuses.report(pod, observed, {}, None, stopped=False)
+
+
+def test_the_newest_status_is_kept() -> None:
+    statuses, pod = a_store(), a_pod()
+    status = report(statuses, pod, seen(instance("c", RUNNING)))
+    assert statuses.get("u") == status
+    assert statuses.with_status(pod) == evolve(pod, status=status)
+
+
+def test_a_pod_without_a_report_has_no_status_of_ours() -> None:
+    statuses, pod = a_store(), a_pod()
+    assert statuses.get("u") is None
+    assert statuses.with_status(pod) is pod
+
+
+def test_a_forgotten_pod_starts_afresh() -> None:
+    clock = SetClock()
+    statuses, pod = a_store(clock), a_pod(restart_policy="Never")
+    report(statuses, pod, seen(instance("c", EXITED)))
+    statuses.forget("u")
+    assert statuses.get("u") is None
+    clock.ns += 60 * SECOND
+    status = report(statuses, pod, seen(sandboxes=()))
+    assert status.phase == "Pending"
+    assert status.start_time is not None
+    assert status.start_time.ns == clock.ns
+
+
+def test_listeners_hear_of_changes_only() -> None:
+    clock = SetClock()
+    statuses, pod, heard = a_store(clock), a_pod(), list[str]()
+    statuses.add_listener(lambda pod, status: heard.append(f"{pod.metadata.name} {status.phase}"))
+    report(statuses, pod, seen())
+    clock.ns += SECOND
+    report(statuses, pod, seen())
+    report(statuses, pod, seen(instance("c", RUNNING)))
+    clock.ns += SECOND
+    report(statuses, pod, seen(instance("c", RUNNING)))
+    assert heard == ["p Pending", "p Running"]
+
+
+def test_after_a_restart_of_the_agent_the_status_in_the_api_is_gone_on_from() -> None:
+    clock = SetClock()
+    pod = a_pod()
+    before = report(a_store(clock), pod, seen(instance("c", RUNNING, 2)))
+    clock.ns += 3600 * SECOND
+    restarted, heard = a_store(clock), list[PodStatus]()
+    restarted.add_listener(lambda _, status: heard.append(status))
+    after = report(restarted, evolve(pod, status=before), seen(instance("c", RUNNING, 2)))
+    assert after == before
+    assert heard == []
+
+
+def test_what_probes_say_shows_in_the_next_report() -> None:
+    probed = {"c-0": ProbeVerdict(ready=False)}
+    statuses = Statuses(SetClock(), NodeIdentity(), probed=probed)
+    status = report(statuses, a_pod(), seen(instance("c", RUNNING)))
+    assert not status.container_statuses[0].ready
+    probed["c-0"] = ProbeVerdict(ready=True)
+    status = report(statuses, a_pod(), seen(instance("c", RUNNING)))
+    assert status.container_statuses[0].ready

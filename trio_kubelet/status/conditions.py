@@ -1,0 +1,192 @@
+"""The conditions of a pod, with the times at which they last changed.
+
+Five belong to the node and are made anew each time; DisruptionTarget is set once by whoever
+disrupts the pod and kept; all others belong to somebody else and are passed on as the API has
+them. Readiness gates are others' conditions that the pod's own readiness waits for.
+"""
+
+from collections.abc import Iterable
+
+from attrs import evolve
+
+from state_machines.container import ContainerRole
+from trio_kubelet.k8s import (
+    ConditionStatus,
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodConditionType,
+    PodPhase,
+    PodStatus,
+    Time,
+)
+from trio_kubelet.restarts import init_role
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
+
+OWN_CONDITIONS = frozenset(
+    {
+        PodConditionType.READY_TO_START_CONTAINERS,
+        PodConditionType.INITIALIZED,
+        PodConditionType.READY,
+        PodConditionType.CONTAINERS_READY,
+        PodConditionType.POD_SCHEDULED,
+        PodConditionType.RESIZE_PENDING,
+        PodConditionType.RESIZE_IN_PROGRESS,
+        PodConditionType.ALL_CONTAINERS_RESTARTING,
+    }
+)
+"""Conditions that no one but the node sets. One that is not made anew is over."""
+
+_ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
+
+
+def pod_conditions(
+    pod: Pod,
+    statuses: ContainerStatuses,
+    observed: ObservedPod,
+    *,
+    phase: PodPhase,
+    previous: PodStatus,
+    now_ns: int,
+) -> tuple[PodCondition, ...]:
+    """All conditions of the pod: others' first, then the node's.
+
+    A condition whose status is what it was in `previous` keeps its time.
+    """
+    others = _others(pod, previous)
+    containers_ready = _containers_ready(pod, statuses, phase)
+    own = (
+        _ready_to_start_containers(pod, observed),
+        _initialized(pod, statuses, phase),
+        _ready(pod, containers_ready, others),
+        containers_ready,
+        _condition(PodConditionType.POD_SCHEDULED, holds=True),
+    )
+    since = {condition.type: condition for condition in previous.conditions}
+    generation = pod.metadata.generation or None
+    return (
+        *others,
+        *(
+            evolve(
+                condition,
+                observed_generation=generation,
+                last_transition_time=_transition_time(
+                    condition, since.get(condition.type), Time.from_ns(now_ns)
+                ),
+            )
+            for condition in own
+        ),
+    )
+
+
+def _others(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]:
+    """Conditions of others: as the API has them now, but a disruption is not forgotten."""
+    others = {c.type: c for c in pod.status.conditions if c.type not in OWN_CONDITIONS}
+    for condition in previous.conditions:
+        if condition.type == PodConditionType.DISRUPTION_TARGET:
+            others[condition.type] = condition
+    return tuple(others.values())
+
+
+def _transition_time(condition: PodCondition, before: PodCondition | None, now: Time) -> Time:
+    if before is None or before.status != condition.status or before.last_transition_time is None:
+        return now
+    return before.last_transition_time
+
+
+def _condition(
+    condition_type: PodConditionType, *, holds: bool, reason: str = "", message: str = ""
+) -> PodCondition:
+    return PodCondition(
+        type=condition_type,
+        status=ConditionStatus.TRUE if holds else ConditionStatus.FALSE,
+        reason=reason,
+        message=message,
+    )
+
+
+def _ready_to_start_containers(pod: Pod, observed: ObservedPod) -> PodCondition:
+    """KEP-3085: whether there is a sandbox, with its network, that containers can go into."""
+    sandbox = observed.usable_sandbox(host_network=bool(pod.spec.host_network))
+    return _condition(PodConditionType.READY_TO_START_CONTAINERS, holds=sandbox is not None)
+
+
+def _initialized(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodCondition:
+    kind = PodConditionType.INITIALIZED
+    if phase is PodPhase.SUCCEEDED:
+        return _condition(kind, holds=True, reason=_ENDED_REASONS[phase])
+    incomplete = [
+        container.name
+        for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
+        if not _is_through(init_role(container), status)
+    ]
+    if not incomplete or any(_has_started(status) for status in statuses.regular):
+        return _condition(kind, holds=True)
+    return _condition(
+        kind,
+        holds=False,
+        reason="ContainersNotInitialized",
+        message=f"containers with incomplete status: {_listed(incomplete)}",
+    )
+
+
+def _is_through(role: ContainerRole, status: ContainerStatus) -> bool:
+    return bool(status.started) if role is ContainerRole.SIDECAR else status.ready
+
+
+def _has_started(status: ContainerStatus) -> bool:
+    running = status.state is not None and status.state.running is not None
+    return running or terminated(status) is not None
+
+
+def _containers_ready(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodCondition:
+    kind = PodConditionType.CONTAINERS_READY
+    if reason := _ENDED_REASONS.get(phase):
+        return _condition(kind, holds=False, reason=reason)
+    sidecars = (
+        status
+        for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
+        if init_role(container) is ContainerRole.SIDECAR
+    )
+    unready = [status.name for status in (*sidecars, *statuses.regular) if not status.ready]
+    if not unready:
+        return _condition(kind, holds=True)
+    return _condition(
+        kind,
+        holds=False,
+        reason="ContainersNotReady",
+        message=f"containers with unready status: {_listed(unready)}",
+    )
+
+
+def _ready(
+    pod: Pod, containers_ready: PodCondition, others: Iterable[PodCondition]
+) -> PodCondition:
+    """As ready as its containers, if the readiness gates agree (KEP-580)."""
+    if containers_ready.status != ConditionStatus.TRUE:
+        return evolve(containers_ready, type=PodConditionType.READY)
+    found = {condition.type: condition.status for condition in others}
+    closed = [
+        _gate_message(gate.condition_type, found.get(gate.condition_type))
+        for gate in pod.spec.readiness_gates
+        if found.get(gate.condition_type) != ConditionStatus.TRUE
+    ]
+    if not closed:
+        return _condition(PodConditionType.READY, holds=True)
+    return _condition(
+        PodConditionType.READY,
+        holds=False,
+        reason="ReadinessGatesNotReady",
+        message=", ".join(closed),
+    )
+
+
+def _gate_message(condition_type: str, status: str | None) -> str:
+    if status is None:
+        return f'corresponding condition of pod readiness gate "{condition_type}" does not exist.'
+    return f'the status of pod readiness gate "{condition_type}" is not "True", but {status}'
+
+
+def _listed(names: Iterable[str]) -> str:
+    return f"[{' '.join(names)}]"

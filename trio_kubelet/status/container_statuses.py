@@ -1,0 +1,416 @@
+"""The statuses of a pod's containers: one for each container of the spec, in its order.
+
+What the runtime shows wins; where it shows nothing (any more), the previous status does. A
+container that is to run but cannot be made says why: the reason of the last failed action,
+with its last end beside it. What ran and cannot be found is never called a success: its exit
+code is 137 and its reason ContainerStatusUnknown. Restart counts never go back.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from attrs import evolve, field, frozen
+
+from state_machines.container import ContainerRole, restarts_after
+from trio_kubelet.k8s import (
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    ContainerUser,
+    LinuxContainerUser,
+    MountPropagationMode,
+    Pod,
+    PodStatus,
+    RecursiveReadOnlyMode,
+    ResourceRequirements,
+    Time,
+    VolumeMount,
+    VolumeMountStatus,
+)
+from trio_kubelet.restarts import init_role, restart_terms
+from trio_kubelet.runtime import observed as runtime
+from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+
+UNKNOWN_EXIT_CODE = 137
+CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
+LOST_MESSAGE = "The container could not be located when the pod was terminated"
+VANISHED_MESSAGE = (
+    "The container could not be located when the pod was deleted.  The container used to be Running"
+)
+INFERRED_MESSAGE = (
+    "Unable to get init container status from container runtime and pod has been initialized, "
+    "treat it as exited normally"
+)
+POD_MESSAGES_LIMIT_BYTES = 12 * 1024
+"""What the termination messages of one pod may take up together; containers share it evenly."""
+
+
+@frozen(kw_only=True)
+class ProbeVerdict:
+    """What probes say of a running container: past its startup probe, and ready."""
+
+    started: bool = True
+    ready: bool = True
+
+
+@frozen(kw_only=True)
+class StatusContext:
+    """What is the same for all containers of a pod.
+
+    `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
+    the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
+    stands before container ids. `recursive_read_only`: the runtime can do such mounts.
+    """
+
+    pod: Pod
+    observed: ObservedPod
+    previous: PodStatus
+    reasons: Mapping[str, Reason] = field(factory=dict)
+    stopped: bool = False
+    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
+    runtime_name: str = "containerd"
+    recursive_read_only: bool = False
+
+
+@frozen(kw_only=True)
+class ContainerStatuses:
+    """The statuses of all containers, each in the order of its part of the spec."""
+
+    init: tuple[ContainerStatus, ...] = ()
+    regular: tuple[ContainerStatus, ...] = ()
+    ephemeral: tuple[ContainerStatus, ...] = ()
+
+    @property
+    def any_running(self) -> bool:
+        """Whether any container of the pod runs, of whatever kind."""
+        return any(
+            status.state is not None and status.state.running is not None
+            for status in (*self.init, *self.regular, *self.ephemeral)
+        )
+
+
+def container_statuses(context: StatusContext) -> ContainerStatuses:
+    """The status of each container of the spec."""
+    spec, previous = context.pod.spec, context.previous
+    statuses = ContainerStatuses(
+        init=_statuses(
+            context,
+            ((container, init_role(container)) for container in spec.init_containers),
+            previous.init_container_statuses,
+        ),
+        regular=_statuses(
+            context,
+            ((container, ContainerRole.REGULAR) for container in spec.containers),
+            previous.container_statuses,
+        ),
+        ephemeral=_statuses(
+            context,
+            ((container, ContainerRole.EPHEMERAL) for container in spec.ephemeral_containers),
+            previous.ephemeral_container_statuses,
+        ),
+    )
+    return _without_open_ends(context.pod, statuses) if context.stopped else statuses
+
+
+def terminated(status: ContainerStatus) -> ContainerStateTerminated | None:
+    """How the container ended, if it has."""
+    return status.state.terminated if status.state is not None else None
+
+
+def last_terminated(status: ContainerStatus) -> ContainerStateTerminated | None:
+    """How the container before it ended, if that is known."""
+    return status.last_state.terminated if status.last_state is not None else None
+
+
+def _statuses(
+    context: StatusContext,
+    containers: Iterable[tuple[Container, ContainerRole]],
+    previous: Iterable[ContainerStatus],
+) -> tuple[ContainerStatus, ...]:
+    known = {status.name: status for status in previous}
+    return tuple(
+        _status(context, container, role, known.get(container.name))
+        for container, role in containers
+    )
+
+
+def _status(
+    context: StatusContext,
+    container: Container,
+    role: ContainerRole,
+    before: ContainerStatus | None,
+) -> ContainerStatus:
+    instances = [c for c in context.observed.containers if c.name == container.name]
+    if instances:
+        status = _observed_status(context, container, instances, before)
+    else:
+        status = _unseen_status(context, container, role, before)
+    status = _waiting_with_reason(context, container, role, status)
+    return _with_readiness(context, role, status, instances[0].id if instances else "")
+
+
+def _blank_status(context: StatusContext, container: Container) -> ContainerStatus:
+    """A container that was never made."""
+    reason = "PodInitializing" if context.pod.spec.init_containers else "ContainerCreating"
+    return ContainerStatus(
+        name=container.name,
+        image=container.image,
+        state=_waiting(Reason(reason=reason)),
+        volume_mounts=tuple(
+            _mount_status(mount, context.recursive_read_only) for mount in container.volume_mounts
+        ),
+    )
+
+
+def _unseen_status(
+    context: StatusContext,
+    container: Container,
+    role: ContainerRole,
+    before: ContainerStatus | None,
+) -> ContainerStatus:
+    """A container that the runtime does not show: not yet, or not any more."""
+    if before is not None and terminated(before) is not None:
+        return before
+    blank = _blank_status(context, container)
+    if before is not None:
+        blank = evolve(blank, restart_count=before.restart_count, last_state=before.last_state)
+    if role is ContainerRole.INIT and _any_regular_made(context.pod, context.observed):
+        completed = ContainerStateTerminated(reason="Completed", message=INFERRED_MESSAGE)
+        return evolve(blank, state=ContainerState(terminated=completed))
+    if before is None or before.state is None or before.state.running is None:
+        return blank
+    deleted = context.pod.metadata.deletion_timestamp is not None
+    return evolve(
+        blank,
+        last_state=_unknown_end(VANISHED_MESSAGE),
+        restart_count=before.restart_count + (0 if deleted else 1),
+    )
+
+
+def _observed_status(
+    context: StatusContext,
+    container: Container,
+    instances: list[ObservedContainer],
+    before: ContainerStatus | None,
+) -> ContainerStatus:
+    """A container that the runtime shows; `instances` are its incarnations, newest first."""
+    newest = instances[0]
+    blank = _blank_status(context, container)
+    status = evolve(
+        blank,
+        image=newest.image or container.image,
+        image_id=newest.image_ref,
+        container_id=f"{context.runtime_name}://{newest.id}",
+        resources=container.resources or ResourceRequirements(),
+        allocated_resources=container.resources.requests if container.resources else {},
+        user=_user(newest),
+        stop_signal=newest.stop_signal,
+    )
+    status = evolve(status, restart_count=_restart_count(status, newest, before))
+    if newest.state is runtime.ContainerState.RUNNING:
+        running = ContainerStateRunning(started_at=_time(newest.started_at))
+        status = evolve(status, state=ContainerState(running=running))
+    elif newest.state is runtime.ContainerState.EXITED:
+        status = evolve(status, state=_exited(context, newest))
+    elif newest.state is runtime.ContainerState.UNKNOWN:
+        status = _lost(status, before)
+    return evolve(status, last_state=_last_state(context, status, instances[1:], before))
+
+
+def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerStatus:
+    """A container that ran, and of which the runtime cannot say how it is."""
+    if before is None or before.state is None:
+        return status
+    if before.state.running is not None:
+        restarts = max(status.restart_count, before.restart_count + 1)
+        return evolve(status, state=_unknown_end(LOST_MESSAGE), restart_count=restarts)
+    if before.state.terminated is not None and before.container_id == status.container_id:
+        return evolve(status, state=before.state)
+    return status
+
+
+def _restart_count(
+    status: ContainerStatus, newest: ObservedContainer, before: ContainerStatus | None
+) -> int:
+    """The count of the runtime, unless the status knows of more.
+
+    Where containers and logs are gone, the runtime's count begins anew; the next one that runs
+    is nevertheless one more than those that are known.
+    """
+    if before is None:
+        return newest.restart_count
+    is_new = (
+        newest.state is runtime.ContainerState.RUNNING
+        and before.container_id not in ("", status.container_id)
+        and (terminated(before) is not None or last_terminated(before) is not None)
+    )
+    return max(newest.restart_count, before.restart_count + (1 if is_new else 0))
+
+
+def _last_state(
+    context: StatusContext,
+    status: ContainerStatus,
+    older: list[ObservedContainer],
+    before: ContainerStatus | None,
+) -> ContainerState | None:
+    """How the incarnation before the newest one ended."""
+    if older and older[0].state is runtime.ContainerState.EXITED:
+        return _exited(context, older[0])
+    if before is None:
+        return None
+    for state in (before.state, before.last_state):
+        end = state.terminated if state is not None else None
+        if end is not None and end.container_id != status.container_id:
+            return ContainerState(terminated=end)
+    return None
+
+
+def _exited(context: StatusContext, container: ObservedContainer) -> ContainerState:
+    spec = context.pod.spec
+    count = len(spec.containers) + len(spec.init_containers)
+    return ContainerState(
+        terminated=ContainerStateTerminated(
+            exit_code=container.exit_code,
+            reason=container.reason,
+            message=_cut(container.message, POD_MESSAGES_LIMIT_BYTES // max(1, count)),
+            started_at=_time(container.started_at),
+            finished_at=_time(container.finished_at),
+            container_id=f"{context.runtime_name}://{container.id}",
+        )
+    )
+
+
+def _waiting_with_reason(
+    context: StatusContext, container: Container, role: ContainerRole, status: ContainerStatus
+) -> ContainerStatus:
+    """Say why a container waits that is to run (again) and does not."""
+    reason = context.reasons.get(container.name)
+    state = status.state
+    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
+    if reason is None or state is None or state.running is not None or over:
+        return status
+    if state.terminated is None:
+        return evolve(status, state=_waiting(reason))
+    if not restarts_after(restart_terms(context.pod, container, role), state.terminated.exit_code):
+        return status
+    return evolve(status, state=_waiting(reason), last_state=state)
+
+
+def _with_readiness(
+    context: StatusContext, role: ContainerRole, status: ContainerStatus, container_id: str
+) -> ContainerStatus:
+    """Whether the container is started and ready, in the sense that its role gives to it."""
+    if role is ContainerRole.EPHEMERAL:
+        return status
+    running = status.state is not None and status.state.running is not None
+    verdict = context.probed.get(container_id, ProbeVerdict())
+    started = running and verdict.started
+    if role is ContainerRole.INIT:
+        end = terminated(status)
+        ready = end is not None and end.exit_code == 0
+    else:
+        ready = started and verdict.ready
+    return evolve(status, started=started, ready=ready)
+
+
+def _without_open_ends(pod: Pod, statuses: ContainerStatuses) -> ContainerStatuses:
+    """Nothing of the pod runs any more: what has no known end is taken to have failed.
+
+    Containers that never had their turn, because an init container did not succeed, go on
+    waiting for ever: they are no failure of their own.
+    """
+    begun = max((i + 1 for i, s in enumerate(statuses.init) if _was_begun(s)), default=1)
+    regular = statuses.regular
+    if _is_initialized(pod, statuses):
+        regular = tuple(_ended(status) for status in regular)
+    return evolve(
+        statuses,
+        init=tuple(_ended(s) if i < begun else s for i, s in enumerate(statuses.init)),
+        regular=regular,
+    )
+
+
+def _is_initialized(pod: Pod, statuses: ContainerStatuses) -> bool:
+    """Whether the regular containers had their turn."""
+    if not pod.spec.init_containers or any(_was_begun(status) for status in statuses.regular):
+        return True
+    if init_role(pod.spec.init_containers[-1]) is ContainerRole.SIDECAR:
+        return False
+    ends = (terminated(statuses.init[-1]), last_terminated(statuses.init[-1]))
+    return any(end is not None and end.exit_code == 0 for end in ends)
+
+
+def _was_begun(status: ContainerStatus) -> bool:
+    return (
+        status.state is None or status.state.waiting is None or last_terminated(status) is not None
+    )
+
+
+def _ended(status: ContainerStatus) -> ContainerStatus:
+    if terminated(status) is not None:
+        return status
+    return evolve(status, state=_unknown_end(LOST_MESSAGE), ready=False, started=False)
+
+
+def _unknown_end(message: str) -> ContainerState:
+    end = ContainerStateTerminated(
+        reason=CONTAINER_STATUS_UNKNOWN, message=message, exit_code=UNKNOWN_EXIT_CODE
+    )
+    return ContainerState(terminated=end)
+
+
+def _waiting(reason: Reason) -> ContainerState:
+    return ContainerState(
+        waiting=ContainerStateWaiting(reason=reason.reason, message=reason.message)
+    )
+
+
+def _any_regular_made(pod: Pod, observed: ObservedPod) -> bool:
+    names = {container.name for container in pod.spec.containers}
+    return any(
+        container.name in names and container.state is not runtime.ContainerState.UNKNOWN
+        for container in observed.containers
+    )
+
+
+def _mount_status(mount: VolumeMount, supported: bool) -> VolumeMountStatus:
+    """How a volume is mounted; only read-only mounts say whether those below are, too."""
+    mode = ""
+    if mount.read_only:
+        enabled = supported and _asks_for_recursive_read_only(mount)
+        mode = RecursiveReadOnlyMode.ENABLED if enabled else RecursiveReadOnlyMode.DISABLED
+    return VolumeMountStatus(
+        name=mount.name,
+        mount_path=mount.mount_path,
+        read_only=mount.read_only or None,
+        recursive_read_only=mode,
+    )
+
+
+def _asks_for_recursive_read_only(mount: VolumeMount) -> bool:
+    modes = (RecursiveReadOnlyMode.ENABLED, RecursiveReadOnlyMode.IF_POSSIBLE)
+    private = mount.mount_propagation in ("", MountPropagationMode.NONE)
+    return private and mount.recursive_read_only in modes
+
+
+def _user(container: ObservedContainer) -> ContainerUser | None:
+    if container.user is None:
+        return None
+    return ContainerUser(
+        linux=LinuxContainerUser(
+            uid=container.user.uid,
+            gid=container.user.gid,
+            supplemental_groups=container.user.supplemental_groups,
+        )
+    )
+
+
+def _time(ns: int) -> Time | None:
+    return Time.from_ns(ns) if ns > 0 else None
+
+
+def _cut(text: str, limit_bytes: int) -> str:
+    return text.encode()[:limit_bytes].decode(errors="ignore")

@@ -1,0 +1,162 @@
+"""A pod's status as of now, as one pure function of what is known.
+
+Fields that are not the node's to set (nominatedNodeName, claims) are passed on as the API has
+them. What is first seen is kept: the start time, the pod's addresses after its sandbox has gone,
+and the reason and message of the phase for as long as the phase stays what it is.
+"""
+
+from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address, ip_address
+
+from attrs import evolve, frozen
+
+from trio_kubelet.k8s import (
+    HostIP,
+    Pod,
+    PodIP,
+    PodPhase,
+    PodStatus,
+    ResourceRequirements,
+    Time,
+)
+from trio_kubelet.resources import pod_limits, pod_requests, qos_class
+from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status.conditions import pod_conditions
+from trio_kubelet.status.container_statuses import (
+    ProbeVerdict,
+    StatusContext,
+    container_statuses,
+)
+from trio_kubelet.status.phase import TERMINAL_PHASES, pod_phase
+
+IPAddress = IPv4Address | IPv6Address
+
+
+@frozen(kw_only=True)
+class NodeIdentity:
+    """What statuses say of the node.
+
+    `host_ips`: its addresses, the primary one first; at most one more, of the other family.
+    `runtime_name`: what stands before container ids. `recursive_read_only`: the runtime can
+    make read-only mounts recursively so (KEP-3857).
+    """
+
+    host_ips: tuple[str, ...] = ()
+    runtime_name: str = "containerd"
+    recursive_read_only: bool = False
+
+
+def pod_status(
+    pod: Pod,
+    observed: ObservedPod,
+    *,
+    previous: PodStatus,
+    now_ns: int,
+    node: NodeIdentity,
+    reasons: Mapping[str, Reason] | None = None,
+    failure: Reason | None = None,
+    stopped: bool = False,
+    probed: Mapping[str, ProbeVerdict] | None = None,
+) -> PodStatus:
+    """The status of a pod.
+
+    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
+    say why containers wait, by name. `failure` is why the pod failed if it was not for its
+    containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
+    by container id; a container that is not in it is ready as soon as it runs.
+    """
+    previous = _final(pod, previous)
+    statuses = container_statuses(
+        StatusContext(
+            pod=pod,
+            observed=observed,
+            previous=previous,
+            reasons=reasons or {},
+            stopped=stopped or previous.phase in TERMINAL_PHASES,
+            probed=probed or {},
+            runtime_name=node.runtime_name,
+            recursive_read_only=node.recursive_read_only,
+        )
+    )
+    phase = pod_phase(
+        pod,
+        statuses,
+        observed,
+        previous=previous.phase,
+        failed=failure is not None,
+        stopped=stopped,
+    )
+    told = _reason_of_phase(phase, previous, failure)
+    host_ips, pod_ips = node.host_ips[:2], _pod_ips(pod, observed, previous, node)
+    requests = pod_requests(pod)
+    return evolve(
+        pod.status,
+        phase=phase,
+        reason=told.reason,
+        message=told.message,
+        conditions=pod_conditions(
+            pod, statuses, observed, phase=phase, previous=previous, now_ns=now_ns
+        ),
+        init_container_statuses=statuses.init,
+        container_statuses=statuses.regular,
+        ephemeral_container_statuses=statuses.ephemeral,
+        host_ip=host_ips[0] if host_ips else "",
+        host_ips=tuple(HostIP(ip=ip) for ip in host_ips),
+        pod_ip=pod_ips[0] if pod_ips else "",
+        pod_ips=tuple(PodIP(ip=ip) for ip in pod_ips),
+        qos_class=str(qos_class(pod)),
+        start_time=_start_time(pod, observed, previous, now_ns),
+        observed_generation=pod.metadata.generation or None,
+        allocated_resources=requests,
+        resources=ResourceRequirements(requests=requests, limits=pod_limits(pod)),
+        resize="",
+    )
+
+
+def _final(pod: Pod, previous: PodStatus) -> PodStatus:
+    """The previous status; if only the API knows that the pod is over, with the end it tells."""
+    told = pod.status
+    if told.phase not in TERMINAL_PHASES or previous.phase in TERMINAL_PHASES:
+        return previous
+    return evolve(previous, phase=told.phase, reason=told.reason, message=told.message)
+
+
+def _reason_of_phase(phase: PodPhase, previous: PodStatus, failure: Reason | None) -> Reason:
+    if phase == previous.phase:
+        return Reason(reason=previous.reason, message=previous.message)
+    if phase is PodPhase.FAILED and failure is not None:
+        return failure
+    return Reason(reason="")
+
+
+def _start_time(pod: Pod, observed: ObservedPod, previous: PodStatus, now_ns: int) -> Time:
+    """When the node first saw the pod; for one that it has forgotten, when its sandbox began."""
+    if known := previous.start_time or pod.status.start_time:
+        return known
+    return Time.from_ns(min((now_ns, *(s.created_at for s in observed.sandboxes if s.created_at))))
+
+
+def _pod_ips(
+    pod: Pod, observed: ObservedPod, previous: PodStatus, node: NodeIdentity
+) -> tuple[str, ...]:
+    """The pod's addresses: one of the node's own family, then one of the other."""
+    if pod.spec.host_network:
+        return _by_family(node.host_ips, node)
+    known = tuple(entry.ip for entry in previous.pod_ips)
+    return _by_family(observed.ips, node) or _by_family(known, node)
+
+
+def _by_family(ips: Iterable[str], node: NodeIdentity) -> tuple[str, ...]:
+    addresses = [address for ip in ips if (address := _address(ip))]
+    primary = _address(node.host_ips[0]) if node.host_ips else None
+    versions = (6, 4) if primary is not None and primary.version == 6 else (4, 6)
+    firsts = (next((a for a in addresses if a.version == v), None) for v in versions)
+    return tuple(str(address) for address in firsts if address is not None)
+
+
+def _address(text: str) -> IPAddress | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -1,0 +1,153 @@
+"""The phase of a pod: a summary of its containers' statuses.
+
+Init containers decide first: one that failed for good fails the pod, one that is not through
+keeps it pending. Then the regular containers and the sidecars are counted. A terminal phase is
+final: what was once told is never taken back, and it is only told once nothing of the pod runs,
+because others act on it (a job starts a successor, a scheduler counts the resources as free).
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from enum import StrEnum
+
+from state_machines.container import ContainerRole, restarts_after
+from trio_kubelet.k8s import Container, ContainerStatus, Pod, PodPhase
+from trio_kubelet.restarts import init_role, restart_terms
+from trio_kubelet.runtime import names
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status.container_statuses import (
+    ContainerStatuses,
+    last_terminated,
+    terminated,
+)
+
+TERMINAL_PHASES = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+
+
+class Standing(StrEnum):
+    """How far a container has come, as the phase counts it."""
+
+    WAITING = "waiting"
+    STARTING = "starting"
+    """It runs, and its startup probe has not succeeded yet."""
+    RUNNING = "running"
+    RESTARTING = "restarting"
+    """It ended, and will be started again."""
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+
+
+def pod_phase(
+    pod: Pod,
+    statuses: ContainerStatuses,
+    observed: ObservedPod,
+    *,
+    previous: str = "",
+    failed: bool = False,
+    stopped: bool = False,
+) -> PodPhase:
+    """The phase that the statuses add up to.
+
+    `previous` is the phase so far, `failed` whether the pod failed for a reason that is not its
+    containers' (rejected, evicted, over its deadline), `stopped` whether nothing of it will run
+    again.
+    """
+    if previous in TERMINAL_PHASES:
+        return PodPhase(previous)
+    phase = PodPhase.FAILED if failed else _phase(pod, statuses, observed, stopped=stopped)
+    if phase in TERMINAL_PHASES and statuses.any_running:
+        return PodPhase(previous) if previous in list(PodPhase) else PodPhase.PENDING
+    return phase
+
+
+def is_static(pod: Pod) -> bool:
+    """Whether the pod comes from a manifest on the node and not from the API."""
+    return pod.metadata.annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
+
+
+def _phase(
+    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, *, stopped: bool
+) -> PodPhase:
+    regular = Counter(
+        standing for _, standing in _standings(pod, pod.spec.containers, statuses.regular)
+    )
+    if stopped and not is_static(pod):
+        # The phase of a static pod stays open: it comes back as soon as its manifest does.
+        succeeded = regular.keys() == {Standing.SUCCEEDED}
+        return PodPhase.SUCCEEDED if succeeded else PodPhase.FAILED
+    initial = Counter(_standings(pod, pod.spec.init_containers, statuses.init, is_init=True))
+    if initial[ContainerRole.INIT, Standing.FAILED]:
+        return PodPhase.FAILED
+    if _is_initializing(initial, has_started=_has_started_regular(pod, observed)):
+        return PodPhase.PENDING
+    if regular[Standing.WAITING] or initial[ContainerRole.SIDECAR, Standing.WAITING]:
+        return PodPhase.PENDING
+    sidecars_run = any(
+        initial[ContainerRole.SIDECAR, alive] for alive in (Standing.RUNNING, Standing.STARTING)
+    )
+    if sidecars_run or any(regular[s] for s in _ALIVE):
+        return PodPhase.RUNNING
+    if regular[Standing.FAILED]:
+        return PodPhase.FAILED
+    return PodPhase.SUCCEEDED if regular[Standing.SUCCEEDED] else PodPhase.PENDING
+
+
+_ALIVE = (Standing.RUNNING, Standing.STARTING, Standing.RESTARTING)
+
+
+def _is_initializing(
+    initial: Counter[tuple[ContainerRole, Standing]], *, has_started: bool
+) -> bool:
+    """Whether an init container has still to succeed, or a sidecar to be started.
+
+    Sidecars that are restarted in a pod that was initialized do not make it pending again.
+    """
+    unfinished = (Standing.WAITING, Standing.STARTING, Standing.RUNNING)
+    if any(initial[ContainerRole.INIT, standing] for standing in unfinished):
+        return True
+    starting = (Standing.WAITING, Standing.STARTING)
+    return not has_started and any(initial[ContainerRole.SIDECAR, s] for s in starting)
+
+
+def _standings(
+    pod: Pod,
+    containers: tuple[Container, ...],
+    statuses: tuple[ContainerStatus, ...],
+    *,
+    is_init: bool = False,
+) -> Iterator[tuple[ContainerRole, Standing]]:
+    for container, status in zip(containers, statuses, strict=True):
+        role = init_role(container) if is_init else ContainerRole.REGULAR
+        yield role, _standing(pod, container, role, status)
+
+
+def _standing(
+    pod: Pod, container: Container, role: ContainerRole, status: ContainerStatus
+) -> Standing:
+    state = status.state
+    if state is not None and state.running is not None:
+        return Standing.RUNNING if status.started else Standing.STARTING
+    end = terminated(status) or last_terminated(status)
+    if end is None:
+        return Standing.WAITING
+    if role is ContainerRole.INIT and end.exit_code == 0:
+        return Standing.SUCCEEDED
+    if restarts_after(restart_terms(pod, container, role), end.exit_code):
+        return Standing.RESTARTING
+    return Standing.SUCCEEDED if _succeeded(status) else Standing.FAILED
+
+
+def _succeeded(status: ContainerStatus) -> bool:
+    """Whether the newest incarnation itself ended well; not one before that it never replaced."""
+    end = terminated(status)
+    return end is not None and end.exit_code == 0
+
+
+def _has_started_regular(pod: Pod, observed: ObservedPod) -> bool:
+    """Whether a regular container was made in the present sandbox: then the pod is initialized."""
+    sandbox = observed.ready_sandbox
+    regular = {container.name for container in pod.spec.containers}
+    return sandbox is not None and any(
+        container.name in regular and container.sandbox_id == sandbox.id
+        for container in observed.containers
+    )

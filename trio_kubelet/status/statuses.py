@@ -1,0 +1,88 @@
+"""The newest status of each pod, and who wants to know of changes.
+
+Each pod's own task reports what it sees; nothing here waits, so reports never interleave. For a
+pod of which nothing was reported yet, the status that came with it counts as the one before:
+after a restart of the agent, transition times and restart counts go on from what the API has.
+"""
+
+from collections.abc import Callable, Mapping
+
+from attrs import evolve
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status.container_statuses import ProbeVerdict
+from trio_kubelet.status.generate import NodeIdentity, pod_status
+
+Listener = Callable[[Pod, PodStatus], None]
+
+
+class Statuses:
+    """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
+
+    `probed` is what the probes say by container id; its owner may change it at any time, and
+    the next report shows it.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        node: NodeIdentity,
+        *,
+        probed: Mapping[str, ProbeVerdict] | None = None,
+    ) -> None:
+        self._clock = clock
+        self._node = node
+        self._probed: Mapping[str, ProbeVerdict] = {} if probed is None else probed
+        self._statuses: dict[str, PodStatus] = {}
+        self._listeners: list[Listener] = []
+
+    def add_listener(self, listener: Listener) -> None:
+        """Call `listener` with the pod and its new status whenever that has changed."""
+        self._listeners.append(listener)
+
+    def report(
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        reasons: Mapping[str, Reason],
+        failure: Reason | None,
+        *,
+        stopped: bool,
+    ) -> PodStatus:
+        """Make the status as of now, store it, and tell the listeners if it is a new one.
+
+        For what the arguments mean see `pod_status`.
+        """
+        previous = self._statuses.get(pod.metadata.uid, pod.status)
+        status = pod_status(
+            pod,
+            observed,
+            previous=previous,
+            now_ns=self._clock.now_ns(),
+            node=self._node,
+            reasons=reasons,
+            failure=failure,
+            stopped=stopped,
+            probed=self._probed,
+        )
+        self._statuses[pod.metadata.uid] = status
+        if status != previous:
+            for listener in self._listeners:
+                listener(pod, status)
+        return status
+
+    def get(self, uid: str) -> PodStatus | None:
+        """The newest status of a pod, None if there was no report."""
+        return self._statuses.get(uid)
+
+    def with_status(self, pod: Pod) -> Pod:
+        """The pod with its newest status; as it is if there was no report."""
+        status = self._statuses.get(pod.metadata.uid)
+        return pod if status is None else evolve(pod, status=status)
+
+    def forget(self, uid: str) -> None:
+        """Drop the status of a pod that is gone."""
+        self._statuses.pop(uid, None)
