@@ -23,6 +23,15 @@ NAMES = st.from_regex(r"[a-z][a-z0-9.]{0,10}", fullmatch=True)
 TEXTS = st.text(
     st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=12
 )
+
+
+class QuotingDumper(yaml.SafeDumper):
+    """Quotes all text: PyYAML alone leaves `y` and `0E0` bare, which Kubernetes reads otherwise."""
+
+
+QuotingDumper.add_representer(
+    str, lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+)
 DURATIONS = st.timedeltas(timedelta(microseconds=1), timedelta(days=365))
 QUANTITIES = st.from_regex(r"[1-9][0-9]{0,3}(Mi|Gi|m|k)?", fullmatch=True).map(Quantity)
 
@@ -76,7 +85,7 @@ def test_a_file_with_every_setting_is_read_as_it_was_written(
     configuration: KubeletConfiguration, form: str
 ) -> None:
     document = {"apiVersion": API_VERSION, "kind": KIND, **to_wire(configuration)}
-    text = yaml.safe_dump(document, allow_unicode=True) if form == "yaml" else json.dumps(document)
+    text = yaml.dump(document, Dumper=QuotingDumper) if form == "yaml" else json.dumps(document)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "config")
         file.write_text(text, encoding="utf-8")

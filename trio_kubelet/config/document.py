@@ -112,13 +112,18 @@ class _Loader(yaml.SafeLoader):
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
                 continue
-            key = self.construct_object(key_node, deep=True)
-            if isinstance(key, Hashable) and key in seen:
+            key = _key_text(self.construct_object(key_node, deep=True))
+            if key in seen:
                 self.duplicates.append(_twice(key))
-            if isinstance(key, Hashable):
-                seen.add(key)
-        mapping: dict[Hashable, Any] = super().construct_mapping(node, deep=deep)
-        return mapping
+            seen.add(key)
+        mapping = super().construct_mapping(node, deep=deep)
+        return {_key_text(key): value for key, value in mapping.items()}
+
+
+def _key_text(key: object) -> str:
+    if isinstance(key, bool):
+        return "true" if key else "false"
+    return str(key)
 
 
 for _tag, _pattern, _first in (
@@ -135,4 +140,9 @@ def _construct_float(loader: Any, node: yaml.ScalarNode) -> float:
     return float(loader.construct_scalar(node))
 
 
+def _construct_bool(loader: Any, node: yaml.ScalarNode) -> bool:
+    return str(loader.construct_scalar(node)).lower() in ("y", "yes", "true", "on")
+
+
 _Loader.add_constructor("tag:yaml.org,2002:float", _construct_float)
+_Loader.add_constructor("tag:yaml.org,2002:bool", _construct_bool)

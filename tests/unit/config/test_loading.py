@@ -286,11 +286,15 @@ def test_merge_patch_changes_neither_side() -> None:
 def test_scalars_are_read_as_the_go_kubelet_reads_them(file: Path) -> None:
     file.write_text(
         yaml.safe_dump(HEADER)
-        + "failSwapOn: off\nmaxPods: 0x10\nmemoryThrottlingFactor: 1\nproviderID: 2020-01-01\n"
-        + "showHiddenMetricsForVersion: '1.35'\nlogging: {flushFrequency: 2000000000}\n"
+        + "failSwapOn: off\nregisterNode: n\nrunOnce: Y\nmaxPods: 0x10\n"
+        + "memoryThrottlingFactor: 1\nproviderID: 2020-01-01\n"
+        + "systemReserved: {on: '1', 5: '2'}\nlogging: {flushFrequency: 2000000000}\n"
     )
     configuration = load(file).configuration
     assert not configuration.fail_swap_on
+    assert not configuration.register_node
+    assert configuration.run_once
+    assert configuration.system_reserved == {"true": "1", "5": "2"}
     assert configuration.max_pods == 16
     assert configuration.memory_throttling_factor == 1.0
     assert configuration.provider_id == "2020-01-01"
