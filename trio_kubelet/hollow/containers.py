@@ -64,6 +64,11 @@ class Containers:
         text = f'an error occurred when try to find container "{container_id}": not found'
         raise RpcError(Code.NOT_FOUND, text)
 
+    def kill(self, container_id: str, reason: str = "") -> None:
+        """Let the process die by KILL, as if the kernel (reason OOMKilled) or a person did it."""
+        if process := self.find(container_id).process:
+            process.kill(reason)
+
     async def create(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: needs a sandbox, ready or not, and an image that is on the node."""
         sandbox = self._sandboxes.get(request.pod_sandbox_id)

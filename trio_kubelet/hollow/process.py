@@ -30,12 +30,12 @@ class End:
 class Process:
     """One run of a container's first process."""
 
-    __slots__ = ("_behaviour", "_life", "_signalled_exit_code")
+    __slots__ = ("_behaviour", "_life", "_signalled_end")
 
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._life = trio.CancelScope()
-        self._signalled_exit_code = KILLED
+        self._signalled_end = End(KILLED)
 
     async def run(self, write: WriteLine) -> End:
         """Live until the end and tell how it came; cancelling it is a crash of the whole node."""
@@ -46,7 +46,7 @@ class Process:
                 await write(line)
             await trio.sleep_until(start + natural_end(self._behaviour))
         if self._life.cancelled_caught:
-            return End(self._signalled_exit_code)
+            return self._signalled_end
         if self._behaviour.oom_killed:
             return End(KILLED, "OOMKilled", by_itself=True)
         return End(self._behaviour.exit_code, by_itself=True)
@@ -58,14 +58,14 @@ class Process:
                 trio.current_time() + self._behaviour.obeys_term, self._behaviour.term_exit_code
             )
 
-    def kill(self) -> None:
-        """Send KILL, which no process ignores."""
-        self._end_at(trio.current_time(), KILLED)
+    def kill(self, reason: str = "") -> None:
+        """Send KILL, which no process ignores; `reason` is what the end is put down to."""
+        self._end_at(trio.current_time(), KILLED, reason)
 
-    def _end_at(self, deadline: float, exit_code: int) -> None:
+    def _end_at(self, deadline: float, exit_code: int, reason: str = "") -> None:
         if deadline < self._life.deadline:
             self._life.deadline = deadline
-            self._signalled_exit_code = exit_code
+            self._signalled_end = End(exit_code, reason)
 
 
 def lines_in_order(behaviour: Behaviour) -> Iterator[tuple[float, LogLine]]:

@@ -20,6 +20,7 @@ from trio_kubelet.hollow.behaviour import TERMINATED, Behaviour, ExecResult, Log
 
 TERMINATION_LOG = "/dev/termination-log"
 
+_INITS = frozenset({"catatonit", "dumb-init", "tini"})
 _SHELLS = frozenset({"sh", "ash", "bash", "dash"})
 _SERVERS = frozenset({"httpd", "nginx", "pause", "tail", "top", "yes"})
 _APPLETS = frozenset({"echo", "false", "httpd", "printf", "sleep", "tail", "top", "true", "yes"})
@@ -31,6 +32,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
 
 def behaviour_of_command(argv: tuple[str, ...], owns_pid_namespace: bool = True) -> Behaviour:
     """What a container with this command line does; with none it is a server that obeys TERM."""
+    if argv and _program(argv[0]) in _INITS:
+        argv, owns_pid_namespace = argv[argv.index("--") + 1 if "--" in argv else 1 :], False
     if not argv or not _is_understood(argv):
         return Behaviour()
     run = _Run()
@@ -104,7 +107,10 @@ def _script(run: _Run, words: list[str]) -> None:
 def _words(text: str) -> list[str]:
     lexer = shlex.shlex(text.replace("\n", " ; "), posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
-    return list(lexer)
+    try:
+        return list(lexer)
+    except ValueError:
+        return ["exit", "2"]  # as a shell ends that finds a quotation without end
 
 
 def _statements(words: list[str]) -> Iterator[tuple[list[str], str]]:

@@ -1,0 +1,43 @@
+"""Image references in their full form."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.hollow.references import InvalidReferenceError, parse_reference
+
+DIGEST = "sha256:" + "0" * 64
+FULL = {
+    "busybox": "docker.io/library/busybox:latest",
+    "busybox:1.36": "docker.io/library/busybox:1.36",
+    "docker.io/busybox": "docker.io/library/busybox:latest",
+    "index.docker.io/a/b": "docker.io/a/b:latest",
+    "a/b": "docker.io/a/b:latest",
+    "localhost/a": "localhost/a:latest",
+    "registry.test:5000/a/b-c__d:x": "registry.test:5000/a/b-c__d:x",
+    f"busybox@{DIGEST}": f"docker.io/library/busybox@{DIGEST}",
+    f"busybox:1@{DIGEST}": f"docker.io/library/busybox@{DIGEST}",
+    "[::1]:5000/a": "[::1]:5000/a:latest",
+}
+
+
+@pytest.mark.parametrize("text", FULL)
+def test_short_names_mean_full_ones(text: str) -> None:
+    assert str(parse_reference(text)) == FULL[text]
+
+
+@pytest.mark.parametrize(
+    "text", ["", ":", "a:", "A", "a b", "a//b", "-a", "a@sha256:1", "a:b:c", "a/", "a:" + "x" * 129]
+)
+def test_what_is_no_reference_is_refused(text: str) -> None:
+    with pytest.raises(InvalidReferenceError, match="invalid reference format"):
+        parse_reference(text)
+
+
+@given(st.from_regex(r"[a-z0-9.:/@_-]{1,40}", fullmatch=True))
+def test_the_full_form_means_itself(text: str) -> None:
+    try:
+        full = str(parse_reference(text))
+    except InvalidReferenceError:
+        return
+    assert str(parse_reference(full)) == full
