@@ -162,7 +162,7 @@ class RuntimeClient:
     async def reopen_container_log(self, container_id: str) -> None:
         """Have the runtime write a container's log to its path anew, after a rotation."""
         request = cri.ReopenContainerLogRequest(container_id=container_id)
-        await self._runtime.unary(_Runtime.reopen_container_log, request)
+        await self._ask(_Runtime.reopen_container_log, request)
 
     def container_events(
         self,

@@ -1,0 +1,228 @@
+"""The client's calls: what reaches the runtime, what comes back, and how long each may take."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import trio
+from betterproto import Message
+from trio.testing import MockClock
+
+from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+
+IMAGE = cri.ImageSpec(image="busybox:latest")
+SANDBOX = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web", uid="1"))
+CONTAINER = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="c"))
+
+
+class RecordingRuntime:
+    """Keeps the requests; answers each with what was put there for its method."""
+
+    def __init__(self, **answers: Message) -> None:
+        self.requests: list[Message] = []
+        self._answers = answers
+
+    def __getattr__(self, name: str) -> Callable[[Message], Awaitable[Message]]:
+        if name not in self._answers:
+            raise AttributeError(name)
+
+        async def handler(request: Message) -> Message:
+            self.requests.append(request)
+            return self._answers[name]
+
+        return handler
+
+
+class HangingRuntime:
+    """Answers nothing, ever."""
+
+    def __getattr__(self, name: str) -> Callable[[Message], Awaitable[Message]]:
+        async def handler(request: Message) -> Message:
+            await trio.sleep_forever()
+            raise AssertionError
+
+        return handler
+
+
+Call = Callable[[RuntimeClient], Awaitable[object]]
+
+DEADLINES: dict[str, tuple[Call, float]] = {
+    "version": (lambda client: client.version(), 120),
+    "status": (lambda client: client.status(), 120),
+    "runtime config": (lambda client: client.runtime_config(), 120),
+    "run sandbox": (lambda client: client.run_pod_sandbox(SANDBOX), 240),
+    "stop sandbox": (lambda client: client.stop_pod_sandbox("s"), 120),
+    "remove sandbox": (lambda client: client.remove_pod_sandbox("s"), 120),
+    "sandbox status": (lambda client: client.pod_sandbox_status("s"), 120),
+    "list sandboxes": (lambda client: client.list_pod_sandboxes(), 120),
+    "list some sandboxes": (
+        lambda client: client.list_pod_sandboxes(cri.PodSandboxFilter(id="s")),
+        120,
+    ),
+    "list containers": (lambda client: client.list_containers(), 120),
+    "list some containers": (
+        lambda client: client.list_containers(cri.ContainerFilter(id="c")),
+        120,
+    ),
+    "create": (lambda client: client.create_container("s", CONTAINER, SANDBOX), 120),
+    "start": (lambda client: client.start_container("c"), 120),
+    "stop": (lambda client: client.stop_container("c", 30), 150),
+    "stop at once": (lambda client: client.stop_container("c", 0), 120),
+    "remove": (lambda client: client.remove_container("c"), 120),
+    "container status": (lambda client: client.container_status("c"), 120),
+    "exec": (lambda client: client.exec_sync("c", ["true"], 7), 127),
+    "reopen log": (lambda client: client.reopen_container_log("c"), 120),
+    "list images": (lambda client: client.list_images(), 120),
+    "image status": (lambda client: client.image_status(IMAGE), 120),
+    "remove image": (lambda client: client.remove_image(IMAGE), 120),
+    "image file systems": (lambda client: client.image_fs_info(), 120),
+}
+
+
+@pytest.mark.parametrize(("call", "seconds"), DEADLINES.values(), ids=DEADLINES)
+async def test_each_call_has_its_deadline(
+    call: Call, seconds: float, autojump_clock: MockClock
+) -> None:
+    started = trio.current_time()
+    with pytest.raises(RpcError) as caught:
+        await call(RuntimeClient(InProcess(HangingRuntime())))
+    assert caught.value.code is Code.DEADLINE_EXCEEDED
+    assert trio.current_time() - started == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.pull_image(IMAGE),
+        lambda client: client.exec_sync("c", ["tail", "-f"], 0),
+    ],
+    ids=["pull", "exec without a timeout"],
+)
+async def test_what_may_take_forever_has_no_deadline(call: Call, autojump_clock: MockClock) -> None:
+    with trio.move_on_after(10**9) as scope:
+        await call(RuntimeClient(InProcess(HangingRuntime())))
+    assert scope.cancelled_caught
+
+
+async def test_the_request_timeout_scales_the_deadlines(autojump_clock: MockClock) -> None:
+    started = trio.current_time()
+    client = RuntimeClient(InProcess(HangingRuntime()), request_timeout_seconds=3)
+    with pytest.raises(RpcError):
+        await client.run_pod_sandbox(SANDBOX)
+    assert trio.current_time() - started == pytest.approx(6)
+
+
+async def test_requests_carry_the_arguments() -> None:
+    runtime = RecordingRuntime(
+        run_pod_sandbox=cri.RunPodSandboxResponse(pod_sandbox_id="s"),
+        create_container=cri.CreateContainerResponse(container_id="c"),
+        stop_container=cri.StopContainerResponse(),
+        exec_sync=cri.ExecSyncResponse(stdout=b"out", exit_code=3),
+        pull_image=cri.PullImageResponse(image_ref="sha256:1"),
+        pod_sandbox_status=cri.PodSandboxStatusResponse(),
+    )
+    client = RuntimeClient(InProcess(runtime))
+    auth = cri.AuthConfig(username="u", password="p")
+    assert await client.run_pod_sandbox(SANDBOX, "kata") == "s"
+    assert await client.create_container("s", CONTAINER, SANDBOX) == "c"
+    await client.stop_container("c", 30)
+    assert (await client.exec_sync("c", ("sh", "-c"), 5)).exit_code == 3
+    assert await client.pull_image(IMAGE, auth, SANDBOX) == "sha256:1"
+    assert await client.pull_image(IMAGE) == "sha256:1"
+    await client.pod_sandbox_status("s", verbose=True)
+    assert runtime.requests == [
+        cri.RunPodSandboxRequest(config=SANDBOX, runtime_handler="kata"),
+        cri.CreateContainerRequest(pod_sandbox_id="s", config=CONTAINER, sandbox_config=SANDBOX),
+        cri.StopContainerRequest(container_id="c", timeout=30),
+        cri.ExecSyncRequest(container_id="c", cmd=["sh", "-c"], timeout=5),
+        cri.PullImageRequest(image=IMAGE, auth=auth, sandbox_config=SANDBOX),
+        cri.PullImageRequest(image=IMAGE),
+        cri.PodSandboxStatusRequest(pod_sandbox_id="s", verbose=True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "call"),
+    [
+        ("run_pod_sandbox", cri.RunPodSandboxResponse(), DEADLINES["run sandbox"][0]),
+        ("create_container", cri.CreateContainerResponse(), DEADLINES["create"][0]),
+        ("pull_image", cri.PullImageResponse(), lambda client: client.pull_image(IMAGE)),
+    ],
+)
+async def test_an_answer_without_the_id_that_was_asked_for_is_an_error(
+    method: str, answer: Message, call: Call
+) -> None:
+    client = RuntimeClient(InProcess(RecordingRuntime(**{method: answer})))
+    with pytest.raises(RpcError, match="without a") as caught:
+        await call(client)
+    assert caught.value.code is Code.INTERNAL
+
+
+async def test_an_image_that_is_not_there_is_none() -> None:
+    absent = InProcess(RecordingRuntime(image_status=cri.ImageStatusResponse()))
+    assert await RuntimeClient(absent).image_status(IMAGE) is None
+    there = cri.ImageStatusResponse(image=cri.Image(id="sha256:1"))
+    transport = InProcess(RecordingRuntime(image_status=there))
+    assert await RuntimeClient(transport).image_status(IMAGE) == cri.Image(id="sha256:1")
+
+
+async def test_images_may_have_an_endpoint_of_their_own() -> None:
+    runtime = RecordingRuntime(version=cri.VersionResponse(runtime_name="r"))
+    images = RecordingRuntime(
+        list_images=cri.ListImagesResponse(images=[cri.Image(id="sha256:1")]),
+        image_fs_info=cri.ImageFsInfoResponse(),
+        remove_image=cri.RemoveImageResponse(),
+    )
+    client = RuntimeClient(InProcess(runtime), InProcess(images))
+    assert (await client.version()).runtime_name == "r"
+    assert await client.list_images() == (cri.Image(id="sha256:1"),)
+    await client.image_fs_info()
+    await client.remove_image(IMAGE)
+    assert len(runtime.requests) == 1
+    assert len(images.requests) == 3
+
+
+async def test_an_unfiltered_list_reuses_what_did_not_change() -> None:
+    exited = cri.ContainerState(2)
+    running = cri.ContainerState(1)
+    first = cri.Container(id="a", state=running)
+    second = cri.Container(id="b", state=running)
+    answer = cri.ListContainersResponse(containers=[first, second])
+    client = RuntimeClient(InProcess(RecordingRuntime(list_containers=answer)))
+    before = await client.list_containers()
+    answer.containers[1] = cri.Container(id="b", state=exited)
+    after = await client.list_containers()
+    assert before == (first, second)
+    assert after == (first, cri.Container(id="b", state=exited))
+    assert after[0] is before[0]
+
+
+async def test_a_filtered_list_carries_the_filter_and_leaves_the_kept_list_alone() -> None:
+    sandbox = cri.PodSandbox(id="s", labels={"io.kubernetes.pod.uid": "1"})
+    answer = cri.ListPodSandboxResponse(items=[sandbox])
+    runtime = RecordingRuntime(list_pod_sandbox=answer)
+    client = RuntimeClient(InProcess(runtime))
+    before = await client.list_pod_sandboxes()
+    wanted = cri.PodSandboxFilter(label_selector={"io.kubernetes.pod.uid": "1"})
+    assert await client.list_pod_sandboxes(wanted) == (sandbox,)
+    assert runtime.requests == [
+        cri.ListPodSandboxRequest(),
+        cri.ListPodSandboxRequest(filter=wanted),
+    ]
+    assert (await client.list_pod_sandboxes())[0] is before[0]
+
+
+async def test_events_come_until_the_runtime_goes_away() -> None:
+    class Runtime:
+        async def get_container_events(
+            self, _: cri.GetEventsRequest
+        ) -> AsyncIterator[cri.ContainerEventResponse]:
+            yield cri.ContainerEventResponse(container_id="c")
+            raise RpcError(Code.UNAVAILABLE, "gone")
+
+    async with RuntimeClient(InProcess(Runtime())).container_events() as events:
+        assert (await anext(events)).container_id == "c"
+        with pytest.raises(RpcError) as caught:
+            await anext(events)
+    assert caught.value.code is Code.UNAVAILABLE
