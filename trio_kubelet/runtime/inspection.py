@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import betterproto
 import trio
+from attrs import evolve
 
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -23,6 +24,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedUser,
 )
+from trio_kubelet.runtime.termination_messages import termination_messages
 from trio_kubelet.side_by_side import side_by_side
 
 T = TypeVar("T")
@@ -36,11 +38,17 @@ STATES = {
 
 
 async def inspect_pod(
-    client: RuntimeClient, uid: str, *, name: str = "", namespace: str = ""
+    client: RuntimeClient,
+    uid: str,
+    *,
+    name: str = "",
+    namespace: str = "",
+    file_limiter: trio.CapacityLimiter | None = None,
 ) -> ObservedPod:
     """All that the runtime shows of a pod, found by its UID.
 
-    What goes away between the listing and the question is left out. Raises RpcError.
+    What goes away between the listing and the question is left out. Termination messages are
+    read in a thread of `file_limiter` (None: trio's own). Raises RpcError.
     """
     observed_at = trio.current_time()
     selector = {names.POD_UID_LABEL: uid}
@@ -57,7 +65,14 @@ async def inspect_pod(
 
     await side_by_side(list_sandboxes, list_containers)
     return await inspect_listed(
-        client, uid, sandboxes, containers, observed_at=observed_at, name=name, namespace=namespace
+        client,
+        uid,
+        sandboxes,
+        containers,
+        observed_at=observed_at,
+        name=name,
+        namespace=namespace,
+        file_limiter=file_limiter,
     )
 
 
@@ -70,10 +85,11 @@ async def inspect_listed(
     observed_at: float,
     name: str = "",
     namespace: str = "",
+    file_limiter: trio.CapacityLimiter | None = None,
 ) -> ObservedPod:
     """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
     seen_sandboxes: list[ObservedSandbox] = []
-    seen_containers: list[ObservedContainer] = []
+    statuses: list[tuple[str, cri.ContainerStatus]] = []
 
     async def ask_sandbox(sandbox_id: str) -> None:
         response = await _unless_gone(client.pod_sandbox_status(sandbox_id))
@@ -83,11 +99,19 @@ async def inspect_listed(
     async def ask_container(sandbox_id: str, container_id: str) -> None:
         response = await _unless_gone(client.container_status(container_id))
         if response is not None:
-            seen_containers.append(observed_container(response.status, sandbox_id))
+            statuses.append((sandbox_id, response.status))
 
     await side_by_side(
         *(partial(ask_sandbox, sandbox.id) for sandbox in sandboxes),
         *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers),
+    )
+    messages = await termination_messages((status for _, status in statuses), file_limiter)
+    seen_containers = (
+        evolve(
+            observed_container(status, sandbox_id),
+            message=messages.get(status.id, status.message),
+        )
+        for sandbox_id, status in statuses
     )
     return observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
 

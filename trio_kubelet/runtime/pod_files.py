@@ -23,6 +23,8 @@ _LOG_FOLDER_PARTS = 3
 TERMINATION_MESSAGE_LIMIT_BYTES = 4096
 LOG_TAIL_LIMIT_BYTES = 2048
 LOG_TAIL_LIMIT_LINES = 80
+_LOG_WINDOW_BYTES = 16 * 1024
+"""How much of a log is looked at: the limit above, prefixes, and a line that is cut off."""
 
 
 @frozen(kw_only=True)
@@ -91,20 +93,33 @@ def read_termination_message(path: str) -> str:
 
     The file belongs to the container: a link is not followed, a pipe not waited for.
     """
-    return _read_end(path, TERMINATION_MESSAGE_LIMIT_BYTES)
+    data, _ = _read_end(path, TERMINATION_MESSAGE_LIMIT_BYTES)
+    return data.decode(errors="replace")
 
 
 def read_log_tail(path: str) -> str:
-    """The last lines of a container's log, without the runtime's prefixes.
+    """The end of a container's log, without the runtime's prefixes: at most 80 lines and 2 KiB.
 
     The stand-in for a termination message where terminationMessagePolicy is
     FallbackToLogsOnError.
     """
-    lines = [
-        line.split(" ", 3)[-1]
-        for line in _read_end(path, 4 * LOG_TAIL_LIMIT_BYTES).splitlines()[-LOG_TAIL_LIMIT_LINES:]
-    ]
-    return "\n".join(lines)[-LOG_TAIL_LIMIT_BYTES:]
+    data, is_whole = _read_end(path, _LOG_WINDOW_BYTES)
+    lines = data.split(b"\n")[:-1]
+    if not is_whole:
+        del lines[:1]
+    text = b"".join(_logged_text(line) for line in lines[-LOG_TAIL_LIMIT_LINES:])
+    return text[-LOG_TAIL_LIMIT_BYTES:].decode(errors="replace")
+
+
+def _logged_text(line: bytes) -> bytes:
+    """The text of one line as CRI wants logs: `<time> <stream> <tags> <text>`.
+
+    The tag P marks a part of a line that goes on in the next one.
+    """
+    _, _, rest = line.partition(b" ")
+    _, _, rest = rest.partition(b" ")
+    tags, _, text = rest.partition(b" ")
+    return text if tags.split(b":")[0] == b"P" else text + b"\n"
 
 
 def write_whole(path: Path, text: str, *, mode: int) -> None:
@@ -126,18 +141,23 @@ def write_whole(path: Path, text: str, *, mode: int) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def _read_end(path: str, limit_bytes: int) -> str:
+def _read_end(path: str, limit_bytes: int) -> tuple[bytes, bool]:
+    """The end of a regular file, and whether that is all of it; nothing if it cannot be read."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
     except OSError:
-        return ""
-    with open(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return ""
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - limit_bytes))
-        return file.read(limit_bytes).decode(errors="replace")
+        return b"", True
+    try:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            return b"", True
+        start = max(0, facts.st_size - limit_bytes)
+        return os.pread(descriptor, limit_bytes, start), start == 0
+    except OSError:
+        return b"", True
+    finally:
+        os.close(descriptor)
 
 
 def pods_with_logs(node: NodeFacts) -> tuple[tuple[str, str, str], ...]:

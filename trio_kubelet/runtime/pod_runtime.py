@@ -102,7 +102,11 @@ class PodRuntime:
         """Ask the runtime about one pod and put the answer into the cache. Raises RpcError."""
         meta = pod.metadata
         observed = await inspect_pod(
-            self._client, meta.uid, name=meta.name, namespace=meta.namespace
+            self._client,
+            meta.uid,
+            name=meta.name,
+            namespace=meta.namespace,
+            file_limiter=self._file_limiter,
         )
         return self._cache.put(observed)
 
