@@ -223,25 +223,28 @@ class Container(ApiType):
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
     working_dir: str = ""
-    ports: tuple[ContainerPort, ...] = ()
     env: tuple[EnvVar, ...] = ()
     env_from: tuple[EnvFromSource, ...] = ()
+    ports: tuple[ContainerPort, ...] = ()
+
+    resources: ResourceRequirements | None = None
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
+    volume_mounts: tuple[VolumeMount, ...] = ()
+    volume_devices: tuple[VolumeDevice, ...] = ()
+    security_context: SecurityContext | None = None
+
     lifecycle: Lifecycle | None = None
+    startup_probe: Probe | None = None
     liveness_probe: Probe | None = None
     readiness_probe: Probe | None = None
-    resize_policy: tuple[ContainerResizePolicy, ...] = ()
-    resources: ResourceRequirements | None = None
     restart_policy: str = ""
     restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
-    security_context: SecurityContext | None = None
-    startup_probe: Probe | None = None
-    stdin: bool | None = None
-    stdin_once: bool | None = None
+
     termination_message_path: str = ""
     termination_message_policy: str = ""
+    stdin: bool | None = None
+    stdin_once: bool | None = None
     tty: bool | None = None
-    volume_devices: tuple[VolumeDevice, ...] = ()
-    volume_mounts: tuple[VolumeMount, ...] = ()
 
 
 @frozen(kw_only=True, repr=False, eq=False)

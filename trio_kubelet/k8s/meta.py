@@ -43,19 +43,21 @@ class ObjectMeta(ApiType):
     """
 
     name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
-    annotations: Mapping[str, str] = field(factory=dict)
-    creation_timestamp: Time | None = None
-    deletion_grace_period_seconds: Int64 | None = None
-    deletion_timestamp: Time | None = None
-    finalizers: tuple[str, ...] = ()
-    generate_name: str = ""
-    generation: Int64 | None = None
     labels: Mapping[str, str] = field(factory=dict)
-    managed_fields: tuple[ManagedFieldsEntry, ...] = ()
+    annotations: Mapping[str, str] = field(factory=dict)
+
+    creation_timestamp: Time | None = None
+    deletion_timestamp: Time | None = None
+    deletion_grace_period_seconds: Int64 | None = None
+    finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
+
+    generation: Int64 | None = None
     resource_version: str = ""
+    managed_fields: tuple[ManagedFieldsEntry, ...] = ()
     self_link: str = ""
 
 

@@ -102,48 +102,57 @@ class PodSchedulingGroup(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class PodSpec(ApiType):
-    """What to run and how."""
+    """What to run and how: what runs, how long, with what, how isolated, under which names, where.
+
+    `service_account` is the old name of `service_account_name`. `resources` are the pod's own
+    (KEP-2837), beside those of its containers.
+    """
 
     init_containers: tuple[Container, ...] = ()
     containers: tuple[Container, ...] = ()
     ephemeral_containers: tuple[EphemeralContainer, ...] = ()
     volumes: tuple[Volume, ...] = ()
-    active_deadline_seconds: Int64 | None = None
-    affinity: Affinity | None = None
+    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+    service_account_name: str = ""
+    service_account: str = ""
     automount_service_account_token: bool | None = None
-    dns_config: PodDNSConfig | None = None
-    dns_policy: str = ""
     enable_service_links: bool | None = None
-    host_aliases: tuple[HostAlias, ...] = ()
-    host_ipc: bool | None = field(default=None, metadata=wire("hostIPC"))
+
+    restart_policy: str = ""
+    termination_grace_period_seconds: Int64 | None = None
+    active_deadline_seconds: Int64 | None = None
+    readiness_gates: tuple[PodReadinessGate, ...] = ()
+
+    os: PodOS | None = None
+    runtime_class_name: str = ""
+    overhead: Mapping[str, Quantity] = field(factory=dict)
+    resources: ResourceRequirements | None = None
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+
+    security_context: PodSecurityContext | None = None
     host_network: bool | None = None
     host_pid: bool | None = field(default=None, metadata=wire("hostPID"))
+    host_ipc: bool | None = field(default=None, metadata=wire("hostIPC"))
     host_users: bool | None = None
+    share_process_namespace: bool | None = None
+
     hostname: str = ""
+    subdomain: str = ""
     hostname_override: str = ""
-    image_pull_secrets: tuple[LocalObjectReference, ...] = ()
+    set_hostname_as_fqdn: bool | None = field(default=None, metadata=wire("setHostnameAsFQDN"))
+    host_aliases: tuple[HostAlias, ...] = ()
+    dns_policy: str = ""
+    dns_config: PodDNSConfig | None = None
+
     node_name: str = ""
-    node_selector: Mapping[str, str] = field(factory=dict)
-    os: PodOS | None = None
-    overhead: Mapping[str, Quantity] = field(factory=dict)
-    preemption_policy: str = ""
     priority: Int32 | None = None
     priority_class_name: str = ""
-    readiness_gates: tuple[PodReadinessGate, ...] = ()
-    resource_claims: tuple[PodResourceClaim, ...] = ()
-    resources: ResourceRequirements | None = None
-    restart_policy: str = ""
-    runtime_class_name: str = ""
+    preemption_policy: str = ""
     scheduler_name: str = ""
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
-    security_context: PodSecurityContext | None = None
-    service_account: str = ""
-    service_account_name: str = ""
-    set_hostname_as_fqdn: bool | None = field(default=None, metadata=wire("setHostnameAsFQDN"))
-    share_process_namespace: bool | None = None
-    subdomain: str = ""
-    termination_grace_period_seconds: Int64 | None = None
+    node_selector: Mapping[str, str] = field(factory=dict)
+    affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
 

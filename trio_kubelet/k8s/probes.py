@@ -77,12 +77,13 @@ class Probe(ApiType):
     http_get: HTTPGetAction | None = None
     tcp_socket: TCPSocketAction | None = None
     grpc: GRPCAction | None = None
-    failure_threshold: Int32 | None = None
+
     initial_delay_seconds: Int32 | None = None
+    timeout_seconds: Int32 | None = None
     period_seconds: Int32 | None = None
     success_threshold: Int32 | None = None
+    failure_threshold: Int32 | None = None
     termination_grace_period_seconds: Int64 | None = None
-    timeout_seconds: Int32 | None = None
 
 
 @frozen(kw_only=True, repr=False, eq=False)

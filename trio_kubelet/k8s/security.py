@@ -107,17 +107,18 @@ class Sysctl(ApiType):
 class PodSecurityContext(ApiType):
     """Security settings for the pod and its volumes; a container's own win over them."""
 
-    app_armor_profile: AppArmorProfile | None = None
-    fs_group: Int64 | None = None
-    fs_group_change_policy: str = ""
+    run_as_user: Int64 | None = None
     run_as_group: Int64 | None = None
     run_as_non_root: bool | None = None
-    run_as_user: Int64 | None = None
-    se_linux_change_policy: str = ""
-    se_linux_options: SELinuxOptions | None = None
-    seccomp_profile: SeccompProfile | None = None
     supplemental_groups: tuple[Int64, ...] = ()
     supplemental_groups_policy: str = ""
+    fs_group: Int64 | None = None
+    fs_group_change_policy: str = ""
+
+    seccomp_profile: SeccompProfile | None = None
+    app_armor_profile: AppArmorProfile | None = None
+    se_linux_options: SELinuxOptions | None = None
+    se_linux_change_policy: str = ""
     sysctls: tuple[Sysctl, ...] = ()
     windows_options: WindowsSecurityContextOptions | None = None
 
@@ -126,15 +127,17 @@ class PodSecurityContext(ApiType):
 class SecurityContext(ApiType):
     """Security settings of one container; they win over the pod's."""
 
-    allow_privilege_escalation: bool | None = None
-    app_armor_profile: AppArmorProfile | None = None
-    capabilities: Capabilities | None = None
-    privileged: bool | None = None
-    proc_mount: str = ""
-    read_only_root_filesystem: bool | None = None
+    run_as_user: Int64 | None = None
     run_as_group: Int64 | None = None
     run_as_non_root: bool | None = None
-    run_as_user: Int64 | None = None
-    se_linux_options: SELinuxOptions | None = None
+
+    privileged: bool | None = None
+    allow_privilege_escalation: bool | None = None
+    capabilities: Capabilities | None = None
+    read_only_root_filesystem: bool | None = None
+    proc_mount: str = ""
+
     seccomp_profile: SeccompProfile | None = None
+    app_armor_profile: AppArmorProfile | None = None
+    se_linux_options: SELinuxOptions | None = None
     windows_options: WindowsSecurityContextOptions | None = None

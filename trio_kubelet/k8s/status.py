@@ -151,18 +151,20 @@ class ContainerStatus(ApiType):
     """
 
     name: Mandatory[str] = ""
+    container_id: str = field(default="", metadata=wire("containerID"))
     image: Mandatory[str] = ""
+    image_id: Mandatory[str] = field(default="", metadata=wire("imageID"))
+
     state: ContainerState | None = None
     last_state: ContainerState | None = None
     ready: Mandatory[bool] = False
     started: bool | None = None
     restart_count: Mandatory[Int32] = 0
+    stop_signal: str = ""
+
+    resources: ResourceRequirements | None = None
     allocated_resources: Mapping[str, Quantity] = field(factory=dict)
     allocated_resources_status: tuple[ResourceStatus, ...] = ()
-    container_id: str = field(default="", metadata=wire("containerID"))
-    image_id: Mandatory[str] = field(default="", metadata=wire("imageID"))
-    resources: ResourceRequirements | None = None
-    stop_signal: str = ""
     user: ContainerUser | None = None
     volume_mounts: tuple[VolumeMountStatus, ...] = ()
 
@@ -220,23 +222,26 @@ class PodStatus(ApiType):
     """What is known of a pod. The node writes it, the spec it only reads."""
 
     phase: str = ""
-    conditions: tuple[PodCondition, ...] = ()
     reason: str = ""
     message: str = ""
-    allocated_resources: Mapping[str, Quantity] = field(factory=dict)
+    conditions: tuple[PodCondition, ...] = ()
+    start_time: Time | None = None
+    observed_generation: Int64 | None = None
+
     container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
     ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
-    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+
     host_ip: str = field(default="", metadata=wire("hostIP"))
     host_ips: tuple[HostIP, ...] = field(default=(), metadata=wire("hostIPs"))
-    init_container_statuses: tuple[ContainerStatus, ...] = ()
-    node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] = ()
-    nominated_node_name: str = ""
-    observed_generation: Int64 | None = None
     pod_ip: str = field(default="", metadata=wire("podIP"))
     pod_ips: tuple[PodIP, ...] = field(default=(), metadata=wire("podIPs"))
+
     qos_class: str = ""
     resize: str = ""
-    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
     resources: ResourceRequirements | None = None
-    start_time: Time | None = None
+    allocated_resources: Mapping[str, Quantity] = field(factory=dict)
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
+    node_allocatable_resource_claim_statuses: tuple[NodeAllocatableResourceClaimStatus, ...] = ()
+    nominated_node_name: str = ""
