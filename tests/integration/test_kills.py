@@ -1,0 +1,216 @@
+"""kill -9, again and again, in the middle of a churn of pods: of the agent, then of the runtime.
+
+Pods that stay must not notice: the same containers run, with the same restart counts. Pods that
+go must go wholly, whoever was killed while they went.
+"""
+
+import json
+import os
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lab.agent import Agent, Json, is_running, pod_manifest
+from lab.containerd import Containerd
+from lab.images import BUSYBOX, SLEEPER
+from lab.processes import wait_until
+
+STAYING = 4
+SETTLE_SECONDS = 30
+SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().randrange(2**32)
+
+
+@pytest.fixture
+def agent(containerd: Containerd, tmp_path: Path) -> Iterator[Agent]:
+    with Agent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
+        yield agent
+
+
+def staying_pod(number: int) -> Json:
+    """A pod that stays: with a volume, an init container, and two containers that run."""
+    mount = {"name": "data", "mountPath": "/data"}
+    return pod_manifest(
+        f"stay-{number}",
+        {"name": "first", "image": SLEEPER, "volumeMounts": [mount]},
+        {"name": "second", "image": SLEEPER},
+        initContainers=[
+            {
+                "name": "init",
+                "image": BUSYBOX,
+                "command": ["sh", "-c", "echo once >> /data/runs"],
+                "volumeMounts": [mount],
+            }
+        ],
+        volumes=[{"name": "data", "emptyDir": {}}],
+    )
+
+
+def passing_pod(name: str) -> Json:
+    """A pod that comes and goes, and obeys at once."""
+    volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}]
+    mount = {"name": "memory", "mountPath": "/memory"}
+    return pod_manifest(
+        name,
+        {"name": "c", "image": SLEEPER, "volumeMounts": [mount]},
+        volumes=volumes,
+        terminationGracePeriodSeconds=2,
+    )
+
+
+class Churn:
+    """Adds and removes pods in a thread of its own until it is stopped."""
+
+    def __init__(self, agent: Agent, chance: random.Random) -> None:
+        self._agent = agent
+        self._chance = chance
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.present: set[str] = set()
+
+    def __enter__(self) -> "Churn":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        number = 0
+        while not self._over.wait(self._chance.uniform(0.05, 0.4)):
+            if self.present and (len(self.present) > 5 or self._chance.random() < 0.5):
+                name = self._chance.choice(sorted(self.present))
+                self.present.discard(name)
+                self._agent.remove(name)
+            else:
+                number += 1
+                name = f"pass-{number}"
+                self._agent.write(name, passing_pod(name))
+                self.present.add(name)
+
+
+def running_containers(containerd: Containerd) -> dict[str, str]:
+    """Ids of containers in containerd → their tasks' states."""
+    lines = containerd.ctr("tasks", "list").splitlines()[1:]
+    return {words[0]: words[2] for words in (line.split() for line in lines) if len(words) > 2}
+
+
+def identities(pods: dict[str, Json]) -> dict[str, tuple[tuple[str, str, int], ...]]:
+    """Name, id and restart count of every container of the pods that stay."""
+    return {
+        name: tuple(
+            (each["name"], each.get("containerID", ""), each["restartCount"])
+            for each in (
+                *pod["status"].get("initContainerStatuses", ()),
+                *pod["status"]["containerStatuses"],
+            )
+        )
+        for name, pod in pods.items()
+        if name.startswith("stay-")
+    }
+
+
+def all_stay(pods: dict[str, Json]) -> bool:
+    staying = [pod for name, pod in pods.items() if name.startswith("stay-")]
+    return len(staying) == STAYING and all(map(is_running, staying))
+
+
+def traces(agent: Agent) -> dict[str, set[str]]:
+    """What there is on the node of pods, by their UIDs, place by place."""
+    folders = agent.root / "pods"
+    cgroups = Path("/sys/fs/cgroup").glob(f"*/{agent.cgroup_root.lstrip('/')}/kubepods/**/pod*")
+    return {
+        "folders": {each.name for each in folders.iterdir()},
+        "logs": {each.name.rpartition("_")[2] for each in agent.pod_logs.iterdir()},
+        "cgroups": {each.name.removeprefix("pod") for each in cgroups if each.is_dir()},
+        "mounts": {
+            part
+            for line in Path("/proc/self/mountinfo").read_text().splitlines()
+            if str(folders) in line
+            for part in [line.split(str(folders) + "/")[1].split("/")[0]]
+        },
+    }
+
+
+def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
+    """Why node and manifests do not agree, empty if they do. `expected` are names of pods."""
+    pods = agent.pods()
+    names = {name.removesuffix(f"-{os.uname().nodename.lower()}") for name in pods}
+    if names != expected:
+        return f"pods are {sorted(names)}, manifests {sorted(expected)}"
+    if not all(map(is_running, pods.values())):
+        return "not all pods run"
+    uids = {pod["metadata"]["uid"] for pod in pods.values()}
+    for place, found in traces(agent).items():
+        if found - uids:
+            return f"{place} are left of {sorted(found - uids)}"
+    sandboxes = {
+        json.loads(containerd.ctr("containers", "info", identifier))["Labels"].get(
+            "io.kubernetes.pod.uid"
+        )
+        for identifier in containerd.ctr("containers", "list", "-q").split()
+    }
+    if sandboxes != uids:
+        return f"the runtime has pods {sorted(map(str, sandboxes))}, wanted {sorted(uids)}"
+    return ""
+
+
+def wait_until_agreed(agent: Agent, containerd: Containerd, expected: set[str]) -> None:
+    why = ""
+
+    def agreed() -> bool:
+        nonlocal why
+        try:
+            why = agrees(agent, containerd, expected)
+        except OSError as error:
+            why = f"looked while it changed: {error}"
+        return not why
+
+    wait_until(
+        agreed,
+        deadline_seconds=SETTLE_SECONDS,
+        else_say=lambda: f"seed {SEED}: {why}; {agent.last_words()}",
+    )
+
+
+def start_staying(agent: Agent) -> dict[str, tuple[tuple[str, str, int], ...]]:
+    for number in range(STAYING):
+        agent.write(f"stay-{number}", staying_pod(number))
+    return identities(agent.wait_for(all_stay))
+
+
+def test_an_agent_that_is_killed_thirty_times_restarts_no_container(
+    agent: Agent, containerd: Containerd
+) -> None:
+    chance = random.Random(SEED)
+    before = start_staying(agent)
+    with Churn(agent, chance) as churn:
+        for _ in range(30):
+            time.sleep(chance.uniform(0.05, 1.5))
+            agent.kill()
+            agent.start()
+            pods = agent.wait_for(all_stay, deadline_seconds=SETTLE_SECONDS)
+            assert identities(pods) == before, f"seed {SEED}"
+    expected = churn.present | {f"stay-{number}" for number in range(STAYING)}
+    wait_until_agreed(agent, containerd, expected)
+
+
+def test_a_runtime_that_is_killed_ten_times_restarts_no_container(
+    agent: Agent, containerd: Containerd
+) -> None:
+    chance = random.Random(SEED)
+    before = start_staying(agent)
+    with Churn(agent, chance) as churn:
+        for _ in range(10):
+            time.sleep(chance.uniform(0.2, 2))
+            containerd.kill()
+            time.sleep(chance.uniform(0, 1))
+            containerd.restart()
+            pods = agent.wait_for(all_stay, deadline_seconds=SETTLE_SECONDS)
+            assert identities(pods) == before, f"seed {SEED}"
+    expected = churn.present | {f"stay-{number}" for number in range(STAYING)}
+    wait_until_agreed(agent, containerd, expected)
