@@ -14,4 +14,4 @@ class LabError(Exception):
 
 
 class UnavailableError(LabError):
-    """The system's mirror does not offer the wanted version; asking again will not help."""
+    """The system's mirrors do not offer the wanted version of a program."""

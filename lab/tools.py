@@ -113,12 +113,17 @@ def _containerd(wish: str, packages: Packages) -> Path:
     has_ctr = installed and Path(installed).with_name("ctr").exists()
     if installed and has_ctr and fits(version_of(Path(installed)), wish):
         return Path(installed)
-    suites = _suites(wish, packages)
-    for suite in suites:
-        if fits(re.sub(r"^\d+:", "", packages.version("containerd", suite)), wish):
+    reasons = []
+    for suite in _suites(wish, packages):
+        try:
+            version = packages.version("containerd", suite)
+        except LabError as reason:
+            reasons.append(f"{suite}: {reason}")
+            continue
+        if fits(re.sub(r"^\d+:", "", version), wish):
             return packages.unpacked("containerd", suite) / "usr/bin/containerd"
-    tried = ", ".join(suites)
-    raise UnavailableError(f"containerd {wish} cannot be had here: the mirror has none in {tried}")
+        reasons.append(f"{suite} has {version or 'none'}")
+    raise UnavailableError(f"containerd {wish} cannot be had here ({'; '.join(reasons)})")
 
 
 def _suites(wish: str, packages: Packages) -> tuple[str, ...]:
