@@ -3,40 +3,22 @@
 A path is watched at two places: itself, and the nearest folder above it that exists, where its
 next component may appear. Whoever waits re-arms the watches before each look, so that a folder
 that was created, replaced or moved since is the one that is watched. A file counts as changed
-when its writer closed it, not when its first bytes arrived. `watchfiles` is not used: it polls
-in a thread, which costs up to 100 ms of latency here, keeps a core awake, and does not tell a
-file being written from one that is finished.
+when its writer closed it, not when its first bytes arrived.
 """
 
-import ctypes
-import os
-import struct
+import errno
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import trio
 from attrs import frozen
 
-_IN_ATTRIB = 0x4
-_IN_CLOSE_WRITE = 0x8
-_IN_MOVED_FROM = 0x40
-_IN_MOVED_TO = 0x80
-_IN_CREATE = 0x100
-_IN_DELETE = 0x200
-_IN_DELETE_SELF = 0x400
-_IN_MOVE_SELF = 0x800
-_IN_UNMOUNT = 0x2000
-_IN_Q_OVERFLOW = 0x4000
-_IN_IGNORED = 0x8000
+from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
 
-_ENTRIES = _IN_CREATE | _IN_DELETE | _IN_MOVED_FROM | _IN_MOVED_TO
-_SELF = _IN_DELETE_SELF | _IN_MOVE_SELF
-_CONTENT = _ENTRIES | _SELF | _IN_CLOSE_WRITE | _IN_ATTRIB
-
-_EVENT = struct.Struct("iIII")
-_READ_BYTES = 64 * 1024
-_libc = ctypes.CDLL(None, use_errno=True)
+_ENTRIES = InotifyMask.CREATE | InotifyMask.DELETE | InotifyMask.MOVED_FROM | InotifyMask.MOVED_TO
+_SELF = InotifyMask.DELETE_SELF | InotifyMask.MOVE_SELF
+_CONTENT = _ENTRIES | _SELF | InotifyMask.CLOSE_WRITE | InotifyMask.ATTRIB
+_ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 @frozen
@@ -50,12 +32,12 @@ class _Watch:
 class PathWatch:
     """Watches one path. Use as a context manager; one task waits at a time."""
 
-    __slots__ = ("_fd", "_path", "_watches")
+    __slots__ = ("_inotify", "_path", "_watches")
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._watches: dict[int, _Watch] = {}
-        self._fd = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC), "inotify_init1")
+        self._inotify = Inotify()
 
     def __enter__(self) -> Self:
         return self
@@ -66,7 +48,7 @@ class PathWatch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        os.close(self._fd)
+        self._inotify.__exit__(exc_type, exc, traceback)
 
     def arm(self) -> None:
         """Watch what is at the path now. Looks paths up, so it belongs into a thread.
@@ -75,56 +57,42 @@ class PathWatch:
         """
         wanted: dict[int, _Watch] = {}
         parent, missing = self._path.parent, self._path.name
-        while not self._add(wanted, parent, missing, _ENTRIES | _SELF | _IN_CLOSE_WRITE):
+        while not self._add(wanted, parent, missing, _ENTRIES | _SELF | InotifyMask.CLOSE_WRITE):
             parent, missing = parent.parent, parent.name
         self._add(wanted, self._path, "", _CONTENT)
         for stale in self._watches.keys() - wanted.keys():
-            _libc.inotify_rm_watch(self._fd, stale)
+            self._inotify.unwatch(stale)
         self._watches = wanted
 
     async def changed(self) -> None:
         """Return once something happened to the path since the watches were armed."""
         while True:
-            await trio.lowlevel.wait_readable(self._fd)
-            if self._drain():
+            events = await self._inotify.events()
+            if any(self._matters(event) for event in events):
                 return
 
-    def _add(self, wanted: dict[int, _Watch], path: Path, only: str, mask: int) -> bool:
-        descriptor = _libc.inotify_add_watch(self._fd, os.fsencode(path), mask)
-        if descriptor < 0 and ctypes.get_errno() in _ABSENT and path != path.parent:
-            return False
-        wanted[_checked(descriptor, f"inotify_add_watch {path}")] = _Watch(path, only)
+    def _add(self, wanted: dict[int, _Watch], path: Path, only: str, mask: InotifyMask) -> bool:
+        try:
+            number = self._inotify.watch(path, mask)
+        except OSError as error:
+            if error.errno in _ABSENT and path != path.parent:
+                return False
+            raise
+        wanted[number] = _Watch(path, only)
         return True
 
-    def _drain(self) -> bool:
-        """Read all that is queued; whether any of it matters."""
-        matters = False
-        while True:
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except BlockingIOError:
-                return matters
-            offset = 0
-            while offset < len(data):
-                descriptor, mask, _, length = _EVENT.unpack_from(data, offset)
-                offset += _EVENT.size + length
-                name = os.fsdecode(data[offset - length : offset].rstrip(b"\0"))
-                matters |= self._matters(descriptor, mask, name)
-
-    def _matters(self, descriptor: int, mask: int, name: str) -> bool:
-        if mask & _IN_Q_OVERFLOW:
+    def _matters(self, event: InotifyEvent) -> bool:
+        if event.mask & InotifyMask.Q_OVERFLOW:
             return True
-        watch = self._watches.get(descriptor)
-        if watch is None or mask & _IN_IGNORED:
+        watch = self._watches.get(event.watch)
+        if watch is None or event.mask & InotifyMask.IGNORED:
             return False
-        if mask & (_SELF | _IN_UNMOUNT):
+        if event.mask & (_SELF | InotifyMask.UNMOUNT):
             return True
-        if watch.only and name != watch.only:
+        if watch.only and event.name != watch.only:
             return False
-        return not (mask & _IN_CREATE) or not _is_being_written(watch.path / name)
-
-
-_ABSENT = frozenset({2, 20})  # ENOENT, ENOTDIR
+        is_new = bool(event.mask & InotifyMask.CREATE)
+        return not (is_new and _is_being_written(watch.path / event.name))
 
 
 def _is_being_written(path: Path) -> bool:
@@ -134,10 +102,3 @@ def _is_being_written(path: Path) -> bool:
     except OSError:
         return False
     return (status.st_mode & 0o170000) == 0o100000 and status.st_nlink == 1
-
-
-def _checked(result: int, what: str) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"{what}: {os.strerror(number)}")
-    return result
