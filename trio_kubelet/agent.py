@@ -9,8 +9,8 @@ finished, and the containers run on.
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -26,11 +26,12 @@ from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_dns, gather_facts, node_name
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.process import (
-    LockHeld,
+    FileLock,
     ServiceNotifier,
     hold_lock,
-    lower_oom_score,
+    keep_watchdog_quiet,
     raise_open_files_limit,
+    set_oom_score,
     watchdog_seconds,
 )
 from trio_kubelet.resources import (
@@ -91,6 +92,7 @@ PLEG_CHANNEL_SIZE = 1000
 SHUTDOWN_SECONDS = 10
 LOOP_STUCK_SECONDS = 30.0
 AGENT_SOCKET = "agent.sock"
+INTERRUPTED = 128 + signal.SIGINT
 
 
 class StartError(Exception):
@@ -101,44 +103,61 @@ def run_agent(settings: Settings) -> int:
     """Run the agent until it is told to stop; returns the exit code. Blocks."""
     try:
         trio.run(_run, settings)
-    except (StartError, ExceptionGroup) as error:
+    except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
+        if _is_interrupt(error):
+            return INTERRUPTED
         start_error, others = _start_error(error)
         if others is not None or start_error is None:
             raise
         print(f"trio-kubelet: {start_error}", file=sys.stderr)
         return 1
+    finally:
+        signal.alarm(0)
     return 0
 
 
-def _start_error(error: Exception) -> tuple[StartError | None, Exception | None]:
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether Control-C was pressed once more while the agent was ending."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _start_error(error: BaseException) -> tuple[StartError | None, BaseException | None]:
     """The first StartError in an exception, and what there is beside StartErrors."""
     if isinstance(error, StartError):
         return error, None
-    if not isinstance(error, ExceptionGroup):
+    if not isinstance(error, BaseExceptionGroup):
         return None, error
     ours, others = error.split(StartError)
-    first: Exception | None = ours
-    while isinstance(first, ExceptionGroup):
+    first: BaseException | None = ours
+    while isinstance(first, BaseExceptionGroup):
         first = first.exceptions[0]
     return (first if isinstance(first, StartError) else None), others
 
 
 async def _run(settings: Settings) -> None:
     _check_preconditions(settings)
-    async with AsyncExitStack() as stack:
+    notifier = ServiceNotifier()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
         if settings.options.lock_file:
-            stack.enter_context(_locked(Path(settings.options.lock_file)))
+            lock = await _locked(Path(settings.options.lock_file), stack, notifier)
+            if settings.options.exit_on_lock_contention:
+                nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
         await stack.enter_async_context(open_rpc_loop())
         clock = SystemClock()
         transports = await stack.enter_async_context(_transports(settings, clock))
-        agent = Agent(settings, clock, transports)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_end_on_signal, nursery.cancel_scope, agent.notifier)
-            nursery.start_soon(agent.run)
+        await Agent(settings, clock, transports, notifier).run()
 
 
 def _check_preconditions(settings: Settings) -> None:
     """Refuse what cannot go well. Raises StartError."""
+    if settings.options.exit_on_lock_contention and not settings.options.lock_file:
+        raise StartError(
+            "--exit-on-lock-contention: cannot exit on lock file contention: no lock file "
+            "specified; set --lock-file too"
+        )
     if settings.options.hollow:
         return
     if os.geteuid() != 0:
@@ -172,24 +191,52 @@ def _swap_in_use() -> str:
     return ", ".join(line.split()[0] for line in lines if not line.startswith("/dev/zram"))
 
 
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
+async def _locked(path: Path, stack: AsyncExitStack, notifier: ServiceNotifier) -> FileLock:
+    """Wait for the lock and hold it as long as the stack. Raises StartError."""
+
+    def say() -> None:
+        log.warning("waiting for the lock file; another agent holds it", path=str(path))
+        notifier.status(f"waiting for the lock file {path}; another agent holds it")
+
     try:
-        with hold_lock(path):
-            yield
-    except (LockHeld, OSError) as error:
-        raise StartError(f"--lock-file: {error}; another agent runs, or the path is bad") from error
+        return await stack.enter_async_context(hold_lock(path, say))
+    except OSError as error:
+        raise StartError(f"--lock-file: {path}: {error.strerror}; choose another path") from error
 
 
-async def _end_on_signal(scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
-    """SIGTERM and SIGINT end the agent at once; a runtime that hangs holds it ten seconds."""
+async def _end_on_contention(
+    lock: FileLock, scope: trio.CancelScope, notifier: ServiceNotifier
+) -> None:
+    """End the agent as soon as another one wants the lock (flag --exit-on-lock-contention)."""
+    await lock.wanted()
+    _end("somebody else wants the lock file", scope, notifier)
+
+
+async def _end_on_signal(
+    scope: trio.CancelScope,
+    notifier: ServiceNotifier,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """SIGTERM and SIGINT end the agent at once; a second one kills it."""
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for number in signals:
-            log.info("ending, the containers run on", signal=signal.Signals(number).name)
-            notifier.stopping()
-            signal.signal(signal.SIGALRM, lambda *_: os._exit(0))
-            signal.alarm(SHUTDOWN_SECONDS)
-            scope.cancel()
+            _end(signal.Signals(number).name, scope, notifier)
+
+
+def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
+    """Cancel everything. A runtime that hangs holds the end up for ten seconds, not longer."""
+    log.info("ending, the containers run on", why=why)
+    notifier.stopping()
+    signal.signal(signal.SIGALRM, lambda *_: _give_up_waiting())
+    signal.alarm(SHUTDOWN_SECONDS)
+    scope.cancel()
+
+
+def _give_up_waiting() -> None:
+    print("trio-kubelet: ended without waiting for the runtime any longer", file=sys.stderr)
+    os._exit(0)
 
 
 Transports = tuple[Transport, Transport]
@@ -224,12 +271,18 @@ async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transpo
 class Agent:
     """The parts that are there from the first moment, and the steps that add the others."""
 
-    def __init__(self, settings: Settings, clock: Clock, transports: Transports) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        clock: Clock,
+        transports: Transports,
+        notifier: ServiceNotifier | None = None,
+    ) -> None:
         configuration = settings.configuration
         self.settings = settings
         self.clock = clock
         self.node_name = node_name(settings)
-        self.notifier = ServiceNotifier()
+        self.notifier = notifier or ServiceNotifier()
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
         self.client = RuntimeClient(
@@ -327,7 +380,7 @@ class Agent:
     async def _set_limits(self) -> None:
         if not self.settings.options.hollow:
             raise_open_files_limit(self.settings.configuration.max_open_files)
-            lower_oom_score(self.settings.configuration.oom_score_adj)
+            set_oom_score(self.settings.configuration.oom_score_adj)
 
     async def _watch_runtime(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -547,10 +600,7 @@ class Agent:
         period = watchdog_seconds()
         if period is None:
             return
-        while True:
-            if self.monitor.seconds_since_turn() < period:
-                self.notifier.alive()
-            await trio.sleep(period / 3)
+        await keep_watchdog_quiet(self.notifier, period, self.monitor.seconds_since_turn)
 
     async def _serve_health(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

@@ -1,14 +1,16 @@
 """What the agent is to its machine: a service of systemd, with limits and a lock of its own."""
 
-from trio_kubelet.process.limits import lower_oom_score, raise_open_files_limit
-from trio_kubelet.process.lock import LockHeld, hold_lock
+from trio_kubelet.process.limits import raise_open_files_limit, set_oom_score
+from trio_kubelet.process.lock import FileLock, hold_lock
 from trio_kubelet.process.notify import ServiceNotifier, watchdog_seconds
+from trio_kubelet.process.watchdog import keep_watchdog_quiet
 
 __all__ = [
-    "LockHeld",
+    "FileLock",
     "ServiceNotifier",
     "hold_lock",
-    "lower_oom_score",
+    "keep_watchdog_quiet",
     "raise_open_files_limit",
+    "set_oom_score",
     "watchdog_seconds",
 ]

@@ -18,9 +18,9 @@ class ServiceNotifier:
     """Sends to the service manager. Plain functions, never blocking, never raising."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
-        address = environment.get("NOTIFY_SOCKET", "")
-        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._address = _socket_address(environment.get("NOTIFY_SOCKET", ""))
         self._status = ""
+        self._failing = False
 
     @property
     def is_service(self) -> bool:
@@ -41,6 +41,7 @@ class ServiceNotifier:
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`; repeated only when it changes."""
+        text = " ".join(text.split())
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")
@@ -51,9 +52,20 @@ class ServiceNotifier:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as peer:
                 peer.setblocking(False)
-                peer.sendto(message.encode(), self._address)
+                peer.sendto(message.encode(errors="replace"), self._address)
         except OSError as error:
-            log.warning("service manager not told", message=message, error=str(error))
+            if not self._failing:
+                log.warning("service manager not told", message=message, error=str(error))
+            self._failing = True
+        else:
+            self._failing = False
+
+
+def _socket_address(name: str) -> str:
+    """The address of $NOTIFY_SOCKET: a path, or after an `@` a name without a file."""
+    if name.startswith("@"):
+        return "\0" + name[1:]
+    return name if name.startswith("/") else ""
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
