@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.k8s import Pod, Quantity
+from trio_kubelet.k8s.totals import container_limits
 from trio_kubelet.resources.pod_resources import (
     HUGEPAGES_PREFIX,
     QosClass,
@@ -154,11 +155,7 @@ def _limited_everywhere(pod: Pod, name: str) -> bool:
     if pod.spec.resources is not None and _has_limit(pod.spec.resources.limits, name):
         return True
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    return all(_has_limit(_limits(container), name) for container in containers)
-
-
-def _limits(container: Container) -> Mapping[str, Quantity]:
-    return {} if container.resources is None else container.resources.limits
+    return all(_has_limit(container_limits(container), name) for container in containers)
 
 
 def _has_limit(limits: Mapping[str, Quantity], name: str) -> bool:

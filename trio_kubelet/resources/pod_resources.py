@@ -6,10 +6,11 @@ KEP-753) keep running and add to everything that starts after them. Pod-level re
 runtime class (KEP-688) comes on top.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from trio_kubelet.k8s import Container, Pod, Quantity, ResourceRequirements
+from trio_kubelet.k8s import Pod, Quantity, ResourceRequirements
+from trio_kubelet.k8s.totals import total_limits, total_requests
 
 _QOS_RESOURCES = ("cpu", "memory")
 _POD_LEVEL_RESOURCES = frozenset(_QOS_RESOURCES)
@@ -24,18 +25,13 @@ class QosClass(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-def is_sidecar(container: Container) -> bool:
-    """Whether an init container keeps running beside the others (KEP-753)."""
-    return container.restart_policy == "Always"
-
-
 def pod_requests(pod: Pod) -> Mapping[str, Quantity]:
     """Return what the pod asks for: resource name → quantity, overhead included.
 
     A request that is absent although a limit is given was filled in by defaulting; this
     function does not do it again.
     """
-    sums = _with_init_containers(pod, lambda resources: resources.requests)
+    sums = total_requests(pod.spec)
     if pod.spec.resources is not None:
         sums.update(_pod_level(pod.spec.resources.requests))
     _add(sums, pod.spec.overhead)
@@ -50,7 +46,7 @@ def pod_limits(pod: Pod) -> Mapping[str, Quantity]:
     A resource is in the result when any container limits it: whether the sum may be enforced
     is for the caller to decide (see `pod_cgroup_config`).
     """
-    sums = _with_init_containers(pod, lambda resources: resources.limits)
+    sums = total_limits(pod.spec)
     if pod.spec.resources is not None:
         sums.update(_pod_level(pod.spec.resources.limits))
     _add(sums, {name: q for name, q in pod.spec.overhead.items() if _is_positive(sums.get(name))})
@@ -92,43 +88,9 @@ def qos_class(pod: Pod) -> QosClass:
     return QosClass.BURSTABLE
 
 
-def _with_init_containers(
-    pod: Pod, pick: Callable[[ResourceRequirements], Mapping[str, Quantity]]
-) -> dict[str, Quantity]:
-    total: dict[str, Quantity] = {}
-    for container in pod.spec.containers:
-        _add(total, _picked(container, pick))
-    sidecars: dict[str, Quantity] = {}
-    peak: dict[str, Quantity] = {}
-    for container in pod.spec.init_containers:
-        own = _picked(container, pick)
-        if is_sidecar(container):
-            _add(total, own)
-            _add(sidecars, own)
-            _raise_to(peak, sidecars)
-        else:
-            while_it_runs = dict(sidecars)
-            _add(while_it_runs, own)
-            _raise_to(peak, while_it_runs)
-    _raise_to(total, peak)
-    return total
-
-
-def _picked(
-    container: Container, pick: Callable[[ResourceRequirements], Mapping[str, Quantity]]
-) -> Mapping[str, Quantity]:
-    return {} if container.resources is None else pick(container.resources)
-
-
 def _add(sums: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:
     for name, quantity in more.items():
         sums[name] = sums[name] + quantity if name in sums else quantity
-
-
-def _raise_to(sums: dict[str, Quantity], least: Mapping[str, Quantity]) -> None:
-    for name, quantity in least.items():
-        if name not in sums or quantity > sums[name]:
-            sums[name] = quantity
 
 
 def _pod_level(resources: Mapping[str, Quantity]) -> Mapping[str, Quantity]:
