@@ -2,20 +2,27 @@
 
 A record is mutable and has one owner: `sandboxes.py` or `containers.py`. A container's state is
 read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED.
+`encodings` are kept for `lists.py`: list entries as bytes, by state, which is all that changes.
 The functions below turn records into fresh CRI messages; who gets one may keep it.
 """
 
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-import betterproto
 import trio
 from attrs import define, field
 
 from trio_kubelet.hollow.behaviour import Behaviour
 from trio_kubelet.hollow.images import ImageStore, StoredImage
 from trio_kubelet.hollow.process import Process
+from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+_CREATED = cri.ContainerState(cri.ContainerState.CONTAINER_CREATED)
+_RUNNING = cri.ContainerState(cri.ContainerState.CONTAINER_RUNNING)
+_EXITED = cri.ContainerState(cri.ContainerState.CONTAINER_EXITED)
+_READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_READY)
+_NOT_READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_NOTREADY)
 
 
 @define(eq=False, kw_only=True)
@@ -39,15 +46,15 @@ class Container:
     starting: bool = False
     stop_signal_sent: bool = False
     process: Process | None = None
+    encodings: dict[int, list[bytes]] = field(factory=dict)
     stopped: trio.Event = field(factory=trio.Event)
 
     @property
     def state(self) -> cri.ContainerState:
         """The state in CRI's words."""
-        states = cri.ContainerState
         if self.finished_at:
-            return states(states.CONTAINER_EXITED)
-        return states(states.CONTAINER_RUNNING if self.started_at else states.CONTAINER_CREATED)
+            return _EXITED
+        return _RUNNING if self.started_at else _CREATED
 
 
 @define(eq=False, kw_only=True)
@@ -62,12 +69,12 @@ class Sandbox:
     ip: str
     ready: bool = True
     containers: dict[str, Container] = field(factory=dict)
+    encodings: dict[int, list[bytes]] = field(factory=dict)
 
     @property
     def state(self) -> cri.PodSandboxState:
         """The state in CRI's words."""
-        states = cri.PodSandboxState
-        return states(states.SANDBOX_READY if self.ready else states.SANDBOX_NOTREADY)
+        return _READY if self.ready else _NOT_READY
 
 
 def uses_host_network(config: cri.PodSandboxConfig) -> bool:
@@ -171,8 +178,8 @@ def _reason(container: Container) -> str:
 def _user(container: Container) -> cri.ContainerUser:
     """Return the user that the container asks for, else the image's."""
     context, image = container.config.linux.security_context, container.image
-    asks_for_user = betterproto.serialized_on_wire(context.run_as_user)
-    asks_for_group = betterproto.serialized_on_wire(context.run_as_group)
+    asks_for_user = is_present(context.run_as_user)
+    asks_for_group = is_present(context.run_as_group)
     uid = context.run_as_user.value if asks_for_user else image.uid or 0
     gid = image.gid if not asks_for_user else 0
     gid = context.run_as_group.value if asks_for_group else gid

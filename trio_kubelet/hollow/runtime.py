@@ -20,10 +20,10 @@ from trio_kubelet.hollow.execs import exec_sync
 from trio_kubelet.hollow.faults import Fault
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.lists import (
-    container_entries,
+    container_list,
     matching_containers,
     matching_sandboxes,
-    sandbox_entries,
+    sandbox_list,
 )
 from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.records import Sandbox
@@ -331,14 +331,14 @@ class HollowRuntime:
     ) -> cri.ListPodSandboxResponse:
         await trio.sleep(self._options.latencies.list)
         found = matching_sandboxes(self.sandboxes, request.filter)
-        return cri.ListPodSandboxResponse(items=sandbox_entries(found, self._order))
+        return sandbox_list(found, self._order)
 
     async def _list_containers(
         self, request: cri.ListContainersRequest
     ) -> cri.ListContainersResponse:
         await trio.sleep(self._options.latencies.list)
         found = matching_containers(self.containers, request.filter)
-        return cri.ListContainersResponse(containers=container_entries(found, self._order))
+        return container_list(found, self._order)
 
     async def _exec_sync(self, request: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
         return await exec_sync(self.containers.get(request.container_id), request)
