@@ -91,7 +91,8 @@ class Channel:
         self._path = socket_path(endpoint)
         self._loop = current_rpc_loop()
         self._grpc = grpclib.client.Channel(path=self._path, codec=BytesCodec(), config=WINDOWS)
-        self._loop.close_at_end(self)
+        self._closed = False
+        self._loop.opened(self)
 
     async def unary(
         self,
@@ -133,8 +134,10 @@ class Channel:
         return read_answers(call, called, deadline_seconds)
 
     def close(self) -> None:
-        """Close the connection; calls under way fail with UNAVAILABLE. Idempotent."""
+        """Close for good; calls under way and later ones fail with UNAVAILABLE. Idempotent."""
+        self._closed = True
         self._grpc.close()
+        self._loop.closed(self)
 
     async def _unary(
         self, method: Method[Request, Response], request: bytes, deadline_seconds: float | None
@@ -172,6 +175,8 @@ class Channel:
         deadline_seconds: float | None,
         talk: Callable[[_Call], Awaitable[bytes | None]],
     ) -> bytes | None:
+        if self._closed:
+            raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
         call = _Call(
             self._grpc,
             method.path,

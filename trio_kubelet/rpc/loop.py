@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar, final
-from weakref import WeakSet
 
 import structlog
 import trio_asyncio
@@ -32,7 +31,7 @@ class RpcLoop:
 
     def __init__(self, loop: trio_asyncio.TrioEventLoop) -> None:
         self.asyncio_loop = loop
-        self._open: WeakSet[_Closable] = WeakSet()
+        self._open: set[_Closable] = set()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run an asyncio coroutine and wait for its end, whatever trio task asks.
@@ -46,12 +45,16 @@ class RpcLoop:
             raise RpcError(Code.UNAVAILABLE, "the rpc loop was closed") from error
         return result
 
-    def close_at_end(self, connection: _Closable) -> None:
-        """Close this when the loop ends, if it still is there."""
+    def opened(self, connection: _Closable) -> None:
+        """Close this when the loop ends, unless it is closed before."""
         self._open.add(connection)
 
+    def closed(self, connection: _Closable) -> None:
+        """Forget this one."""
+        self._open.discard(connection)
+
     def _close_all(self) -> None:
-        for connection in list(self._open):
+        for connection in tuple(self._open):
             connection.close()
 
 
