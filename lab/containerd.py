@@ -179,6 +179,7 @@ class Containerd:
             cdi_specifications=self.cdi_specifications,
             sandbox_image=images.PAUSE,
             snapshotter=self._snapshotter,
+            platform=f"linux/{images.architecture()}",
             restrict_oom_score_adj=not host.can_lower_oom_score_adj(),
         )
         record.configuration.write_text(containerd_config.render(settings))

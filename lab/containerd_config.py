@@ -38,6 +38,7 @@ class Settings:
     cdi_specifications: Path
     sandbox_image: str
     snapshotter: str
+    platform: str
     restrict_oom_score_adj: bool
 
 
@@ -59,7 +60,16 @@ def render(settings: Settings) -> str:
         "state": str(settings.state),
         "disabled_plugins": UNUSED_PLUGINS,
     }
-    return "\n".join([_lines(head), *(f"[{name}]\n{_lines(t)}" for name, t in tables.items())])
+    parts = [_lines(head), *(f"[{name}]\n{_lines(table)}" for name, table in tables.items())]
+    return "\n".join([*parts, *_unpacking(settings)])
+
+
+def _unpacking(settings: Settings) -> tuple[str, ...]:
+    """Tell the service that imports and pulls since 1.7 of a snapshotter that is not its own."""
+    if settings.version < (1, 7) or settings.snapshotter == "overlayfs":
+        return ()
+    unpacking = {"platform": settings.platform, "snapshotter": settings.snapshotter}
+    return (f"[[plugins.'io.containerd.transfer.v1.local'.unpack_config]]\n{_lines(unpacking)}",)
 
 
 def _lines(table: Mapping[str, Value]) -> str:

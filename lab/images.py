@@ -143,7 +143,6 @@ class Image:
         return archive
 
     def _config(self, layers: Iterable[Blob]) -> dict[str, object]:
-        machine = os.uname().machine
         run_with = {
             "Entrypoint": list(self.entrypoint),
             "Cmd": list(self.command),
@@ -153,11 +152,17 @@ class Image:
             "Labels": dict(self.labels),
         }
         return {
-            "architecture": ARCHITECTURES.get(machine, machine),
+            "architecture": architecture(),
             "os": "linux",
             "config": {name: value for name, value in run_with.items() if value},
             "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]},
         }
+
+
+def architecture() -> str:
+    """Return this machine's architecture as images name it: `amd64`."""
+    machine = os.uname().machine
+    return ARCHITECTURES.get(machine, machine)
 
 
 def all_images(busybox: Path, catatonit: Path) -> tuple[Image, ...]:

@@ -29,6 +29,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.integration)
 
 
+@pytest.fixture(autouse=True)
+def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+    """Unmounts what a failed test left mounted, or pytest could not remove its folder."""
+    yield
+    host.detach_mounts_below(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def real_containers() -> None:
     """Skips the test where no container can run."""

@@ -18,7 +18,8 @@ SETTINGS = Settings(
     registries=Path("/lab/registries"),
     cdi_specifications=Path("/lab/cdi"),
     sandbox_image="localhost/lab/pause:1",
-    snapshotter="native",
+    snapshotter="overlayfs",
+    platform="linux/amd64",
     restrict_oom_score_adj=True,
 )
 VERSIONS = [(1, 6), (1, 7), (2, 0), (2, 1)]
@@ -45,7 +46,7 @@ def test_every_version_is_given_its_own_places_and_what_the_host_allows(
     assert values(tree, "BinaryName") == ["/programs/runc"]
     assert values(tree, "restrict_oom_score_adj") == [True]
     assert values(tree, "netns_mounts_under_state_dir") == [True]
-    assert values(tree, "snapshotter") == ["native"]
+    assert values(tree, "snapshotter") == ["overlayfs"]
     assert values(tree, "config_path") == ["/lab/registries"]
     assert values(tree, "conf_dir") == ["/lab/network"]
     assert values(tree, "SystemdCgroup") == [False]
@@ -75,3 +76,12 @@ def test_keys_are_where_the_version_looks_for_them(
     assert values(tree, sandbox_image_at) == ["localhost/lab/pause:1"]
     (cni,) = values(tree, "cni")
     assert cni == {**plugins_at, "conf_dir": "/lab/network"}
+
+
+@pytest.mark.parametrize("version", [(1, 7), (2, 1)])
+def test_the_transfer_service_is_told_of_another_snapshotter(version: tuple[int, int]) -> None:
+    tree = tomllib.loads(
+        render(dataclasses.replace(SETTINGS, version=version, snapshotter="native"))
+    )
+    (unpacking,) = tree["plugins"]["io.containerd.transfer.v1.local"]["unpack_config"]
+    assert unpacking == {"platform": "linux/amd64", "snapshotter": "native"}
