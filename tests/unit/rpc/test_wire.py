@@ -1,0 +1,161 @@
+"""The scan finds what a decoder finds, and only what changed is decoded again."""
+
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trio_kubelet.rpc import Code, ListReuse, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.rpc.wire import scan_entries
+
+CONTAINER_STATE, SANDBOX_STATE = 6, 3
+
+labels = st.dictionaries(st.text(min_size=1, max_size=9), st.text(max_size=200), max_size=5)
+containers = st.builds(
+    cri.Container,
+    id=st.text(max_size=70),
+    pod_sandbox_id=st.text(max_size=70),
+    metadata=st.builds(cri.ContainerMetadata, name=st.text(), attempt=st.integers(0, 2**32 - 1)),
+    image_ref=st.text(max_size=300),
+    state=st.sampled_from(list(cri.ContainerState)),
+    created_at=st.integers(-(2**63), 2**63 - 1),
+    labels=labels,
+    annotations=labels,
+)
+sandboxes = st.builds(
+    cri.PodSandbox,
+    id=st.text(max_size=70),
+    state=st.sampled_from(list(cri.PodSandboxState)),
+    labels=labels,
+    annotations=labels,
+)
+
+
+def encoded(entries: Sequence[cri.Container]) -> bytes:
+    return bytes(cri.ListContainersResponse(containers=list(entries)))
+
+
+def shuffled(container: cri.Container, order: random.Random) -> cri.Container:
+    """The same container with its maps in another order, as Go would write it the next time."""
+    again = cri.Container().parse(bytes(container))
+    for name in ("labels", "annotations"):
+        items = list(getattr(again, name).items())
+        order.shuffle(items)
+        setattr(again, name, dict(items))
+    return again
+
+
+@given(st.lists(containers, max_size=5))
+def test_the_scan_finds_ids_states_and_spans_of_containers(entries: list[cri.Container]) -> None:
+    response = encoded(entries)
+    scanned = scan_entries(response, CONTAINER_STATE)
+    assert [(found[0], found[1]) for found in scanned] == [(c.id, c.state) for c in entries]
+    spans = [response[start:stop] for _, _, start, stop in scanned]
+    assert [cri.Container().parse(span) for span in spans] == entries
+
+
+@given(st.lists(sandboxes, max_size=5))
+def test_the_scan_finds_ids_and_states_of_sandboxes(entries: list[cri.PodSandbox]) -> None:
+    response = bytes(cri.ListPodSandboxResponse(items=entries))
+    scanned = scan_entries(response, SANDBOX_STATE)
+    assert [(found[0], found[1]) for found in scanned] == [(s.id, s.state) for s in entries]
+
+
+def test_fields_may_stand_in_any_order_and_unknown_ones_are_passed_over() -> None:
+    unknown = b"\xf8\x07\x05\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xfa\x07\x01x"
+    entry = b"\x30\x02" + unknown + b"\x0a\x01a"
+    response = unknown + b"\x0a" + bytes([len(entry)]) + entry + unknown
+    ((identifier, state, start, stop),) = scan_entries(response, CONTAINER_STATE)
+    assert (identifier, state) == ("a", 2)
+    assert response[start:stop] == entry
+
+
+def test_a_state_that_nobody_knows_yet_is_told_as_it_is() -> None:
+    response = encoded([cri.Container(id="a", state=cri.ContainerState.try_value(300))])
+    ((_, state, _, _),) = scan_entries(response, CONTAINER_STATE)
+    assert state == 300
+
+
+@given(st.lists(containers, min_size=1, max_size=3), st.data())
+def test_a_response_that_is_cut_short_is_noticed_or_lacks_whole_entries(
+    entries: list[cri.Container], data: st.DataObject
+) -> None:
+    response = encoded(entries)
+    cut = data.draw(st.integers(0, len(response) - 1))
+    try:
+        scanned = scan_entries(response[:cut], CONTAINER_STATE)
+    except ValueError:
+        return
+    assert [found[0] for found in scanned] == [c.id for c in entries[: len(scanned)]]
+    assert not scanned or scanned[-1][3] == cut
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_scan(response: bytes) -> None:
+    try:
+        scan_entries(response, CONTAINER_STATE)
+    except ValueError:
+        return
+
+
+def test_an_unchanged_entry_is_not_decoded_again_however_its_maps_are_ordered() -> None:
+    names = [str(number) for number in range(20)]
+    container = cri.Container(
+        id="a",
+        state=cri.ContainerState(1),
+        labels={name: name for name in names},
+        annotations={name: name for name in names},
+    )
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    first_bytes = encoded([container])
+    (first,) = reuse.decode(first_bytes)
+    order = random.Random(1)
+    for _ in range(5):
+        response = encoded([shuffled(container, order)])
+        assert response != first_bytes
+        (again,) = reuse.decode(response)
+        assert again is first
+
+
+def test_an_entry_whose_state_changed_is_decoded_again() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    created = cri.Container(id="a", state=cri.ContainerState(0))
+    running = cri.Container(id="a", state=cri.ContainerState(1))
+    assert reuse.decode(encoded([created])) == (created,)
+    assert reuse.decode(encoded([running])) == (running,)
+    assert reuse.decode(encoded([created])) == (created,)
+
+
+def test_entries_come_in_the_order_of_the_response() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    one, two, three = (cri.Container(id=name) for name in "123")
+    assert reuse.decode(encoded([one, two])) == (one, two)
+    assert reuse.decode(encoded([three, two, one])) == (three, two, one)
+
+
+def test_an_entry_that_went_away_is_forgotten() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse.decode(encoded([cri.Container(id="a", image_ref="old")]))
+    assert reuse.decode(encoded([])) == ()
+    (again,) = reuse.decode(encoded([cri.Container(id="a", image_ref="new")]))
+    assert again.image_ref == "new"
+
+
+def test_entries_without_an_id_are_never_taken_for_each_other() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    entries = [cri.Container(image_ref="x"), cri.Container(image_ref="y")]
+    assert reuse.decode(encoded(entries)) == tuple(entries)
+    assert reuse.decode(encoded(entries[::-1])) == tuple(entries[::-1])
+
+
+def test_a_malformed_response_is_an_rpc_error_and_keeps_what_was_known() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    response = encoded([cri.Container(id="a")])
+    (first,) = reuse.decode(response)
+    with pytest.raises(RpcError, match="list of Container") as caught:
+        reuse.decode(response[:-1])
+    assert caught.value.code is Code.INTERNAL
+    assert reuse.decode(response)[0] is first
