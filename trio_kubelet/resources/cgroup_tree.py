@@ -40,12 +40,15 @@ class CgroupError(Exception):
 class CgroupTree:
     """Where the hierarchies are mounted.
 
-    `hierarchies` maps a controller to its mount point; on v2 all have the same. Paths of cgroups
-    are relative to them and begin with a slash: `/kubepods/burstable`.
+    `hierarchies` maps a controller to its mount point; on v2 all have the same. `unified` is the
+    mount point of v2 on a hybrid machine, where it has no controllers: runtimes make cgroups in
+    it all the same, so they are removed there too. Paths of cgroups are relative to mount points
+    and begin with a slash: `/kubepods/burstable`.
     """
 
     version: int
     hierarchies: Mapping[str, Path]
+    unified: Path | None = None
 
     @classmethod
     def find(cls, mounts: Iterable[MountPoint]) -> "CgroupTree":
@@ -93,7 +96,7 @@ class CgroupTree:
         False means that the kernel has not let go of it yet: try again a little later.
         """
         gone = True
-        for folder in self.folders(path):
+        for folder in self._folders_everywhere(path):
             _kill_all(folder)
             gone &= _remove_folders(folder)
         return gone
@@ -101,10 +104,16 @@ class CgroupTree:
     def children(self, path: str) -> frozenset[str]:
         """Return the names of the cgroups directly below one, in any hierarchy."""
         names: set[str] = set()
-        for folder in self.folders(path):
+        for folder in self._folders_everywhere(path):
             with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
                 names.update(entry.name for entry in entries if entry.is_dir())
         return frozenset(names)
+
+    def _folders_everywhere(self, path: str) -> tuple[Path, ...]:
+        """The folders of a cgroup, with the one that only runtimes make."""
+        if self.unified is None:
+            return self.folders(path)
+        return (*self.folders(path), self.unified / path.lstrip("/"))
 
     def _make(self, folder: Path) -> None:
         try:
@@ -134,7 +143,8 @@ def _find_v1(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:
                 found[controller] = each.path
     if not any(controller in found for controller in _NEEDED):
         return None
-    return CgroupTree(version=1, hierarchies=dict(sorted(found.items())))
+    unified = next((each.path for each in mounts if each.fs_type == "cgroup2"), None)
+    return CgroupTree(version=1, hierarchies=dict(sorted(found.items())), unified=unified)
 
 
 def _find_v2(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:
