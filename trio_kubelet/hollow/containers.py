@@ -90,7 +90,10 @@ class Containers:
         return cri.CreateContainerResponse(container_id=container_id)
 
     async def start(self, request: cri.StartContainerRequest) -> cri.StartContainerResponse:
-        """StartContainer: a failed start leaves the container EXITED with 128, StartError."""
+        """StartContainer: a failed start leaves the container EXITED with 128, StartError.
+
+        So does a cancelled one, as in containerd: it cannot be started again.
+        """
         container = self.find(request.container_id)
         if problem := _start_problem(container):
             text = f'failed to set starting state for container "{container.id}": {problem}'
@@ -99,10 +102,10 @@ class Containers:
         try:
             await self._start(container)
         except RpcError as error:
-            container.finished_at = self._clock.now_ns()
-            container.exit_code = START_ERROR_EXIT_CODE
-            container.reason, container.message = "StartError", error.message
-            container.stopped.set()
+            self._start_failed(container, error.message)
+            raise
+        except BaseException:
+            self._start_failed(container, "failed to create containerd task: context canceled")
             raise
         finally:
             container.starting = False
@@ -251,6 +254,12 @@ class Containers:
         container.started_at = self._clock.now_ns()
         self._events.send(_EVENT.CONTAINER_STARTED_EVENT, container.id, container.sandbox)
         self._nursery.start_soon(self._live, container, container.process, name=container.name)
+
+    def _start_failed(self, container: Container, message: str) -> None:
+        container.finished_at = self._clock.now_ns()
+        container.exit_code = START_ERROR_EXIT_CODE
+        container.reason, container.message = "StartError", message
+        container.stopped.set()
 
     async def _live(self, container: Container, process: Process) -> None:
         end = await process.run(lambda line: self._print(container, line))

@@ -132,15 +132,15 @@ async def test_a_cancelled_create_leaves_no_container_and_no_name(
         await node.create(pod)
 
 
-async def test_a_cancelled_start_leaves_a_container_that_can_be_started(
-    autojump_clock: MockClock,
-) -> None:
+async def test_a_cancelled_start_has_failed(autojump_clock: MockClock) -> None:
     async with simulate(Behaviour(start_latency=10)) as node:
         container = await node.create(await node.run_pod())
         with trio.move_on_after(5):
             await node.start(container)
-        await node.start(container)
-        assert (await node.status(container)).state == cri.ContainerState.CONTAINER_RUNNING
+        status = await node.status(container)
+        assert status.state == cri.ContainerState.CONTAINER_EXITED
+        assert (status.exit_code, status.reason) == (128, "StartError")
+        assert status.message == "failed to create containerd task: context canceled"
 
 
 async def test_a_container_cannot_be_removed_while_it_starts(autojump_clock: MockClock) -> None:
