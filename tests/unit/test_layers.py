@@ -1,0 +1,97 @@
+"""Imports point downward: what may know whom, read off the source.
+
+A package or module of `trio_kubelet` stands in one of the layers below and imports from its own
+layer and those beneath it. A new one has to be given its place here.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import pytest
+
+LAYERS: dict[str, set[str]] = {
+    "leaves": {
+        *("clock", "config", "k8s", "rpc", "telemetry"),
+        *("inotify", "mountinfo", "restarts", "side_by_side"),
+    },
+    "parts": {
+        *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
+        *("server", "sources", "status", "volumes"),
+    },
+    "sync": {"sync"},
+    "agent": {"agent", "startup", "wiring"},
+    "command line": {"__main__", "cli"},
+}
+ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}
+IMPURE = {"asyncio", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
+"""What of the standard library the state machines must do without: they only decide."""
+
+ROOT = Path(__file__).parents[2]
+SOURCES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts): path
+    for path in chain(*((ROOT / name).rglob("*.py") for name in ("trio_kubelet", "state_machines")))
+}
+HEIGHT = {name: height for height, names in enumerate(LAYERS.values()) for name in names}
+
+
+def imports(module: str) -> set[str]:
+    """The dotted names that a module imports, wherever in it."""
+    tree = ast.parse(SOURCES[module].read_text())
+    return set(chain.from_iterable(_imported(node) for node in ast.walk(tree)))
+
+
+def _imported(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (name.name for name in node.names)
+    if isinstance(node, ast.ImportFrom):
+        assert node.level == 0, "imports are absolute, so that a reader sees which way they point"
+        yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def place(dotted: str) -> str:
+    """The part of `trio_kubelet` that a dotted name belongs to; empty for the package itself."""
+    name = dotted.split(".")[1]
+    inside = ROOT / "trio_kubelet" / name
+    return name if inside.is_dir() or inside.with_suffix(".py").exists() else ""
+
+
+def under(package: str) -> list[str]:
+    return sorted(name for name in SOURCES if name == package or name.startswith(f"{package}."))
+
+
+def test_every_package_has_its_layer() -> None:
+    places = {place(name) for name in under("trio_kubelet")} - {"", "__init__"}
+    assert places <= HEIGHT.keys()
+
+
+@pytest.mark.parametrize("module", under("trio_kubelet"))
+def test_a_module_imports_from_its_own_layer_and_those_beneath(module: str) -> None:
+    own = HEIGHT.get(place(module), -1)
+    ours = (name for name in imports(module) if name.startswith("trio_kubelet."))
+    assert {name for name in ours if place(name) and HEIGHT[place(name)] > own} == set()
+
+
+@pytest.mark.parametrize("module", under("state_machines"))
+def test_the_state_machines_import_nothing_but_the_pure_standard_library(module: str) -> None:
+    roots = {name.partition(".")[0] for name in imports(module)}
+    assert roots - {"state_machines"} <= sys.stdlib_module_names - IMPURE
+
+
+def test_asyncio_lives_under_rpc_alone() -> None:
+    others = set(SOURCES) - set(under("trio_kubelet.rpc"))
+    roots = {
+        module: {name.partition(".")[0] for name in imports(module)} & ONLY_UNDER_RPC
+        for module in others
+    }
+    assert {module: found for module, found in roots.items() if found} == {}
+
+
+def test_the_rule_sees_an_import_that_points_upward() -> None:
+    assert imports("trio_kubelet.agent")
+    assert HEIGHT["sync"] > HEIGHT["pleg"] > HEIGHT["rpc"]
+    assert "asyncio.BaseTransport" in imports("trio_kubelet.rpc.server")
+    assert place("trio_kubelet.KUBERNETES_VERSION") == ""
+    assert place("trio_kubelet.sync.loop.SyncLoop") == "sync"
