@@ -342,7 +342,7 @@ class Agent:
             Step("parts", ("runtime",), once(self._build_parts)),
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
-            Step("server", ("parts",), self._serve_pods),
+            Step("server", ("folders",), self._serve_pods),
         )
 
     async def run(self) -> None:
@@ -628,8 +628,15 @@ class Agent:
             **healthz_routes({"ping": lambda: "", "syncloop": self._loop_health}),
         }
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
+        try:
+            own = listen_unix(socket)
+        except OSError as error:
+            raise StartError(
+                f"{socket}: {error.strerror}; if it is another agent, end that one, or choose "
+                "another --root-dir"
+            ) from error
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_http, await listen_unix(socket), route(routes))
+            await nursery.start(serve_http, own, route(routes))
             if configuration.read_only_port:
                 listeners = await _listening(
                     configuration.address, configuration.read_only_port, "readOnlyPort"
@@ -638,6 +645,7 @@ class Agent:
             task_status.started()
 
     def _pods(self) -> Iterable[Pod]:
+        """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
 
 

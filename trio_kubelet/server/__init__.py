@@ -1,6 +1,7 @@
 """What the agent answers over HTTP: health on its own port, pods on the read-only port."""
 
-from trio_kubelet.server.http import Answer, Handler, Question, listen_tcp, listen_unix, serve_http
+from trio_kubelet.server.http import Answer, Handler, Question, serve_http
+from trio_kubelet.server.listen import listen_tcp, listen_unix
 from trio_kubelet.server.routes import healthz_routes, json_answer, read_only_routes, route
 
 __all__ = [

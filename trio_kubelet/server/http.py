@@ -1,13 +1,17 @@
 """A small HTTP/1.1 server on trio and h11: enough for health checks and debugging pages.
 
-h11 knows the protocol, this file moves bytes and sets limits: so many connections at once, so
-long for a request to arrive. A handler is a coroutine from a question to an answer; what it
-raises becomes a 500 and a line in the log, and costs nobody else anything.
+h11 knows the protocol, this file moves bytes and sets limits. Only so many connections are kept:
+when there are more, the one goes whose client has let the server wait longest, so that idle or
+slow clients keep nobody from asking after the agent's health. A handler is a coroutine from a
+question to an answer; what it raises becomes a 500 and a line in the log, and costs nobody else
+anything.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from email.utils import formatdate
+from http import HTTPStatus
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import h11
 import structlog
@@ -17,7 +21,9 @@ from attrs import field, frozen
 log = structlog.get_logger("server")
 
 MAX_CONNECTIONS = 64
-REQUEST_TIMEOUT_SECONDS = 30.0
+MAX_BODY_BYTES = 64 * 1024
+CLIENT_TIMEOUT_SECONDS = 30.0
+GOODBYE_SECONDS = 1.0
 READ_BYTES = 16 * 1024
 
 
@@ -32,36 +38,15 @@ class Question:
 
 @frozen(kw_only=True)
 class Answer:
-    """One response."""
+    """One response. `headers` are those beside type and length."""
 
     status: int = 200
     content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
     body: bytes = b""
 
 
 Handler = Callable[[Question], Awaitable[Answer]]
-
-
-async def listen_tcp(host: str, port: int) -> Sequence[trio.SocketListener]:
-    """Listen on an address; port 0 takes any. Raises OSError."""
-    return await trio.open_tcp_listeners(port, host=host)
-
-
-async def listen_unix(path: Path) -> Sequence[trio.SocketListener]:
-    """Listen on a unix socket that only its owner may use. Raises OSError.
-
-    A socket that an earlier agent left behind is replaced.
-    """
-    await trio.Path(path).unlink(missing_ok=True)
-    listener = trio.socket.socket(trio.socket.AF_UNIX, trio.socket.SOCK_STREAM)
-    try:
-        await listener.bind(str(path))
-        await trio.Path(path).chmod(0o600)
-        listener.listen()
-    except OSError:
-        listener.close()
-        raise
-    return [trio.SocketListener(listener)]
 
 
 async def serve_http(
@@ -70,14 +55,15 @@ async def serve_http(
     *,
     task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    """Serve until cancelled; the listeners are closed then."""
-    places = trio.CapacityLimiter(MAX_CONNECTIONS)
+    """Serve until cancelled; connections and listeners are closed then, answers cut short."""
+    places = _Places()
 
     async def converse(stream: trio.SocketStream) -> None:
-        async with places, stream:
+        async with stream:
             try:
-                await _converse(stream, handler)
-            except (trio.BrokenResourceError, trio.ClosedResourceError, h11.ProtocolError):
+                with places.taken():
+                    await _converse(stream, handler, places)
+            except (trio.BrokenResourceError, _NoPlaceError):
                 return
             except Exception:
                 log.exception("connection failed")
@@ -86,17 +72,61 @@ async def serve_http(
     await trio.serve_listeners(converse, list(listeners))
 
 
-async def _converse(stream: trio.SocketStream, handler: Handler) -> None:
+class _NoPlaceError(Exception):
+    """There are too many connections, and none of them waits for its client."""
+
+
+class _Places:
+    """The connections that are there, and since when which of them waits for its client."""
+
+    def __init__(self) -> None:
+        self._connections = 0
+        self._waiting: dict[trio.CancelScope, None] = {}
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """One more connection. Raises _NoPlaceError if there is none to close for it."""
+        if self._connections >= MAX_CONNECTIONS:
+            slowest = next(iter(self._waiting), None)
+            if slowest is None:
+                raise _NoPlaceError
+            del self._waiting[slowest]
+            slowest.cancel()
+        self._connections += 1
+        try:
+            yield
+        finally:
+            self._connections -= 1
+
+    @contextmanager
+    def waiting_for_client(self) -> Iterator[trio.CancelScope]:
+        """While the client has to do something; cancelled when it takes too long over it."""
+        with trio.move_on_after(CLIENT_TIMEOUT_SECONDS) as scope:
+            self._waiting[scope] = None
+            try:
+                yield scope
+            finally:
+                self._waiting.pop(scope, None)
+
+
+async def _converse(stream: trio.SocketStream, handler: Handler, places: _Places) -> None:
     """Answer the requests of one connection until the peer has enough."""
     connection = h11.Connection(our_role=h11.SERVER)
+    request: h11.Request | None
     while True:
-        with trio.move_on_after(REQUEST_TIMEOUT_SECONDS) as waiting:
-            request = await _next_request(connection, stream)
+        with places.waiting_for_client() as waiting:
+            try:
+                request = await _next_request(connection, stream)
+            except h11.RemoteProtocolError as error:
+                await _refuse(connection, stream, error)
+                return
         if waiting.cancelled_caught or request is None:
             return
         answer = await _answer(handler, request)
-        await _send(connection, stream, answer, head_only=request.method == b"HEAD")
-        if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+        with places.waiting_for_client() as waiting:
+            await _send(connection, stream, answer, head_only=request.method == b"HEAD")
+        finished = connection.our_state is h11.DONE and connection.their_state is h11.DONE
+        if waiting.cancelled_caught or not finished:
             return
         connection.start_next_cycle()
 
@@ -104,42 +134,86 @@ async def _converse(stream: trio.SocketStream, handler: Handler) -> None:
 async def _next_request(
     connection: h11.Connection, stream: trio.SocketStream
 ) -> h11.Request | None:
-    """The next request with its body read and dropped; None when the peer has closed."""
+    """The next request with its body read and dropped; None when the peer has closed.
+
+    A client that asks first whether it should send a body is answered at once.
+    """
     request: h11.Request | None = None
+    body_bytes = 0
     while True:
         event = connection.next_event()
         if event is h11.NEED_DATA:
+            if connection.they_are_waiting_for_100_continue:
+                return request
             connection.receive_data(await stream.receive_some(READ_BYTES))
         elif isinstance(event, h11.Request):
             request = event
+        elif isinstance(event, h11.Data):
+            body_bytes += len(event.data)
+            if body_bytes > MAX_BODY_BYTES:
+                raise h11.RemoteProtocolError("body too large", error_status_hint=413)
         elif isinstance(event, h11.EndOfMessage):
             return request
-        elif isinstance(event, h11.ConnectionClosed) or event is h11.PAUSED:
+        else:
             return None
 
 
+async def _refuse(
+    connection: h11.Connection, stream: trio.SocketStream, error: h11.RemoteProtocolError
+) -> None:
+    """Tell a client that it does not speak HTTP, or too much of it, and hang up."""
+    answer = Answer(
+        status=error.error_status_hint,
+        headers=(("Connection", "close"),),
+        body=f"{error}\n".encode(errors="replace"),
+    )
+    await _send(connection, stream, answer)
+    # With bytes of it unread, closing would reset the connection before it has the answer.
+    with trio.move_on_after(GOODBYE_SECONDS):
+        await stream.send_eof()
+        while await stream.receive_some(READ_BYTES):
+            pass
+
+
 async def _answer(handler: Handler, request: h11.Request) -> Answer:
-    method = request.method.decode()
+    method = request.method.decode("ascii")
     if method not in ("GET", "HEAD"):
-        return Answer(status=405, body=b"Method Not Allowed\n")
-    target = urlsplit(request.target.decode("ascii", "replace"))
-    question = Question(method=method, path=target.path, query=dict(parse_qsl(target.query)))
+        return Answer(
+            status=405, headers=(("Allow", "GET, HEAD"),), body=b"405 method not allowed\n"
+        )
+    try:
+        target = urlsplit(request.target.decode("ascii", "replace"))
+    except ValueError:
+        return Answer(status=400, body=b"400 bad request target\n")
+    question = Question(
+        method=method,
+        path=unquote(target.path),
+        query=dict(parse_qsl(target.query, keep_blank_values=True)),
+    )
     try:
         return await handler(question)
     except Exception:
-        log.exception("request failed", path=target.path)
-        return Answer(status=500, body=b"Internal Server Error\n")
+        log.exception("request failed", path=question.path)
+        return Answer(status=500, body=b"500 internal server error\n")
 
 
 async def _send(
-    connection: h11.Connection, stream: trio.SocketStream, answer: Answer, *, head_only: bool
+    connection: h11.Connection,
+    stream: trio.SocketStream,
+    answer: Answer,
+    *,
+    head_only: bool = False,
 ) -> None:
     headers = [
         ("Content-Type", answer.content_type),
         ("Content-Length", str(len(answer.body))),
+        ("Date", formatdate(usegmt=True)),
         ("X-Content-Type-Options", "nosniff"),
+        *answer.headers,
     ]
-    response = h11.Response(status_code=answer.status, headers=headers)
+    response = h11.Response(
+        status_code=answer.status, reason=HTTPStatus(answer.status).phrase, headers=headers
+    )
     data = connection.send(response) or b""
     if not head_only:
         data += connection.send(h11.Data(data=answer.body)) or b""

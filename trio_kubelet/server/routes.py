@@ -4,9 +4,10 @@ Paths and forms are those of the Go kubelet where it has them; the journal is th
 The read-only port has no authentication: nothing that is served there may tell a secret.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import orjson
+import trio
 from attrs import asdict
 
 from trio_kubelet.k8s import Pod
@@ -17,26 +18,26 @@ from trio_kubelet.telemetry import Journal
 Check = Callable[[], str]
 """A health check: empty if all is well, else why not."""
 
-Route = Callable[[Question], Answer]
+Route = Callable[[Question], Awaitable[Answer]]
 
 
 def route(routes: Mapping[str, Route]) -> Handler:
     """A handler that knows these paths and answers 404 to all others."""
 
     async def handle(question: Question) -> Answer:
-        found = routes.get(question.path.rstrip("/") or "/")
+        found = routes.get(question.path.rstrip("/"))
         if found is None:
             return Answer(status=404, body=b"404 page not found\n")
-        return found(question)
+        return await found(question)
 
     return handle
 
 
 def healthz_routes(checks: Mapping[str, Check]) -> Mapping[str, Route]:
-    """`/healthz` asks all checks, `/healthz/<name>` one; `?verbose` lists them."""
+    """`/healthz` asks all checks (`?verbose` lists them), `/healthz/<name>` asks one."""
 
-    def healthz(question: Question, names: Iterable[str]) -> Answer:
-        results = {name: checks[name]() for name in names}
+    async def all_checks(question: Question) -> Answer:
+        results = {name: check() for name, check in checks.items()}
         failed = any(results.values())
         if not failed and "verbose" not in question.query:
             return Answer(body=b"ok")
@@ -46,25 +47,43 @@ def healthz_routes(checks: Mapping[str, Check]) -> Mapping[str, Route]:
         lines.append("healthz check failed" if failed else "healthz check passed")
         return Answer(status=500 if failed else 200, body=("\n".join(lines) + "\n").encode())
 
-    single: dict[str, Route] = {
-        f"/healthz/{name}": lambda question, name=name: healthz(question, [name])  # type: ignore[misc]
-        for name in checks
+    return {
+        "/healthz": all_checks,
+        **{f"/healthz/{name}": _one_check(check) for name, check in checks.items()},
     }
-    return {"/healthz": lambda question: healthz(question, checks), **single}
+
+
+def _one_check(check: Check) -> Route:
+    async def ask(_question: Question) -> Answer:
+        if why := check():
+            return Answer(status=500, body=f"internal server error: {why}\n".encode())
+        return Answer(body=b"ok")
+
+    return ask
 
 
 def read_only_routes(pods: Callable[[], Iterable[Pod]], journal: Journal) -> Mapping[str, Route]:
     """`/pods` as the Go kubelet has it, and `/debug/journal[?pod=<namespace>/<name>]`."""
 
-    def list_pods(_question: Question) -> Answer:
-        items = [encode(pod) for pod in pods()]
+    async def list_pods(_question: Question) -> Answer:
+        items = []
+        for pod in pods():
+            items.append(_list_item(pod))
+            await trio.lowlevel.checkpoint()  # Each takes a millisecond, and others wait.
         return json_answer({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 
-    def show_journal(question: Question) -> Answer:
-        entries = [asdict(entry) for entry in journal.entries(question.query.get("pod", ""))]
+    async def show_journal(question: Question) -> Answer:
+        chosen = journal.entries(question.query.get("pod", ""))
+        entries = [asdict(entry, recurse=False) for entry in chosen]
         return json_answer({"dropped": journal.dropped, "entries": entries})
 
     return {"/pods": list_pods, "/debug/journal": show_journal}
+
+
+def _list_item(pod: Pod) -> Mapping[str, object]:
+    """A pod in a list: kind and version are the list's to tell."""
+    fields: Mapping[str, object] = encode(pod)
+    return {name: value for name, value in fields.items() if name not in ("kind", "apiVersion")}
 
 
 def json_answer(value: object) -> Answer:
