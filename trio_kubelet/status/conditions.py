@@ -99,8 +99,8 @@ def _condition(
     condition_type: PodConditionType, *, holds: bool, reason: str = "", message: str = ""
 ) -> PodCondition:
     return PodCondition(
-        type=condition_type,
-        status=ConditionStatus.TRUE if holds else ConditionStatus.FALSE,
+        type=condition_type.value,
+        status=(ConditionStatus.TRUE if holds else ConditionStatus.FALSE).value,
         reason=reason,
         message=message,
     )
@@ -165,7 +165,7 @@ def _ready(
 ) -> PodCondition:
     """As ready as its containers, if the readiness gates agree (KEP-580)."""
     if containers_ready.status != ConditionStatus.TRUE:
-        return evolve(containers_ready, type=PodConditionType.READY)
+        return evolve(containers_ready, type=PodConditionType.READY.value)
     found = {condition.type: condition.status for condition in others}
     closed = [
         _gate_message(gate.condition_type, found.get(gate.condition_type))

@@ -149,6 +149,14 @@ def _status(
     else:
         status = _unseen_status(context, container, role, before)
     status = _waiting_with_reason(context, container, role, status)
+    if not instances and terminated(status) is None:
+        # What waits to be made anew has no id or image yet: those of its predecessor are gone.
+        status = evolve(
+            _blank_status(context, container),
+            state=status.state,
+            last_state=status.last_state,
+            restart_count=status.restart_count,
+        )
     return _with_readiness(context, role, status, instances[0].id if instances else "")
 
 
@@ -185,7 +193,7 @@ def _unseen_status(
     deleted = context.pod.metadata.deletion_timestamp is not None
     return evolve(
         blank,
-        last_state=_unknown_end(VANISHED_MESSAGE),
+        last_state=_unknown_end(VANISHED_MESSAGE, before.container_id),
         restart_count=before.restart_count + (0 if deleted else 1),
     )
 
@@ -226,7 +234,8 @@ def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerS
         return status
     if before.state.running is not None:
         restarts = max(status.restart_count, before.restart_count + 1)
-        return evolve(status, state=_unknown_end(LOST_MESSAGE), restart_count=restarts)
+        end = _unknown_end(LOST_MESSAGE, status.container_id)
+        return evolve(status, state=end, restart_count=restarts)
     if before.state.terminated is not None and before.container_id == status.container_id:
         return evolve(status, state=before.state)
     return status
@@ -352,14 +361,19 @@ def _was_begun(status: ContainerStatus) -> bool:
 def _ended(status: ContainerStatus) -> ContainerStatus:
     if terminated(status) is not None:
         return status
-    return evolve(status, state=_unknown_end(LOST_MESSAGE), ready=False, started=False)
+    end = _unknown_end(LOST_MESSAGE, status.container_id)
+    return evolve(status, state=end, ready=False, started=False)
 
 
-def _unknown_end(message: str) -> ContainerState:
-    end = ContainerStateTerminated(
-        reason=CONTAINER_STATUS_UNKNOWN, message=message, exit_code=UNKNOWN_EXIT_CODE
+def _unknown_end(message: str, container_id: str) -> ContainerState:
+    return ContainerState(
+        terminated=ContainerStateTerminated(
+            reason=CONTAINER_STATUS_UNKNOWN,
+            message=message,
+            exit_code=UNKNOWN_EXIT_CODE,
+            container_id=container_id,
+        )
     )
-    return ContainerState(terminated=end)
 
 
 def _waiting(reason: Reason) -> ContainerState:
@@ -381,7 +395,8 @@ def _mount_status(mount: VolumeMount, supported: bool) -> VolumeMountStatus:
     mode = ""
     if mount.read_only:
         enabled = supported and _asks_for_recursive_read_only(mount)
-        mode = RecursiveReadOnlyMode.ENABLED if enabled else RecursiveReadOnlyMode.DISABLED
+        modes = RecursiveReadOnlyMode
+        mode = modes.ENABLED.value if enabled else modes.DISABLED.value
     return VolumeMountStatus(
         name=mount.name,
         mount_path=mount.mount_path,

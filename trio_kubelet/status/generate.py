@@ -73,7 +73,7 @@ def pod_status(
             observed=observed,
             previous=previous,
             reasons=reasons or {},
-            stopped=stopped or previous.phase in TERMINAL_PHASES,
+            stopped=stopped,
             probed=probed or {},
             runtime_name=node.runtime_name,
             recursive_read_only=node.recursive_read_only,
@@ -92,7 +92,7 @@ def pod_status(
     requests = pod_requests(pod)
     return evolve(
         pod.status,
-        phase=phase,
+        phase=phase.value,
         reason=told.reason,
         message=told.message,
         conditions=pod_conditions(
@@ -105,7 +105,7 @@ def pod_status(
         host_ips=tuple(HostIP(ip=ip) for ip in host_ips),
         pod_ip=pod_ips[0] if pod_ips else "",
         pod_ips=tuple(PodIP(ip=ip) for ip in pod_ips),
-        qos_class=str(qos_class(pod)),
+        qos_class=qos_class(pod).value,
         start_time=_start_time(pod, observed, previous, now_ns),
         observed_generation=pod.metadata.generation or None,
         allocated_resources=requests,

@@ -68,13 +68,13 @@ def is_static(pod: Pod) -> bool:
 def _phase(
     pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, *, stopped: bool
 ) -> PodPhase:
+    if stopped and not is_static(pod):
+        # The phase of a static pod stays open: it comes back as soon as its manifest does.
+        succeeded = bool(statuses.regular) and all(map(_succeeded, statuses.regular))
+        return PodPhase.SUCCEEDED if succeeded else PodPhase.FAILED
     regular = Counter(
         standing for _, standing in _standings(pod, pod.spec.containers, statuses.regular)
     )
-    if stopped and not is_static(pod):
-        # The phase of a static pod stays open: it comes back as soon as its manifest does.
-        succeeded = regular.keys() == {Standing.SUCCEEDED}
-        return PodPhase.SUCCEEDED if succeeded else PodPhase.FAILED
     initial = Counter(_standings(pod, pod.spec.init_containers, statuses.init, is_init=True))
     if initial[ContainerRole.INIT, Standing.FAILED]:
         return PodPhase.FAILED

@@ -1,0 +1,378 @@
+"""Container statuses: what is shown of a container that waits, runs, has ended or is lost."""
+
+from attrs import evolve
+
+from tests.unit.status.pods import (
+    CREATED,
+    EXITED,
+    NOTHING,
+    NOW,
+    RUNNING,
+    SECOND,
+    UNKNOWN,
+    a_pod,
+    instance,
+    seen,
+    sidecar,
+    status_of,
+)
+from trio_kubelet.k8s import (
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    ContainerUser,
+    LinuxContainerUser,
+    Pod,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+    Time,
+    VolumeMount,
+    VolumeMountStatus,
+)
+from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.observed import ObservedPod, ObservedUser
+from trio_kubelet.status import NodeIdentity, ProbeVerdict
+
+CRASH_LOOP = Reason(
+    reason="CrashLoopBackOff",
+    message="back-off 40s restarting failed container=c pod=p_n(u)",
+)
+
+
+def lost(container_id: str) -> ContainerState:
+    return ContainerState(
+        terminated=ContainerStateTerminated(
+            reason="ContainerStatusUnknown",
+            message="The container could not be located when the pod was terminated",
+            exit_code=137,
+            container_id=container_id,
+        )
+    )
+
+
+def waiting(reason: str, message: str = "") -> ContainerState:
+    return ContainerState(waiting=ContainerStateWaiting(reason=reason, message=message))
+
+
+def only(status: PodStatus) -> ContainerStatus:
+    (container,) = status.container_statuses
+    return container
+
+
+def the(
+    pod: Pod,
+    observed: ObservedPod,
+    *,
+    previous: PodStatus | None = None,
+    reasons: dict[str, Reason] | None = None,
+    stopped: bool = False,
+) -> ContainerStatus:
+    """The status of the only regular container."""
+    return only(status_of(pod, observed, previous=previous, reasons=reasons, stopped=stopped))
+
+
+# --- waiting
+
+
+def test_a_container_that_was_never_made_is_being_created() -> None:
+    status = the(a_pod(), NOTHING)
+    assert status == ContainerStatus(
+        name="c", image="web", state=waiting("ContainerCreating"), started=False
+    )
+
+
+def test_with_init_containers_everything_waits_for_the_pod_to_be_initialized() -> None:
+    status = status_of(a_pod(init=(Container(name="i"),), ephemeral=("e",)), NOTHING)
+    every = (
+        *status.init_container_statuses,
+        *status.container_statuses,
+        *status.ephemeral_container_statuses,
+    )
+    assert [(s.name, s.state) for s in every] == [
+        (name, waiting("PodInitializing")) for name in ("i", "c", "e")
+    ]
+
+
+def test_a_container_that_cannot_be_made_says_why() -> None:
+    reason = Reason(reason="ErrImagePull", message="not found")
+    assert the(a_pod(), seen(), reasons={"c": reason}).state == waiting("ErrImagePull", "not found")
+    made = seen(instance("c", CREATED))
+    failed = Reason(reason="RunContainerError", message="no such file")
+    assert the(a_pod(), made, reasons={"c": failed}).state == waiting(
+        "RunContainerError", "no such file"
+    )
+
+
+def test_a_container_in_back_off_shows_its_last_end_beside() -> None:
+    pod = a_pod()
+    status = the(pod, seen(instance("c", EXITED, 3, exit_code=1)), reasons={"c": CRASH_LOOP})
+    assert status.state == waiting("CrashLoopBackOff", CRASH_LOOP.message)
+    assert status.last_state is not None
+    assert status.last_state.terminated is not None
+    assert status.last_state.terminated.exit_code == 1
+    assert status.last_state.terminated.container_id == "containerd://c-3"
+    assert (status.restart_count, status.container_id) == (3, "containerd://c-3")
+
+
+def test_a_container_that_will_not_run_again_does_not_wait() -> None:
+    ended = seen(instance("c", EXITED, exit_code=1))
+    reasons = {"c": CRASH_LOOP}
+    never, deleted = a_pod(restart_policy="Never"), a_pod(deleted=True)
+    for status in (
+        the(never, ended, reasons=reasons),
+        the(deleted, ended, reasons=reasons),
+        the(a_pod(), ended, reasons=reasons, stopped=True),
+    ):
+        assert status.state is not None
+        assert status.state.terminated is not None
+
+
+def test_a_reason_of_the_past_does_not_hide_that_the_container_runs() -> None:
+    status = the(a_pod(), seen(instance("c", RUNNING)), reasons={"c": CRASH_LOOP})
+    assert status.state == ContainerState(
+        running=ContainerStateRunning(started_at=Time.from_ns(NOW))
+    )
+
+
+# --- running and ended
+
+
+def test_a_running_container_shows_all_that_the_runtime_knows_of_it() -> None:
+    amounts = ResourceRequirements(requests={"cpu": Quantity("100m")})
+    container = Container(
+        name="c",
+        image="web:1",
+        resources=amounts,
+        volume_mounts=(VolumeMount(name="data", mount_path="/data"),),
+    )
+    running = instance(
+        "c",
+        RUNNING,
+        2,
+        image="docker.io/library/web:1",
+        image_ref="docker.io/library/web@sha256:1",
+        image_id="sha256:2",
+        user=ObservedUser(uid=1000, gid=3000, supplemental_groups=(3000, 4000)),
+        stop_signal="SIGUSR1",
+    )
+    assert the(a_pod(containers=(container,)), seen(running)) == ContainerStatus(
+        name="c",
+        image="docker.io/library/web:1",
+        image_id="docker.io/library/web@sha256:1",
+        container_id="containerd://c-2",
+        state=ContainerState(
+            running=ContainerStateRunning(started_at=Time.from_ns(NOW + 2 * SECOND))
+        ),
+        ready=True,
+        started=True,
+        restart_count=2,
+        resources=amounts,
+        allocated_resources={"cpu": Quantity("100m")},
+        user=ContainerUser(
+            linux=LinuxContainerUser(uid=1000, gid=3000, supplemental_groups=(3000, 4000))
+        ),
+        stop_signal="SIGUSR1",
+        volume_mounts=(VolumeMountStatus(name="data", mount_path="/data"),),
+    )
+
+
+def test_an_ended_container_shows_how() -> None:
+    ended = instance("c", EXITED, exit_code=1, message="no config")
+    assert the(a_pod(), seen(ended)).state == ContainerState(
+        terminated=ContainerStateTerminated(
+            exit_code=1,
+            reason="Error",
+            message="no config",
+            started_at=Time.from_ns(NOW),
+            finished_at=Time.from_ns(NOW + SECOND),
+            container_id="containerd://c-0",
+        )
+    )
+
+
+def test_the_end_before_is_that_of_the_next_older_container() -> None:
+    older = instance("c", EXITED, 0, exit_code=3)
+    status = the(a_pod(), seen(instance("c", RUNNING, 1), older))
+    assert status.last_state is not None
+    assert status.last_state.terminated is not None
+    assert status.last_state.terminated.exit_code == 3
+
+
+def test_the_end_before_is_remembered_when_the_runtime_has_removed_that_container() -> None:
+    pod = a_pod()
+    first = status_of(pod, seen(instance("c", EXITED, 0, exit_code=3)))
+    second = status_of(pod, seen(instance("c", RUNNING, 1)), previous=first)
+    third = status_of(pod, seen(instance("c", RUNNING, 1)), previous=second)
+    assert only(second).last_state == only(first).state
+    assert only(third).last_state == only(first).state
+
+
+def test_no_end_is_shown_as_its_own_predecessor() -> None:
+    pod, ended = a_pod(), seen(instance("c", EXITED, 0, exit_code=3))
+    in_back_off = status_of(pod, ended, reasons={"c": CRASH_LOOP})
+    assert only(in_back_off).last_state is not None
+    assert only(status_of(pod, ended, previous=in_back_off)).last_state is None
+
+
+def test_what_the_messages_of_one_pod_take_up_is_limited() -> None:
+    pod = a_pod("c", "d", "e")
+    ended = seen(instance("c", EXITED, message="\N{EURO SIGN}" * 4000))
+    state = status_of(pod, ended).container_statuses[0].state
+    assert state is not None
+    assert state.terminated is not None
+    assert state.terminated.message == "\N{EURO SIGN}" * 1365
+
+
+# --- restart counts
+
+
+def test_the_restart_count_goes_on_when_the_runtime_begins_anew() -> None:
+    pod = a_pod()
+    ended = status_of(pod, seen(instance("c", EXITED, 5, exit_code=1)))
+    anew = instance("c", RUNNING, 0, id="other")
+    running = status_of(pod, seen(anew), previous=ended)
+    assert only(running).restart_count == 6
+    assert only(status_of(pod, seen(anew), previous=running)).restart_count == 6
+
+
+# --- lost containers
+
+
+def test_a_running_container_that_vanished_has_ended_somehow_and_counts_as_restarted() -> None:
+    pod = a_pod()
+    before = status_of(pod, seen(instance("c", RUNNING, 2)))
+    after = status_of(pod, NOTHING, previous=before)
+    status = only(after)
+    assert status.state == waiting("ContainerCreating")
+    assert status.last_state == ContainerState(
+        terminated=ContainerStateTerminated(
+            reason="ContainerStatusUnknown",
+            message="The container could not be located when the pod was deleted.  "
+            "The container used to be Running",
+            exit_code=137,
+            container_id="containerd://c-2",
+        )
+    )
+    assert status.restart_count == 3
+    assert only(status_of(pod, NOTHING, previous=after)).restart_count == 3
+
+
+def test_in_a_deleted_pod_a_vanished_container_was_not_restarted() -> None:
+    before = status_of(a_pod(), seen(instance("c", RUNNING, 2)))
+    after = status_of(a_pod(deleted=True), NOTHING, previous=before)
+    assert only(after).restart_count == 2
+
+
+def test_an_end_that_was_seen_stays_known_when_its_container_is_removed() -> None:
+    pod = a_pod(restart_policy="Never")
+    before = status_of(pod, seen(instance("c", EXITED, exit_code=1)))
+    assert the(pod, NOTHING, previous=before) == only(before)
+
+
+def test_a_container_that_ran_and_whose_state_is_unknown_counts_as_failed() -> None:
+    pod = a_pod()
+    before = status_of(pod, seen(instance("c", RUNNING)))
+    unknown = seen(instance("c", UNKNOWN))
+    after = status_of(pod, unknown, previous=before)
+    assert only(after).state == lost("containerd://c-0")
+    assert only(after).restart_count == 1
+    assert only(status_of(pod, unknown, previous=after)) == only(after)
+
+
+def test_when_a_pod_was_stopped_what_has_no_known_end_has_failed() -> None:
+    before = status_of(a_pod(), seen(instance("c", RUNNING)))
+    status = the(a_pod(), NOTHING, previous=before, stopped=True)
+    assert status.state == lost("")
+    assert (status.ready, status.started) == (False, False)
+
+
+def test_in_a_stopped_pod_containers_that_never_had_their_turn_go_on_waiting() -> None:
+    pod = a_pod(init=(Container(name="i"), Container(name="j")))
+    status = status_of(pod, seen(instance("i", EXITED, exit_code=1)), stopped=True)
+    states = [s.state for s in (*status.init_container_statuses, *status.container_statuses)]
+    assert [state.terminated is not None for state in states if state] == [True, False, False]
+
+
+def test_in_a_stopped_pod_the_first_init_container_had_its_turn() -> None:
+    status = status_of(a_pod(init=(Container(name="i"),)), NOTHING, stopped=True)
+    assert status.init_container_statuses[0].state == lost("")
+    assert status.container_statuses[0].state == waiting("PodInitializing")
+
+
+def test_an_init_container_without_a_record_was_through_if_a_regular_one_was_made() -> None:
+    pod = a_pod(init=(Container(name="i"), sidecar("s")))
+    status = status_of(pod, seen(instance("c", RUNNING)))
+    completed, waits = status.init_container_statuses
+    assert completed.state is not None
+    assert completed.state.terminated is not None
+    assert completed.state.terminated.reason == "Completed"
+    assert completed.ready
+    assert waits.state == waiting("PodInitializing")
+
+
+# --- ready and started
+
+
+def test_a_container_is_ready_once_it_runs_unless_probes_say_otherwise() -> None:
+    pod, observed = a_pod(), seen(instance("c", RUNNING))
+    verdicts = {
+        (True, True): None,
+        (True, False): ProbeVerdict(ready=False),
+        (False, False): ProbeVerdict(started=False, ready=True),
+    }
+    for (started, ready), verdict in verdicts.items():
+        probed = {"c-0": verdict} if verdict is not None else {}
+        status = only(status_of(pod, observed, probed=probed))
+        assert (status.started, status.ready) == (started, ready)
+
+
+def test_an_init_container_is_ready_when_it_is_through_and_a_sidecar_while_it_runs() -> None:
+    pod = a_pod(init=(Container(name="i"), Container(name="j"), sidecar("s")))
+    observed = seen(
+        instance("i", EXITED), instance("j", EXITED, exit_code=1), instance("s", RUNNING)
+    )
+    statuses = status_of(pod, observed).init_container_statuses
+    assert [(s.name, s.ready, s.started) for s in statuses] == [
+        ("i", True, False),
+        ("j", False, False),
+        ("s", True, True),
+    ]
+
+
+def test_nothing_is_said_of_the_readiness_of_ephemeral_containers() -> None:
+    status = status_of(a_pod(ephemeral=("e",)), seen(instance("e", RUNNING)))
+    (guest,) = status.ephemeral_container_statuses
+    assert (guest.ready, guest.started) == (False, None)
+
+
+# --- mounts
+
+
+def mounted(mount: VolumeMount, *, supported: bool) -> VolumeMountStatus:
+    pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
+    status = status_of(pod, NOTHING, node=NodeIdentity(recursive_read_only=supported))
+    (shown,) = only(status).volume_mounts
+    return shown
+
+
+def test_a_read_only_mount_says_whether_it_is_recursively_so() -> None:
+    mount = VolumeMount(name="v", mount_path="/v", read_only=True)
+    if_possible = evolve(mount, recursive_read_only="IfPossible")
+    propagated = evolve(if_possible, mount_propagation="HostToContainer")
+    cases = [
+        (mount, True, "Disabled"),
+        (if_possible, True, "Enabled"),
+        (if_possible, False, "Disabled"),
+        (propagated, True, "Disabled"),
+        (evolve(mount, recursive_read_only="Enabled"), True, "Enabled"),
+        (evolve(mount, read_only=None), True, ""),
+        (evolve(mount, read_only=False), True, ""),
+    ]
+    for given, supported, mode in cases:
+        shown = mounted(given, supported=supported)
+        assert shown.recursive_read_only == mode
+        assert shown.read_only == (True if mode else None)
