@@ -61,7 +61,8 @@ class RuntimeCache:
         self._pods[observed.uid] = observed
         for listener in self._listeners:
             listener(before, observed)
-        if event := self._newer.pop(observed.uid, None):
+        event = self._newer.pop(observed.uid, None)
+        if event is not None:
             event.set()
         return observed
 

@@ -1,0 +1,133 @@
+"""The cache of what the runtime shows: how fresh an answer is, and who waits for a fresher one."""
+
+import math
+
+import trio
+import trio.testing
+
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.runtime.observed import (
+    ContainerState,
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+)
+
+
+def observed(at: float, *, ips: tuple[str, ...] = (), running: bool = True) -> ObservedPod:
+    return ObservedPod(
+        uid="u",
+        name="p",
+        namespace="ns",
+        observed_at=at,
+        ips=ips,
+        sandboxes=(
+            ObservedSandbox(
+                id="s", name="p", namespace="ns", uid="u", attempt=0, ready=True, created_at=1
+            ),
+        ),
+        containers=(
+            ObservedContainer(
+                id="c",
+                name="c",
+                sandbox_id="s",
+                state=ContainerState.RUNNING if running else ContainerState.EXITED,
+            ),
+        ),
+    )
+
+
+def test_an_older_observation_does_not_replace_a_newer_one() -> None:
+    cache = RuntimeCache()
+    newer = cache.put(observed(2.0))
+    assert cache.put(observed(1.0, running=False)) is newer
+    assert cache.get("u") is newer
+
+
+def test_the_addresses_of_a_pod_outlive_its_sandbox() -> None:
+    cache = RuntimeCache()
+    cache.put(observed(1.0, ips=("10.0.0.2",)))
+    assert cache.put(observed(2.0)).ips == ("10.0.0.2",)
+
+
+def test_a_listing_makes_pods_known_that_it_does_not_show() -> None:
+    cache = RuntimeCache()
+    assert cache.get("u").observed_at == -math.inf
+    cache.listing_completed(5.0)
+    assert cache.get("u").observed_at == 5.0
+    assert not cache.get("u").is_running
+
+
+async def test_before_the_first_listing_nothing_is_new_enough(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    cache = RuntimeCache()
+    cache.put(observed(1.0))
+    with trio.move_on_after(10) as waiting:
+        await cache.get_newer_than("u", 0.0)
+    assert waiting.cancelled_caught
+
+
+async def test_who_asks_for_newer_is_answered_by_the_next_observation(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    cache = RuntimeCache()
+    cache.listing_completed(1.0)
+    async with trio.open_nursery() as nursery:
+        answers: list[ObservedPod] = []
+
+        async def ask() -> None:
+            answers.append(await cache.get_newer_than("u", 2.0))
+
+        nursery.start_soon(ask)
+        await trio.testing.wait_all_tasks_blocked()
+        cache.put(observed(1.5))
+        await trio.testing.wait_all_tasks_blocked()
+        assert not answers
+        cache.put(observed(2.0))
+    assert answers[0].observed_at == 2.0
+
+
+async def test_who_asks_for_newer_is_answered_by_the_next_listing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    cache = RuntimeCache()
+    cache.listing_completed(1.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cache.get_newer_than, "u", 2.0)
+        await trio.testing.wait_all_tasks_blocked()
+        cache.listing_completed(3.0)
+
+
+def test_a_pod_that_looks_as_listed_need_not_be_inspected() -> None:
+    cache = RuntimeCache()
+    cache.put(observed(1.0))
+    as_cached = frozenset({("s", "ready"), ("c", "running")})
+    assert cache.is_as_listed("u", as_cached, 2.0)
+    assert not cache.is_as_listed("u", frozenset({("s", "ready"), ("c", "exited")}), 2.0)
+    assert not cache.is_as_listed("u", frozenset(), 2.0)
+
+
+def test_a_listing_that_is_older_than_the_observation_says_nothing() -> None:
+    cache = RuntimeCache()
+    cache.put(observed(3.0))
+    assert cache.is_as_listed("u", frozenset(), 2.0)
+
+
+async def test_a_pod_is_unattended_when_its_task_is_done(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    cache = RuntimeCache()
+    seen: list[bool] = []
+
+    async def wait() -> None:
+        await cache.wait_unattended("u")
+        seen.append(cache.is_attended("u"))
+
+    async with trio.open_nursery() as nursery:
+        with cache.attend("u"):
+            nursery.start_soon(wait)
+            await trio.testing.wait_all_tasks_blocked()
+            assert not seen
+            assert cache.is_attended("u")
+    assert seen == [False]

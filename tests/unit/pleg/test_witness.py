@@ -1,0 +1,83 @@
+"""When events count as proof, and when as missed."""
+
+from trio_kubelet.pleg.witness import PATIENCE_SECONDS, Witness
+from trio_kubelet.runtime.observed import ContainerState, ObservedContainer, ObservedPod
+
+RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
+OPENED_NS = 1000
+
+
+def pod(*containers: tuple[str, ContainerState, int]) -> ObservedPod:
+    return ObservedPod(
+        uid="u",
+        name="p",
+        namespace="ns",
+        observed_at=0.0,
+        containers=tuple(
+            ObservedContainer(
+                id=identifier,
+                name=identifier,
+                sandbox_id="s",
+                state=state,
+                started_at=at,
+                finished_at=at,
+            )
+            for identifier, state, at in containers
+        ),
+    )
+
+
+NOTHING = pod()
+
+
+def test_an_event_before_the_look_is_proof() -> None:
+    witness = Witness(OPENED_NS)
+    witness.heard(("c", RUNNING), 1.0)
+    witness.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.1)
+    assert witness.proof.announced == 1
+    assert not witness.missed(100.0)
+
+
+def test_an_event_shortly_after_the_look_is_proof() -> None:
+    witness = Witness(OPENED_NS)
+    witness.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.0)
+    assert not witness.missed(1.0 + PATIENCE_SECONDS)
+    witness.heard(("c", RUNNING), 1.0 + PATIENCE_SECONDS)
+    assert witness.proof.announced == 1
+
+
+def test_a_change_that_nobody_announces_is_missed_once_and_ends_the_row() -> None:
+    witness = Witness(OPENED_NS)
+    witness.heard(("a", RUNNING), 1.0)
+    witness.saw(NOTHING, pod(("a", RUNNING, 2000), ("b", RUNNING, 2000)), 1.0)
+    late = 1.1 + PATIENCE_SECONDS
+    assert witness.missed(late) == 1
+    assert witness.missed(late) == 0
+    assert (witness.proof.announced, witness.proof.misses) == (0, 1)
+    witness.heard(("b", RUNNING), late)
+    assert witness.proof.announced == 0
+
+
+def test_what_happened_before_the_stream_delivered_needs_no_event() -> None:
+    witness = Witness(OPENED_NS)
+    witness.saw(NOTHING, pod(("c", RUNNING, 900), ("d", EXITED, 900)), 1.0)
+    assert witness.missed(100.0) == 0
+
+
+def test_what_was_known_before_needs_no_event() -> None:
+    witness = Witness(OPENED_NS)
+    same = pod(("c", RUNNING, 2000))
+    witness.saw(same, same, 1.0)
+    assert witness.missed(100.0) == 0
+
+
+def test_start_and_end_are_two_changes() -> None:
+    witness = Witness(OPENED_NS)
+    for state in (RUNNING, EXITED):
+        witness.heard(("c", state), 1.0)
+        witness.saw(NOTHING, pod(("c", state, 2000)), 1.0)
+    assert witness.proof.announced == 2
+
+
+def test_misses_of_earlier_streams_count() -> None:
+    assert Witness(OPENED_NS, misses=3).proof.misses == 3
