@@ -46,7 +46,7 @@ def _containerd(options: argparse.Namespace) -> None:
         print(f"endpoint   {containerd.endpoint}")
         print(f"ctr        {containerd.tools.ctr} --address {containerd.socket} -n k8s.io")
         print(f"log        {containerd.log}")
-        print(f"pods       {containerd.subnet}")
+        print(f"pods       {containerd.network.subnet}")
         names = (images.PAUSE, images.BUSYBOX, images.BUSYBOX_AS_USER, images.SLEEPER, images.WEB)
         print("images     " + "\n           ".join(names), flush=True)
         signal.pause()

@@ -18,6 +18,7 @@ from typing import Self
 from lab import LabError, containerd_config, host, images, instances
 from lab.images import Image
 from lab.instances import CRI_NAMESPACE, Claim
+from lab.network import Network
 from lab.packages import Packages
 from lab.processes import last_words, run, wait_until
 from lab.tools import Tools, find
@@ -63,11 +64,11 @@ class Containerd:
         return self._tools
 
     @property
-    def subnet(self) -> str:
-        """Where the pods' addresses come from, such as `10.213.0.0/24`."""
+    def network(self) -> Network:
+        """The pods' network: its bridge, its subnet such as `10.213.0.0/24`."""
         if self._claim is None:
             raise LabError("containerd was not started")
-        return self._claim.record.subnet
+        return self._claim.record.network
 
     @property
     def images(self) -> Mapping[str, Image]:

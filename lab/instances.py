@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import IO
 from lab import LabError, footprint
 from lab.host import detach_mounts_below
 from lab.network import Network, free_subnet, remove
-from lab.processes import alive, command_lines, run, wait_until
+from lab.processes import alive, command_lines, rooted_below, run, wait_until
 
 RECORDS = Path("/run/trio-kubelet-lab")
 # The host as it was before the first of the instances that are there now.
@@ -127,6 +127,8 @@ def remove_remains(record: Record) -> None:
     _kill_programs_of(folder, PROGRAMS)
     _delete_containers(folder, record.runc)
     _kill_programs_of(folder, SHIMS)
+    # A containerd that was killed while it made a container may have lost sight of that one.
+    _kill(rooted_below(folder / "root"))
     detach_mounts_below(folder)
     remove(record.network, Path(record.iptables) if record.iptables else None)
     for name in ("root", "run"):
@@ -144,6 +146,10 @@ def _kill_programs_of(folder: Path, programs: tuple[str, ...]) -> None:
         if any(Path(word).name in programs for word in argv[:2])
         and any(word.startswith(inside) for word in argv[1:])
     ]
+    _kill(pids)
+
+
+def _kill(pids: Sequence[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -5,6 +5,7 @@ by its own class, with a log file. Every wait has a deadline.
 """
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -75,6 +76,25 @@ def command_lines() -> Iterator[tuple[int, tuple[str, ...]]]:
             continue
         if words:
             yield int(entry.name), tuple(words.rstrip("\0").split("\0"))
+
+
+def rooted_below(folder: Path) -> tuple[int, ...]:
+    """List the processes whose root file system is an overlay or a folder below `folder`."""
+    inside = re.compile(rf"\S+ \S+ \S+ (\S* / .*[=:,]|){re.escape(str(folder))}/")
+    return tuple(
+        int(entry.name)
+        for entry in os.scandir("/proc")
+        if entry.name.isdigit() and inside.match(_root_mount(Path(entry.path)))
+    )
+
+
+def _root_mount(process: Path) -> str:
+    """Return the process's line of mountinfo for `/`; empty if it has ended."""
+    try:
+        lines = (process / "mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((line for line in lines if line.split()[4] == "/"), "")
 
 
 def alive(pid: int) -> bool:

@@ -1,5 +1,6 @@
 """The lab's own promises: what the other integration tests stand on."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from lab import LabError, instances
 from lab.containerd import Containerd
 from lab.host import mounts_below
 from lab.images import SLEEPER, WEB
-from lab.processes import alive, command_lines, wait_until
+from lab.processes import alive, command_lines, rooted_below, wait_until
 from lab.registry import PASSWORD, USER, Registry
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -93,7 +94,7 @@ async def fetch(address: str) -> str:
     return pages[0]
 
 
-def bridges() -> set[str]:
+def interfaces() -> set[str]:
     return {entry.name for entry in Path("/sys/class/net").iterdir()}
 
 
@@ -126,18 +127,20 @@ async def test_two_instances_do_not_meet_and_one_that_stops_leaves_nothing(
     containerd: Containerd, runtime: RuntimeClient, own: Containerd
 ) -> None:
     neighbour = await run_pod(runtime, "neighbour", WEB, host_port=38081)
-    before = bridges()
     await trio.to_thread.run_sync(own.start)
-    assert own.subnet != containerd.subnet
+    network = own.network
+    assert network.subnet != containerd.network.subnet
+    assert network.bridge != containerd.network.bridge
     with client(own) as leaves:
         await run_pod(leaves, "first", SLEEPER)
         second = await run_pod(leaves, "second", WEB, host_port=38082)
         assert "Hello from a pod" in await fetch(await ip_of(leaves, second))
+    assert network.bridge in interfaces()
     await trio.to_thread.run_sync(own.stop)
 
     assert not [argv for _, argv in command_lines() if str(own.socket) in argv]
     assert mounts_below(own.folder) == ()
-    assert bridges() <= before
+    assert network.bridge not in interfaces()
     assert not (own.folder / "run").exists()
     assert not (own.folder / "root").exists()
     assert not own.socket.exists()
@@ -166,6 +169,9 @@ async def test_what_a_killed_owner_left_behind_is_swept(
     with client(own) as orphaned:
         await run_pod(orphaned, "orphan", SLEEPER)
     left = [pid for pid, argv in command_lines() if str(own.socket) in argv]
+    contained = rooted_below(own.folder / "root")
+    # As if containerd had been killed before it knew of them.
+    await trio.to_thread.run_sync(shutil.rmtree, own.folder / "run" / "runc")
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
 
@@ -173,7 +179,8 @@ async def test_what_a_killed_owner_left_behind_is_swept(
 
     assert str(own.folder) in swept
     assert left
-    assert not any(map(alive, left))
+    assert contained
+    assert not any(map(alive, (*left, *contained)))
     assert mounts_below(own.folder) == ()
 
 
