@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-import structlog
 import trio
 from attrs import field, frozen
 
@@ -27,8 +26,6 @@ from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, 
 from trio_kubelet.sources.reports import ManifestReports
 from trio_kubelet.sources.static_pods import SendPods, StaticPodSet
 from trio_kubelet.telemetry import Journal
-
-log = structlog.get_logger("sources")
 
 DEFAULT_CHECK_SECONDS = 20.0
 _RACY_NS = 2_000_000_000
@@ -97,10 +94,7 @@ def look(
     path: Path, reader: ManifestReader, known: Mapping[str, SeenFile], watch: PathWatch
 ) -> Look:
     """Arm the watch, then read what is there and has changed. Blocks; raises nothing."""
-    try:
-        watch.arm()
-    except OSError as error:
-        log.warning("manifests are not watched, only polled", path=str(path), problem=str(error))
+    watch.arm()
     try:
         paths = sorted(each for each in path.iterdir() if not each.name.startswith("."))
     except NotADirectoryError:

@@ -11,9 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
 from attrs import frozen
 
 from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
+
+log = structlog.get_logger("sources")
 
 _ENTRIES = InotifyMask.CREATE | InotifyMask.DELETE | InotifyMask.MOVED_FROM | InotifyMask.MOVED_TO
 _SELF = InotifyMask.DELETE_SELF | InotifyMask.MOVE_SELF
@@ -32,10 +35,11 @@ class _Watch:
 class PathWatch:
     """Watches one path. Use as a context manager; one task waits at a time."""
 
-    __slots__ = ("_inotify", "_path", "_watches")
+    __slots__ = ("_inotify", "_path", "_refusal", "_watches")
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._refusal = ""
         self._watches: dict[int, _Watch] = {}
         self._inotify = Inotify()
 
@@ -53,8 +57,16 @@ class PathWatch:
     def arm(self) -> None:
         """Watch what is at the path now. Looks paths up, so it belongs into a thread.
 
-        Raises OSError when the kernel refuses (too many watches).
+        Where the kernel refuses (too many watches) it says so once; changes are not told then.
         """
+        try:
+            self._arm()
+        except OSError as error:
+            if str(error) != self._refusal:
+                log.warning("not watched, only polled", path=str(self._path), problem=str(error))
+            self._refusal = str(error)
+
+    def _arm(self) -> None:
         wanted: dict[int, _Watch] = {}
         parent, missing = self._path.parent, self._path.name
         while not self._add(wanted, parent, missing, _ENTRIES | _SELF | InotifyMask.CLOSE_WRITE):

@@ -94,13 +94,13 @@ class StaticPodSet:
 
     async def _go_on_with(self, resolved: Resolved) -> None:
         self._records = resolved.kept
-        # Kept before it is sent: a pod must never run whose UID would be forgotten.
+        # Sent before it is kept, as the disk is slow: who forgets a UID finds the same again.
+        if resolved.pods != self._sent:
+            await self._send(resolved.pods)
+            self._sent = resolved.pods
         if self._records != self._saved:
             try:
                 await self.in_thread(partial(self._kept.save, self._saved, self._records))
             except OSError as error:
                 log.warning("good manifests cannot be kept", problem=str(error))
             self._saved = self._records
-        if resolved.pods != self._sent:
-            await self._send(resolved.pods)
-            self._sent = resolved.pods

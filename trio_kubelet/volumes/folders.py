@@ -6,6 +6,7 @@ The layout is that of the Go kubelet, so that a node can be taken over in either
 from pathlib import Path
 
 FOLDER_MODE = 0o750
+PRIVATE_MODE = 0o700
 _PODS = "pods"
 _PARTS = ("volumes", "containers", "plugins")
 
@@ -61,6 +62,13 @@ class PodFolders:
     def etc_hosts(self, uid: str) -> Path:
         """Return `pods/<uid>/etc-hosts`."""
         return self.pod(uid) / "etc-hosts"
+
+    def create_root(self) -> None:
+        """Make the root folder and what every agent has in it."""
+        make_folders(self.root)
+        for name in (_PODS, "plugins", "plugins_registry", "pod-resources"):
+            make_folder(self.root / name)
+        make_folder(self.root / "checkpoints", PRIVATE_MODE)
 
     def create(self, uid: str) -> None:
         """Make the folders that every pod has."""

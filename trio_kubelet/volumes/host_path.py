@@ -66,7 +66,7 @@ class HostPath:
                 abandon_on_cancel=True,
                 limiter=self._limiter,
             )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
             raise VolumeError(volume.name, str(error)) from error
         if why:
             raise VolumeError(volume.name, why)

@@ -22,10 +22,10 @@ def bind_sub_path(volume: Path, sub_path: str, target: Path) -> None:
 
     New folders get the mode of the volume, so that its group can write there. Called again it
     keeps what is bound, unless that is another file now. Blocks; raises OSError, ValueError for
-    a path that is absolute or has `..` in it.
+    a path that is absolute, or has `..` or a zero byte in it.
     """
     path = PurePosixPath(sub_path)
-    if path.is_absolute() or ".." in path.parts:
+    if path.is_absolute() or ".." in path.parts or "\0" in sub_path:
         raise ValueError(f"subPath {sub_path!r} must stay inside its volume")
     with opened_folder(volume) as folder:
         found = _open_or_make(folder, str(path))

@@ -137,6 +137,7 @@ async def test_a_server_that_is_down_is_waited_for(server: Server) -> None:
         assert server.sets.statistics().current_buffer_used == 0
         server.down = False
         assert await server.names() == ["web"]
+        await server.asked_again(1)
     assert server.told() == [
         ("Rejected", "cannot be fetched: ConnectError: connection refused"),
         ("Mended", ""),
@@ -147,6 +148,7 @@ async def test_pods_of_an_earlier_run_go_on_while_the_server_is_down(server: Ser
     server.body = manifest("web").encode()
     async with server.watched():
         before = await server.pods()
+        await server.asked_again(1)
     server.down = True
     async with server.watched():
         assert await server.pods() == before

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from trio_kubelet.sources import inotify
 from trio_kubelet.sources.inotify import PathWatch
 
 
@@ -103,3 +104,17 @@ async def test_the_watch_leaves_no_descriptor_behind(folder: Path) -> None:
     with PathWatch(folder) as watch:
         watch.arm()
     assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+def test_a_kernel_that_refuses_is_told_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+
+    def refuses(*_: object) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(PathWatch, "_add", refuses)
+    monkeypatch.setattr(inotify.log, "warning", lambda text, **_: warnings.append(text))
+    with PathWatch(folder) as watch:
+        watch.arm()
+        watch.arm()
+    assert warnings == ["not watched, only polled"]

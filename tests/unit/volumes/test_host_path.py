@@ -80,6 +80,11 @@ async def test_what_is_there_is_not_replaced(node: Path, kind: str, there: str) 
         await set_up(node / there, kind)
 
 
+async def test_a_path_that_no_kernel_takes_is_told_in_words() -> None:
+    with pytest.raises(VolumeError, match="null byte"):
+        await set_up("/etc\0", "Directory")
+
+
 async def test_unknown_types_and_steps_back_are_refused(node: Path) -> None:
     with pytest.raises(VolumeError, match="Folder is an invalid volume type"):
         await set_up(node, "Folder")
