@@ -91,6 +91,7 @@ CONFIG_CHANNEL_SIZE = 64
 PLEG_CHANNEL_SIZE = 1000
 SHUTDOWN_SECONDS = 10
 LOOP_STUCK_SECONDS = 30.0
+RUNTIME_RETRY_SECONDS = 0.5
 AGENT_SOCKET = "agent.sock"
 INTERRUPTED = 128 + signal.SIGINT
 
@@ -394,8 +395,7 @@ class Agent:
         """Everything that depends on what the machine and the runtime can do."""
         settings, hollow = self.settings, self.settings.options.hollow
         tree = None if hollow else CgroupTree.find(mount_points())
-        driver = await self._cgroup_driver()
-        version = await self.client.version()
+        driver, runtime_name = await self._ask_runtime()
         self.node = await trio.to_thread.run_sync(
             partial(
                 gather_facts,
@@ -410,7 +410,7 @@ class Agent:
         cgroups = await self._build_cgroups(tree, driver)
         self.statuses = Statuses(
             self.clock,
-            NodeIdentity(host_ips=self.node.host_ips, runtime_name=version.runtime_name),
+            NodeIdentity(host_ips=self.node.host_ips, runtime_name=runtime_name),
         )
         self.parts = Parts(
             runtime=self._build_runtime(PodSubPaths(volumes), files),
@@ -508,15 +508,26 @@ class Agent:
             raise StartError(f"cannot make the cgroups of pods: {error}") from error
         return PodCgroups(cgroups, lambda: [stored.pod for stored in self.store.active()])
 
+    async def _ask_runtime(self) -> tuple[CgroupDriver, str]:
+        """The runtime's cgroup driver and name; asked until it answers."""
+        while True:
+            await self.gate.wait_up()
+            try:
+                version = await self.client.version()
+                return await self._cgroup_driver(), version.runtime_name
+            except RpcError as error:
+                log.warning("the runtime went away at the start", error=str(error))
+                await trio.sleep(RUNTIME_RETRY_SECONDS)
+
     async def _cgroup_driver(self) -> CgroupDriver:
         """The runtime's cgroup driver, where it tells; else the configured one."""
         configured = CgroupDriver(self.settings.configuration.cgroup_driver)
         try:
             answer = await self.client.runtime_config()
         except RpcError as error:
-            if error.code is not Code.UNIMPLEMENTED:
-                log.warning("cgroup driver of the runtime unknown", error=str(error))
-            return configured
+            if error.code is Code.UNIMPLEMENTED:
+                return configured
+            raise
         told = {
             cri.CgroupDriver.SYSTEMD: CgroupDriver.SYSTEMD,
             cri.CgroupDriver.CGROUPFS: CgroupDriver.CGROUPFS,

@@ -95,6 +95,7 @@ class Pleg:
         self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
+        self._nursery: trio.Nursery | None = None
         self._witness: Witness | None = None
         self._misses = 0
         self._relisted_at = -math.inf
@@ -114,6 +115,7 @@ class Pleg:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relist and listen; reports started after the first complete listing."""
         async with trio.open_nursery() as nursery:
+            self._nursery = nursery
             await nursery.start(self._relist_forever)
             nursery.start_soon(self._listen_forever)
             task_status.started()
@@ -228,21 +230,17 @@ class Pleg:
 
     async def _listen(self, traits: RuntimeTraits) -> None:
         """Read one stream to its end. Raises RpcError; an end without one is a failure too."""
-        async with (
-            self._client.container_events() as events,
-            trio.open_nursery() as nursery,
-        ):
+        async with self._client.container_events() as events:
             self._step(PlegEvent.STREAM_OPENED, traits)
             self._witness = None
             async for event in events:
                 if self._witness is None:
                     self._witness = Witness(self._clock.now_ns(), self._misses)
                     self._step(PlegEvent.FIRST_EVENT)
-                self._on_event(event, nursery)
-            nursery.cancel_scope.cancel()
+                self._on_event(event)
         raise RpcError(Code.UNAVAILABLE, "the event stream ended")
 
-    def _on_event(self, event: cri.ContainerEventResponse, nursery: trio.Nursery) -> None:
+    def _on_event(self, event: cri.ContainerEventResponse) -> None:
         heard_at = trio.current_time()
         state = _EVENT_STATES.get(event.container_event_type)
         if self._witness is not None and state is not None:
@@ -251,8 +249,8 @@ class Pleg:
         if not uid:
             # The sandbox is gone already: only the relist can tell whose it was.
             self._relist_now.set()
-        elif uses_events(self.state):
-            nursery.start_soon(self._inspect_announced, uid, heard_at)
+        elif uses_events(self.state) and self._nursery is not None:
+            self._nursery.start_soon(self._inspect_announced, uid, heard_at)
         self._judge()
 
     async def _inspect_announced(self, uid: str, heard_at: float) -> None:
