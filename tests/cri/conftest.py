@@ -12,7 +12,7 @@ import trio
 from lab import UnavailableError, host
 from lab.containerd import Containerd
 from lab.images import BUSYBOX, BUSYBOX_AS_USER
-from tests.cri.node import MISSING_PROGRAM, Node
+from tests.cri.node import CGROUP_PARENT, MISSING_PROGRAM, Node
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import (
     Behaviour,
@@ -54,8 +54,12 @@ def containerd_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[st
         containerd.start()
     except UnavailableError as reason:
         pytest.skip(f"{reason}")
-    yield containerd.endpoint
-    containerd.stop()
+    try:
+        yield containerd.endpoint
+    finally:
+        containerd.stop()
+        for folder in Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}"):
+            folder.rmdir()
 
 
 @pytest.fixture(

@@ -1,6 +1,7 @@
 """What the conformance tests do with a runtime, in few words; nothing is left behind."""
 
 import itertools
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,8 @@ ABSENT_IMAGE = "localhost/lab/absent:1"
 OBEYS_TERM = ("sh", "-c", "trap 'exit 5' TERM; while true; do sleep 0.1; done")
 MISSING_PROGRAM = "/no-such-program"
 IGNORES_TERM = ("sleep", "3600")
+# Runtimes make it, and leave its removal to the node agent.
+CGROUP_PARENT = f"trio-kubelet-conformance-{os.getpid()}"
 NOBODY = "nobody"
 DEADLINE_SECONDS = 20
 
@@ -62,7 +65,7 @@ class Node:
             labels={"app": name, "tier": "test"},
             annotations={"note": "conformance"},
             linux=cri.LinuxPodSandboxConfig(
-                cgroup_parent=f"/conformance-{self.run}/{name}",
+                cgroup_parent=f"/{CGROUP_PARENT}",
                 security_context=cri.LinuxSandboxSecurityContext(namespace_options=options),
             ),
         )
