@@ -27,6 +27,13 @@ log = structlog.get_logger("sources")
 
 MAX_MANIFEST_BYTES = 10 << 20
 
+_SMALLEST = b"""
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec: {containers: [{name: c, image: i}]}
+"""
+
 Adopt = Callable[[Pod, Source], str | None]
 """Asks for the UID of a running sandbox that this pod may take over, by name and containers."""
 
@@ -101,6 +108,14 @@ class ManifestReader:
             log.exception("manifest could not be judged", file=origin)
             problems.append(f"cannot be judged: {type(error).__name__}: {error}")
         return Manifest(origin=origin, digest=digest, pods=tuple(pods), problems=tuple(problems))
+
+    def warm_up(self) -> None:
+        """Read a manifest once for nothing.
+
+        The codec makes its functions on the first use, which takes a quarter of a second: that
+        is better spent before the first pod than on it.
+        """
+        self.read("", _SMALLEST)
 
     def pod(self, origin: str, document: Mapping[str, object]) -> ManifestPod:
         """Return the static pod of one document; raises InvalidManifest."""

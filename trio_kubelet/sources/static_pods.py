@@ -60,7 +60,8 @@ class StaticPodSet:
         self._sent: tuple[Pod, ...] | None = None
 
     async def load(self) -> None:
-        """Read what was kept; once, before anything else."""
+        """Read what was kept and get ready to read more; once, before anything else."""
+        await self.in_thread(self._reader.warm_up)
         self._records = self._saved = await self.in_thread(self._kept.load)
 
     async def take(self, manifests: Sequence[Manifest]) -> float:
