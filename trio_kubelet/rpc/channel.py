@@ -48,6 +48,10 @@ WINDOWS = Configuration(
 UNIX_PATH_MAX = 107
 """Bytes of a unix socket's path on Linux, without the final zero."""
 
+SERVER_SLACK_SECONDS = 1.0
+"""How much later the server's deadline is: whichever code its handler would make of a deadline
+that passes, the caller shall see DEADLINE_EXCEEDED. Headers hold whole seconds, rounded down."""
+
 CODES_OF_RESETS: Mapping[int, Code] = {
     ErrorCodes.REFUSED_STREAM: Code.UNAVAILABLE,
     ErrorCodes.CANCEL: Code.CANCELLED,
@@ -187,7 +191,7 @@ class Channel:
             codec=BytesCodec(),
             status_details_codec=None,
             dispatch=self._grpc.__dispatch__,
-            deadline=None if deadline_seconds is None else Deadline.from_timeout(deadline_seconds),
+            deadline=_servers_deadline(deadline_seconds),
         )
         try:
             async with call:
@@ -226,6 +230,12 @@ def socket_path(endpoint: str) -> str:
     if "\0" in path:
         raise ValueError(f"endpoint {endpoint!r}: path has a zero byte")
     return path
+
+
+def _servers_deadline(deadline_seconds: float | None) -> Deadline | None:
+    if deadline_seconds is None:
+        return None
+    return Deadline.from_timeout(deadline_seconds + SERVER_SLACK_SECONDS)
 
 
 def _terminated(error: StreamTerminatedError) -> RpcError:
