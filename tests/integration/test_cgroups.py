@@ -118,6 +118,22 @@ async def test_the_qos_cgroup_weighs_what_its_pods_ask_for(
     assert shares == ("2" if tree.version == 1 else "1")
 
 
+async def test_of_several_weighings_the_last_counts(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    pods = [pod_with(f"b-{number}", "cpu=250m") for number in range(8)]
+    async with trio.open_nursery() as nursery:
+
+        async def pods_come() -> None:
+            for number in range(1, 9):
+                nursery.start_soon(cgroups.update_qos, pods[:number])
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(pods_come)
+    shares = value(tree, f"{root}/kubepods/burstable", "cpu.shares", "cpu.weight")
+    assert shares == ("2048" if tree.version == 1 else "174")
+
+
 async def test_a_cgroup_can_hold_processes_in_every_hierarchy(
     tree: CgroupTree, root: str, cgroups: Cgroups
 ) -> None:

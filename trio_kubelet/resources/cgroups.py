@@ -66,7 +66,7 @@ class Cgroups:
     Methods raise OSError, or SystemdError with the driver `systemd`.
     """
 
-    __slots__ = ("_limiter", "_settings", "_slices", "_tree", "_written")
+    __slots__ = ("_limiter", "_settings", "_slices", "_tree", "_wanted", "_writing", "_written")
 
     def __init__(
         self,
@@ -82,7 +82,9 @@ class Cgroups:
         self._slices: SystemdSlices | None = None
         if settings.driver is CgroupDriver.SYSTEMD:
             self._slices = slices or SystemdSlices(tree.version)
+        self._wanted: dict[QosClass, CgroupConfig] = {}
         self._written: dict[QosClass, CgroupConfig] = {}
+        self._writing = trio.Lock()
 
     async def start(self, node: CgroupConfig | None = None) -> None:
         """Make the cgroups above the pods, before the first pod.
@@ -98,17 +100,22 @@ class Cgroups:
             await self._create(qos_cgroup_name(qos, self._settings.cgroup_root), config)
 
     async def update_qos(self, pods: Iterable[Pod]) -> None:
-        """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed."""
+        """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed.
+
+        Pods come and go side by side: of several calls the one that began last has its way.
+        """
         if not self._settings.cgroups_per_qos:
             return
-        for qos, config in self._qos_configs(pods).items():
-            if self._written.get(qos) == config:
-                continue
-            name = qos_cgroup_name(qos, self._settings.cgroup_root)
-            if self._slices is not None:
-                await self._slices.set_values(name, config)
-            await self._in_thread(partial(self._tree.write, self._path(name), config))
-            self._written[qos] = config
+        self._wanted = self._qos_configs(pods)
+        async with self._writing:
+            for qos, config in self._wanted.items():
+                if self._written.get(qos) == config:
+                    continue
+                name = qos_cgroup_name(qos, self._settings.cgroup_root)
+                if self._slices is not None:
+                    await self._slices.set_values(name, config)
+                await self._in_thread(partial(self._tree.create, self._path(name), config))
+                self._written[qos] = config
 
     async def ensure(self, pod: Pod) -> None:
         """Make the pod's cgroup with its values, if it is not there in every hierarchy.

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import trio
-from jeepney import (  # type: ignore[import-untyped]
+from jeepney import (
     DBusAddress,
     HeaderFields,
     MatchRule,
@@ -20,8 +20,8 @@ from jeepney import (  # type: ignore[import-untyped]
     message_bus,
     new_method_call,
 )
-from jeepney.io.common import RouterClosed  # type: ignore[import-untyped]
-from jeepney.io.trio import (  # type: ignore[import-untyped]
+from jeepney.io.common import RouterClosed
+from jeepney.io.trio import (
     DBusConnection,
     open_dbus_connection,
 )

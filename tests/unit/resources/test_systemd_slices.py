@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from jeepney import (  # type: ignore[import-untyped]
+from jeepney import (
     DBusAddress,
     HeaderFields,
     Message,
@@ -16,7 +16,7 @@ from jeepney import (  # type: ignore[import-untyped]
     new_method_return,
     new_signal,
 )
-from jeepney.io.trio import DBusConnection  # type: ignore[import-untyped]
+from jeepney.io.trio import DBusConnection
 
 from trio_kubelet.resources import CgroupConfig, CgroupName, SystemdError, SystemdSlices
 from trio_kubelet.resources.systemd_slices import slice_properties, value_properties
