@@ -1,0 +1,221 @@
+"""The event generator on the hollow runtime: what it finds, how soon, and whom it trusts."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+from attrs import frozen
+from trio.testing import MockClock
+
+from state_machines.pleg import PlegState
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.hollow import Behaviour, HollowOptions, HollowRuntime, open_hollow_runtime
+from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime import names
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.observed import ContainerState
+from trio_kubelet.telemetry import Journal
+
+
+@frozen(kw_only=True)
+class Node:
+    """A generator at work on a hollow runtime."""
+
+    runtime: HollowRuntime
+    client: RuntimeClient
+    cache: RuntimeCache
+    pleg: Pleg
+    changes: trio.MemoryReceiveChannel[PodChange]
+    journal: Journal
+
+    async def start_pod(self, uid: str) -> str:
+        """Run a pod with one container behind the generator's back; the container's id."""
+        sandbox = cri.PodSandboxConfig(
+            metadata=cri.PodSandboxMetadata(name=uid, namespace="ns", uid=uid),
+            labels={names.POD_UID_LABEL: uid},
+        )
+        container = cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name="c"),
+            image=cri.ImageSpec(image="busybox"),
+            labels={names.POD_UID_LABEL: uid},
+        )
+        sandbox_id = await self.client.run_pod_sandbox(sandbox)
+        container_id = await self.client.create_container(sandbox_id, container, sandbox)
+        await self.client.start_container(container_id)
+        return container_id
+
+    def state(self, uid: str) -> ContainerState | None:
+        """What the cache knows of the pod's container."""
+        container = self.cache.get(uid).container("c")
+        return container.state if container else None
+
+
+@asynccontextmanager
+async def node(
+    *, runs: float | None = None, events: bool = True, **options: object
+) -> AsyncIterator[Node]:
+    clock = TrioClock()
+    hollow = HollowOptions(
+        images=("busybox",),
+        behaviours=lambda _: Behaviour(run_seconds=runs),
+        **options,  # type: ignore[arg-type]
+    )
+    async with open_hollow_runtime(clock, hollow) as runtime, trio.open_nursery() as nursery:
+        client = RuntimeClient(InProcess(runtime))
+        cache, journal = RuntimeCache(), Journal(clock)
+        send, receive = trio.open_memory_channel[PodChange](100)
+        pleg = Pleg(
+            client=client,
+            cache=cache,
+            changes=send,
+            journal=journal,
+            clock=clock,
+            events_enabled=events,
+        )
+        await nursery.start(pleg.run)
+        yield Node(
+            runtime=runtime,
+            client=client,
+            cache=cache,
+            pleg=pleg,
+            changes=receive,
+            journal=journal,
+        )
+        nursery.cancel_scope.cancel()
+
+
+async def test_without_events_a_change_is_found_within_a_second(autojump_clock: MockClock) -> None:
+    async with node(events=False) as at:
+        assert at.pleg.state is PlegState.GENERIC
+        await at.start_pod("u")
+        began = trio.current_time()
+        change = await at.changes.receive()
+        assert (change.uid, change.kind) == ("u", "relist")
+        assert trio.current_time() - began <= 1.0
+        assert at.state("u") is ContainerState.RUNNING
+
+
+async def test_an_event_is_followed_at_once(autojump_clock: MockClock) -> None:
+    async with node(runs=7.3) as at:
+        await at.start_pod("u")
+        await trio.sleep(7.31)
+        assert at.state("u") is ContainerState.EXITED
+
+
+async def test_events_that_announce_everything_are_trusted(autojump_clock: MockClock) -> None:
+    async with node(runs=2.0) as at:
+        for number in range(6):
+            await at.start_pod(f"u{number}")
+            await trio.sleep(5)
+        assert at.pleg.state is PlegState.EVENTED
+
+
+async def test_when_trusted_the_relist_is_rare(autojump_clock: MockClock) -> None:
+    async with node(runs=2.0) as at:
+        for number in range(6):
+            await at.start_pod(f"u{number}")
+            await trio.sleep(5)
+        await trio.sleep(200)
+        assert at.pleg.seconds_since_relist() > 100
+        assert at.pleg.is_healthy()
+
+
+async def test_lost_events_end_the_trust_and_the_relist_finds_the_change(
+    autojump_clock: MockClock,
+) -> None:
+    async with node(runs=2.0, event_loss=0.5) as at:
+        for number in range(10):
+            await at.start_pod(f"u{number}")
+            await trio.sleep(5)
+            assert at.state(f"u{number}") is ContainerState.EXITED
+        assert at.pleg.state is PlegState.PROVING
+        assert any(entry.event == "ChangeMissed" for entry in at.journal.entries())
+
+
+async def test_a_shared_channel_is_never_trusted_but_used(autojump_clock: MockClock) -> None:
+    async with node(runs=2.0, name="containerd", version="1.7.24") as at:
+        for number in range(10):
+            await at.start_pod(f"u{number}")
+            await trio.sleep(5)
+        assert at.pleg.state is PlegState.HINTED
+
+
+async def test_an_old_containerd_is_not_asked_for_events(autojump_clock: MockClock) -> None:
+    async with node(name="containerd", version="1.6.20") as at:
+        await trio.sleep(100)
+        assert at.pleg.state is PlegState.GENERIC
+
+
+async def test_a_runtime_without_a_stream_is_looked_at(autojump_clock: MockClock) -> None:
+    async with node(has_events=False) as at:
+        await at.start_pod("u")
+        await trio.sleep(2)
+        assert at.pleg.state is PlegState.GENERIC
+        assert at.state("u") is ContainerState.RUNNING
+
+
+async def test_after_an_outage_the_stream_is_opened_again_and_nothing_is_missed(
+    autojump_clock: MockClock,
+) -> None:
+    async with node(runs=30.0) as at:
+        await at.start_pod("u")
+        await trio.sleep(5)
+        at.runtime.go_down()
+        await trio.sleep(60)
+        assert at.pleg.state is PlegState.CONNECTING
+        at.runtime.come_back()
+        at.pleg.runtime_returned()
+        await trio.sleep(2)
+        assert at.state("u") is ContainerState.EXITED
+        assert at.pleg.state in (PlegState.PROVING, PlegState.EVENTED)
+
+
+async def test_an_unhealthy_runtime_is_reported_after_three_minutes(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.runtime.go_down()
+        await trio.sleep(179)
+        assert at.pleg.is_healthy()
+        await trio.sleep(10)
+        assert not at.pleg.is_healthy()
+
+
+async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:
+    async with node(events=False) as at:
+        container = await at.start_pod("u")
+        await trio.sleep(2)
+        await at.client.remove_container(container)
+        sandbox = at.cache.get("u").sandboxes[0].id
+        await at.client.stop_pod_sandbox(sandbox)
+        await at.client.remove_pod_sandbox(sandbox)
+        await trio.sleep(2)
+        assert at.cache.pods() == ()
+
+
+async def test_a_pod_that_its_own_task_acts_on_is_left_to_it(autojump_clock: MockClock) -> None:
+    async with node(events=False) as at:
+        with at.cache.attend("u"):
+            await at.start_pod("u")
+            await trio.sleep(5)
+            assert at.state("u") is None
+        await trio.sleep(1.1)
+        assert at.state("u") is ContainerState.RUNNING
+
+
+async def test_a_change_that_finds_the_channel_full_is_told_later(
+    autojump_clock: MockClock,
+) -> None:
+    async with node(events=False) as at:
+        for number in range(120):
+            await at.start_pod(f"u{number:03}")
+        await trio.sleep(5)
+        assert at.pleg.dropped > 0
+        told = set()
+        with trio.move_on_after(5):
+            async for change in at.changes:
+                told.add(change.uid)
+        assert len(told) == 120
