@@ -234,10 +234,11 @@ def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerS
         return status
     if before.state.running is not None:
         restarts = max(status.restart_count, before.restart_count + 1)
-        end = _unknown_end(LOST_MESSAGE, status.container_id)
-        return evolve(status, state=end, restart_count=restarts)
-    if before.state.terminated is not None and before.container_id == status.container_id:
-        return evolve(status, state=before.state)
+        lost = _unknown_end(LOST_MESSAGE, status.container_id)
+        return evolve(status, state=lost, restart_count=restarts)
+    for end in (terminated(before), last_terminated(before)):
+        if end is not None and end.container_id == status.container_id:
+            return evolve(status, state=ContainerState(terminated=end))
     return status
 
 

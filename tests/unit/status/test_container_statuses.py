@@ -283,6 +283,15 @@ def test_a_container_that_ran_and_whose_state_is_unknown_counts_as_failed() -> N
     assert only(status_of(pod, unknown, previous=after)) == only(after)
 
 
+def test_the_unknown_end_stays_known_while_the_next_start_waits() -> None:
+    pod, unknown = a_pod(), seen(instance("c", UNKNOWN))
+    status = status_of(pod, seen(instance("c", RUNNING)))
+    for _ in range(3):
+        status = status_of(pod, unknown, previous=status, reasons={"c": CRASH_LOOP})
+        assert only(status).last_state == lost("containerd://c-0")
+        assert only(status).restart_count == 1
+
+
 def test_when_a_pod_was_stopped_what_has_no_known_end_has_failed() -> None:
     before = status_of(a_pod(), seen(instance("c", RUNNING)))
     status = the(a_pod(), NOTHING, previous=before, stopped=True)
