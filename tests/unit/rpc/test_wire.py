@@ -14,10 +14,11 @@ from trio_kubelet.rpc.wire import scan_entries
 CONTAINER_STATE, SANDBOX_STATE = 6, 3
 
 labels = st.dictionaries(st.text(min_size=1, max_size=9), st.text(max_size=200), max_size=5)
+ids = st.text(max_size=70) | st.text(min_size=130, max_size=140)
 containers = st.builds(
     cri.Container,
-    id=st.text(max_size=70),
-    pod_sandbox_id=st.text(max_size=70),
+    id=ids,
+    pod_sandbox_id=ids,
     metadata=st.builds(cri.ContainerMetadata, name=st.text(), attempt=st.integers(0, 2**32 - 1)),
     image_ref=st.text(max_size=300),
     state=st.sampled_from(list(cri.ContainerState)),
@@ -27,7 +28,7 @@ containers = st.builds(
 )
 sandboxes = st.builds(
     cri.PodSandbox,
-    id=st.text(max_size=70),
+    id=ids,
     state=st.sampled_from(list(cri.PodSandboxState)),
     labels=labels,
     annotations=labels,
@@ -52,7 +53,9 @@ def shuffled(container: cri.Container, order: random.Random) -> cri.Container:
 def test_the_scan_finds_ids_states_and_spans_of_containers(entries: list[cri.Container]) -> None:
     response = encoded(entries)
     scanned = scan_entries(response, CONTAINER_STATE)
-    assert [(found[0], found[1]) for found in scanned] == [(c.id, c.state) for c in entries]
+    assert [(found[0].decode(), found[1]) for found in scanned] == [
+        (c.id, c.state) for c in entries
+    ]
     spans = [response[start:stop] for _, _, start, stop in scanned]
     assert [cri.Container().parse(span) for span in spans] == entries
 
@@ -61,7 +64,9 @@ def test_the_scan_finds_ids_states_and_spans_of_containers(entries: list[cri.Con
 def test_the_scan_finds_ids_and_states_of_sandboxes(entries: list[cri.PodSandbox]) -> None:
     response = bytes(cri.ListPodSandboxResponse(items=entries))
     scanned = scan_entries(response, SANDBOX_STATE)
-    assert [(found[0], found[1]) for found in scanned] == [(s.id, s.state) for s in entries]
+    assert [(found[0].decode(), found[1]) for found in scanned] == [
+        (s.id, s.state) for s in entries
+    ]
 
 
 def test_fields_may_stand_in_any_order_and_unknown_ones_are_passed_over() -> None:
@@ -69,7 +74,7 @@ def test_fields_may_stand_in_any_order_and_unknown_ones_are_passed_over() -> Non
     entry = b"\x30\x02" + unknown + b"\x0a\x01a"
     response = unknown + b"\x0a" + bytes([len(entry)]) + entry + unknown
     ((identifier, state, start, stop),) = scan_entries(response, CONTAINER_STATE)
-    assert (identifier, state) == ("a", 2)
+    assert (identifier, state) == (b"a", 2)
     assert response[start:stop] == entry
 
 
@@ -89,7 +94,7 @@ def test_a_response_that_is_cut_short_is_noticed_or_lacks_whole_entries(
         scanned = scan_entries(response[:cut], CONTAINER_STATE)
     except ValueError:
         return
-    assert [found[0] for found in scanned] == [c.id for c in entries[: len(scanned)]]
+    assert [found[0].decode() for found in scanned] == [c.id for c in entries[: len(scanned)]]
     assert not scanned or scanned[-1][3] == cut
 
 
