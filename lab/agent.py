@@ -18,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from lab import LabError
+from lab.host import remove_cgroups
 from lab.processes import last_words, wait_until
 
 START_DEADLINE_SECONDS = 30
@@ -31,7 +32,7 @@ class Agent:
     """One agent, standalone, fed from the folder `manifests`.
 
     `endpoint` is the runtime's, empty for the hollow runtime; `settings` are further fields of
-    KubeletConfiguration, `flags` further flags.
+    KubeletConfiguration, `flags` further flags; `cgroup_root` is where its pods' cgroups are.
     """
 
     def __init__(
@@ -41,13 +42,14 @@ class Agent:
         endpoint: str = "",
         settings: Mapping[str, object] | None = None,
         flags: tuple[str, ...] = (),
+        cgroup_root: str = "",
     ) -> None:
         self.folder = folder.absolute()
         self.manifests = self.folder / "manifests"
         self.root = self.folder / "root"
         self.pod_logs = self.folder / "pod-logs"
         self.log = self.folder / "agent.log"
-        self.cgroup_root = f"/trio-kubelet-{os.getpid()}-{self.folder.name}"
+        self.cgroup_root = cgroup_root or f"/trio-kubelet-{os.getpid()}-{self.folder.name}"
         self._endpoint = endpoint
         self._settings = dict(settings or {})
         self._flags = flags
@@ -177,34 +179,36 @@ class Agent:
         for manifest in self.manifests.iterdir():
             manifest.unlink()
         wait_until(
-            self._is_empty,
+            self._has_nothing_left,
             deadline_seconds=REMOVAL_DEADLINE_SECONDS,
             else_say=lambda: f"pods are left; {self.last_words()}",
         )
 
     def remove_cgroups(self) -> None:
         """Remove what the agent leaves as a node does: the cgroups above those of pods."""
-        roots = Path("/sys/fs/cgroup").glob(f"*/{self.cgroup_root.lstrip(chr(47))}")
-        for root in (*roots, Path("/sys/fs/cgroup") / self.cgroup_root.lstrip("/")):
-            for folder, _, _ in os.walk(root, topdown=False):
-                Path(folder).rmdir()
+        remove_cgroups(self.cgroup_root)
 
     def last_words(self) -> str:
         """The end of the agent's log."""
         return last_words(self.log.read_text(errors="replace"), 5) if self.log.exists() else ""
 
-    def _is_empty(self) -> bool:
+    def _has_nothing_left(self) -> bool:
+        self._must_run()
         folders = (self.root / "pods", self.pod_logs)
         return not any(list(folder.iterdir()) for folder in folders if folder.exists())
 
     def _answers(self) -> bool:
-        if self._process is not None and self._process.poll() is not None:
-            raise LabError(f"the agent ended: {self.last_words()}")
         try:
             self.pods()
         except (OSError, http.client.HTTPException, ValueError):
+            self._must_run()
             return False
         return True
+
+    def _must_run(self) -> None:
+        """Raise LabError for an agent that ended by itself: waiting for it is in vain."""
+        if self._process is not None and self._process.poll() is not None:
+            raise LabError(f"the agent ended: {self.last_words()}")
 
     def _end(self, how: signal.Signals) -> int:
         if self._process is None:

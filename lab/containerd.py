@@ -71,6 +71,13 @@ class Containerd:
         return self._claim.record.network
 
     @property
+    def cgroup_root(self) -> str:
+        """A cgroup for an agent that goes with this containerd; `stop` removes it."""
+        if self._claim is None:
+            raise LabError("containerd was not started")
+        return self._claim.record.cgroup_root
+
+    @property
     def images(self) -> Mapping[str, Image]:
         """The lab's images, which it has from the start, by name."""
         return {image.name: image for image in self._images}

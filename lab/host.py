@@ -93,6 +93,15 @@ def _quiet(argv: Sequence[str]) -> bool:
         return False
 
 
+def remove_cgroups(path: str) -> None:
+    """Remove the cgroup `/name` with all below it, in every hierarchy; OSError if one is in use."""
+    name = path.strip("/")
+    mounted = Path("/sys/fs/cgroup")
+    for root in (mounted / name, *mounted.glob(f"*/{name}")):
+        for folder, _, _ in os.walk(root, topdown=False):
+            Path(folder).rmdir()
+
+
 def detach_mounts_below(folder: Path) -> None:
     """Unmount whatever is mounted at or below `folder`, the deepest first, busy or not."""
     libc = ctypes.CDLL(None, use_errno=True)

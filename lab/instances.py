@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO
 
 from lab import LabError, footprint
-from lab.host import detach_mounts_below
+from lab.host import detach_mounts_below, remove_cgroups
 from lab.network import Network, free_subnet, remove
 from lab.processes import alive, command_lines, rooted_below, run, wait_until
 
@@ -28,7 +28,7 @@ RECORDS = Path("/run/trio-kubelet-lab")
 # The host as it was before the first of the instances that are there now.
 BEFORE = RECORDS / "host-before"
 # What runs in an instance's folder: containerd, and beside it a registry and a node agent.
-PROGRAMS = ("containerd", "docker-registry", "trio-kubelet")
+PROGRAMS = ("containerd", "docker-registry", "trio_kubelet")
 SHIMS = ("containerd-shim-runc-v2",)
 # What containerd calls the namespace of the CRI's containers, and their cgroup's parent by default.
 CRI_NAMESPACE = "k8s.io"
@@ -54,6 +54,11 @@ class Record:
         )
 
     @property
+    def cgroup_root(self) -> str:
+        """Where an agent that goes with the instance may have its pods' cgroups."""
+        return f"/trio-kubelet-{self.name}"
+
+    @property
     def socket(self) -> Path:
         return Path(self.folder, "containerd.sock")
 
@@ -76,12 +81,17 @@ class Claim:
         self._file.close()
 
 
+def name_of(folder: Path) -> str:
+    """Return the name of the instance in a folder: short, and always the same."""
+    return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+
+
 def claim(folder: Path, *, runc: Path, iptables: Path | None) -> Claim:
     """Become the owner of the instance in `folder`, after removing what an earlier owner left.
 
     LabError if its owner is alive.
     """
-    name = hashlib.sha256(str(folder).encode()).hexdigest()[:8]
+    name = name_of(folder)
     with _all_records():
         file = (RECORDS / f"{name}.json").open("a+")
         if not _lock(file):
@@ -131,7 +141,9 @@ def remove_remains(record: Record) -> None:
     _kill(rooted_below(folder / "root"))
     detach_mounts_below(folder)
     remove(record.network, Path(record.iptables) if record.iptables else None)
-    for name in ("root", "run"):
+    with suppress(OSError):
+        remove_cgroups(record.cgroup_root)
+    for name in ("root", "run", "agent/root"):
         shutil.rmtree(folder / name, ignore_errors=True)
     for socket in (record.socket, Path(f"{record.socket}.ttrpc")):
         socket.unlink(missing_ok=True)
@@ -143,7 +155,7 @@ def _kill_programs_of(folder: Path, programs: tuple[str, ...]) -> None:
     pids = [
         pid
         for pid, argv in command_lines()
-        if any(Path(word).name in programs for word in argv[:2])
+        if any(Path(word).name in programs for word in argv[:3])
         and any(word.startswith(inside) for word in argv[1:])
     ]
     _kill(pids)
