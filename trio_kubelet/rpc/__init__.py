@@ -7,6 +7,11 @@
 The asyncio loop, grpclib and betterproto's codec end here; the generated stubs are under stubs/.
 """
 
+# First of all: it replaces functions of asyncio that grpclib copies when it is imported.
+import trio_asyncio  # noqa: F401
+
+# isort: split
+
 from trio_kubelet.rpc.channel import Channel
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.in_process import InProcess
