@@ -51,6 +51,7 @@ from trio_kubelet.runtime.container_hash import container_hash
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.credentials import credential_files, read_keyring
+from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.images import Images, PullRate
 from trio_kubelet.runtime.names import CONFIG_SOURCE_ANNOTATION
@@ -343,6 +344,7 @@ class Agent:
             Step("parts", ("runtime",), once(self._build_parts)),
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
+            Step("garbage", ("sources",), self._collect_garbage),
             Step("server", ("folders",), self._serve_pods),
         )
 
@@ -584,6 +586,27 @@ class Agent:
                     )
                 )
             task_status.started()
+
+    async def _collect_garbage(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        options = self.settings.options
+        collector = GarbageCollector(
+            client=self.client,
+            cache=self.cache,
+            wanted=lambda: [stored.pod.metadata.uid for stored in self.store],
+            limits=DeadContainerLimits(
+                per_container=options.maximum_dead_containers_per_container,
+                total=options.maximum_dead_containers,
+                minimum_age=options.minimum_container_ttl_duration,
+            ),
+            gate=self.gate,
+            clock=self.clock,
+            node=self.node,
+            file_limiter=trio.CapacityLimiter(1),
+        )
+        task_status.started()
+        await collector.run()
 
     async def _take(self, source: Source, pods: tuple[Pod, ...]) -> None:
         for update in self.merge.apply(source, pods):

@@ -69,8 +69,14 @@ def make_container_files(
 
 def next_restart_count(log_files: Iterable[str]) -> int:
     """The restart count after those of which there are logs: `2.log` is followed by 3."""
-    counts = (int(match[1]) for name in log_files if (match := _LOG_FILE.fullmatch(name)))
+    counts = [count for name in log_files if (count := log_count(name)) is not None]
     return max(counts, default=-1) + 1
+
+
+def log_count(file_name: str) -> int | None:
+    """The restart count in the name of a log, rotated or not; None if it is no log."""
+    match = _LOG_FILE.fullmatch(file_name)
+    return int(match[1]) if match else None
 
 
 def link_container_log(

@@ -1,0 +1,462 @@
+"""What is garbage, by table; and that the collector removes just that, on the hollow runtime."""
+
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import frozen
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock
+
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.hollow import Behaviour, HollowOptions, open_hollow_runtime
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime import names
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.garbage import (
+    DeadContainerLimits,
+    GarbageCollector,
+    LogFile,
+    LogLink,
+    dead_containers_to_remove,
+    links_to_remove,
+    logs_to_remove,
+    sandboxes_to_remove,
+)
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import (
+    ContainerState,
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+)
+
+STATES = {
+    "R": ContainerState.RUNNING,
+    "X": ContainerState.EXITED,
+    "C": ContainerState.CREATED,
+    "U": ContainerState.UNKNOWN,
+}
+HOUR_NS = 3_600_000_000_000
+NOW_NS = 1000 * HOUR_NS
+NODE = NodeFacts(memory_capacity_bytes=1)
+
+
+def series(name: str, states: str, sandbox: str = "sandbox") -> list[ObservedContainer]:
+    """Incarnations of a container, oldest first, an hour apart, the last an hour ago.
+
+    Their ids are the name and their number: `a0` is the oldest.
+    """
+    return [
+        ObservedContainer(
+            id=f"{name}{number}",
+            name=name,
+            sandbox_id=sandbox,
+            state=STATES[letter],
+            restart_count=number,
+            created_at=NOW_NS - (len(states) - number) * HOUR_NS,
+        )
+        for number, letter in enumerate(states)
+    ]
+
+
+def pod(uid: str = "uid", /, sandboxes: str = "", **containers: str) -> ObservedPod:
+    """A pod with containers by name, and sandboxes oldest first: `r` ready, `n` not."""
+    made = [each for name, states in containers.items() for each in series(name, states)]
+    return ObservedPod(
+        uid=uid,
+        name="web",
+        namespace="default",
+        observed_at=0.0,
+        containers=tuple(sorted(made, key=lambda c: c.created_at, reverse=True)),
+        sandboxes=tuple(
+            ObservedSandbox(
+                id=f"s{number}",
+                name="web",
+                namespace="default",
+                uid=uid,
+                attempt=number,
+                ready=letter == "r",
+                created_at=number,
+            )
+            for number, letter in reversed(list(enumerate(sandboxes)))
+        ),
+    )
+
+
+def removed(
+    *pods: ObservedPod, per_container: int = 1, total: int = -1, minimum_hours: int = 0
+) -> str:
+    limits = DeadContainerLimits(
+        per_container=per_container, total=total, minimum_age=timedelta(hours=minimum_hours)
+    )
+    return " ".join(sorted(dead_containers_to_remove(pods, limits, NOW_NS)))
+
+
+@pytest.mark.parametrize(
+    ("states", "kept", "gone"),
+    [
+        ("", 1, ""),
+        ("R", 0, ""),
+        ("X", 0, ""),
+        ("C", 0, ""),
+        ("XR", 1, ""),
+        ("XR", 0, "a0"),
+        ("XXR", 1, "a0"),
+        ("XXXR", 2, "a0"),
+        ("XX", 1, "a0"),
+        ("XX", 2, ""),
+        ("XX", 0, "a0"),
+        ("UR", 0, "a0"),
+        ("UXR", 1, "a0"),
+        ("XXXR", -1, ""),
+    ],
+)
+def test_of_each_container_so_many_dead_are_kept_and_always_the_newest(
+    states: str, kept: int, gone: str
+) -> None:
+    assert removed(pod(a=states), per_container=kept) == gone
+
+
+@pytest.mark.parametrize(
+    ("states", "gone"), [("CR", "a0"), ("CX", "a0"), ("CC", "a0"), ("XCR", "a1"), ("RC", "")]
+)
+def test_one_that_was_never_started_goes_when_there_is_a_newer_one(states: str, gone: str) -> None:
+    assert removed(pod(a=states), per_container=5) == gone
+
+
+def test_one_that_was_made_just_now_may_yet_be_started() -> None:
+    observed = pod(a="CR")
+    limits = DeadContainerLimits()
+    made_at = observed.containers[-1].created_at
+    assert not dead_containers_to_remove([observed], limits, made_at + 1_000_000_000)
+
+
+def test_containers_of_different_names_and_pods_are_counted_apart() -> None:
+    assert removed(pod("p", a="XR", b="XXR"), pod("q", a="XR")) == "b0"
+
+
+def test_what_is_too_young_is_kept() -> None:
+    assert removed(pod(a="XXXXR"), per_container=1, minimum_hours=4) == "a0 a1"
+
+
+@pytest.mark.parametrize(
+    ("total", "gone"),
+    [
+        (6, ""),
+        (5, "a0"),
+        (4, "a0 a1"),
+        (2, "a0 a1 a2 b0"),
+        (0, "a0 a1 a2 a3 b0 b1"),
+        (-1, ""),
+    ],
+)
+def test_on_the_whole_node_the_oldest_go_after_an_equal_share(total: int, gone: str) -> None:
+    pods = (pod("p", a="XXXXR"), pod("q", b="XXR"))
+    assert removed(*pods, per_container=-1, total=total) == gone
+
+
+def test_the_newest_of_a_finished_pod_stays_whatever_the_limits() -> None:
+    assert removed(pod("p", a="X"), pod("q", a="X"), per_container=0, total=0) == ""
+
+
+@given(
+    st.lists(st.dictionaries(st.sampled_from("abc"), st.text("RXCU", max_size=6)), max_size=3),
+    st.integers(-1, 3),
+    st.integers(-1, 8),
+)
+def test_never_the_newest_never_one_that_runs_and_the_limits_hold_as_far_as_they_can(
+    made: list[dict[str, str]], per_container: int, total: int
+) -> None:
+    pods = [pod(f"uid{number}", **each) for number, each in enumerate(made)]
+    limits = DeadContainerLimits(per_container=per_container, total=total)
+    for observed in pods:
+        gone = dead_containers_to_remove([observed], limits, NOW_NS)
+        left = [c for c in observed.containers if c.id not in gone]
+        assert all(
+            c.state is not ContainerState.RUNNING for c in observed.containers if c.id in gone
+        )
+        for name in {c.name for c in observed.containers}:
+            assert observed.container(name) in left
+            dead = [c for c in left if c.name == name and c.state in (STATES["X"], STATES["U"])]
+            assert per_container < 0 or len(dead) <= max(per_container, 1)
+
+
+@pytest.mark.parametrize(
+    ("sandboxes", "occupied", "gone"),
+    [
+        ("", "", ""),
+        ("n", "", ""),
+        ("r", "", ""),
+        ("nr", "", "s0"),
+        ("nn", "", "s0"),
+        ("nnr", "", "s0 s1"),
+        ("nnr", "s1", "s0"),
+        ("rr", "", ""),
+    ],
+)
+def test_a_sandbox_that_was_replaced_goes_when_it_is_empty(
+    sandboxes: str, occupied: str, gone: str
+) -> None:
+    observed = pod(sandboxes=sandboxes)
+    if occupied:
+        observed = ObservedPod(
+            uid="uid",
+            name="web",
+            namespace="default",
+            observed_at=0.0,
+            sandboxes=observed.sandboxes,
+            containers=tuple(series("a", "X", sandbox=occupied)),
+        )
+    assert " ".join(sorted(s.id for s in sandboxes_to_remove(observed))) == gone
+
+
+@pytest.mark.parametrize(
+    ("restart_count", "goes"),
+    [(0, True), (1, False), (2, True), (3, False), (4, False)],
+    ids=["gone", "kept dead one", "gone too", "runs", "not seen yet"],
+)
+def test_a_log_goes_with_its_container_but_never_the_newest(restart_count: int, goes: bool) -> None:
+    containers = series("a", "XXXR")
+    observed = ObservedPod(
+        uid="uid",
+        name="web",
+        namespace="default",
+        observed_at=0.0,
+        containers=(containers[3], containers[1]),
+    )
+    file = LogFile(path=Path("x"), container="a", restart_count=restart_count)
+    assert bool(logs_to_remove(observed, [file])) is goes
+
+
+def test_logs_of_a_container_of_which_nothing_is_known_stay() -> None:
+    file = LogFile(path=Path("x"), container="b", restart_count=0)
+    assert not logs_to_remove(pod(a="R"), [file])
+
+
+@pytest.mark.parametrize(
+    ("changes", "goes"),
+    [
+        ({}, True),
+        ({"leads_somewhere": True}, False),
+        ({"age_seconds": 5.0}, False),
+        ({"target": "/somewhere/else/0.log"}, False),
+        ({"path": Path("/var/log/containers/web_default_a-a1.log")}, False),
+        ({"path": Path("/var/log/containers/web_default_a-a0.log")}, True),
+    ],
+    ids=["dangling", "whole", "young", "not ours", "of one that runs", "of a dead one"],
+)
+def test_a_link_that_leads_nowhere_goes(changes: Mapping[str, object], goes: bool) -> None:
+    fields: dict[str, object] = {
+        "path": Path("/var/log/containers/x_default_a-1.log"),
+        "target": "/var/log/pods/default_x_uid/a/0.log",
+        "age_seconds": 3600.0,
+        "leads_somewhere": False,
+        **changes,
+    }
+    link = LogLink(**fields)  # type: ignore[arg-type]
+    assert bool(links_to_remove([link], [pod(a="XR")], NODE)) is goes
+
+
+@frozen
+class Node:
+    """A hollow node with one pod, and the collector that works on it."""
+
+    client: RuntimeClient
+    cache: RuntimeCache
+    collector: GarbageCollector
+    gate: RuntimeGate
+    facts: NodeFacts
+    wanted: set[str]
+
+    async def sandbox(self, attempt: int = 0, *, stopped: bool = False) -> str:
+        config = sandbox_config(attempt)
+        sandbox_id = await self.client.run_pod_sandbox(config)
+        if stopped:
+            await self.client.stop_pod_sandbox(sandbox_id)
+        return sandbox_id
+
+    async def container(self, sandbox: str, attempt: int, state: str) -> str:
+        """A container in state `R`unning, e`X`ited or `C`reated."""
+        config = cri.ContainerConfig(
+            metadata=cri.ContainerMetadata(name="main", attempt=attempt),
+            image=cri.ImageSpec(image="busybox"),
+            labels={
+                names.POD_UID_LABEL: "uid",
+                names.POD_NAME_LABEL: "web",
+                names.POD_NAMESPACE_LABEL: "default",
+                names.CONTAINER_NAME_LABEL: "main",
+            },
+        )
+        made = await self.client.create_container(sandbox, config, sandbox_config(0))
+        if state != "C":
+            await self.client.start_container(made)
+        if state == "X":
+            await self.client.stop_container(made, 0)
+        await trio.sleep(1)
+        return made
+
+    async def look(self) -> ObservedPod:
+        return self.cache.put(await inspect_pod(self.client, "uid"))
+
+    def log(self, name: str) -> Path:
+        file = Path(self.facts.pod_logs_directory, "default_web_uid", "main", name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        return file
+
+    def link(self, name: str, target: Path) -> Path:
+        link = Path(self.facts.container_logs_directory, name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+        os.utime(link, (0, 0), follow_symlinks=False)
+        return link
+
+
+def sandbox_config(attempt: int) -> cri.PodSandboxConfig:
+    return cri.PodSandboxConfig(
+        metadata=cri.PodSandboxMetadata(
+            name="web", namespace="default", uid="uid", attempt=attempt
+        ),
+        labels={names.POD_UID_LABEL: "uid"},
+    )
+
+
+@asynccontextmanager
+async def hollow_node(folder: Path) -> AsyncIterator[Node]:
+    clock = TrioClock()
+    options = HollowOptions(images=("busybox",), behaviours=lambda _: Behaviour())
+    facts = NodeFacts(
+        memory_capacity_bytes=1,
+        pod_logs_directory=str(folder / "pods"),
+        container_logs_directory=str(folder / "containers"),
+    )
+    async with open_hollow_runtime(clock, options) as runtime:
+        client = RuntimeClient(InProcess(runtime))
+        cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
+        collector = GarbageCollector(
+            client=client,
+            cache=cache,
+            wanted=lambda: wanted,
+            limits=DeadContainerLimits(per_container=1),
+            gate=gate,
+            clock=clock,
+            node=facts,
+            file_limiter=trio.CapacityLimiter(1),
+        )
+        yield Node(client, cache, collector, gate, facts, wanted)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with hollow_node(tmp_path) as node:
+        yield node
+
+
+async def ids(node: Node) -> tuple[Sequence[str], Sequence[str]]:
+    """What the runtime and the cache have, which must be the same: sandboxes, containers."""
+    known = node.cache.get("uid")
+    sandboxes = sorted(s.id for s in await node.client.list_pod_sandboxes())
+    containers = sorted(c.id for c in await node.client.list_containers())
+    assert sandboxes == sorted(s.id for s in known.sandboxes)
+    assert containers == sorted(c.id for c in known.containers)
+    return sandboxes, containers
+
+
+async def test_the_dead_the_never_started_and_the_replaced_go(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old = await node.sandbox(0)
+    await node.container(old, 0, "X")
+    await node.container(old, 1, "C")
+    await node.client.stop_pod_sandbox(old)
+    new = await node.sandbox(1)
+    kept = await node.container(new, 2, "X")
+    runs = await node.container(new, 3, "R")
+    await trio.sleep(100)
+    await node.look()
+    await node.collector.collect()
+    assert await ids(node) == ([new], sorted([kept, runs]))
+
+
+async def test_pods_that_no_source_has_are_left_to_housekeeping(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
+    await node.look()
+    node.wanted.clear()
+    await node.collector.collect()
+    assert await ids(node) == (sorted([old, new]), [])
+
+
+async def test_a_pod_that_its_own_task_works_on_is_left_to_the_next_round(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
+    await node.look()
+    with node.cache.attend("uid"):
+        await node.collector.collect()
+    assert await ids(node) == (sorted([old, new]), [])
+    await node.collector.collect()
+    assert await ids(node) == ([new], [])
+
+
+async def test_what_is_gone_already_is_no_error(node: Node, autojump_clock: MockClock) -> None:
+    sandbox = await node.sandbox()
+    first = await node.container(sandbox, 0, "X")
+    second = await node.container(sandbox, 1, "X")
+    await node.look()
+    await node.client.remove_container(first)
+    await node.collector.collect()
+    assert await ids(node) == ([sandbox], [second])
+
+
+async def test_logs_and_links_follow_their_containers(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    await node.container(sandbox, 1, "X")
+    living = await node.container(sandbox, 2, "R")
+    logs = {name: node.log(name) for name in ("0.log", "0.log.1.gz", "1.log", "2.log", "notes")}
+    gone = node.link("web_default_main-old.log", logs["0.log"])
+    kept = node.link("web_default_main-dead.log", logs["1.log"])
+    rotated = node.link(f"web_default_main-{living}.log", logs["2.log"])
+    logs["2.log"].unlink()
+    foreign = node.link("foreign.log", Path("/nowhere/0.log"))
+    await node.look()
+    await node.collector.collect()
+    assert {name for name, file in logs.items() if file.exists()} == {"1.log", "notes"}
+    assert not gone.is_symlink()
+    assert kept.is_symlink()
+    assert rotated.is_symlink()
+    assert foreign.is_symlink()
+
+
+async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
+    await node.look()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.collector.run)
+        await trio.sleep(600)
+        assert await ids(node) == (sorted([old, new]), [])
+        node.gate.update(RuntimeState(up=True, network_ready=True))
+        await trio.sleep(1)
+        assert await ids(node) == ([new], [])
+        await node.container(new, 0, "X")
+        await node.container(new, 1, "X")
+        await node.look()
+        await trio.sleep(61)
+        assert len((await ids(node))[1]) == 1
+        nursery.cancel_scope.cancel()
