@@ -412,7 +412,11 @@ class Agent:
         cgroups = await self._build_cgroups(tree, driver)
         self.statuses = Statuses(
             self.clock,
-            NodeIdentity(host_ips=self.node.host_ips, runtime_name=runtime_name),
+            NodeIdentity(
+                host_ips=self.node.host_ips,
+                runtime_name=runtime_name,
+                recursive_read_only=self.node.recursive_read_only,
+            ),
         )
         self.parts = Parts(
             runtime=self._build_runtime(PodSubPaths(volumes), files),

@@ -81,9 +81,12 @@ class Witness:
 
 
 def _changes(observed: ObservedPod, since_ns: int) -> Iterable[Change]:
-    """The starts and ends that a pod shows, as far as they are younger than `since_ns`."""
+    """The starts and ends that a pod shows, as far as they are younger than `since_ns`.
+
+    What could not be started is announced by no runtime: it has ended without having run.
+    """
     for container in observed.containers:
-        if container.state not in _ANNOUNCED_STATES:
+        if container.state not in _ANNOUNCED_STATES or not container.started_at:
             continue
         ended = container.state is ContainerState.EXITED
         happened_at = container.finished_at if ended else container.started_at

@@ -4,7 +4,7 @@ import pytest
 
 from tests.unit.k8s.invalid_pods import errors_of, first_words, pod_with
 from trio_kubelet.k8s import Pod
-from trio_kubelet.k8s.validation import api_references, validate_pod
+from trio_kubelet.k8s.validation import validate_pod
 
 
 def test_everything_that_an_empty_pod_lacks_is_reported() -> None:
@@ -448,33 +448,4 @@ def test_all_containers_of_a_host_process_pod_are_host_processes() -> None:
         " must be HostProcess containers",
         "spec.hostNetwork: Invalid value: false:"
         " hostNetwork must be true if pod contains any hostProcess containers",
-    ]
-
-
-def test_what_a_static_pod_cannot_have_without_an_api_server_is_listed() -> None:
-    spec = """
-        imagePullSecrets: [{name: a}]
-        resourceClaims: [{name: a, resourceClaimName: a}]
-        containers:
-        - name: a
-          image: b
-          envFrom: [{configMapRef: {name: a}}]
-          env:
-          - {name: A, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
-          - {name: B, valueFrom: {secretKeyRef: {name: a, key: b}}}
-        volumes:
-        - {name: a, secret: {secretName: a}}
-        - {name: b, emptyDir: {}}
-        - {name: c, projected: {sources: [{downwardAPI: {}}, {configMap: {name: a}}]}}
-        - {name: d, csi: {driver: a, nodePublishSecretRef: {name: a}}}
-    """
-    assert [error.path for error in api_references(pod_with(spec=spec))] == [
-        "spec.serviceAccountName",
-        "spec.imagePullSecrets",
-        "spec.resourceClaims",
-        "spec.containers[0].envFrom[0].configMapRef",
-        "spec.containers[0].env[1].valueFrom.secretKeyRef",
-        "spec.volumes[0].secret",
-        "spec.volumes[2].projected.sources[1].configMap",
-        "spec.volumes[3].csi.nodePublishSecretRef",
     ]

@@ -1,5 +1,7 @@
 """When events count as proof, and when as missed."""
 
+from attrs import evolve
+
 from trio_kubelet.pleg.witness import PATIENCE_SECONDS, Witness
 from trio_kubelet.runtime.observed import ContainerState, ObservedContainer, ObservedPod
 
@@ -81,3 +83,12 @@ def test_start_and_end_are_two_changes() -> None:
 
 def test_misses_of_earlier_streams_count() -> None:
     assert Witness(OPENED_NS, misses=3).proof.misses == 3
+
+
+def test_a_container_that_could_not_be_started_needs_no_event() -> None:
+    witness = Witness(OPENED_NS)
+    failed = ObservedContainer(
+        id="c", name="c", sandbox_id="s", state=EXITED, exit_code=128, finished_at=2000
+    )
+    witness.saw(NOTHING, evolve(NOTHING, containers=(failed,)), 1.0)
+    assert witness.missed(100.0) == 0

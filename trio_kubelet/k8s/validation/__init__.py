@@ -5,6 +5,5 @@ of the pod and its path. `validate_pod` runs them all.
 """
 
 from trio_kubelet.k8s.validation.pod import validate_pod
-from trio_kubelet.k8s.validation.references import api_references
 
-__all__ = ["api_references", "validate_pod"]
+__all__ = ["validate_pod"]
