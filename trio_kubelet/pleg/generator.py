@@ -269,7 +269,8 @@ class Pleg:
                 self._relist_now.set()
                 return
             stored = self._cache.put(observed)
-        if stored is observed and _looks_different(known, observed):
+        is_newest = stored.observed_at == observed.observed_at
+        if is_newest and _looks_different(known, observed):
             self._tell(uid, "event")
 
     def _tell(self, uid: str, kind: str) -> None:

@@ -105,6 +105,23 @@ async def test_an_event_is_followed_at_once(autojump_clock: MockClock) -> None:
         assert at.state("u") is ContainerState.EXITED
 
 
+async def test_the_end_of_a_sandbox_is_told_though_the_addresses_are_kept(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        await at.start_pod("u")
+        await trio.sleep(5.3)
+        ips = at.cache.get("u").ips
+        assert ips
+        while at.changes.statistics().current_buffer_used:
+            at.changes.receive_nowait()
+        await at.client.stop_pod_sandbox(at.cache.get("u").sandboxes[0].id)
+        with trio.fail_after(5):
+            change = await at.changes.receive()
+        assert (change.uid, change.kind) == ("u", "event")
+        assert at.cache.get("u").ips == ips
+
+
 async def test_events_that_announce_everything_are_trusted(autojump_clock: MockClock) -> None:
     async with node(runs=2.0) as at:
         for number in range(6):
