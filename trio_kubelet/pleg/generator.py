@@ -102,6 +102,7 @@ class Pleg:
         self._listed_ids: frozenset[str] = frozenset()
         self.state = PlegState.GENERIC
         self.dropped = 0
+        self._must_tell_again = False
         cache.add_listener(self._on_observation)
 
     def seconds_since_relist(self) -> float:
@@ -135,7 +136,11 @@ class Pleg:
                     task_status.started()
                     first = False
             self._judge()
-            with trio.move_on_after(relist_period_seconds(self.state)):
+            period = relist_period_seconds(self.state)
+            if self._must_tell_again:
+                period = relist_period_seconds(PlegState.GENERIC)
+                self._must_tell_again = False
+            with trio.move_on_after(period):
                 await self._relist_now.wait()
 
     async def relist(self) -> None:
@@ -274,14 +279,14 @@ class Pleg:
             self._tell(uid, "event")
 
     def _tell(self, uid: str, kind: str) -> None:
-        """Tell the sync loop. A full channel drops: the pod's next resync sees the cache."""
+        """Tell the sync loop. A full channel drops: the next relist finds the pod once more."""
         try:
             self._changes.send_nowait(PodChange(uid=uid, kind=kind))
         except trio.WouldBlock:
             self.dropped += 1
+            self._must_tell_again = True
             log.warning("change dropped, the sync loop is behind", uid=uid, dropped=self.dropped)
             self._cache.forget(uid)
-            self._relist_now.set()
 
     def _on_observation(self, before: ObservedPod, after: ObservedPod) -> None:
         if self._witness is not None:
