@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from lab import UnavailableError, host
+from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.registry import Registry
+from tests.integration.pods import Node
 
 ASKED_FOR = os.environ.get("TRIO_KUBELET_CONTAINERD", "")
 VERSIONS = tuple((ASKED_FOR or "1.6,2.1").split(","))
@@ -73,3 +75,10 @@ def registry(containerd: Containerd) -> Iterator[Registry]:
     with Registry(containerd.folder / f"registry-{next(_numbers)}") as registry:
         registry.serve_to(containerd.registries)
         yield registry
+
+
+@pytest.fixture(scope="module")
+def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """An agent for all tests of a module; at its end nothing of any pod is left, or they fail."""
+    with Agent(tmp_path_factory.mktemp("node"), endpoint=containerd.endpoint) as agent:
+        yield Node(agent=agent, containerd=containerd)
