@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from lab import LabError
+from lab import LabError, host
 from lab.host import remove_cgroups
 from lab.processes import last_words, wait_until
 
@@ -69,6 +69,7 @@ class Agent:
             self.cleanup()
         finally:
             self.stop()
+            host.detach_mounts_below(self.folder)
             self.remove_cgroups()
 
     @property
