@@ -26,7 +26,13 @@ COMMANDS: Mapping[str, Entry] = {
     "check-config": Entry(
         "trio_kubelet.cli.check_config", "check_config", "Check a KubeletConfiguration file."
     ),
+    "pods": Entry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
     "run": Entry("trio_kubelet.cli.run", "run", "Run the node agent; takes the kubelet's flags."),
+    "timeline": Entry(
+        "trio_kubelet.cli.timeline",
+        "timeline",
+        "Show what happened to a pod, and where the time went.",
+    ),
     "version": Entry("trio_kubelet.cli.commands", "version", "Print the version."),
 }
 
