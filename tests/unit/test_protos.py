@@ -108,9 +108,9 @@ def test_the_contract_has_every_row_of_the_facts_table_and_no_other(tmp_path: Pa
 
 
 def test_the_stubs_are_what_the_contract_generates() -> None:
+    pytest.importorskip("black", reason="the betterproto compiler is not installed")
+    pytest.importorskip("jinja2", reason="the betterproto compiler is not installed")
     tool = generate()
-    if not tool.PLUGIN.exists():
-        pytest.skip("the betterproto compiler is not installed")
     stubs = {path.relative_to(tool.STUBS): path.read_text() for path in tool.STUBS.rglob("*.py")}
     assert tool.drifted(tool.generated_stubs(), stubs) == ()
 

@@ -118,7 +118,9 @@ class Channel:
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
-        call = self._unary(called, bytes(request), deadline_seconds)
+        data = bytes(request)
+        self._check_open()
+        call = self._unary(called, data, deadline_seconds)
         return await within(deadline_seconds, called.path, self._loop.run(call))
 
     def stream(
@@ -133,6 +135,7 @@ class Channel:
         data = bytes(request)
 
         async def call(inbox: Inbox) -> None:
+            self._check_open()
             await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
 
         return read_answers(call, called, deadline_seconds)
@@ -142,6 +145,10 @@ class Channel:
         self._closed = True
         self._grpc.close()
         self._loop.closed(self)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
 
     async def _unary(
         self, method: Method[Request, Response], request: bytes, deadline_seconds: float | None
@@ -179,8 +186,6 @@ class Channel:
         deadline_seconds: float | None,
         talk: Callable[[_Call], Awaitable[bytes | None]],
     ) -> bytes | None:
-        if self._closed:
-            raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
         call = _Call(
             self._grpc,
             method.path,

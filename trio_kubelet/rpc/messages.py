@@ -30,7 +30,10 @@ def is_present(message: betterproto.Message) -> bool:
 
 
 def decode(message_type: type[M], data: bytes) -> M:
-    """Read one message; raises RpcError(INTERNAL) when the bytes are not one."""
+    """Read one message; raises RpcError(INTERNAL) when the bytes are not one.
+
+    An enum's value that the contract does not name is read as a plain int.
+    """
     try:
         return message_type().parse(data)
     except Exception as error:

@@ -17,10 +17,11 @@ import grpclib.server
 import trio
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.protocol import H2Protocol
+from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
 from trio_kubelet.rpc.channel import WINDOWS, BytesCodec
-from trio_kubelet.rpc.errors import RpcError
+from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import RpcLoop, current_rpc_loop
 from trio_kubelet.rpc.methods import AnyMethod, Contract, methods_of
 from trio_kubelet.rpc.services import Services
@@ -96,7 +97,10 @@ class _Contracts:
             request = await stream.recv_message() or b""
 
             async def send(data: bytes) -> None:
-                await self._loop.run(stream.send_message(data))
+                try:
+                    await self._loop.run(stream.send_message(data))
+                except ProtocolError as error:
+                    raise RpcError(Code.CANCELLED, "the client has gone") from error
 
             await self._run(self._services.stream, method, request, send)
 
@@ -140,9 +144,9 @@ class _Server(grpclib.server.Server):
         if self._server is None:
             return
         self.close()
-        for handler in self._handlers:
+        for handler in tuple(self._handlers):
             await handler.wait_closed()
-        for connection in list(self._connections):
+        for connection in tuple(self._connections):
             if hasattr(connection, "processor"):
                 connection.processor.close()
         await self._server.wait_closed()

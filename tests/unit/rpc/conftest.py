@@ -70,10 +70,13 @@ class SteeredService:
         self, request: cri.StreamContainersRequest
     ) -> AsyncIterator[cri.StreamContainersResponse]:
         """As many answers as its filter's id says, then an error if it asks for one."""
-        for number in range(int(request.filter.id)):
-            self.answers_left_service += 1
-            container = cri.Container(id=str(number), image_ref=request.filter.pod_sandbox_id)
-            yield cri.StreamContainersResponse(containers=[container])
+        try:
+            for number in range(int(request.filter.id)):
+                self.answers_left_service += 1
+                container = cri.Container(id=str(number), image_ref=request.filter.pod_sandbox_id)
+                yield cri.StreamContainersResponse(containers=[container])
+        finally:
+            self.cancelled.set()
         if request.filter.label_selector:
             raise RpcError(Code.RESOURCE_EXHAUSTED, "no more")
 

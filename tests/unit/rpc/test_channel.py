@@ -181,6 +181,11 @@ async def test_a_closed_channel_stays_closed(channel: Channel) -> None:
     with pytest.raises(RpcError, match="is closed") as caught:
         await channel.unary(version, cri.VersionRequest())
     assert caught.value.code is Code.UNAVAILABLE
+    with pytest.raises(RpcError, match="is closed"):
+        async with channel.stream(
+            cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
+        ):
+            pass
 
 
 async def test_a_shielded_call_ends_before_the_loop_does(
@@ -207,6 +212,14 @@ async def test_a_shielded_call_ends_before_the_loop_does(
             nursery.start_soon(shielded_call)
             agent.cancel()
     assert answered.is_set()
+
+
+async def test_a_call_after_the_end_of_the_loop_is_unavailable(tmp_path: Path) -> None:
+    async with open_rpc_loop():
+        channel = Channel(str(tmp_path / "s.sock"))
+    with pytest.raises(RpcError, match="is closed") as caught:
+        await channel.unary(version, cri.VersionRequest())
+    assert caught.value.code is Code.UNAVAILABLE
 
 
 async def test_an_error_of_the_body_of_the_loop_passes_as_it_is() -> None:
