@@ -6,6 +6,7 @@ SIGTERM and SIGINT cancel the root: the agent ends, calls whose outcome must be 
 finished, and the containers run on.
 """
 
+import faulthandler
 import os
 import signal
 import sys
@@ -28,8 +29,8 @@ from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.process import (
     FileLock,
     ServiceNotifier,
+    feed_watchdog,
     hold_lock,
-    keep_watchdog_quiet,
     raise_open_files_limit,
     set_oom_score,
     watchdog_seconds,
@@ -103,6 +104,7 @@ class StartError(Exception):
 
 def run_agent(settings: Settings) -> int:
     """Run the agent until it is told to stop; returns the exit code. Blocks."""
+    faulthandler.enable()  # The watchdog's SIGABRT leaves in the log where it hung.
     try:
         trio.run(_run, settings)
     except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
@@ -638,7 +640,7 @@ class Agent:
         period = watchdog_seconds()
         if period is None:
             return
-        await keep_watchdog_quiet(self.notifier, period, self.monitor.seconds_since_turn)
+        await feed_watchdog(self.notifier, period, self.monitor.seconds_since_turn)
 
     async def _serve_health(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED

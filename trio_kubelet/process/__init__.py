@@ -3,13 +3,13 @@
 from trio_kubelet.process.limits import raise_open_files_limit, set_oom_score
 from trio_kubelet.process.lock import FileLock, hold_lock
 from trio_kubelet.process.notify import ServiceNotifier, watchdog_seconds
-from trio_kubelet.process.watchdog import keep_watchdog_quiet
+from trio_kubelet.process.watchdog import feed_watchdog
 
 __all__ = [
     "FileLock",
     "ServiceNotifier",
+    "feed_watchdog",
     "hold_lock",
-    "keep_watchdog_quiet",
     "raise_open_files_limit",
     "set_oom_score",
     "watchdog_seconds",

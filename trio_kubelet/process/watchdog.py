@@ -14,7 +14,7 @@ MESSAGES_PER_PERIOD = 3
 """One may be late and another lost before systemd acts."""
 
 
-async def keep_watchdog_quiet(
+async def feed_watchdog(
     notifier: ServiceNotifier, period_seconds: float, seconds_since_turn: Callable[[], float]
 ) -> None:
     """Tell the service manager for ever that the agent lives, while it does.

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.process import ServiceNotifier, keep_watchdog_quiet
+from trio_kubelet.process import ServiceNotifier, feed_watchdog
 
 
 class Listener(ServiceNotifier):
@@ -27,7 +27,7 @@ async def test_while_the_loop_turns_messages_come_well_within_the_period(
     listener: Listener, autojump_clock: MockClock
 ) -> None:
     with trio.move_on_after(60):
-        await keep_watchdog_quiet(listener, 30.0, lambda: 1.0)
+        await feed_watchdog(listener, 30.0, lambda: 1.0)
     assert listener.heard_at == [pytest.approx(at) for at in (0, 10, 20, 30, 40, 50)]
 
 
@@ -35,7 +35,7 @@ async def test_a_loop_that_does_not_turn_is_not_vouched_for(
     listener: Listener, autojump_clock: MockClock
 ) -> None:
     with trio.move_on_after(120):
-        await keep_watchdog_quiet(listener, 30.0, trio.current_time)
+        await feed_watchdog(listener, 30.0, trio.current_time)
     assert max(listener.heard_at) < 30
 
 
@@ -49,7 +49,7 @@ async def test_nothing_is_sent_while_the_event_loop_is_blocked(listener: Listene
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_watchdog_quiet, listener, 0.06, lambda: 0.0)
+        nursery.start_soon(feed_watchdog, listener, 0.06, lambda: 0.0)
         await trio.testing.wait_all_tasks_blocked()
         assert listener.heard_at
         nursery.start_soon(block)
