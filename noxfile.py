@@ -22,7 +22,7 @@ def install(session: nox.Session, *groups: str) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit, property and simulation tests: no root, no container runtime."""
-    install(session, "test")
+    install(session, "test", "protos")
     session.run("pytest", "-m", "not integration", *session.posargs)
 
 
