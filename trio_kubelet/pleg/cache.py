@@ -15,12 +15,16 @@ from attrs import evolve
 
 from trio_kubelet.runtime.observed import ObservedPod
 
+States = frozenset[tuple[str, str]]
+"""The ids and states of all sandboxes and containers of a pod."""
+
 
 class RuntimeCache:
     """One owner (the agent), plain methods, and one that waits."""
 
     def __init__(self) -> None:
         self._pods: dict[str, ObservedPod] = {}
+        self._states: dict[str, States] = {}
         self._listed_at = -math.inf
         self._newer: dict[str, trio.Event] = {}
         self._listed = trio.Event()
@@ -59,6 +63,7 @@ class RuntimeCache:
             observed = evolve(observed, ips=known.ips)
         before = self.get(observed.uid)
         self._pods[observed.uid] = observed
+        self._states[observed.uid] = observed_states(observed)
         for listener in self._listeners:
             listener(before, observed)
         event = self._newer.pop(observed.uid, None)
@@ -75,6 +80,7 @@ class RuntimeCache:
     def forget(self, uid: str) -> None:
         """Drop a pod of which nothing is left."""
         self._pods.pop(uid, None)
+        self._states.pop(uid, None)
 
     @contextmanager
     def attend(self, uid: str) -> Iterator[None]:
@@ -110,20 +116,17 @@ class RuntimeCache:
             listed, newer = self._listed, self._newer.setdefault(uid, trio.Event())
             await _either(listed, newer)
 
-    def is_as_listed(self, uid: str, states: frozenset[tuple[str, str]], listed_at: float) -> bool:
-        """Whether the pod is known to look as a listing shows it, or better known than that.
-
-        `states` are the ids and states of its sandboxes and containers.
-        """
+    def is_as_listed(self, uid: str, states: States, listed_at: float) -> bool:
+        """Whether the pod is known to look as a listing shows it, or better known than that."""
         known = self._pods.get(uid)
         if known is None:
             return not states
         if known.observed_at >= listed_at:
             return True
-        return states == observed_states(known)
+        return states == self._states[uid]
 
 
-def observed_states(observed: ObservedPod) -> frozenset[tuple[str, str]]:
+def observed_states(observed: ObservedPod) -> States:
     """The ids and states of all that a pod has in the runtime."""
     return frozenset(
         [(s.id, "ready" if s.ready else "notready") for s in observed.sandboxes]

@@ -8,7 +8,7 @@ is decided by the machine in `state_machines/pleg.py`, whose every step goes to 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import structlog
 import trio
@@ -28,12 +28,12 @@ from state_machines.pleg import (
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.pleg.cache import RuntimeCache
+from trio_kubelet.pleg.listing import ListedPod, Listing
 from trio_kubelet.pleg.witness import Witness
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.inspection import STATES, inspect_listed, inspect_pod
-from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
 from trio_kubelet.runtime.observed import ContainerState, ObservedPod
 from trio_kubelet.telemetry import Journal
 
@@ -42,6 +42,8 @@ log = structlog.get_logger("pleg")
 INSPECTIONS_AT_ONCE = 8
 FIRST_RECONNECT_SECONDS = 0.5
 LAST_RECONNECT_SECONDS = 30.0
+
+_NOTHING = ListedPod()
 
 _EVENT_STATES = {
     cri.ContainerEventType.CONTAINER_STARTED_EVENT: ContainerState.RUNNING,
@@ -55,22 +57,6 @@ class PodChange:
 
     uid: str
     kind: str
-
-
-@frozen
-class _Listed:
-    """What a listing shows of one pod."""
-
-    sandboxes: tuple[cri.PodSandbox, ...]
-    containers: tuple[cri.Container, ...]
-
-    @property
-    def states(self) -> frozenset[tuple[str, str]]:
-        ready = cri.PodSandboxState.SANDBOX_READY
-        return frozenset(
-            [(s.id, "ready" if s.state == ready else "notready") for s in self.sandboxes]
-            + [(c.id, STATES.get(c.state, ContainerState.UNKNOWN).value) for c in self.containers]
-        )
 
 
 class Pleg:
@@ -99,7 +85,7 @@ class Pleg:
         self._witness: Witness | None = None
         self._misses = 0
         self._relisted_at = -math.inf
-        self._listed_ids: frozenset[str] = frozenset()
+        self._listing = Listing()
         self.state = PlegState.GENERIC
         self.dropped = 0
         self._must_tell_again = False
@@ -150,50 +136,44 @@ class Pleg:
         changed = [
             uid
             for uid in pods.keys() | {known.uid for known in self._cache.pods()}
-            if not self._is_known(uid, pods.get(uid), listed_at)
+            if not self._is_known(uid, pods.get(uid, _NOTHING), listed_at)
         ]
         failures: list[RpcError] = []
         async with trio.open_nursery() as nursery:
             for uid in changed:
-                nursery.start_soon(self._inspect_listed, uid, pods.get(uid), listed_at, failures)
+                listed = pods.get(uid, _NOTHING)
+                nursery.start_soon(self._inspect_listed, uid, listed, listed_at, failures)
         if failures:
             raise failures[0]
         self._cache.listing_completed(listed_at)
         self._relisted_at = trio.current_time()
 
-    async def _list(self) -> Mapping[str, _Listed]:
+    async def _list(self) -> Mapping[str, ListedPod]:
         """Everything in the runtime, by the UID of its pod."""
         sandboxes = await self._client.list_pod_sandboxes()
         containers = await self._client.list_containers()
-        grouped: dict[str, tuple[list[cri.PodSandbox], list[cri.Container]]] = {}
-        for sandbox in sandboxes:
-            uid = sandbox.metadata.uid
-            grouped.setdefault(uid, ([], []))[0].append(sandbox)
-        for container in containers:
-            uid = container.labels.get(POD_UID_LABEL, "")
-            grouped.setdefault(uid, ([], []))[1].append(container)
-        grouped.pop("", None)
-        self._forget_gone(container.id for container in containers)
-        return {uid: _Listed(tuple(s), tuple(c)) for uid, (s, c) in grouped.items()}
+        last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
+        if self._witness is not None and self._listing is not last:
+            listed = {container.id for container in containers}
+            self._witness.forget(c.id for c in last.containers if c.id not in listed)
+        return self._listing.pods
 
-    def _is_known(self, uid: str, listed: _Listed | None, listed_at: float) -> bool:
+    def _is_known(self, uid: str, listed: ListedPod, listed_at: float) -> bool:
         if self._cache.is_attended(uid):
             return True
-        states = listed.states if listed is not None else frozenset()
-        return self._cache.is_as_listed(uid, states, listed_at)
+        return self._cache.is_as_listed(uid, listed.states, listed_at)
 
     async def _inspect_listed(
-        self, uid: str, listed: _Listed | None, listed_at: float, failures: list[RpcError]
+        self, uid: str, listed: ListedPod, listed_at: float, failures: list[RpcError]
     ) -> None:
-        sandboxes, containers = (listed.sandboxes, listed.containers) if listed else ((), ())
         known = self._cache.get(uid)
         try:
             async with self._inspections:
                 observed = await inspect_listed(
                     self._client,
                     uid,
-                    sandboxes,
-                    containers,
+                    listed.sandboxes,
+                    listed.containers,
                     observed_at=listed_at,
                     name=known.name,
                     namespace=known.namespace,
@@ -291,12 +271,6 @@ class Pleg:
     def _on_observation(self, before: ObservedPod, after: ObservedPod) -> None:
         if self._witness is not None:
             self._witness.saw(before, after, trio.current_time())
-
-    def _forget_gone(self, ids: Iterable[str]) -> None:
-        listed = frozenset(ids)
-        if self._witness is not None:
-            self._witness.forget(self._listed_ids - listed)
-        self._listed_ids = listed
 
     def _judge(self) -> None:
         """Take the steps that the witness has evidence for."""

@@ -116,18 +116,20 @@ class ListReuse(Generic[M]):
     Entries are handed out again and again: they must not be changed by those who get them.
     """
 
-    __slots__ = ("_entries", "_state_field", "_type")
+    __slots__ = ("_answer", "_entries", "_state_field", "_type")
 
     def __init__(self, entry_type: type[M], *, state_field: int) -> None:
         self._type = entry_type
         self._state_field = state_field
         self._entries: Mapping[bytes, tuple[int, M]] = {}
+        self._answer: tuple[M, ...] = ()
 
     def decode(self, response: bytes) -> tuple[M, ...]:
         """Return the response's entries in its order, decoding those that are new or changed.
 
-        Entries that are not in this response are forgotten. Raises RpcError(INTERNAL) when the
-        bytes are not such a response; what was kept stays then.
+        If none came, went or changed, whatever their order, it is the very tuple that was
+        returned before: `is` tells. Entries that are not in this response are forgotten. Raises
+        RpcError(INTERNAL) when the bytes are not such a response; what was kept stays then.
         """
         try:
             scanned = scan_entries(response, self._state_field)
@@ -137,12 +139,16 @@ class ListReuse(Generic[M]):
         kept = self._entries
         entries: dict[bytes, tuple[int, M]] = {}
         answer: list[M] = []
+        same = len(scanned) == len(kept) == len(self._answer)
         for identifier, state, start, stop in scanned:
             entry = kept.get(identifier)
             if entry is None or entry[0] != state:
                 entry = (state, decode(self._type, response[start:stop]))
+                same = False
             if identifier:
                 entries[identifier] = entry
             answer.append(entry[1])
         self._entries = entries
-        return tuple(answer)
+        if not same or len(entries) != len(kept):
+            self._answer = tuple(answer)
+        return self._answer

@@ -141,6 +141,22 @@ def test_entries_come_in_the_order_of_the_response() -> None:
     assert reuse.decode(encoded([three, two, one])) == (three, two, one)
 
 
+def test_the_same_tuple_tells_that_nothing_came_went_or_changed() -> None:
+    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    one, two, three = (cri.Container(id=name) for name in "123")
+    ended = cri.Container(id="2", state=cri.ContainerState(2))
+    first = reuse.decode(encoded([one, two]))
+    assert reuse.decode(encoded([two, one])) is first
+    for entries in ([two], [two, three], [two, two], [ended, three], [one, two]):
+        known = reuse.decode(encoded([one, two]))
+        now = reuse.decode(encoded(entries))
+        assert list(now) == entries
+        assert (now is known) is (entries == [one, two])
+    nameless = encoded([cri.Container(), cri.Container()])
+    assert reuse.decode(nameless) is not reuse.decode(nameless)
+    assert reuse.decode(encoded([])) is reuse.decode(encoded([]))
+
+
 def test_an_entry_that_went_away_is_forgotten() -> None:
     reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
     reuse.decode(encoded([cri.Container(id="a", image_ref="old")]))

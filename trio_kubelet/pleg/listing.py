@@ -1,0 +1,67 @@
+"""A listing of all that is in the runtime, put in order: which pod has what, in which states.
+
+Most relists show what the one before showed, and the client then hands out the same entries in
+the same tuples. What was made of them is kept, so that such a relist reads no message at all.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.pleg.cache import States
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.inspection import STATES
+from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.observed import ContainerState
+
+
+@frozen(kw_only=True)
+class ListedPod:
+    """What a listing shows of one pod: entries, and the ids and states of them."""
+
+    sandboxes: tuple[cri.PodSandbox, ...] = ()
+    containers: tuple[cri.Container, ...] = ()
+    states: States = frozenset()
+
+
+@frozen(kw_only=True)
+class Listing:
+    """All entries, and by the UIDs of their pods; entries without one are nobody's."""
+
+    sandboxes: tuple[cri.PodSandbox, ...] = ()
+    containers: tuple[cri.Container, ...] = ()
+    pods: Mapping[str, ListedPod] = field(factory=dict)
+
+    def updated(
+        self, sandboxes: tuple[cri.PodSandbox, ...], containers: tuple[cri.Container, ...]
+    ) -> "Listing":
+        """Return this listing if the new one has the very same entries, else the new one."""
+        if sandboxes is self.sandboxes and containers is self.containers:
+            return self
+        return Listing(
+            sandboxes=sandboxes, containers=containers, pods=_by_pod(sandboxes, containers)
+        )
+
+
+def _by_pod(
+    sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]
+) -> Mapping[str, ListedPod]:
+    grouped: dict[str, tuple[list[cri.PodSandbox], list[cri.Container]]] = {}
+    for sandbox in sandboxes:
+        grouped.setdefault(sandbox.metadata.uid, ([], []))[0].append(sandbox)
+    for container in containers:
+        uid = container.labels.get(POD_UID_LABEL, "")
+        grouped.setdefault(uid, ([], []))[1].append(container)
+    grouped.pop("", None)
+    return {
+        uid: ListedPod(sandboxes=tuple(s), containers=tuple(c), states=_states(s, c))
+        for uid, (s, c) in grouped.items()
+    }
+
+
+def _states(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Container]) -> States:
+    ready = cri.PodSandboxState.SANDBOX_READY
+    return frozenset(
+        [(s.id, "ready" if s.state == ready else "notready") for s in sandboxes]
+        + [(c.id, STATES.get(c.state, ContainerState.UNKNOWN).value) for c in containers]
+    )
