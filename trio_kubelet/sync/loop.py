@@ -148,6 +148,11 @@ class SyncLoop:
         self._tasks.put(uid, Request(ending=ending, waiters=waiters, why=(ending.cause,)))
 
     def _add(self, pod: Pod) -> None:
+        replaced = self._store.get(pod.metadata.uid)
+        if replaced is not None and self._is_current(replaced):
+            # Another source had the same UID: one of them can run.
+            ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
+            self._tasks.put(pod.metadata.uid, Request(ending=ending))
         stored = self._store.add(pod, trio.current_time())
         if pod.metadata.uid not in self._tasks:
             self._start(stored)

@@ -1,0 +1,295 @@
+"""The handlers of the sync loop: what a source says, and what becomes of it."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+from attrs import evolve, frozen
+from trio.testing import MockClock
+
+from state_machines.pod import PodEvent, StopEvidence
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
+from trio_kubelet.pleg import PodChange
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.sync.admission import Rejection
+from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.pod_task import SyncResult
+from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.store import PodStore
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+UP = RuntimeState(up=True, network_ready=True)
+
+
+class RememberingSession:
+    """Does nothing, and remembers what it was asked."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self._log = log
+        self._name = name
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        self._log.append(f"sync {self._name} {pod.spec.containers[0].image}")
+        return SyncResult()
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        self._log.append(f"stop {self._name} {ending.cause}")
+        await trio.sleep(1)
+        now = trio.current_time()
+        return StopEvidence(listed_at=now, last_call_ended_at=now)
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        self._log.append(f"release {self._name}" + (" and discard" if ending.discard else ""))
+
+
+@frozen(kw_only=True)
+class Loop:
+    loop: SyncLoop
+    store: PodStore
+    tasks: PodTasks
+    gate: RuntimeGate
+    monitor: LoopMonitor
+    config: trio.MemorySendChannel[PodUpdate]
+    pleg: trio.MemorySendChannel[PodChange]
+    log: list[str]
+
+    async def say(self, op: PodOperation, *pods: Pod, source: Source = Source.FILE) -> None:
+        await self.config.send(PodUpdate(op=op, pods=pods, source=source))
+        await trio.testing.wait_all_tasks_blocked()
+
+    def heard(self) -> list[str]:
+        heard, self.log[:] = list(self.log), []
+        return heard
+
+
+@asynccontextmanager
+async def running(reject: str = "", *, up: bool = True) -> AsyncIterator[Loop]:
+    log: list[str] = []
+    journal = Journal(TrioClock())
+    recorder = EventRecorder(journal, "node")
+    store, gate, monitor = PodStore(), RuntimeGate(), LoopMonitor()
+    config_in, config_out = trio.open_memory_channel[PodUpdate](10)
+    pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
+
+    def admit(pod: Pod, active: Iterable[Pod]) -> Rejection | None:
+        log.append(f"admit {pod.metadata.name} beside {len(list(active))}")
+        if pod.metadata.name != reject:
+            return None
+        return Rejection(reason="NodePorts", message="no free port")
+
+    async def no_housekeeping() -> None:
+        await trio.lowlevel.checkpoint()
+
+    tasks = PodTasks(
+        open_session=lambda pod: RememberingSession(log, pod.metadata.name),
+        journal=journal,
+        recorder=recorder,
+        resync_seconds=3600,
+        on_finished=lambda uid, incarnation: loop.on_finished(uid, incarnation),
+    )
+    loop = SyncLoop(
+        store=store,
+        tasks=tasks,
+        admit=admit,
+        gate=gate,
+        monitor=monitor,
+        config=config_out,
+        pleg=pleg_out,
+        clean_up=no_housekeeping,
+        recorder=recorder,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tasks.run)
+        await nursery.start(loop.run)
+        if up:
+            gate.update(UP)
+        yield Loop(
+            loop=loop,
+            store=store,
+            tasks=tasks,
+            gate=gate,
+            monitor=monitor,
+            config=config_in,
+            pleg=pleg_in,
+            log=log,
+        )
+        nursery.cancel_scope.cancel()
+
+
+def make_pod(name: str, *, image: str = "i", created: int = 0, uid: str = "") -> Pod:
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ns",
+            uid=uid or f"uid-{name}",
+            creation_timestamp=Time.from_ns(created * 10**9) if created else None,
+        ),
+        spec=PodSpec(containers=(Container(name="c", image=image),)),
+    )
+
+
+A, B = make_pod("a"), make_pod("b")
+
+
+async def test_pods_that_come_together_are_admitted_in_order_of_creation(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        old, new = make_pod("z", created=1), make_pod("a", created=2)
+        await at.say(PodOperation.ADD, new, old)
+        admitted = [line for line in at.heard() if line.startswith("admit")]
+        assert admitted == ["admit z beside 0", "admit a beside 1"]
+
+
+async def test_a_changed_pod_is_synced_with_its_new_spec(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.UPDATE, make_pod("a", image="new"))
+        assert at.heard() == ["admit a beside 0", "sync a i", "sync a new"]
+
+
+async def test_a_status_that_differs_is_no_reason_to_sync(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        at.heard()
+        await at.say(PodOperation.RECONCILE, A)
+        assert at.heard() == []
+
+
+async def test_a_removed_pod_is_stopped_and_discarded(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.REMOVE, A)
+        await trio.sleep(2)
+        assert at.heard()[2:] == ["stop a Removed", "release a and discard"]
+        assert "uid-a" not in at.store
+        assert "uid-a" not in at.tasks
+
+
+async def test_a_uid_that_comes_back_waits_for_the_end_of_the_former(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.REMOVE, A)
+        await at.say(PodOperation.ADD, make_pod("a", image="again"))
+        at.heard()
+        await trio.sleep(2)
+        assert at.heard() == ["release a and discard", "admit a beside 0", "sync a again"]
+
+
+async def test_a_uid_that_comes_back_and_goes_again_never_starts(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.REMOVE, A)
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.REMOVE, A)
+        at.heard()
+        await trio.sleep(5)
+        assert at.heard() == ["release a and discard"]
+
+
+async def test_a_uid_that_a_second_source_adds_replaces_the_first(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, make_pod("a", image="other"), source=Source.HTTP)
+        await trio.sleep(2)
+        assert at.heard()[-1] == "sync a other"
+
+
+async def test_a_rejected_pod_ends_and_holds_nothing(autojump_clock: MockClock) -> None:
+    async with running(reject="a") as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, B)
+        await trio.sleep(2)
+        heard = at.heard()
+        assert "stop a Rejected" in heard
+        assert "sync a i" not in heard
+        assert "admit b beside 0" in heard
+
+
+async def test_a_deletion_carries_its_grace_period(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        deleted = evolve(
+            A,
+            metadata=evolve(
+                A.metadata,
+                deletion_timestamp=Time.from_ns(10**9),
+                deletion_grace_period_seconds=5,
+            ),
+        )
+        await at.say(PodOperation.DELETE, deleted)
+        task = at.tasks.get("uid-a")
+        assert task is not None
+        assert task.ending is not None
+        assert (task.ending.cause, task.ending.grace_seconds) == (PodEvent.DELETED, 5)
+
+
+async def test_a_pod_that_is_over_is_not_started_by_a_late_update(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        at.loop.end("uid-a", Ending(causes=(PodEvent.EVICTED,), reason="Evicted"))
+        await trio.sleep(2)
+        at.heard()
+        await at.say(PodOperation.UPDATE, make_pod("a", image="late"))
+        await trio.sleep(2)
+        assert at.heard() == []
+
+
+async def test_who_waits_for_an_eviction_is_answered(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        gone, unknown = trio.Event(), trio.Event()
+        at.loop.end("uid-a", Ending(causes=(PodEvent.EVICTED,)), gone)
+        at.loop.end("nobody", Ending(causes=(PodEvent.EVICTED,)), unknown)
+        assert unknown.is_set()
+        await gone.wait()
+
+
+async def test_a_change_in_the_runtime_makes_the_pod_look(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        at.heard()
+        await at.pleg.send(PodChange(uid="uid-a", kind="event"))
+        await at.pleg.send(PodChange(uid="unknown", kind="event"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert at.heard() == ["sync a i"]
+
+
+async def test_while_the_runtime_is_down_nothing_is_started_and_nothing_is_lost(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(up=False) as at:
+        await at.say(PodOperation.ADD, A)
+        await trio.sleep(100)
+        assert at.heard() == []
+        assert at.monitor.seconds_since_turn() <= 1
+        at.gate.update(UP)
+        await trio.testing.wait_all_tasks_blocked()
+        assert at.heard() == ["admit a beside 0", "sync a i"]
+
+
+async def test_when_the_runtime_is_back_every_pod_looks(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A, B)
+        at.heard()
+        at.gate.mark_down("gone")
+        at.gate.update(UP)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(at.heard()) == ["sync a i", "sync b i"]
+
+
+async def test_which_sources_have_spoken_is_known(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD)
+        assert at.loop.sources_seen == {Source.FILE}
