@@ -157,11 +157,6 @@ async def _run(settings: Settings) -> None:
 
 def _check_preconditions(settings: Settings) -> None:
     """Refuse what cannot go well. Raises StartError."""
-    if settings.options.exit_on_lock_contention and not settings.options.lock_file:
-        raise StartError(
-            "--exit-on-lock-contention: cannot exit on lock file contention: no lock file "
-            "specified; set --lock-file too"
-        )
     if settings.options.hollow:
         return
     if os.geteuid() != 0:

@@ -1,0 +1,365 @@
+"""The real program as its user and systemd see it; on the hollow runtime where that is enough."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lab.agent import Agent, is_running, pod_manifest
+from lab.containerd import Containerd
+from lab.images import SLEEPER
+from lab.processes import wait_until
+
+START_SECONDS = 30
+END_SECONDS = 10
+
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+CONTAINER = {"name": "main", "image": "busybox", "command": ["sleep", "1000"]}
+
+AS_NOBODY = """
+import os, sys
+import trio_kubelet.agent, trio_kubelet.cli.commands, trio_kubelet.telemetry.log
+from trio_kubelet.cli.start import start
+os.setuid(65534)
+sys.exit(start(sys.argv[1:], "trio-kubelet run"))
+"""
+
+
+class Program:
+    """One run of `trio-kubelet run` with what it writes to its streams, together, in a file."""
+
+    def __init__(self, folder: Path, *words: str, code: str = "", **environment: str) -> None:
+        self.log = folder / f"program-{len(list(folder.glob('program-*')))}.log"
+        command = [sys.executable, *(["-c", code] if code else ["-m", "trio_kubelet", "run"])]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, *words],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+            )
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_for(self, words: str) -> None:
+        wait_until(
+            lambda: words in self.said or self.process.poll() is not None,
+            deadline_seconds=START_SECONDS,
+            else_say=lambda: f"it never said {words!r}: {self.said}",
+        )
+        assert words in self.said, self.said
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> int:
+        self.process.send_signal(how)
+        return self.ended()
+
+    def ended(self) -> int:
+        return self.process.wait(START_SECONDS)
+
+
+Run = Callable[..., Program]
+
+
+@pytest.fixture
+def configuration(tmp_path: Path) -> dict[str, object]:
+    """The configuration that `run` writes down; a test changes what matters to it."""
+    manifests = tmp_path / "manifests"
+    manifests.mkdir()
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "staticPodPath": str(manifests),
+        "podLogsDir": str(tmp_path / "logs"),
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "healthzPort": 0,
+    }
+
+
+@pytest.fixture
+def run(tmp_path: Path, configuration: dict[str, object]) -> Iterator[Run]:
+    """Starts agents that end with the test: `run(root="root", hollow=True, *flags)`."""
+    programs: list[Program] = []
+
+    def run(
+        *flags: str, root: str = "root", hollow: bool = True, code: str = "", **environment: str
+    ) -> Program:
+        config = tmp_path / "config.json"
+        config.write_text(json.dumps(configuration))
+        words = [f"--config={config}", f"--root-dir={tmp_path / root}", *flags]
+        words += ["--hollow"] if hollow else []
+        program = Program(tmp_path, *words, code=code, **environment)
+        programs.append(program)
+        return program
+
+    yield run
+    for program in programs:
+        program.process.kill()
+        program.process.wait()
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(root: Path) -> bool:
+    """Whether an agent answers on the socket of that root folder."""
+    try:
+        with socket.socket(socket.AF_UNIX) as agent:
+            agent.connect(str(root / "agent.sock"))
+            agent.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            return b" 200 OK" in agent.recv(4096)
+    except OSError:
+        return False
+
+
+def wait_for_answers(root: Path) -> None:
+    wait_until(
+        lambda: answers(root),
+        deadline_seconds=START_SECONDS,
+        else_say=lambda: "the agent does not answer",
+    )
+
+
+def error_lines(program: Program) -> list[str]:
+    return [line for line in program.said.splitlines() if line.startswith("trio-kubelet: ")]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_agent_quickly_and_well(
+    how: signal.Signals, run: Run, tmp_path: Path
+) -> None:
+    program = run()
+    wait_for_answers(tmp_path / "root")
+    program.process.send_signal(how)
+    assert program.process.wait(END_SECONDS) == 0
+    assert how.name in program.said
+    assert "Traceback" not in program.said
+
+
+def test_a_signal_ends_an_agent_that_still_waits_for_the_lock(run: Run, tmp_path: Path) -> None:
+    lock = f"--lock-file={tmp_path / 'lock'}"
+    run(lock)
+    wait_for_answers(tmp_path / "root")
+    second = run(lock, root="other")
+    second.wait_for("waiting for the lock file")
+    assert second.end() == 0
+
+
+def test_the_next_agent_takes_the_lock_when_the_first_has_ended(run: Run, tmp_path: Path) -> None:
+    lock = f"--lock-file={tmp_path / 'lock'}"
+    first = run(lock)
+    wait_for_answers(tmp_path / "root")
+    second = run(lock)
+    second.wait_for("waiting for the lock file")
+    assert first.process.poll() is None
+    first.end(signal.SIGKILL)
+    wait_for_answers(tmp_path / "root")
+    assert second.process.poll() is None
+
+
+def test_with_exit_on_lock_contention_the_first_makes_way(run: Run, tmp_path: Path) -> None:
+    flags = (f"--lock-file={tmp_path / 'lock'}", "--exit-on-lock-contention")
+    first = run(*flags)
+    wait_for_answers(tmp_path / "root")
+    second = run(*flags)
+    assert first.ended() == 0
+    assert "somebody else wants the lock file" in first.said
+    wait_for_answers(tmp_path / "root")
+    assert second.process.poll() is None
+
+
+def test_the_agents_socket_and_ports_answer(
+    run: Run, tmp_path: Path, configuration: dict[str, object]
+) -> None:
+    health, pods = free_port(), free_port()
+    configuration |= {"healthzPort": health, "readOnlyPort": pods}
+    run()
+    wait_for_answers(tmp_path / "root")
+    mode = (tmp_path / "root" / "agent.sock").stat().st_mode
+    assert stat.S_IMODE(mode) == 0o600
+    for port in (health, pods):
+        answer = httpx.get(f"http://127.0.0.1:{port}/healthz?verbose")
+        assert answer.text == "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n"
+    assert httpx.head(f"http://127.0.0.1:{health}/healthz/syncloop").status_code == 200
+    assert httpx.get(f"http://127.0.0.1:{health}/pods").status_code == 404
+    assert httpx.get(f"http://127.0.0.1:{pods}/pods").json()["kind"] == "PodList"
+    assert httpx.post(f"http://127.0.0.1:{pods}/pods").status_code == 405
+
+
+def test_people_can_look_at_pods_and_at_their_history(run: Run, tmp_path: Path) -> None:
+    manifest = pod_manifest("web", CONTAINER)
+    (tmp_path / "manifests" / "web.json").write_text(json.dumps(manifest))
+    run()
+    wait_for_answers(tmp_path / "root")
+
+    def shown(*words: str) -> str:
+        command = [sys.executable, "-m", "trio_kubelet", *words, f"--root-dir={tmp_path / 'root'}"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    wait_until(
+        lambda: "Running" in shown("pods"),
+        deadline_seconds=START_SECONDS,
+        else_say=lambda: shown("pods"),
+    )
+    assert shown("pods").splitlines()[1].split()[2:5] == ["1/1", "Running", "0"]
+    assert json.loads(shown("pods", "-o", "json"))["items"][0]["status"]["phase"] == "Running"
+    story = shown("timeline", "web")
+    assert "all containers started after" in story
+    assert "Container started" in story
+    assert "Waiting → Running" in story
+
+
+def test_a_port_that_is_taken_is_one_line_and_exit_code_1(
+    run: Run, configuration: dict[str, object]
+) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        configuration["healthzPort"] = port
+        program = run()
+        assert program.ended() == 1
+    (line,) = error_lines(program)
+    assert f"healthzPort: cannot listen on 127.0.0.1:{port}: Address already in use" in line
+    assert "Traceback" not in program.said
+
+
+def test_two_agents_cannot_share_a_root_folder(run: Run, tmp_path: Path) -> None:
+    first = run()
+    wait_for_answers(tmp_path / "root")
+    second = run()
+    assert second.ended() == 1
+    (line,) = error_lines(second)
+    assert "agent.sock: another process listens on this socket" in line
+    assert first.process.poll() is None
+    wait_for_answers(tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--exit-on-lock-contention",), "no lock file specified, set --lock-file"),
+        (("--lock-file=/no/such/folder/lock",), "--lock-file: /no/such/folder/lock: No such file"),
+    ],
+)
+def test_flags_that_cannot_be_followed_are_one_line_and_exit_code_1(
+    flags: tuple[str, ...], words: str, run: Run
+) -> None:
+    program = run(*flags)
+    assert program.ended() == 1
+    assert words in program.said
+    assert program.said.count("\n") == 1
+
+
+@NEEDS_ROOT
+def test_an_endpoint_that_cannot_be_one_is_one_line_and_exit_code_1(
+    run: Run, configuration: dict[str, object]
+) -> None:
+    configuration["containerRuntimeEndpoint"] = "http://somewhere"
+    program = run(hollow=False)
+    assert program.ended() == 1
+    assert "containerRuntimeEndpoint" in program.said
+    assert "must be a unix socket" in program.said
+    assert program.said.count("\n") == 1, program.said
+
+
+@NEEDS_ROOT
+def test_without_root_a_real_runtime_is_one_line_and_exit_code_1(run: Run, tmp_path: Path) -> None:
+    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+        folder.chmod(0o755)
+    program = run(hollow=False, code=AS_NOBODY)
+    assert program.ended() == 1
+    assert "must be run as root" in program.said
+    assert program.said.count("\n") == 1, program.said
+
+
+class Manager:
+    """The service manager's end of $NOTIFY_SOCKET."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(address)
+        self.heard: list[str] = []
+
+    def wait_for(self, message: str) -> str:
+        """Listen until a message begins like that; returns all of it."""
+        self.socket.settimeout(START_SECONDS)
+        while True:
+            self.heard.append(self.socket.recv(4096).decode())
+            if self.heard[-1].startswith(message):
+                return self.heard[-1]
+
+
+@pytest.fixture
+def manager(tmp_path: Path) -> Iterator[Manager]:
+    manager = Manager(str(tmp_path / "notify"))
+    with closing(manager.socket):
+        yield manager
+
+
+def test_the_service_manager_hears_how_the_agent_does(
+    run: Run, manager: Manager, tmp_path: Path
+) -> None:
+    program = run(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="300000")
+    manager.wait_for("READY=1")
+    manager.wait_for("WATCHDOG=1")
+    manager.wait_for("WATCHDOG=1")
+    assert "STATUS=running" in manager.heard
+    program.process.terminate()
+    manager.wait_for("STOPPING=1")
+    assert program.ended() == 0
+
+
+@NEEDS_ROOT
+def test_a_runtime_that_is_not_there_is_waited_for(
+    run: Run, manager: Manager, tmp_path: Path, configuration: dict[str, object]
+) -> None:
+    configuration["containerRuntimeEndpoint"] = f"unix://{tmp_path / 'nobody.sock'}"
+    configuration["cgroupRoot"] = f"/trio-kubelet-{os.getpid()}"
+    program = run(hollow=False, NOTIFY_SOCKET=str(tmp_path / "notify"))
+    status = manager.wait_for("STATUS=")
+    assert status.startswith("STATUS=waiting for the container runtime: ")
+    if "READY=1" not in manager.heard:
+        manager.wait_for("READY=1")
+    wait_for_answers(tmp_path / "root")
+    assert program.process.poll() is None
+    assert program.said.count("waiting for the container runtime") == 1
+    assert program.end() == 0
+
+
+def test_containers_run_on_when_the_agent_ends_and_belong_to_the_next(
+    containerd: Containerd, tmp_path: Path
+) -> None:
+    with Agent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
+        agent.write("web.json", pod_manifest("web", {"name": "main", "image": SLEEPER}))
+        before = ids(agent)
+        code, running = agent.stop(), containerd.ctr("tasks", "ls")
+        agent.start()
+        assert code == 0
+        assert all(each in running for each in before)
+        assert ids(agent) == before
+
+
+def ids(agent: Agent) -> list[str]:
+    """The ids of the containers, once they run."""
+    pods = agent.wait_for(lambda pods: bool(pods) and all(map(is_running, pods.values())))
+    return [
+        status["containerID"].rpartition("/")[2]
+        for pod in pods.values()
+        for status in pod["status"]["containerStatuses"]
+    ]
