@@ -19,18 +19,27 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
+def run_pytest(session: nox.Session, marks: str, *, test_may_take_seconds: int) -> None:
+    """Run the tests with these marks; one that hangs shows where, and ends the run."""
+    hang = (
+        f"--override-ini=faulthandler_timeout={test_may_take_seconds}",
+        "--override-ini=faulthandler_exit_on_timeout=true",
+    )
+    session.run("pytest", "-m", marks, *hang, *session.posargs)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit, property and simulation tests: no root, no container runtime."""
     install(session, "test", "protos")
-    session.run("pytest", "-m", "not integration", *session.posargs)
+    run_pytest(session, "not integration", test_may_take_seconds=300)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """The agent on real containerds; as anyone but root, each test says why it is skipped."""
     install(session, "test")
-    session.run("pytest", "-m", "integration", *session.posargs)
+    run_pytest(session, "integration", test_may_take_seconds=600)
 
 
 @nox.session
