@@ -14,7 +14,7 @@ import trio
 from attrs import evolve, field, frozen
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.hollow.references import InvalidReferenceError, Reference, parse_reference
+from trio_kubelet.k8s.image_reference import InvalidReferenceError, Reference, parse_reference
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 

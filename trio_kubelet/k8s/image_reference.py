@@ -1,4 +1,4 @@
-"""Image references: the short names that people write, in the full form that runtimes store.
+"""Image references: the short names that people write, in the full form that a runtime stores.
 
 `busybox` is `docker.io/library/busybox:latest`. A reference has a tag, a digest or both; with a
 digest the tag says nothing and is dropped.

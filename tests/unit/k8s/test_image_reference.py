@@ -1,10 +1,10 @@
-"""Image references in their full form."""
+"""Image references, short and full."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.hollow.references import InvalidReferenceError, parse_reference
+from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 
 DIGEST = "sha256:" + "0" * 64
 FULL = {

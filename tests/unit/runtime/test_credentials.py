@@ -1,0 +1,72 @@
+"""Credentials: what the files say, and which image they are for."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.runtime.credentials import (
+    Credentials,
+    Keyring,
+    credential_files,
+    matches,
+    parse_keyring,
+    read_keyring,
+)
+
+
+def encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+@pytest.mark.parametrize(
+    ("key", "repository", "expected"),
+    [
+        ("registry.test", "registry.test/a", True),
+        ("registry.test:5000", "registry.test/a", False),
+        ("registry.test:5000", "registry.test:5000/a", True),
+        ("https://registry.test/v2/", "registry.test/a", True),
+        ("registry.test/team", "registry.test/team/a", True),
+        ("registry.test/team", "registry.test/teams/a", False),
+        ("*.example.com", "eu.example.com/a", True),
+        ("*.example.com", "a.eu.example.com/a", False),
+        ("https://index.docker.io/v1/", "docker.io/library/busybox", True),
+        ("docker.io", "docker.io/library/busybox", True),
+        ("docker.io", "quay.io/library/busybox", False),
+    ],
+)
+def test_which_images_an_entry_is_for(key: str, repository: str, expected: bool) -> None:
+    assert matches(key, repository) == expected
+
+
+def test_the_most_exact_entry_comes_first() -> None:
+    broad, exact = Credentials(username="broad"), Credentials(username="exact")
+    keyring = Keyring({"registry.test": broad, "registry.test/team": exact})
+    assert keyring.lookup("registry.test/team/a:1") == (exact, broad)
+    assert keyring.lookup("registry.test/other/a:1") == (broad,)
+    assert keyring.lookup("Not An Image") == ()
+
+
+@pytest.mark.parametrize("wrap", [True, False])
+def test_both_formats_are_read(wrap: bool) -> None:
+    auths = {"registry.test": {"auth": encoded("me:a:b")}, "empty.test": {}}
+    keyring = parse_keyring(json.dumps({"auths": auths} if wrap else auths))
+    assert keyring.entries == {"registry.test": Credentials(username="me", password="a:b")}
+
+
+def test_secrets_are_not_in_what_is_printed() -> None:
+    assert "secret" not in repr(Credentials(username="me", password="secret"))
+
+
+def test_the_first_file_counts_and_a_bad_one_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = credential_files(str(tmp_path / "root"), str(tmp_path / "home"))
+    assert read_keyring(files).entries == {}
+    (tmp_path / "root").mkdir()
+    files[0].write_text('{"auths": {"registry.test": {"auth": "c2VjcmV0"}}}')
+    assert read_keyring(files).entries == {}
+    assert "secret" not in capsys.readouterr().out
+    files[0].write_text(json.dumps({"auths": {"registry.test": {"auth": encoded("me:x")}}}))
+    assert list(read_keyring(files).entries) == ["registry.test"]

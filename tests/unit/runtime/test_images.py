@@ -1,0 +1,229 @@
+"""The way to a container's image, on the hollow runtime: what is pulled, when, and what is said."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from attrs import frozen
+from trio.testing import MockClock
+
+from state_machines.image import ImageState
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.hollow import (
+    HollowOptions,
+    HollowRuntime,
+    Registry,
+    RemoteImage,
+    open_hollow_runtime,
+)
+from trio_kubelet.k8s import Container, ObjectMeta, Pod
+from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.credentials import Credentials, Keyring
+from trio_kubelet.runtime.images import ImageError, Images, PullRate
+from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
+
+POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
+NOT_FOUND = RpcError(Code.NOT_FOUND, "no such image")
+SANDBOX = cri.PodSandboxConfig()
+
+
+@frozen(kw_only=True)
+class Node:
+    images: Images
+    runtime: HollowRuntime
+    memory: PodMemory
+    events: list[RecordedEvent]
+
+    async def ensure(self, image: str, policy: str = "") -> cri.Image:
+        container = Container(name="c", image=image, image_pull_policy=policy)
+        return await self.images.ensure(POD, container, self.memory, SANDBOX)
+
+    def said(self) -> list[str]:
+        said = [f"{event.reason}: {event.message}" for event in self.events]
+        self.events.clear()
+        return said
+
+
+@asynccontextmanager
+async def node(
+    *,
+    present: tuple[str, ...] = (),
+    registry: Registry | None = None,
+    limit: int | None = 1,
+    rate: PullRate | None = None,
+    keyring: Keyring | None = None,
+) -> AsyncIterator[Node]:
+    clock = TrioClock()
+    journal = Journal(clock)
+    recorder = EventRecorder(journal, "node")
+    events: list[RecordedEvent] = []
+    recorder.add_sink(events.append)
+    options = HollowOptions(images=present, registry=registry or Registry())
+    async with open_hollow_runtime(clock, options) as runtime:
+        yield Node(
+            images=Images(
+                client=RuntimeClient(InProcess(runtime)),
+                recorder=recorder,
+                journal=journal,
+                clock=clock,
+                limiter=trio.CapacityLimiter(limit) if limit else None,
+                rate=rate or PullRate(0, 0),
+                read_keyring=lambda: keyring or Keyring({}),
+            ),
+            runtime=runtime,
+            memory=PodMemory(),
+            events=events,
+        )
+
+
+async def test_an_image_that_is_there_is_not_pulled(mock_clock: MockClock) -> None:
+    async with node(present=("busybox:1",)) as at:
+        assert (await at.ensure("busybox:1", "IfNotPresent")).id
+        assert at.said() == [
+            'Pulled: Container image "busybox:1" already present on machine and can be accessed '
+            "by the pod"
+        ]
+
+
+async def test_an_image_that_is_not_there_is_pulled(mock_clock: MockClock) -> None:
+    mock_clock.rate = 10
+    async with node(registry=Registry(pull_seconds=1.5)) as at:
+        assert (await at.ensure("busybox:1")).id
+        pulling, pulled = at.said()
+        assert pulling == 'Pulling: Pulling image "busybox:1"'
+        assert pulled.startswith('Pulled: Successfully pulled image "busybox:1" in 1.')
+        assert pulled.endswith("Image size: 4194304 bytes.")
+
+
+async def test_a_tag_that_moves_is_pulled_before_each_start(mock_clock: MockClock) -> None:
+    async with node(present=("busybox:latest",)) as at:
+        for _ in range(2):
+            await at.ensure("busybox")
+            assert any("Pulling image" in line for line in at.said())
+
+
+async def test_policy_never_waits_for_somebody_else_to_bring_the_image(
+    mock_clock: MockClock,
+) -> None:
+    async with node() as at:
+        with pytest.raises(ImageError) as raised:
+            await at.ensure("busybox:1", "Never")
+        message = 'Container image "busybox:1" is not present with pull policy of Never'
+        assert (raised.value.reason, raised.value.message) == ("ErrImageNeverPull", message)
+        assert at.said() == [f"ErrImageNeverPull: {message}", "Failed: Error: ErrImageNeverPull"]
+        await at.images.client.pull_image(cri.ImageSpec(image="busybox:1"), None, SANDBOX)
+        assert (await at.ensure("busybox:1", "Never")).id
+
+
+async def test_a_name_that_is_none_is_refused_in_the_words_of_the_go_kubelet(
+    mock_clock: MockClock,
+) -> None:
+    async with node() as at:
+        with pytest.raises(ImageError) as raised:
+            await at.ensure("Bad/Name")
+        assert raised.value.reason == "InvalidImageName"
+        assert raised.value.message.startswith(
+            'Failed to apply default image tag "Bad/Name": couldn\'t parse image name "Bad/Name": '
+        )
+        assert at.memory.images["c"] is ImageState.INVALID
+
+
+async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -> None:
+    registry = Registry(images={"docker.io/library/busybox:1": RemoteImage(failures=(NOT_FOUND,))})
+    async with node(registry=registry) as at:
+        with pytest.raises(ImageError) as first:
+            await at.ensure("busybox:1")
+        assert (first.value.reason, first.value.message) == ("ErrImagePull", "no such image")
+        assert at.said() == [
+            'Pulling: Pulling image "busybox:1"',
+            'Failed: Failed to pull image "busybox:1": no such image',
+            "Failed: Error: ErrImagePull",
+        ]
+        with pytest.raises(ImageError) as second:
+            await at.ensure("busybox:1")
+        assert second.value.reason == "ImagePullBackOff"
+        assert second.value.message == (
+            'Back-off pulling image "busybox:1": ErrImagePull: no such image'
+        )
+        assert second.value.until_ns == first.value.until_ns
+        assert at.said() == [
+            'BackOff: Back-off pulling image "busybox:1"',
+            "Failed: Error: ImagePullBackOff",
+        ]
+        mock_clock.jump(10)
+        assert (await at.ensure("busybox:1")).id
+        assert not at.memory.image_backoffs
+
+
+async def test_the_back_off_doubles_up_to_five_minutes(mock_clock: MockClock) -> None:
+    failures = RemoteImage(failures=(NOT_FOUND,) * 9)
+    async with node(registry=Registry(images={"docker.io/library/busybox:1": failures})) as at:
+        waits = []
+        for _ in range(8):
+            with pytest.raises(ImageError) as raised:
+                await at.ensure("busybox:1")
+            assert raised.value.until_ns is not None
+            wait = (raised.value.until_ns - at.images.clock.now_ns()) / 1e9
+            waits.append(round(wait))
+            mock_clock.jump(wait)
+        assert waits == [10, 20, 40, 80, 160, 300, 300, 300]
+
+
+async def test_a_pull_that_was_cancelled_is_looked_for_before_it_is_made_again(
+    mock_clock: MockClock,
+) -> None:
+    mock_clock.rate = 10
+    async with node(registry=Registry(pull_seconds=60)) as at:
+        with trio.move_on_after(1):
+            await at.ensure("busybox:1", "IfNotPresent")
+        assert at.memory.images["c"] is ImageState.UNCHECKED
+        at.runtime.images.registry = Registry()
+        await at.images.client.pull_image(cri.ImageSpec(image="busybox:1"), None, SANDBOX)
+        at.said()
+        await at.ensure("busybox:1", "IfNotPresent")
+        assert at.said()[0].startswith("Pulled: Container image")
+
+
+async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
+    mock_clock.rate = 20
+    async with node(registry=Registry(pull_seconds=5)) as at, trio.open_nursery() as nursery:
+        began = trio.current_time()
+        for number in range(3):
+            container = Container(name=f"c{number}", image=f"image-{number}:1")
+            nursery.start_soon(at.images.ensure, POD, container, PodMemory(), SANDBOX)
+        nursery.start_soon(_nothing)
+    assert trio.current_time() - began >= 15
+
+
+async def _nothing() -> None:
+    await trio.lowlevel.checkpoint()
+
+
+async def test_pulls_beyond_the_rate_fail(mock_clock: MockClock) -> None:
+    async with node(rate=PullRate(per_second=1, burst=1)) as at:
+        await at.ensure("a:1")
+        with pytest.raises(ImageError) as raised:
+            await at.ensure("b:1")
+        assert raised.value.message == "pull QPS exceeded"
+
+
+async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: MockClock) -> None:
+    private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", "secret"))})
+    keyring = Keyring(
+        {
+            "registry.test/a": Credentials(username="me", password="wrong"),
+            "registry.test": Credentials(username="me", password="secret"),
+        }
+    )
+    async with node(registry=private, keyring=keyring) as at:
+        assert (await at.ensure("registry.test/a:1")).id
+        assert "secret" not in "".join(at.said())
+
+
+def test_the_bucket_fills_up_again() -> None:
+    rate = PullRate(per_second=2, burst=3)
+    assert [rate.take(now) for now in (0, 0, 0, 0, 0.5, 0.5)] == [True] * 3 + [False, True, False]
