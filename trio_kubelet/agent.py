@@ -314,7 +314,7 @@ class Agent:
             monitor=self.monitor,
             config=config_out,
             pleg=pleg_out,
-            clean_up=lambda: self.housekeeper.clean_up(),
+            clean_up=self._clean_up,
             recorder=self.recorder,
         )
         self.pleg = Pleg(
@@ -326,6 +326,7 @@ class Agent:
             events_enabled=settings.gates["EventedPLEG"],
         )
         self.merge = SourceMerge(clock, self.recorder)
+        self.housekeeper: Housekeeper | None = None
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -429,7 +430,7 @@ class Agent:
         self.housekeeper = Housekeeper(
             store=self.store,
             tasks=self.tasks,
-            sources_ready=lambda: self.loop.sources_seen >= self._sources,
+            sources_ready=lambda: self.loop.sources_seen >= self.sources,
             places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
         )
 
@@ -544,7 +545,7 @@ class Agent:
         return limit.value if limit is not None else self.node.memory_capacity_bytes
 
     @property
-    def _sources(self) -> frozenset[Source]:
+    def sources(self) -> frozenset[Source]:
         """The sources that the configuration names."""
         configuration = self.settings.configuration
         named = {
@@ -559,12 +560,12 @@ class Agent:
         configuration = self.settings.configuration
         kept = Path(self.settings.options.root_dir, "static-pods")
         async with trio.open_nursery() as nursery:
-            if Source.FILE in self._sources:
+            if Source.FILE in self.sources:
                 nursery.start_soon(
                     partial(
                         watch_manifest_files,
                         Path(configuration.static_pod_path),
-                        partial(self._take, Source.FILE),
+                        partial(self.take, Source.FILE),
                         node_name=self.node_name,
                         kept_folder=kept / "file",
                         adopt=self._adopt,
@@ -572,12 +573,12 @@ class Agent:
                         check_seconds=configuration.file_check_frequency.total_seconds(),
                     )
                 )
-            if Source.HTTP in self._sources:
+            if Source.HTTP in self.sources:
                 nursery.start_soon(
                     partial(
                         watch_manifest_url,
                         configuration.static_pod_url,
-                        partial(self._take, Source.HTTP),
+                        partial(self.take, Source.HTTP),
                         node_name=self.node_name,
                         kept_folder=kept / "http",
                         adopt=self._adopt,
@@ -609,9 +610,15 @@ class Agent:
         task_status.started()
         await collector.run()
 
-    async def _take(self, source: Source, pods: tuple[Pod, ...]) -> None:
+    async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
+        """Take the full set of pods that a source has now; waits while the sync loop is behind."""
         for update in self.merge.apply(source, pods):
             await self.config_in.send(update)
+
+    async def _clean_up(self) -> None:
+        """One round of housekeeping; none before the parts that know what there is."""
+        if self.housekeeper is not None:
+            await self.housekeeper.clean_up()
 
     def _adopt(self, pod: Pod, source: Source) -> str | None:
         """The UID under which another kubelet runs this static pod, if one does."""
