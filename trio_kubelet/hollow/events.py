@@ -7,7 +7,7 @@ listener, as in containerd 2. Options make the stream as unreliable as container
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 import trio
 
@@ -17,6 +17,9 @@ from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.records import Sandbox, container_status, sandbox_status
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+Observer = Callable[[int, str, Sandbox], None]
+"""Takes what `Events.send` takes, at once and without loss."""
 
 _BACKLOG_NS = 300 * 1_000_000_000
 
@@ -31,11 +34,18 @@ class Events:
         self._random = random.Random(options.seed)  # noqa: S311
         self._listeners: list[trio.MemorySendChannel[cri.ContainerEventResponse]] = []
         self._backlog: deque[cri.ContainerEventResponse] = deque(maxlen=options.event_buffer)
+        self._observers: list[Observer] = []
         self._turn = 0
         self.lost = 0
 
+    def add_observer(self, observer: Observer) -> None:
+        """Call `observer` in the very moment of each event; it must neither wait nor raise."""
+        self._observers.append(observer)
+
     def send(self, kind: int, container_id: str, sandbox: Sandbox) -> None:
         """Tell of a container, or of the sandbox itself if the id is the sandbox's."""
+        for observer in self._observers:
+            observer(kind, container_id, sandbox)
         if not self._options.has_events:
             return
         event = cri.ContainerEventResponse(
