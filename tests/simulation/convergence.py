@@ -1,0 +1,105 @@
+"""What must be true some time after the last fault: the node is what its sources want.
+
+Nothing is left of pods that nobody wants, in the runtime and on disk; the others have become what
+their shapes say; and what is told of them is what the runtime shows.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.simulation.node import Node
+from tests.simulation.pods import Fate
+from tests.simulation.record import Record, Wanted
+from trio_kubelet.hollow.records import Container
+from trio_kubelet.k8s import ContainerStatus, Pod, PodStatus
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+RUNNING = cri.ContainerState.CONTAINER_RUNNING
+
+
+def unsettled(node: Node, record: Record) -> Iterator[str]:
+    """What is not as it should be after a time without faults."""
+    wanted = {uid: pod for uid, pod in record.wanted.items() if not pod.deleted}
+    yield from _leftovers(node, wanted)
+    if node.agent is None:
+        yield "there is no agent"
+        return
+    known = {stored.pod.metadata.uid: stored.pod for stored in node.agent.store}
+    for uid in sorted(known.keys() ^ wanted.keys()):
+        yield f"pod {uid} is wanted: {uid in wanted}, known to the agent: {uid in known}"
+    for uid in sorted(known.keys() & wanted.keys()):
+        status = node.agent.statuses.get(uid)
+        if status is None:
+            yield f"pod {uid} has no status"
+            continue
+        containers = _newest(node, uid)
+        yield from (f"pod {uid}: {what}" for what in _missed_fate(wanted[uid], status, containers))
+        yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
+
+
+def _leftovers(node: Node, wanted: dict[str, Wanted]) -> Iterator[str]:
+    places = {
+        "sandboxes": [s.config.metadata.uid for s in node.runtime.sandboxes],
+        "containers": [c.sandbox.config.metadata.uid for c in node.runtime.containers],
+        "pod folders": _names(node.pod_folders),
+        "log folders": [name.split("_")[2] for name in _names(node.logs)],
+    }
+    for place, uids in places.items():
+        for uid in sorted(set(uids) - wanted.keys()):
+            yield f"pod {uid} is not wanted, and there are {place} of it"
+    for link in sorted(node.log_links.glob("*")):
+        if not link.is_symlink() or not link.readlink().parent.parent.exists():
+            yield f"the log link {link.name} leads nowhere"
+
+
+def _names(folder: Path) -> list[str]:
+    return [each.name for each in folder.glob("*")]
+
+
+def _newest(node: Node, uid: str) -> dict[str, Container]:
+    """The newest container of each name in a pod."""
+    containers = [c for c in node.runtime.containers if c.sandbox.config.metadata.uid == uid]
+    containers.sort(key=lambda c: c.config.metadata.attempt)
+    return {c.config.metadata.name: c for c in containers}
+
+
+def _missed_fate(
+    wanted: Wanted, status: PodStatus, containers: dict[str, Container]
+) -> Iterator[str]:
+    shape = wanted.shape
+    running = {name for name, c in containers.items() if c.state == RUNNING}
+    regular = set(shape.regular_names)
+    if shape.fate is Fate.RUNS:
+        steady = regular | shape.sidecar_names
+        if running != steady or status.phase != "Running":
+            yield f"{sorted(running)} run instead of {sorted(steady)}; phase {status.phase}"
+    elif shape.fate is Fate.CRASHES:
+        if status.phase not in ("Running", "Pending"):
+            yield f"it crashes and is restarted for ever, but its phase is {status.phase}"
+    elif shape.fate is Fate.WAITS:
+        if running & regular or status.phase != "Pending":
+            yield f"it should wait; {sorted(running)} run, phase {status.phase}"
+    else:
+        phase = {Fate.SUCCEEDS: "Succeeded", Fate.FAILS: "Failed"}[shape.fate]
+        # Without its sandbox a pod that never restarts stays as it is, as in the Go kubelet.
+        is_bound = not (wanted.harmed and shape.never_restarts)
+        if running or (is_bound and status.phase != phase):
+            yield f"it should have ended; {sorted(running)} run, phase {status.phase}"
+
+
+def _lies(pod: Pod, status: PodStatus, containers: dict[str, Container]) -> Iterator[str]:
+    """Where a status differs from what the runtime shows."""
+    for told in (*status.init_container_statuses, *status.container_statuses):
+        shown = containers.get(told.name)
+        runs = shown is not None and shown.state == RUNNING
+        if runs != _is_running(told):
+            yield f"{told.name} runs: {runs}, but its status says {told.state}"
+        if shown is not None and told.container_id.rpartition("/")[2] != shown.id:
+            yield f"{told.name} is {shown.id[:12]}, but its status says {told.container_id}"
+    sandboxes = {c.sandbox.ip for c in containers.values() if c.state == RUNNING}
+    if sandboxes and not pod.spec.host_network and sandboxes != {status.pod_ip}:
+        yield f"its addresses are {sorted(sandboxes)}, its status says {status.pod_ip}"
+
+
+def _is_running(status: ContainerStatus) -> bool:
+    return status.state is not None and status.state.running is not None

@@ -1,0 +1,232 @@
+"""What must be true at every moment, whatever goes wrong: checked at each event of the runtime.
+
+Each rule is one function that yields what is wrong. A rule makes an exception only where the
+world itself is to blame: it killed the container, set the clock, cut a call off.
+"""
+
+import traceback
+from collections.abc import Iterator
+
+import trio
+from attrs import define, field
+
+from state_machines.pod import PodState
+from tests.simulation.node import LogEntry, Node
+from tests.simulation.record import Kind, Life, Record
+from trio_kubelet.hollow.records import Sandbox
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.telemetry.journal import Entry
+
+FIRST_BACKOFF_SECONDS = 10.0
+LAST_BACKOFF_SECONDS = 300.0
+FORGOTTEN_AFTER_SECONDS = 600.0
+SLACK_SECONDS = 30.0
+"""How far the agent's notes of a time may be from the runtime's, with slow calls between."""
+CUT_OFF_SECONDS = 10.0
+PHASES = ("Pending", "Running", "Succeeded", "Failed")
+ENDS = ("Succeeded", "Failed")
+
+
+class Invariants:
+    """Watches a node and gathers what was wrong, with the time at which it was seen."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.violations: list[str] = []
+        self.node: Node | None = None
+        self._told: dict[str, _Told] = {}
+        self._backoffs: dict[tuple[int, str, str], float] = {}
+
+    def violated(self, *words: object) -> None:
+        """Note something that must not be."""
+        self.record.note("VIOLATED", *words)
+        self.violations.append(self.record.lines[-1])
+
+    # What is observed
+
+    def on_event(self, kind: int, container_id: str, sandbox: Sandbox) -> None:
+        """Observer of the runtime's events."""
+        assert self.node is not None, "the node is made before anything happens"
+        self.record.on_event(kind, container_id, sandbox, self.node.lives)
+        uid = sandbox.config.metadata.uid
+        if container_id == sandbox.id:
+            if kind == Kind.CONTAINER_STARTED_EVENT:
+                self._note_all(self._two_sandboxes(uid, sandbox))
+            return
+        life = self.record.lives[uid][container_id]
+        rules = {
+            Kind.CONTAINER_STARTED_EVENT: (
+                self._two_running,
+                self._started_while_ending,
+                self._out_of_order,
+                self._restarted_against_policy,
+                self._restarted_too_soon,
+            ),
+            Kind.CONTAINER_STOPPED_EVENT: (self._stopped_without_reason,),
+            Kind.CONTAINER_DELETED_EVENT: (self._removed_while_wanted,),
+        }
+        for rule in rules.get(Kind(kind), ()):
+            self._note_all(rule(uid, life))
+
+    def on_log(self, entry: LogEntry) -> None:
+        """Observer of the agent's log: an error is always a bug."""
+        self.record.on_log(entry)
+        if entry["level"] in ("error", "critical") or "exc_info" in entry:
+            trace = traceback.format_exc() if "exc_info" in entry else ""
+            self.violated("error in the log:", self.record.lines[-1], trace)
+
+    def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
+        """Observer of the agent's end."""
+        self.record.on_agent_ended(journal)
+
+    def on_status(self, pod: Pod, status: PodStatus) -> None:
+        """Observer of the statuses that the agent reports."""
+        uid = pod.metadata.uid
+        self.record.note("status", uid, status.phase, status.reason)
+        told = _Told(pod=self._incarnation(uid), phase=status.phase)
+        before = self._told.get(uid)
+        for container in (*status.init_container_statuses, *status.container_statuses):
+            told.restarts[container.name] = container.restart_count
+        self._told[uid] = told
+        if before is None or before.pod != told.pod:
+            return
+        wanted = self.record.wanted.get(uid)
+        begins_anew = wanted is not None and wanted.harmed
+        for problem in _steps_back(before, told, begins_anew=begins_anew):
+            self.violated("status of", uid, problem)
+
+    def _incarnation(self, uid: str) -> object:
+        """What tells one pod from another of the same UID: for static pods, lives of the agent."""
+        assert self.node is not None
+        wanted = self.record.wanted.get(uid)
+        if wanted is not None and not wanted.is_static:
+            return id(wanted)
+        task = self.node.agent.tasks.get(uid) if self.node.agent is not None else None
+        return self.node.lives, task.incarnation if task is not None else None
+
+    def _note_all(self, problems: Iterator[str]) -> None:
+        for problem in problems:
+            self.violated(problem)
+
+    # The rules
+
+    def _two_sandboxes(self, uid: str, sandbox: Sandbox) -> Iterator[str]:
+        assert self.node is not None
+        ready = [s for s in self.node.runtime.sandboxes if s.ready and _uid(s) == uid]
+        if [other for other in ready if other is not sandbox] and not self._is_cut_off():
+            yield f"pod {uid} has {len(ready)} ready sandboxes"
+
+    def _two_running(self, uid: str, life: Life) -> Iterator[str]:
+        if any(_runs(other) for other in self.record.earlier(uid, life)):
+            yield f"two containers {life.name} of pod {uid} run"
+
+    def _started_while_ending(self, uid: str, life: Life) -> Iterator[str]:
+        assert self.node is not None
+        if self.node.agent is None or self._is_cut_off():
+            return
+        task = self.node.agent.tasks.get(uid)
+        if task is None:
+            yield f"container {life.name} of pod {uid} started, which has no task"
+        elif task.state is not PodState.SYNC_POD:
+            yield f"container {life.name} of pod {uid} started while it is {task.state}"
+
+    def _out_of_order(self, uid: str, life: Life) -> Iterator[str]:
+        wanted = self.record.wanted.get(uid)
+        if wanted is None:
+            return
+        shape = wanted.shape
+        order = shape.init_names
+        before = order[: order.index(life.name)] if life.name in order else order
+        lives = [x for x in self.record.lives[uid].values() if x.sandbox_id == life.sandbox_id]
+        for name in before:
+            here = [each for each in lives if each.name == name]
+            if name in shape.sidecar_names:
+                if not any(each.started_at is not None for each in here):
+                    yield f"{life.name} of pod {uid} started before sidecar {name}"
+            elif not any(_succeeded(each) for each in here):
+                yield f"{life.name} of pod {uid} started before init container {name} succeeded"
+
+    def _restarted_against_policy(self, uid: str, life: Life) -> Iterator[str]:
+        wanted = self.record.wanted.get(uid)
+        if wanted is None or not wanted.shape.never_restarts:
+            return
+        if life.name in wanted.shape.sidecar_names or wanted.touched_at > life.created_at:
+            return
+        for other in self.record.earlier(uid, life):
+            if other.ended_at is not None and other.created_at > wanted.touched_at:
+                yield f"{life.name} of pod {uid} runs again although its policy is Never"
+                return
+
+    def _restarted_too_soon(self, uid: str, life: Life) -> Iterator[str]:
+        """Keeps for each container how long it must wait after its next end."""
+        key = (life.agent_life, uid, life.name)
+        last = next((x for x in self.record.earlier(uid, life) if x.started_at is not None), None)
+        if last is None or last.ended_at is None or last.agent_life != life.agent_life:
+            return
+        wanted = self.record.wanted.get(uid)
+        if wanted is None or wanted.touched_at > last.created_at:
+            self._backoffs.pop(key, None)
+            return
+        delay = self._backoffs.get(key, 0.0)
+        ran_seconds = last.ended_at - last.created_at
+        jumped = self.record.clock_jumped_at > last.created_at
+        if jumped or ran_seconds > FORGOTTEN_AFTER_SECONDS - SLACK_SECONDS:
+            delay = 0.0
+        waited = trio.current_time() - last.ended_at
+        if waited < delay:
+            yield f"{life.name} of pod {uid} started after {waited:.1f} s instead of {delay:.0f}"
+        self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
+
+    def _stopped_without_reason(self, uid: str, life: Life) -> Iterator[str]:
+        wanted = self.record.wanted.get(uid)
+        if wanted is None or wanted.deleted or not life.is_steady:
+            return
+        if {life.container.id, life.sandbox_id} & self.record.killed:
+            return
+        document = wanted.shape.document
+        if wanted.touched_at >= life.created_at or "activeDeadlineSeconds" in document["spec"]:
+            return
+        if life.name in wanted.shape.regular_names or wanted.shape.fate == "runs":
+            yield f"container {life.name} of pod {uid} was stopped, and nobody wanted it"
+
+    def _removed_while_wanted(self, uid: str, life: Life) -> Iterator[str]:
+        wanted = self.record.wanted.get(uid)
+        if wanted is None or wanted.deleted or wanted.touched_at >= life.created_at:
+            return
+        lives = self.record.lives[uid].values()
+        if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
+            yield f"the newest container {life.name} of pod {uid} was removed"
+
+    def _is_cut_off(self) -> bool:
+        return trio.current_time() - self.record.cut_off_at < CUT_OFF_SECONDS
+
+
+@define
+class _Told:
+    """What was last said of a pod."""
+
+    pod: object
+    phase: str
+    restarts: dict[str, int] = field(factory=dict)
+
+
+def _steps_back(before: _Told, after: _Told, *, begins_anew: bool) -> Iterator[str]:
+    """What a status took back. A pod that lost its sandbox is initialized once more."""
+    back = PHASES.index(after.phase) < PHASES.index(before.phase) and not begins_anew
+    if back or (before.phase in ENDS and after.phase != before.phase):
+        yield f"phase went from {before.phase} to {after.phase}"
+    for name, count in after.restarts.items():
+        if count < before.restarts.get(name, 0):
+            yield f"restarts of {name} went from {before.restarts[name]} to {count}"
+
+
+def _uid(sandbox: Sandbox) -> str:
+    return str(sandbox.config.metadata.uid)
+
+
+def _runs(life: Life) -> bool:
+    return life.started_at is not None and life.ended_at is None and not life.removed
+
+
+def _succeeded(life: Life) -> bool:
+    return life.ended_at is not None and life.container.exit_code == 0

@@ -1,0 +1,236 @@
+"""A node under simulation: the hollow runtime, which lives all day, and the agent, which may not.
+
+The agent is the real one, with two differences: it serves no HTTP, and it has a source more, an
+API server that is a dictionary. It is killed as `kill -9` does it and started anew on the same
+folders and the same runtime.
+"""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import evolve
+from structlog.typing import EventDict
+
+from tests.simulation.wire import Wire
+from trio_kubelet.agent import Agent
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.hollow import HollowRuntime
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.rpc import Transport
+from trio_kubelet.sources import Source
+from trio_kubelet.startup import Step, once
+from trio_kubelet.status.statuses import Listener
+from trio_kubelet.telemetry.journal import Entry
+
+LogEntry = Mapping[str, object]
+
+
+class WallClock(TrioClock):
+    """A time of day that somebody sets now and then, for agent and runtime alike."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._offset_ns = 0
+
+    def jump(self, seconds: float) -> None:
+        """Set the clock forward, or back."""
+        self._offset_ns += round(seconds * 1e9)
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the Unix epoch."""
+        return super().now_ns() + self._offset_ns
+
+
+class ApiServer:
+    """Pods by UID, and a bell. Keeps the statuses that agents report."""
+
+    def __init__(self) -> None:
+        self.pods: dict[str, Pod] = {}
+        self._changed = trio.Event()
+
+    def put(self, pod: Pod) -> None:
+        """Create or replace a pod."""
+        self.pods[pod.metadata.uid] = pod
+        self._ring()
+
+    def remove(self, uid: str) -> None:
+        """Remove the object."""
+        if self.pods.pop(uid, None) is not None:
+            self._ring()
+
+    def report(self, pod: Pod, status: PodStatus) -> None:
+        """Take the status that an agent reports; nobody is told of it."""
+        known = self.pods.get(pod.metadata.uid)
+        if known is not None:
+            self.pods[pod.metadata.uid] = evolve(known, status=status)
+
+    async def watch(self, agent: Agent) -> None:
+        """Tell an agent of all pods, now and after each change."""
+        while True:
+            changed = self._changed
+            await agent.take(Source.API, tuple(self.pods.values()))
+            await changed.wait()
+
+    def _ring(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+
+class SimulatedAgent(Agent):
+    """The agent with the simulation's API server as one more source, and without sockets."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        clock: WallClock,
+        transport: Transport,
+        api: ApiServer,
+        on_status: Listener,
+    ) -> None:
+        super().__init__(settings, clock, (transport, transport))
+        self._api = api
+        self._on_status = on_status
+
+    @property
+    def sources(self) -> frozenset[Source]:
+        return super().sources | {Source.API}
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        return (
+            *(step for step in super().steps if step.name != "server"),
+            Step("observers", ("parts",), once(self._observe)),
+            Step("api", ("listing", "loop", "observers"), self._watch_api),
+        )
+
+    async def _observe(self) -> None:
+        self.statuses.add_listener(self._on_status)
+
+    async def _watch_api(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        task_status.started()
+        await self._api.watch(self)
+
+
+class NodeWatcher(Protocol):
+    """Who is told what happens on the node."""
+
+    def on_log(self, entry: LogEntry) -> None:
+        """The agent logs something."""
+
+    def on_status(self, pod: Pod, status: PodStatus) -> None:
+        """A pod has a new status."""
+
+    def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
+        """An agent has ended, by itself or not; its journal."""
+
+
+class Node:
+    """Folders, clock, runtime, and one agent at a time."""
+
+    def __init__(
+        self,
+        root: Path,
+        clock: WallClock,
+        runtime: HollowRuntime,
+        nursery: trio.Nursery,
+        watcher: NodeWatcher,
+        *,
+        chance: random.Random | None = None,
+        doubling: float = 0.0,
+    ) -> None:
+        self.root = root
+        self.manifests = root / "manifests"
+        self.pod_folders = root / "kubelet" / "pods"
+        self.logs = root / "logs" / "pods"
+        self.log_links = root / "logs" / "containers"
+        self.clock = clock
+        self.runtime = runtime
+        self.api = ApiServer()
+        self.agent: SimulatedAgent | None = None
+        self.lives = 0
+        self._nursery = nursery
+        self._chance = chance or random.Random(0)
+        self._watcher = watcher
+        self._doubling = doubling
+        self._wire: Wire | None = None
+        self._life = trio.CancelScope()
+        self._ended = trio.Event()
+        self._ended.set()
+        self.manifests.mkdir(parents=True)
+        structlog.configure(
+            processors=[
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.add_log_level,
+                self._on_log,
+            ],
+            cache_logger_on_first_use=False,
+        )
+
+    def start_agent(self) -> None:
+        """Start an agent; there must be none."""
+        assert self.agent is None, "one agent at a time"
+        self.lives += 1
+        self._wire = Wire(self.runtime, self._chance, self._doubling)
+        self._life, self._ended = trio.CancelScope(), trio.Event()
+        self.agent = SimulatedAgent(
+            self._settings(), self.clock, self._wire, self.api, self._on_status
+        )
+        self._nursery.start_soon(self._live, self.agent, self._life, self._ended)
+
+    def kill_agent(self) -> None:
+        """End the agent in the middle of whatever it does, as SIGKILL would."""
+        if self._wire is not None:
+            self._wire.cut()
+        self.stop_agent()
+
+    def stop_agent(self) -> None:
+        """End the agent as SIGTERM does: shielded calls come to their end."""
+        self._life.cancel()
+
+    async def agent_ended(self) -> None:
+        """Return when there is no agent."""
+        await self._ended.wait()
+
+    async def _live(self, agent: SimulatedAgent, life: trio.CancelScope, ended: trio.Event) -> None:
+        try:
+            with life:
+                await agent.run()
+        finally:
+            self.agent = None
+            self._watcher.on_agent_ended(tuple(agent.journal.entries()))
+            ended.set()
+
+    def _settings(self) -> Settings:
+        return Settings(
+            configuration=KubeletConfiguration(
+                static_pod_path=str(self.manifests),
+                pod_logs_dir=str(self.logs),
+                resolv_conf="",
+                healthz_port=0,
+            ),
+            options=NodeOptions(
+                root_dir=str(self.root / "kubelet"),
+                hostname_override="node",
+                node_ip="192.0.2.10",
+                hollow=True,
+            ),
+        )
+
+    def _on_status(self, pod: Pod, status: PodStatus) -> None:
+        if self._life.cancel_called:
+            return
+        self.api.report(pod, status)
+        self._watcher.on_status(pod, status)
+
+    def _on_log(self, logger: object, method: str, entry: EventDict) -> EventDict:
+        self._watcher.on_log(entry)
+        raise structlog.DropEvent

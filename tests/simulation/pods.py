@@ -1,0 +1,270 @@
+"""The pods of a simulated day: documents of many shapes, and what must become of each.
+
+A shape is made by chance, its fate is not: whatever happens to agent and runtime, a pod whose
+containers nobody kills ends up as its fate says.
+"""
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from enum import StrEnum
+from typing import Any
+
+from attrs import evolve, frozen
+
+from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION
+
+REGISTRY = "registry.example.com"
+UNREACHABLE = "unreachable.example.com"
+
+Document = Mapping[str, Any]
+Behaviour = dict[str, Any]
+
+
+class Fate(StrEnum):
+    """What becomes of a pod that is left alone."""
+
+    RUNS = "runs"
+    SUCCEEDS = "succeeds"
+    FAILS = "fails"
+    CRASHES = "crashes"
+    """Its containers run and end and run again, for ever."""
+    WAITS = "waits"
+    """It never gets a regular container started."""
+
+
+@frozen(kw_only=True)
+class Shape:
+    """A pod as its owner wants it."""
+
+    document: Document
+    fate: Fate
+
+    @property
+    def uid(self) -> str:
+        """metadata.uid, which each document has."""
+        return str(self.document["metadata"]["uid"])
+
+    @property
+    def name(self) -> str:
+        """metadata.name."""
+        return str(self.document["metadata"]["name"])
+
+    @property
+    def never_restarts(self) -> bool:
+        """Whether no container of the pod may run twice."""
+        return bool(self.document["spec"].get("restartPolicy") == "Never")
+
+    @property
+    def init_names(self) -> tuple[str, ...]:
+        """The init containers in their order, sidecars included."""
+        return tuple(c["name"] for c in self.document["spec"].get("initContainers", ()))
+
+    @property
+    def sidecar_names(self) -> frozenset[str]:
+        """The init containers that run as long as the pod."""
+        containers = self.document["spec"].get("initContainers", ())
+        return frozenset(c["name"] for c in containers if "restartPolicy" in c)
+
+    @property
+    def regular_names(self) -> tuple[str, ...]:
+        """The names of spec.containers."""
+        return tuple(c["name"] for c in self.document["spec"]["containers"])
+
+
+class PodMaker:
+    """Makes pods out of one source of chance. UIDs are never repeated."""
+
+    def __init__(self, chance: random.Random, host_folder: str) -> None:
+        self._chance = chance
+        self._host_folder = host_folder
+        self._made = 0
+        self._kinds: Sequence[tuple[int, Callable[[], Shape]]] = (
+            (6, self._steady),
+            (4, self._crashing),
+            (4, self._job),
+            (2, self._failing_job),
+            (3, self._initialized),
+            (2, self._initialized_job),
+            (1, self._failing_init),
+            (1, self._crashing_init),
+            (1, self._imageless),
+            (1, self._overdue),
+            (1, self._unstartable),
+        )
+
+    def make(self) -> Shape:
+        """A new pod of a random kind."""
+        weights = [weight for weight, _ in self._kinds]
+        kind = self._chance.choices([make for _, make in self._kinds], weights)[0]
+        return self._with_extras(kind())
+
+    def new_uid(self) -> str:
+        """A UID that no pod has had."""
+        first, last = self._chance.getrandbits(32), self._chance.getrandbits(48)
+        return f"{first:08x}-0000-4000-8000-{last:012x}"
+
+    def changed(self, shape: Shape) -> Shape:
+        """The pod with another label; a steady one perhaps with another image."""
+        document = deepcopy(dict(shape.document))
+        document["metadata"].setdefault("labels", {})["turn"] = str(self._chance.getrandbits(20))
+        if shape.fate is Fate.RUNS and self._chance.random() < 0.5:
+            container = self._chance.choice(document["spec"]["containers"])
+            container["image"] = self._image()
+        return evolve(shape, document=document)
+
+    def renamed(self, shape: Shape) -> Shape:
+        """The same pod under a new UID: its manifest was replaced."""
+        document = deepcopy(dict(shape.document))
+        document["metadata"]["uid"] = self.new_uid()
+        return evolve(shape, document=document)
+
+    def _steady(self) -> Shape:
+        count = self._chance.choice((1, 1, 2, 3))
+        return self._pod(Fate.RUNS, regular=[self._runs_for_ever() for _ in range(count)])
+
+    def _crashing(self) -> Shape:
+        regular = [self._ends(self._chance.choice((0, 1, 1)), longest=40)]
+        if self._chance.random() < 0.4:
+            regular.append(self._runs_for_ever())
+        return self._pod(Fate.CRASHES, regular=regular)
+
+    def _job(self) -> Shape:
+        policy = self._chance.choice(("Never", "OnFailure"))
+        regular = [self._ends(0, longest=300) for _ in range(self._chance.choice((1, 2)))]
+        if policy == "OnFailure" and self._chance.random() < 0.5:
+            failure = {"runSeconds": self._seconds(10), "exitCode": 3}
+            regular[0] = {"attempts": [failure, failure, {**regular[0]}]}
+        return self._pod(Fate.SUCCEEDS, policy=policy, regular=regular)
+
+    def _failing_job(self) -> Shape:
+        regular = [self._ends(0, longest=100), self._ends(7, longest=100)]
+        return self._pod(Fate.FAILS, policy="Never", regular=regular)
+
+    def _initialized(self) -> Shape:
+        return self._pod(Fate.RUNS, init=self._some_init(), regular=[self._runs_for_ever()])
+
+    def _initialized_job(self) -> Shape:
+        regular = [self._ends(0, longest=100)]
+        policy = self._chance.choice(("Never", "OnFailure"))
+        return self._pod(Fate.SUCCEEDS, policy=policy, init=self._some_init(), regular=regular)
+
+    def _failing_init(self) -> Shape:
+        init = [*self._some_init(), self._ends(4, longest=10)]
+        return self._pod(Fate.FAILS, policy="Never", init=init, regular=[self._runs_for_ever()])
+
+    def _crashing_init(self) -> Shape:
+        init = [*self._some_init(), self._ends(4, longest=10)]
+        return self._pod(Fate.WAITS, init=init, regular=[self._runs_for_ever()])
+
+    def _imageless(self) -> Shape:
+        shape = self._pod(Fate.WAITS, regular=[self._runs_for_ever()])
+        document = deepcopy(dict(shape.document))
+        image, policy = self._chance.choice(
+            (
+                (f"{UNREACHABLE}/app:1", "IfNotPresent"),
+                (f"{REGISTRY}/absent:1", "Never"),
+                ("NOT/An Image", "IfNotPresent"),
+            )
+        )
+        document["spec"]["containers"][0].update(image=image, imagePullPolicy=policy)
+        return evolve(shape, document=document)
+
+    def _overdue(self) -> Shape:
+        deadline = self._chance.randint(20, 400)
+        return self._pod(
+            Fate.FAILS, regular=[self._runs_for_ever()], activeDeadlineSeconds=deadline
+        )
+
+    def _unstartable(self) -> Shape:
+        behaviour = {"startError": "exec: no such file or directory"}
+        return self._pod(Fate.CRASHES, regular=[behaviour])
+
+    def _some_init(self) -> list[Behaviour]:
+        init: list[Behaviour] = []
+        for _ in range(self._chance.choice((1, 1, 2, 3))):
+            if self._chance.random() < 0.35:
+                init.append({**self._runs_for_ever(), "sidecar": True})
+            else:
+                init.append(self._ends(0, longest=15))
+        return init
+
+    def _runs_for_ever(self) -> Behaviour:
+        obeys: float | None = self._chance.choice((0, 0, 0.5, 3, None))
+        return {"runSeconds": None, "obeysTerm": obeys, "startLatency": self._seconds(0.5)}
+
+    def _ends(self, exit_code: int, *, longest: float) -> Behaviour:
+        return {"runSeconds": self._seconds(longest), "exitCode": exit_code}
+
+    def _seconds(self, longest: float) -> float:
+        return round(self._chance.choice((0.0, self._chance.uniform(0, longest))), 2)
+
+    def _image(self) -> str:
+        return f"{REGISTRY}/app:{self._chance.randint(1, 8)}"
+
+    def _pod(
+        self,
+        fate: Fate,
+        *,
+        regular: Sequence[Behaviour],
+        init: Sequence[Behaviour] = (),
+        policy: str = "Always",
+        **spec: object,
+    ) -> Shape:
+        self._made += 1
+        annotations: dict[str, str] = {}
+        init_containers = [self._container(f"init-{i}", b, annotations) for i, b in enumerate(init)]
+        containers = [self._container(f"main-{i}", b, annotations) for i, b in enumerate(regular)]
+        document: dict[str, Any] = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"{fate}-{self._made}",
+                "namespace": "default",
+                "uid": self.new_uid(),
+                "annotations": annotations,
+            },
+            "spec": {
+                "restartPolicy": policy,
+                "terminationGracePeriodSeconds": self._chance.choice((0, 1, 2, 5, 30, 45)),
+                "containers": containers,
+                **({"initContainers": init_containers} if init else {}),
+                **spec,
+            },
+        }
+        return Shape(document=document, fate=fate)
+
+    def _container(
+        self, name: str, behaviour: Behaviour, annotations: dict[str, str]
+    ) -> dict[str, Any]:
+        script = dict(behaviour)
+        container: dict[str, Any] = {"name": name, "image": self._image()}
+        if script.pop("sidecar", False):
+            container["restartPolicy"] = "Always"
+        if self._chance.random() < 0.15:
+            container["imagePullPolicy"] = "Always"
+        annotations[f"{BEHAVIOUR_ANNOTATION}.{name}"] = json.dumps(script.get("attempts", script))
+        return container
+
+    def _with_extras(self, shape: Shape) -> Shape:
+        """The pod with volumes, hooks, and the host's network, each now and then."""
+        document = deepcopy(dict(shape.document))
+        spec = document["spec"]
+        if self._chance.random() < 0.3:
+            spec["volumes"] = [{"name": "data", "emptyDir": {}}]
+            mount = {"name": "data", "mountPath": "/data"}
+            if self._chance.random() < 0.5:
+                source = {"path": self._host_folder, "type": "DirectoryOrCreate"}
+                spec["volumes"] = [{"name": "data", "hostPath": source}]
+            spec["containers"][0]["volumeMounts"] = [mount]
+        if self._chance.random() < 0.15:
+            spec["hostNetwork"] = True
+        grace = spec["terminationGracePeriodSeconds"]
+        if grace > 1 and self._chance.random() < 0.2:
+            seconds = self._chance.randint(0, grace - 1)
+            spec["containers"][0]["lifecycle"] = {"preStop": {"sleep": {"seconds": seconds}}}
+        elif grace > 1 and self._chance.random() < 0.15:
+            hook = {"postStart": {"sleep": {"seconds": self._chance.randint(0, grace - 1)}}}
+            spec["containers"][0]["lifecycle"] = hook
+        return evolve(shape, document=document)

@@ -1,0 +1,121 @@
+"""What was wanted of the node, what was done to it, and what its runtime did: the facts of a run.
+
+The world writes down what it wants and what it breaks, the runtime's events tell what happened.
+All of it goes into one digest, together with the agents' logs and journals: two runs of a seed
+are the same run if their digests are.
+"""
+
+import hashlib
+from pathlib import Path
+
+import trio
+from attrs import define, field
+
+from tests.simulation.node import LogEntry
+from tests.simulation.pods import Shape
+from trio_kubelet.hollow.records import Container, Sandbox
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.telemetry.journal import Entry
+
+Kind = cri.ContainerEventType
+
+
+@define(eq=False)
+class Wanted:
+    """A pod that a source has. `touched_at` is when its owner last changed it (trio's clock)."""
+
+    shape: Shape
+    is_static: bool
+    touched_at: float
+    deleted: bool = False
+    harmed: bool = False
+    """Somebody killed a container or a sandbox of it, or a start of it was cut off."""
+
+
+@define(eq=False)
+class Life:
+    """One container as the runtime's events told of it, in seconds of trio's clock."""
+
+    container: Container
+    agent_life: int
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    removed: bool = False
+
+    @property
+    def name(self) -> str:
+        """The container's name in its pod."""
+        return str(self.container.config.metadata.name)
+
+    @property
+    def sandbox_id(self) -> str:
+        """The sandbox that it is in."""
+        return self.container.sandbox.id
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether it ends only when somebody ends it."""
+        behaviour = self.container.behaviour
+        return behaviour.run_seconds is None and not behaviour.start_error
+
+
+@define(eq=False)
+class Record:
+    """The facts of a run, written by the world and by the observers of runtime and agent."""
+
+    root: Path
+    wanted: dict[str, Wanted] = field(factory=dict)
+    lives: dict[str, dict[str, Life]] = field(factory=dict)
+    """By UID of the pod and id of the container, in order of creation."""
+    killed: set[str] = field(factory=set)
+    """Ids of the containers and sandboxes that somebody killed."""
+    clock_jumped_at: float = -1e9
+    cut_off_at: float = -1e9
+    """When the agent was last killed: its calls may still take effect for some seconds."""
+    lines: list[str] = field(factory=list)
+    _digest: "hashlib._Hash" = field(factory=hashlib.sha256)
+
+    @property
+    def digest(self) -> str:
+        """What happened so far, in one number."""
+        return self._digest.hexdigest()
+
+    def note(self, *words: object) -> None:
+        """Write a line into the run's story."""
+        text = " ".join(map(str, words)).replace(str(self.root), "ROOT")
+        line = f"{trio.current_time():10.3f} {text}"
+        self._digest.update(line.encode() + b"\n")
+        self.lines.append(line)
+
+    def on_log(self, entry: LogEntry) -> None:
+        """A line of the agent's log."""
+        facts = {k: v for k, v in entry.items() if k != "exc_info"}
+        self.note("log", *(f"{key}={value}" for key, value in facts.items()))
+
+    def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
+        """The journal of an agent that has ended."""
+        for entry in journal:
+            self._digest.update(repr(entry).replace(str(self.root), "ROOT").encode())
+
+    def on_event(self, kind: int, container_id: str, sandbox: Sandbox, agent_life: int) -> None:
+        """Something happened in the runtime."""
+        uid = sandbox.config.metadata.uid
+        self.note("runtime", Kind(kind).name, uid, container_id[:12])
+        if container_id == sandbox.id:
+            return
+        now, lives = trio.current_time(), self.lives.setdefault(uid, {})
+        if kind == Kind.CONTAINER_CREATED_EVENT:
+            container = sandbox.containers[container_id]
+            lives[container_id] = Life(container=container, agent_life=agent_life, created_at=now)
+        elif kind == Kind.CONTAINER_STARTED_EVENT:
+            lives[container_id].started_at = now
+        elif kind == Kind.CONTAINER_STOPPED_EVENT:
+            lives[container_id].ended_at = now
+        else:
+            lives[container_id].removed = True
+
+    def earlier(self, uid: str, life: Life) -> tuple[Life, ...]:
+        """The containers of the same name in the same pod that were made before, newest first."""
+        lives = [each for each in self.lives[uid].values() if each.name == life.name]
+        return tuple(reversed(lives[: lives.index(life)]))

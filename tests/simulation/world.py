@@ -1,0 +1,366 @@
+"""A day of a node: what its owners want, what breaks, and when; all of it from one seed.
+
+A day is a row of storms with calms between. In a storm pods come, change and go, and one thing
+after another breaks. In a calm nothing does, and at its end the node must have settled.
+"""
+
+import json
+import random
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import trio
+import trio.testing
+from attrs import evolve, frozen
+
+from tests.simulation.convergence import unsettled
+from tests.simulation.determinism import deterministic
+from tests.simulation.invariants import Invariants
+from tests.simulation.node import Node, WallClock
+from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
+from tests.simulation.record import Record, Wanted
+from tests.simulation.weather import Weather
+from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
+from trio_kubelet.k8s import Pod, Time
+from trio_kubelet.k8s.codec import decode
+from trio_kubelet.k8s.defaults import with_defaults
+
+STORMS = 4
+SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS = 120.0, 1200.0
+CALM_SECONDS = 780.0
+"""Longer than the longest back-off, with its jitter, the next resync, and a grace period."""
+MOST_PODS = 14
+PACES_SECONDS = (0.3, 8.0, 40.0)
+"""How long it may be until the next thing happens, on average."""
+
+RUNTIMES = (
+    ("hollow", "1.0"),
+    ("containerd", "2.1.0"),
+    ("containerd", "1.7.5"),
+    ("containerd", "1.6.9"),
+)
+
+
+@frozen(kw_only=True)
+class Report:
+    """How a day went. `story` has a line for whatever happened, with trio's time."""
+
+    seed: int
+    digest: str
+    violations: tuple[str, ...]
+    story: tuple[str, ...]
+    seconds: float
+
+
+def simulate(seed: int, *, storms: int = STORMS) -> Report:
+    """Live through the day of that seed."""
+    with tempfile.TemporaryDirectory(prefix="day-") as folder, deterministic(seed):
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        return trio.run(_live, seed, storms, Path(folder), clock=clock)
+
+
+async def _live(seed: int, storms: int, root: Path) -> Report:
+    record = Record(root)
+    invariants = Invariants(record)
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        world = World(seed, root, invariants, nursery)
+        await world.live(storms)
+        nursery.cancel_scope.cancel()
+    return Report(
+        seed=seed,
+        digest=record.digest,
+        violations=tuple(invariants.violations),
+        story=tuple(record.lines),
+        seconds=trio.current_time() - began,
+    )
+
+
+class World:
+    """Owners, operators and bad luck of one node."""
+
+    def __init__(
+        self, seed: int, root: Path, invariants: Invariants, nursery: trio.Nursery
+    ) -> None:
+        self._chance = random.Random(seed)
+        self._record = invariants.record
+        self._invariants = invariants
+        self._nursery = nursery
+        self._pods = PodMaker(self._chance, str(root / "host" / "data"))
+        clock = WallClock()
+        self._weather = Weather(random.Random(seed + 1))
+        runtime = HollowRuntime(clock, nursery, self._runtime_options(seed))
+        self._node = invariants.node = Node(
+            root,
+            clock,
+            runtime,
+            nursery,
+            invariants,
+            chance=random.Random(seed + 2),
+            doubling=self._chance.choice((0.0, 0.0, 0.2)),
+        )
+        runtime.events.add_observer(invariants.on_event)
+        self._actions: Mapping[Callable[[], None], int] = {
+            self._add: 8,
+            self._remove: 4,
+            self._change: 3,
+            self._replace: 2,
+            self._bring_back: 2,
+            self._spoil_manifest: 1,
+            self._weather.storm: 3,
+            self._weather.clear: 2,
+            self._end_agent: 3,
+            self._end_agent_in_a_call: 3,
+            self._restart_runtime: 2,
+            self._restart_runtime_in_a_call: 2,
+            self._break_network: 1,
+            self._kill_container: 2,
+            self._kill_sandbox: 1,
+            self._jump: 1,
+            self._lose_image: 1,
+        }
+        self._gone: list[Wanted] = []
+
+    def _runtime_options(self, seed: int) -> HollowOptions:
+        name, version = self._chance.choice(RUNTIMES)
+        return HollowOptions(
+            name=name,
+            version=version,
+            seed=seed,
+            faults=self._weather,
+            latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
+            registry=Registry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
+            event_loss=self._chance.choice((0.0, 0.0, 0.05, 0.5)),
+            event_buffer=self._chance.choice((1000, 4)),
+            share_event_channel=version.startswith("1.7"),
+            has_events=version != "1.6.9",
+        )
+
+    async def live(self, storms: int) -> None:
+        """Live through a number of storms, each with a calm after it."""
+        for _ in range(self._chance.randint(2, 6)):
+            self._add()
+        self._node.start_agent()
+        self._nursery.start_soon(self._collect_deleted)
+        for _ in range(storms):
+            await self._storm(self._chance.uniform(SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS))
+            await self._calm()
+        self._node.stop_agent()
+        await self._node.agent_ended()
+
+    async def _storm(self, seconds: float) -> None:
+        """Do one thing after another, and let all come to its end."""
+        self._record.note("STORM")
+        async with trio.open_nursery() as nursery:
+            self._short_lived = nursery
+            with trio.move_on_after(seconds):
+                while True:
+                    pace_seconds = self._chance.choice(PACES_SECONDS)
+                    await trio.sleep(self._chance.expovariate(1 / pace_seconds))
+                    self._act()
+        self._weather.clear()
+        if self._node.agent is None:
+            self._node.start_agent()
+
+    def _act(self) -> None:
+        acts, weights = list(self._actions), list(self._actions.values())
+        act = self._chance.choices(acts, weights)[0]
+        self._record.note("world", getattr(act, "__name__", act))
+        act()
+
+    async def _calm(self) -> None:
+        self._record.note("CALM")
+        await trio.sleep(CALM_SECONDS)
+        for problem in unsettled(self._node, self._record):
+            self._invariants.violated("not settled:", problem)
+
+    # What owners do
+
+    def _add(self) -> None:
+        if len(self._record.wanted) < MOST_PODS:
+            self._want(self._pods.make(), is_static=self._chance.random() < 0.5)
+
+    def _want(self, shape: Shape, *, is_static: bool) -> None:
+        now = trio.current_time()
+        wanted = Wanted(shape=shape, is_static=is_static, touched_at=now)
+        self._record.wanted[shape.uid] = wanted
+        self._record.note("wanted", shape.uid, shape.name, "static" if is_static else "api")
+        if is_static:
+            self._write_manifest(shape, json.dumps(shape.document))
+        else:
+            self._node.api.put(self._api_pod(shape))
+
+    def _api_pod(self, shape: Shape) -> Pod:
+        pod = with_defaults(decode(Pod, shape.document))
+        created = Time.from_ns(self._node.clock.now_ns())
+        return evolve(pod, metadata=evolve(pod.metadata, creation_timestamp=created))
+
+    def _write_manifest(self, shape: Shape, text: str) -> None:
+        scratch = self._node.manifests / ".scratch"
+        scratch.write_text(text)
+        scratch.rename(self._node.manifests / f"{shape.name}.json")
+
+    def _remove(self) -> None:
+        if wanted := self._any_pod():
+            self._drop(wanted)
+
+    def _drop(self, wanted: Wanted) -> None:
+        uid = wanted.shape.uid
+        wanted.deleted = True
+        if wanted.is_static:
+            self._gone.append(wanted)
+            (self._node.manifests / f"{wanted.shape.name}.json").unlink()
+            self._forget(uid)
+        elif self._chance.random() < 0.2:
+            self._node.api.remove(uid)
+            self._forget(uid)
+        else:
+            pod = self._node.api.pods[uid]
+            grace = self._chance.choice((0, 3, 30))
+            meta = evolve(
+                pod.metadata,
+                deletion_timestamp=Time.from_ns(self._node.clock.now_ns()),
+                deletion_grace_period_seconds=grace,
+            )
+            self._node.api.put(evolve(pod, metadata=meta))
+
+    def _forget(self, uid: str) -> None:
+        self._record.wanted.pop(uid, None)
+
+    def _change(self) -> None:
+        """Change a pod in place: the UID stays."""
+        if wanted := self._any_pod():
+            wanted.shape = self._pods.changed(wanted.shape)
+            wanted.touched_at = trio.current_time()
+            if wanted.is_static:
+                self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
+                return
+            known = self._node.api.pods[wanted.shape.uid]
+            pod = self._api_pod(wanted.shape)
+            self._node.api.put(evolve(known, metadata=pod.metadata, spec=pod.spec))
+
+    def _replace(self) -> None:
+        """Put a pod with the same name and another UID in the place of one."""
+        wanted = self._any_pod()
+        if wanted is not None and wanted.is_static:
+            self._gone.append(wanted)
+            self._forget(wanted.shape.uid)
+            self._want(self._pods.renamed(wanted.shape), is_static=True)
+
+    def _bring_back(self) -> None:
+        """Put a manifest back that was removed: its pod comes back under its UID."""
+        gone = [each for each in self._gone if each.shape.uid not in self._record.wanted]
+        taken = {each.shape.name for each in self._record.wanted.values()}
+        gone = [each for each in gone if each.shape.name not in taken]
+        if gone and len(self._record.wanted) < MOST_PODS:
+            again = self._chance.choice(gone)
+            self._gone.remove(again)
+            self._want(again.shape, is_static=True)
+
+    def _spoil_manifest(self) -> None:
+        """Leave a half-written manifest for a while: its pod runs on."""
+        wanted = self._any_pod()
+        if wanted is not None and wanted.is_static:
+            text = json.dumps(wanted.shape.document)
+            self._write_manifest(wanted.shape, text[: len(text) // 2])
+            self._short_lived.start_soon(self._mend, wanted)
+
+    async def _mend(self, wanted: Wanted) -> None:
+        await trio.sleep(self._chance.uniform(0, 60))
+        if self._record.wanted.get(wanted.shape.uid) is wanted:
+            self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
+
+    def _any_pod(self) -> Wanted | None:
+        pods = [each for each in self._record.wanted.values() if not each.deleted]
+        return self._chance.choice(pods) if pods else None
+
+    async def _collect_deleted(self) -> None:
+        """Remove the objects of deleted pods whose agent has ended them, as a status does."""
+        while True:
+            await trio.sleep(1)
+            for uid, pod in tuple(self._node.api.pods.items()):
+                if pod.metadata.deletion_timestamp is not None and self._has_ended(uid):
+                    self._node.api.remove(uid)
+                    self._forget(uid)
+
+    def _has_ended(self, uid: str) -> bool:
+        agent = self._node.agent
+        stored = agent.store.get(uid) if agent is not None else None
+        if agent is None or stored is None or stored.pod.metadata.deletion_timestamp is None:
+            return False
+        task = agent.tasks.get(uid)
+        return task is None or task.stopped.is_set()
+
+    # What breaks
+
+    def _end_agent(self) -> None:
+        if self._node.agent is None:
+            return
+        if self._chance.random() < 0.7:
+            self._kill_agent()
+        else:
+            self._node.stop_agent()
+        self._short_lived.start_soon(self._start_agent_later)
+
+    def _kill_agent(self) -> None:
+        self._record.cut_off_at = trio.current_time()
+        self._node.kill_agent()
+
+    async def _start_agent_later(self) -> None:
+        await self._node.agent_ended()
+        await trio.sleep(self._chance.choice((0, 1, self._chance.uniform(0, 90))))
+        if self._node.agent is None:
+            self._node.start_agent()
+
+    def _end_agent_in_a_call(self) -> None:
+        if self._node.agent is not None:
+            self._weather.at_call(self._chance.randint(1, 40), self._end_agent)
+
+    def _restart_runtime(self) -> None:
+        seconds = self._chance.choice((0, 2, 20, 200))
+        self._short_lived.start_soon(self._node.runtime.restart, seconds)
+
+    def _restart_runtime_in_a_call(self) -> None:
+        self._weather.at_call(self._chance.randint(1, 40), self._restart_runtime)
+
+    def _break_network(self) -> None:
+        self._short_lived.start_soon(self._without_network, self._chance.uniform(1, 90))
+
+    async def _without_network(self, seconds: float) -> None:
+        self._node.runtime.sandboxes.network_ready = False
+        await trio.sleep(seconds)
+        self._node.runtime.sandboxes.network_ready = True
+
+    def _kill_container(self) -> None:
+        containers = [c for c in self._node.runtime.containers if c.process and not c.finished_at]
+        if containers:
+            victim = self._chance.choice(containers)
+            self._harm(victim.sandbox.config.metadata.uid, victim.id)
+            self._node.runtime.containers.kill(victim.id, self._chance.choice(("OOMKilled", "")))
+
+    def _kill_sandbox(self) -> None:
+        sandboxes = [s for s in self._node.runtime.sandboxes if s.ready]
+        if sandboxes:
+            victim = self._chance.choice(sandboxes)
+            self._harm(victim.config.metadata.uid, victim.id)
+            self._node.runtime.sandboxes.fail(victim.id)
+
+    def _harm(self, uid: str, victim_id: str) -> None:
+        self._record.killed.add(victim_id)
+        if uid in self._record.wanted:
+            self._record.wanted[uid].harmed = True
+
+    def _jump(self) -> None:
+        self._record.clock_jumped_at = trio.current_time()
+        self._node.clock.jump(self._chance.choice((-3600, -5, 5, 3600)))
+
+    def _lose_image(self) -> None:
+        reference = f"{REGISTRY}/app:{self._chance.randint(1, 8)}"
+        self._short_lived.start_soon(partial(self._remove_image, reference))
+
+    async def _remove_image(self, reference: str) -> None:
+        found = self._node.runtime.images.resolve(reference)
+        if found is not None:
+            self._node.runtime.images._images.pop(found.id)
