@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 import trio
 
-from tests.simulation.scenes import Scene, play
+from tests.simulation.scenes import Scene, play, pod
 from trio_kubelet.hollow import Fault, HollowOptions, ScriptedFaults
 from trio_kubelet.rpc import Code, RpcError
 
@@ -18,3 +19,30 @@ def test_housekeeping_waits_for_the_parts_that_it_asks(tmp_path: Path) -> None:
         await trio.sleep(60)
 
     play(tmp_path, scene, HollowOptions(faults=faults))
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_a_container_whose_image_changes_is_replaced_at_once(tmp_path: Path, policy: str) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.node.api.put(pod(policy=policy))
+        await trio.sleep(10)
+        scene.node.api.put(pod(image="registry.example.com/app:2", policy=policy))
+        await trio.sleep(5)
+        (container,) = scene.running()
+        assert container.config.image.user_specified_image == "registry.example.com/app:2"
+        assert container.config.metadata.attempt == 1
+
+    play(tmp_path, scene)
+
+
+def test_a_container_that_outlives_its_sandbox_is_replaced_at_once(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.node.api.put(pod())
+        await trio.sleep(10)
+        (sandbox,) = scene.runtime.sandboxes
+        scene.runtime.sandboxes.fail(sandbox.id)
+        await trio.sleep(5)
+        (container,) = scene.running()
+        assert container.sandbox is not sandbox
+
+    play(tmp_path, scene)

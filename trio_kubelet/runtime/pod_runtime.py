@@ -188,6 +188,8 @@ class PodRuntime:
             await self._stopper.stop_containers(pod, plan.stop)
         if not plan.create_sandbox and not plan.start:
             return True
+        if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan, memory):
+            return False
         if plan.sandbox_changed:
             self._recorder.pod(
                 pod,
@@ -201,6 +203,15 @@ class PodRuntime:
             self._sandbox_failed(pod, error.message)
             return False
         return await self._start_all(pod, plan, config, observed, inputs, memory)
+
+    async def _have_stopped(self, pod: Pod, plan: PodActions, memory: PodMemory) -> bool:
+        """Look whether all that had to stop has: only then anything takes its place."""
+        observed = await self.look(pod)
+        ContainerSlots(self._journal, pod, memory).observe(observed)
+        alive = alive_containers(observed)
+        if plan.stop_pod:
+            return not alive
+        return alive.isdisjoint(order.container.id for order in plan.stop)
 
     async def _start_all(
         self,
@@ -342,11 +353,17 @@ class ImagePull:
 
 def running_parts(observed: ObservedPod) -> tuple[str, ...]:
     """The containers and sandboxes of a pod that run, or may run."""
-    alive = (ContainerState.RUNNING, ContainerState.UNKNOWN)
+    alive = alive_containers(observed)
     return (
-        *(f"container {c.name}" for c in observed.containers if c.state in alive),
+        *(f"container {c.name}" for c in observed.containers if c.id in alive),
         *(f"sandbox {s.id}" for s in observed.sandboxes if s.ready),
     )
+
+
+def alive_containers(observed: ObservedPod) -> frozenset[str]:
+    """The ids of the containers that run, or may run."""
+    states = (ContainerState.RUNNING, ContainerState.UNKNOWN)
+    return frozenset(c.id for c in observed.containers if c.state in states)
 
 
 def default_start_slots() -> StartSlots:

@@ -43,14 +43,19 @@ class ContainerSlots:
             self._step(container.name, event, cause=_cause(container), container_id=container.id)
 
     def decide(self, order: StartContainer) -> None:
-        """A new instance is to take the place of the last one, if there was one."""
+        """A new instance is to take the place of the last one, if there was one.
+
+        One that ended by itself is restarted, one that was stopped for it is replaced.
+        """
         name, last = order.container.name, order.predecessor
         slot = self._slot(name)
         if last is None or slot.state is SlotState.WAITING:
             return
         terms = restart_terms(self.pod, order.container, order.role)
         evidence = ExitEvidence(exit_code=last.exit_code, terms=terms)
-        restarted = CONTAINER.allows(slot.state, SlotEvent.RESTARTED, evidence)
+        restarted = last.state is ContainerState.EXITED and CONTAINER.allows(
+            slot.state, SlotEvent.RESTARTED, evidence
+        )
         event = SlotEvent.RESTARTED if restarted else SlotEvent.REPLACED
         self._step(name, event, evidence, cause=f"exit code {last.exit_code}")
         self.memory.slots[name] = Slot(
