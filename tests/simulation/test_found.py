@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from tests.simulation.scenes import Scene, play, pod
-from trio_kubelet.hollow import Fault, HollowOptions, ScriptedFaults
+from trio_kubelet.hollow import Fault, HollowOptions, Registry, ScriptedFaults
 from trio_kubelet.rpc import Code, RpcError
 
 LOST = RpcError(Code.UNAVAILABLE, "a fault")
@@ -46,3 +46,14 @@ def test_a_container_that_outlives_its_sandbox_is_replaced_at_once(tmp_path: Pat
         assert container.sandbox is not sandbox
 
     play(tmp_path, scene)
+
+
+def test_a_pulled_image_that_cannot_be_looked_at_is_looked_at_again(tmp_path: Path) -> None:
+    faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", Fault(error=LOST))])
+
+    async def scene(scene: Scene) -> None:
+        scene.node.api.put(pod())
+        await trio.sleep(10)
+        assert len(scene.running()) == 1
+
+    play(tmp_path, scene, HollowOptions(faults=faults, registry=Registry(pull_seconds=1)))

@@ -175,15 +175,21 @@ class _Request:
             # The pull of an earlier sync was cut short, and nobody has said so yet.
             self._step(ImageEvent.PULL_CANCELLED)
         try:
-            image = await self._images.client.image_status(self._spec)
-        except RpcError as error:
+            image = await self._ask()
+        except ImageError:
             self._step(ImageEvent.LOOK_FAILED)
-            message = f'Failed to inspect image "{self._container.image}": {error.message}'
-            self._event(EventType.WARNING, "InspectFailed", message)
-            raise self._failed("ImageInspectError", message) from error
+            raise
         policy = self._policy()
         self._step(ImageEvent.LOOKED, ImageEvidence(policy=policy, present=image is not None))
         return image
+
+    async def _ask(self) -> cri.Image | None:
+        try:
+            return await self._images.client.image_status(self._spec)
+        except RpcError as error:
+            message = f'Failed to inspect image "{self._container.image}": {error.message}'
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("ImageInspectError", message) from error
 
     def _policy(self) -> PullPolicy:
         given = self._container.image_pull_policy
@@ -223,8 +229,8 @@ class _Request:
             self._step(ImageEvent.PULL_CANCELLED)
             raise
         now = trio.current_time()
-        found = await self._images.client.image_status(self._spec)
         self._step(ImageEvent.PULLED)
+        found = await self._ask()
         self._memory.image_backoffs.pop(image, None)
         pulled, waited = (_milliseconds(now - since) for since in (began_at, asked_at))
         self._event(
