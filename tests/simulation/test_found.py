@@ -57,3 +57,18 @@ def test_a_pulled_image_that_cannot_be_looked_at_is_looked_at_again(tmp_path: Pa
         assert len(scene.running()) == 1
 
     play(tmp_path, scene, HollowOptions(faults=faults, registry=Registry(pull_seconds=1)))
+
+
+def test_a_clock_that_is_set_back_makes_no_old_sandbox_the_newest(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.node.api.put(pod())
+        await trio.sleep(10)
+        (sandbox,) = scene.runtime.sandboxes
+        scene.clock.jump(-3600)
+        scene.runtime.sandboxes.fail(sandbox.id)
+        await trio.sleep(10)
+        (container,) = scene.running()
+        await trio.sleep(600)
+        assert scene.running() == [container]
+
+    play(tmp_path, scene)

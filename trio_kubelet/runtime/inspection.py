@@ -133,8 +133,12 @@ def observed_pod(
     name: str = "",
     namespace: str = "",
 ) -> ObservedPod:
-    """Put a pod together; its IPs are those of the newest sandbox, if that is ready."""
-    by_age = sorted(sandboxes, key=lambda s: (s.created_at, s.attempt), reverse=True)
+    """Put a pod together; its IPs are those of the newest sandbox, if that is ready.
+
+    What is newest, the count of attempts and restarts tells: the time of creation is that of a
+    clock which may have been set back since.
+    """
+    by_age = sorted(sandboxes, key=lambda s: (s.attempt, s.created_at), reverse=True)
     newest = by_age[0] if by_age else None
     return ObservedPod(
         uid=uid,
@@ -144,7 +148,7 @@ def observed_pod(
         ips=newest.ips if newest and newest.ready else (),
         sandboxes=tuple(by_age),
         containers=tuple(
-            sorted(containers, key=lambda c: (c.created_at, c.restart_count), reverse=True)
+            sorted(containers, key=lambda c: (c.restart_count, c.created_at), reverse=True)
         ),
     )
 
