@@ -60,7 +60,9 @@ class RuntimeGate:
 
     def mark_down(self, reason: str) -> None:
         """The runtime did not answer."""
-        self.update(evolve(self.state, up=False, network_ready=False, reason=reason))
+        self.update(
+            evolve(self.state, up=False, network_ready=False, reason=reason, network_reason=reason)
+        )
 
     async def wait_up(self) -> None:
         """Return as soon as the runtime is up, at once if it is."""
