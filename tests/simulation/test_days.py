@@ -1,0 +1,25 @@
+"""Days of a node: whatever goes wrong, the invariants hold, and every day can be repeated.
+
+`SIMULATION_SEEDS=100` lives through more days than the default, `python -m tests.simulation SEED`
+through one, with its story.
+"""
+
+import os
+
+import pytest
+
+from tests.simulation.world import simulate
+
+DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
+
+
+@pytest.mark.parametrize("seed", range(1, DAYS + 1))
+def test_nothing_that_must_not_be_happens_on_a_day(seed: int) -> None:
+    report = simulate(seed, storms=2)
+    assert not report.violations, f"python -m tests.simulation {seed} --story"
+
+
+def test_a_day_can_be_repeated() -> None:
+    first, second = (simulate(7, storms=1) for _ in range(2))
+    assert first.story == second.story
+    assert first.digest == second.digest
