@@ -135,7 +135,7 @@ class Pleg:
         pods = await self._list()
         changed = [
             uid
-            for uid in pods.keys() | {known.uid for known in self._cache.pods()}
+            for uid in sorted(pods.keys() | {known.uid for known in self._cache.pods()})
             if not self._is_known(uid, pods.get(uid, _NOTHING), listed_at)
         ]
         failures: list[RpcError] = []
