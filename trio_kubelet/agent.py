@@ -2,62 +2,38 @@
 
 `Agent.steps` is the order of a start, as a table. READY=1 goes out as soon as the sync loop
 turns, whether the runtime is there or not; no pod is synced before the first complete listing.
-SIGTERM and SIGINT cancel the root: the agent ends, calls whose outcome must be known are
-finished, and the containers run on.
 """
 
-import faulthandler
-import os
-import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 import structlog
 import trio
 
-from state_machines.container import crash_loop_policy
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.assembly import Foundation, assemble
+from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
-from trio_kubelet.mountinfo import mount_points
-from trio_kubelet.node import gather_dns, gather_facts, node_name
+from trio_kubelet.node import node_name
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.process import (
-    FileLock,
     ServiceNotifier,
     feed_watchdog,
-    hold_lock,
     raise_open_files_limit,
     set_oom_score,
     watchdog_seconds,
 )
 from trio_kubelet.resources import (
     CgroupDriver,
-    CgroupError,
-    Cgroups,
-    CgroupSettings,
-    CgroupTree,
-    PodCgroupSettings,
-    SystemdError,
-    pod_limits,
 )
-from trio_kubelet.rpc import Channel, Code, RpcError, Transport, open_rpc_loop
+from trio_kubelet.rpc import Code, RpcError, Transport
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.container_hash import container_hash
-from trio_kubelet.runtime.container_starter import ContainerStarter
-from trio_kubelet.runtime.container_stopper import ContainerStopper
-from trio_kubelet.runtime.credentials import credential_files, read_keyring
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
-from trio_kubelet.runtime.images import Images, PullRate
-from trio_kubelet.runtime.names import CONFIG_SOURCE_ANNOTATION
-from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.runtime.pod_runtime import PodRuntime, default_start_slots
 from trio_kubelet.server import (
     healthz_routes,
     listen_tcp,
@@ -73,198 +49,28 @@ from trio_kubelet.sources import (
     watch_manifest_files,
     watch_manifest_url,
 )
-from trio_kubelet.startup import Step, once, run_steps
-from trio_kubelet.status import NodeIdentity, Statuses
+from trio_kubelet.startup import StartError, Step, once, run_steps
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.folders import make_folders
-from trio_kubelet.wiring import HousekeepingPlaces, NoCgroups, PodCgroups, PodStorage, PodSubPaths
+from trio_kubelet.wiring import adoptable_uid
 
 log = structlog.get_logger("agent")
 
 CONFIG_CHANNEL_SIZE = 64
 PLEG_CHANNEL_SIZE = 1000
-SHUTDOWN_SECONDS = 10
 LOOP_STUCK_SECONDS = 30.0
 RUNTIME_RETRY_SECONDS = 0.5
 AGENT_SOCKET = "agent.sock"
-INTERRUPTED = 128 + signal.SIGINT
-
-
-class StartError(Exception):
-    """The agent cannot start: one line that says what is wrong and what to do."""
-
-
-def run_agent(settings: Settings) -> int:
-    """Run the agent until it is told to stop; returns the exit code. Blocks."""
-    faulthandler.enable()  # The watchdog's SIGABRT leaves in the log where it hung.
-    try:
-        trio.run(_run, settings)
-    except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
-        if _is_interrupt(error):
-            return INTERRUPTED
-        start_error, others = _start_error(error)
-        if others is not None or start_error is None:
-            raise
-        print(f"trio-kubelet: {start_error}", file=sys.stderr)
-        return 1
-    finally:
-        signal.alarm(0)
-    return 0
-
-
-def _is_interrupt(error: BaseException) -> bool:
-    """Whether Control-C was pressed once more while the agent was ending."""
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(KeyboardInterrupt) is not None
-    return isinstance(error, KeyboardInterrupt)
-
-
-def _start_error(error: BaseException) -> tuple[StartError | None, BaseException | None]:
-    """The first StartError in an exception, and what there is beside StartErrors."""
-    if isinstance(error, StartError):
-        return error, None
-    if not isinstance(error, BaseExceptionGroup):
-        return None, error
-    ours, others = error.split(StartError)
-    first: BaseException | None = ours
-    while isinstance(first, BaseExceptionGroup):
-        first = first.exceptions[0]
-    return (first if isinstance(first, StartError) else None), others
-
-
-async def _run(settings: Settings) -> None:
-    _check_preconditions(settings)
-    notifier = ServiceNotifier()
-    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
-        await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
-        if settings.options.lock_file:
-            lock = await _locked(Path(settings.options.lock_file), stack, notifier)
-            if settings.options.exit_on_lock_contention:
-                nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
-        await stack.enter_async_context(open_rpc_loop())
-        clock = SystemClock()
-        transports = await stack.enter_async_context(_transports(settings, clock))
-        await Agent(settings, clock, transports, notifier).run()
-
-
-def _check_preconditions(settings: Settings) -> None:
-    """Refuse what cannot go well. Raises StartError."""
-    if settings.options.hollow:
-        return
-    if os.geteuid() != 0:
-        raise StartError(
-            "must be run as root, because it mounts volumes and makes cgroups; "
-            "try sudo, or --hollow for a runtime without a kernel"
-        )
-    try:
-        tree = CgroupTree.find(mount_points())
-    except CgroupError as error:
-        raise StartError(f"{error}; mount the cgroup hierarchies") from error
-    if tree.version == 1 and settings.configuration.fail_cgroup_v1:
-        raise StartError(
-            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
-            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
-            "configuration to run all the same"
-        )
-    if settings.configuration.fail_swap_on and (swap := _swap_in_use()):
-        raise StartError(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on "
-            f"flag to false. {Path('/proc/swaps')} contained: {swap}"
-        )
-
-
-def _swap_in_use() -> str:
-    """The names of the swap areas in use, memory file systems aside."""
-    try:
-        lines = Path("/proc/swaps").read_text().splitlines()[1:]
-    except FileNotFoundError:
-        return ""
-    return ", ".join(line.split()[0] for line in lines if not line.startswith("/dev/zram"))
-
-
-async def _locked(path: Path, stack: AsyncExitStack, notifier: ServiceNotifier) -> FileLock:
-    """Wait for the lock and hold it as long as the stack. Raises StartError."""
-
-    def say() -> None:
-        log.warning("waiting for the lock file; another agent holds it", path=str(path))
-        notifier.status(f"waiting for the lock file {path}; another agent holds it")
-
-    try:
-        return await stack.enter_async_context(hold_lock(path, say))
-    except OSError as error:
-        raise StartError(f"--lock-file: {path}: {error.strerror}; choose another path") from error
-
-
-async def _end_on_contention(
-    lock: FileLock, scope: trio.CancelScope, notifier: ServiceNotifier
-) -> None:
-    """End the agent as soon as another one wants the lock (flag --exit-on-lock-contention)."""
-    await lock.wanted()
-    _end("somebody else wants the lock file", scope, notifier)
-
-
-async def _end_on_signal(
-    scope: trio.CancelScope,
-    notifier: ServiceNotifier,
-    *,
-    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """SIGTERM and SIGINT end the agent at once; a second one kills it."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        async for number in signals:
-            _end(signal.Signals(number).name, scope, notifier)
-
-
-def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
-    """Cancel everything. A runtime that hangs holds the end up for ten seconds, not longer."""
-    log.info("ending, the containers run on", why=why)
-    notifier.stopping()
-    signal.signal(signal.SIGALRM, lambda *_: _give_up_waiting())
-    signal.alarm(SHUTDOWN_SECONDS)
-    scope.cancel()
-
-
-def _give_up_waiting() -> None:
-    print("trio-kubelet: ended without waiting for the runtime any longer", file=sys.stderr)
-    os._exit(0)
 
 
 Transports = tuple[Transport, Transport]
 """Where the runtime service and the image service are spoken to."""
-
-
-@asynccontextmanager
-async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transports]:
-    """The way to the runtime. Raises StartError for an endpoint that cannot be one."""
-    if settings.options.hollow:
-        from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
-        from trio_kubelet.rpc import InProcess
-
-        async with open_hollow_runtime(clock, HollowOptions()) as runtime:
-            service = InProcess(runtime)
-            yield service, service
-        return
-    configuration = settings.configuration
-    try:
-        runtime_channel = Channel(configuration.container_runtime_endpoint)
-    except ValueError as error:
-        raise StartError(f"containerRuntimeEndpoint: {error}") from error
-    try:
-        image_channel = Channel(
-            configuration.image_service_endpoint or configuration.container_runtime_endpoint
-        )
-    except ValueError as error:
-        raise StartError(f"imageServiceEndpoint: {error}") from error
-    yield runtime_channel, image_channel
 
 
 class Agent:
@@ -327,6 +133,16 @@ class Agent:
         )
         self.merge = SourceMerge(clock, self.recorder)
         self.housekeeper: Housekeeper | None = None
+        self.foundation = Foundation(
+            settings=settings,
+            clock=clock,
+            client=self.client,
+            cache=self.cache,
+            store=self.store,
+            gate=self.gate,
+            journal=self.journal,
+            recorder=self.recorder,
+        )
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -393,124 +209,16 @@ class Agent:
 
     async def _build_parts(self) -> None:
         """Everything that depends on what the machine and the runtime can do."""
-        settings, hollow = self.settings, self.settings.options.hollow
-        tree = None if hollow else CgroupTree.find(mount_points())
         driver, runtime_name = await self._ask_runtime()
-        self.node = await trio.to_thread.run_sync(
-            partial(
-                gather_facts,
-                settings,
-                cgroup_v2=tree is not None and tree.version != 1,
-                driver=driver,
-            )
-        )
-        files = trio.CapacityLimiter(8)
-        folders = PodFolders(Path(settings.options.root_dir))
-        volumes = local_volumes(folders, self._memory_available)
-        cgroups = await self._build_cgroups(tree, driver)
-        self.statuses = Statuses(
-            self.clock,
-            NodeIdentity(
-                host_ips=self.node.host_ips,
-                runtime_name=runtime_name,
-                recursive_read_only=self.node.recursive_read_only,
-            ),
-        )
-        self.parts = Parts(
-            runtime=self._build_runtime(PodSubPaths(volumes), files),
-            cache=self.cache,
-            statuses=self.statuses,
-            storage=PodStorage(volumes, self.recorder, self.node, files),
-            cgroups=cgroups,
-            gate=self.gate,
-            recorder=self.recorder,
-            clock=self.clock,
-        )
-        places = HousekeepingPlaces(self.cache, volumes, cgroups, self.node, files)
+        assembled = await assemble(self.foundation, driver=driver, runtime_name=runtime_name)
+        self.node, self.statuses = assembled.node, assembled.statuses
+        self.parts = assembled.parts
         self.housekeeper = Housekeeper(
             store=self.store,
             tasks=self.tasks,
             sources_ready=lambda: self.loop.sources_seen >= self.sources,
-            places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
+            places=assembled.places,
         )
-
-    def _build_runtime(self, sub_paths: PodSubPaths, files: trio.CapacityLimiter) -> PodRuntime:
-        settings = self.settings
-        configuration = settings.configuration
-        slots = default_start_slots()
-        starter = ContainerStarter(
-            client=self.client,
-            images=self._build_images(),
-            sub_paths=sub_paths,
-            recorder=self.recorder,
-            node=self.node,
-            slots=slots,
-            file_limiter=files,
-            host_file=_host_file(),
-        )
-        stopper = ContainerStopper(
-            client=self.client,
-            recorder=self.recorder,
-            dead_per_container=settings.options.maximum_dead_containers_per_container,
-        )
-        longest = configuration.crash_loop_back_off.max_container_restart_period
-        return PodRuntime(
-            client=self.client,
-            cache=self.cache,
-            starter=starter,
-            stopper=stopper,
-            recorder=self.recorder,
-            journal=self.journal,
-            clock=self.clock,
-            node=self.node,
-            dns=gather_dns(settings, self.node.host_ips),
-            slots=slots,
-            file_limiter=files,
-            crash_backoff=crash_loop_policy(
-                longest.total_seconds() if longest is not None else None,
-                reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
-            ),
-        )
-
-    def _build_images(self) -> Images:
-        configuration = self.settings.configuration
-        parallel = (
-            1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
-        )
-        files = credential_files(self.settings.options.root_dir, os.environ.get("HOME", "/root"))
-        return Images(
-            client=self.client,
-            recorder=self.recorder,
-            journal=self.journal,
-            clock=self.clock,
-            limiter=trio.CapacityLimiter(parallel) if parallel else None,
-            rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
-            read_keyring=partial(read_keyring, files),
-        )
-
-    async def _build_cgroups(
-        self, tree: CgroupTree | None, driver: CgroupDriver
-    ) -> PodCgroups | NoCgroups:
-        if tree is None:
-            return NoCgroups()
-        configuration = self.settings.configuration
-        settings = CgroupSettings(
-            driver=driver,
-            cgroup_root=self.node.cgroup_root,
-            cgroups_per_qos=configuration.cgroups_per_qos,
-            pod=PodCgroupSettings(
-                cpu_cfs_quota=self.node.cpu_cfs_quota,
-                cpu_cfs_quota_period_us=self.node.cpu_cfs_quota_period_us,
-                pod_pids_limit=configuration.pod_pids_limit,
-                hugepage_sizes=self.node.hugepage_sizes,
-            ),
-        )
-        cgroups = Cgroups(tree, settings)
-        try:
-            await cgroups.start()
-        except (OSError, SystemdError) as error:
-            raise StartError(f"cannot make the cgroups of pods: {error}") from error
-        return PodCgroups(cgroups, lambda: [stored.pod for stored in self.store.active()])
 
     async def _ask_runtime(self) -> tuple[CgroupDriver, str]:
         """The runtime's cgroup driver and name; asked until it answers."""
@@ -539,10 +247,6 @@ class Agent:
         if told is not configured:
             log.info("cgroup driver taken from the runtime", driver=str(told))
         return told
-
-    def _memory_available(self, pod: Pod) -> int:
-        limit = pod_limits(pod).get("memory")
-        return limit.value if limit is not None else self.node.memory_capacity_bytes
 
     @property
     def sources(self) -> frozenset[Source]:
@@ -701,13 +405,6 @@ async def _listening(address: str, port: int, setting: str) -> Sequence[trio.Soc
         ) from error
 
 
-def _host_file() -> str:
-    try:
-        return Path("/etc/hosts").read_text()
-    except OSError:
-        return ""
-
-
 def status_line(state: RuntimeState) -> str:
     """What `systemctl status` shows."""
     if not state.up:
@@ -715,21 +412,3 @@ def status_line(state: RuntimeState) -> str:
     if not state.network_ready:
         return f"network is not ready: {state.network_reason}"
     return "running"
-
-
-def adoptable_uid(running: Iterable[ObservedPod], pod: Pod, source: Source) -> str | None:
-    """The UID of a running pod that is this static pod: same name, source and containers."""
-    wanted = {container.name: container_hash(container) for container in pod.spec.containers}
-    for candidate in running:
-        sandbox = candidate.ready_sandbox
-        if sandbox is None or (candidate.namespace, candidate.name) != (
-            pod.metadata.namespace,
-            pod.metadata.name,
-        ):
-            continue
-        if sandbox.annotations.get(CONFIG_SOURCE_ANNOTATION) != source:
-            continue
-        found = {c.name: c.hash for c in reversed(candidate.containers) if c.name in wanted}
-        if found and all(wanted[name] == hash_ for name, hash_ in found.items()):
-            return candidate.uid
-    return None

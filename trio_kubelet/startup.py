@@ -14,6 +14,10 @@ from attrs import frozen
 log = structlog.get_logger("start")
 
 
+class StartError(Exception):
+    """The agent cannot start: one line that says what is wrong and what to do."""
+
+
 class Task(Protocol):
     """The body of a step: calls `task_status.started()` when others may build on it."""
 

@@ -14,10 +14,14 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
 from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.container_hash import container_hash
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.mounts import MountedVolume as RuntimeVolume
+from trio_kubelet.runtime.names import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
+from trio_kubelet.sources import Source
 from trio_kubelet.sync.housekeeping import Found, Trace
 from trio_kubelet.sync.session import PreparationError
 from trio_kubelet.sync.store import is_static
@@ -212,3 +216,21 @@ def _for_runtime(volume: MountedVolume) -> RuntimeVolume:
     return RuntimeVolume(
         host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
     )
+
+
+def adoptable_uid(running: Iterable[ObservedPod], pod: Pod, source: Source) -> str | None:
+    """The UID of a running pod that is this static pod: same name, source and containers."""
+    wanted = {container.name: container_hash(container) for container in pod.spec.containers}
+    for candidate in running:
+        sandbox = candidate.ready_sandbox
+        if sandbox is None or (candidate.namespace, candidate.name) != (
+            pod.metadata.namespace,
+            pod.metadata.name,
+        ):
+            continue
+        if sandbox.annotations.get(CONFIG_SOURCE_ANNOTATION) != source:
+            continue
+        found = {c.name: c.hash for c in reversed(candidate.containers) if c.name in wanted}
+        if found and all(wanted[name] == hash_ for name, hash_ in found.items()):
+            return candidate.uid
+    return None

@@ -40,7 +40,7 @@ def start(arguments: Sequence[str], program: str) -> int:
 def _run(settings: Settings) -> int:
     import structlog
 
-    from trio_kubelet.agent import run_agent
+    from trio_kubelet.lifetime import run_agent
     from trio_kubelet.telemetry.log import configure_logging
 
     configure_logging(settings)

@@ -1,0 +1,209 @@
+"""Builds the parts that act on pods, once it is known what the machine and the runtime can do.
+
+Nothing here decides or acts on a pod; it only says which part is made of what.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import trio
+from attrs import frozen
+
+from state_machines.container import crash_loop_policy
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Pod
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.node import gather_dns, gather_facts
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.resources import (
+    CgroupDriver,
+    Cgroups,
+    CgroupSettings,
+    CgroupTree,
+    PodCgroupSettings,
+    SystemdError,
+    pod_limits,
+)
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.container_starter import ContainerStarter
+from trio_kubelet.runtime.container_stopper import ContainerStopper
+from trio_kubelet.runtime.credentials import credential_files, read_keyring
+from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.images import Images, PullRate
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_runtime import PodRuntime, default_start_slots
+from trio_kubelet.startup import StartError
+from trio_kubelet.status import NodeIdentity, Statuses
+from trio_kubelet.sync.housekeeping import Found
+from trio_kubelet.sync.session import Parts
+from trio_kubelet.sync.store import PodStore
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.wiring import HousekeepingPlaces, NoCgroups, PodCgroups, PodStorage, PodSubPaths
+
+FILE_THREADS = 8
+"""Threads for the small files of pods: hosts files, logs, termination messages."""
+
+
+@frozen(kw_only=True)
+class Foundation:
+    """The parts that are there from the first moment, before the runtime has answered."""
+
+    settings: Settings
+    clock: Clock
+    client: RuntimeClient
+    cache: RuntimeCache
+    store: PodStore
+    gate: RuntimeGate
+    journal: Journal
+    recorder: EventRecorder
+
+
+@frozen(kw_only=True)
+class Assembled:
+    """What was built. `places` are where housekeeping looks for what is left of pods."""
+
+    node: NodeFacts
+    statuses: Statuses
+    parts: Parts
+    places: tuple[Callable[[], Awaitable[Iterable[Found]]], ...]
+
+
+async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str) -> Assembled:
+    """Build everything. Raises StartError."""
+    settings = base.settings
+    tree = None if settings.options.hollow else CgroupTree.find(mount_points())
+    cgroup_v2 = tree is not None and tree.version != 1
+    node = await trio.to_thread.run_sync(
+        partial(gather_facts, settings, cgroup_v2=cgroup_v2, driver=driver)
+    )
+    files = trio.CapacityLimiter(FILE_THREADS)
+    volumes = local_volumes(
+        PodFolders(Path(settings.options.root_dir)), partial(_memory_available, node)
+    )
+    cgroups = await build_cgroups(base, node, tree)
+    statuses = Statuses(
+        base.clock,
+        NodeIdentity(
+            host_ips=node.host_ips,
+            runtime_name=runtime_name,
+            recursive_read_only=node.recursive_read_only,
+        ),
+    )
+    parts = Parts(
+        runtime=build_runtime(base, node, PodSubPaths(volumes), files),
+        cache=base.cache,
+        statuses=statuses,
+        storage=PodStorage(volumes, base.recorder, node, files),
+        cgroups=cgroups,
+        gate=base.gate,
+        recorder=base.recorder,
+        clock=base.clock,
+    )
+    places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files)
+    return Assembled(
+        node=node,
+        statuses=statuses,
+        parts=parts,
+        places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
+    )
+
+
+def _memory_available(node: NodeFacts, pod: Pod) -> int:
+    """Bytes that a pod may use: its limit, or what the node has."""
+    limit = pod_limits(pod).get("memory")
+    return limit.value if limit is not None else node.memory_capacity_bytes
+
+
+def build_runtime(
+    base: Foundation, node: NodeFacts, sub_paths: PodSubPaths, files: trio.CapacityLimiter
+) -> PodRuntime:
+    """What acts on containers."""
+    settings = base.settings
+    configuration = settings.configuration
+    slots = default_start_slots()
+    starter = ContainerStarter(
+        client=base.client,
+        images=build_images(base),
+        sub_paths=sub_paths,
+        recorder=base.recorder,
+        node=node,
+        slots=slots,
+        file_limiter=files,
+        host_file=_host_file(),
+    )
+    stopper = ContainerStopper(
+        client=base.client,
+        recorder=base.recorder,
+        dead_per_container=settings.options.maximum_dead_containers_per_container,
+    )
+    longest = configuration.crash_loop_back_off.max_container_restart_period
+    return PodRuntime(
+        client=base.client,
+        cache=base.cache,
+        starter=starter,
+        stopper=stopper,
+        recorder=base.recorder,
+        journal=base.journal,
+        clock=base.clock,
+        node=node,
+        dns=gather_dns(settings, node.host_ips),
+        slots=slots,
+        file_limiter=files,
+        crash_backoff=crash_loop_policy(
+            longest.total_seconds() if longest is not None else None,
+            reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
+        ),
+    )
+
+
+def build_images(base: Foundation) -> Images:
+    """What gets images."""
+    configuration = base.settings.configuration
+    parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
+    files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))
+    return Images(
+        client=base.client,
+        recorder=base.recorder,
+        journal=base.journal,
+        clock=base.clock,
+        limiter=trio.CapacityLimiter(parallel) if parallel else None,
+        rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
+        read_keyring=partial(read_keyring, files),
+    )
+
+
+async def build_cgroups(
+    base: Foundation, node: NodeFacts, tree: CgroupTree | None
+) -> PodCgroups | NoCgroups:
+    """What makes cgroups; those above the pods are made at once. Raises StartError."""
+    if tree is None:
+        return NoCgroups()
+    configuration = base.settings.configuration
+    settings = CgroupSettings(
+        driver=node.cgroup_driver,
+        cgroup_root=node.cgroup_root,
+        cgroups_per_qos=configuration.cgroups_per_qos,
+        pod=PodCgroupSettings(
+            cpu_cfs_quota=node.cpu_cfs_quota,
+            cpu_cfs_quota_period_us=node.cpu_cfs_quota_period_us,
+            pod_pids_limit=configuration.pod_pids_limit,
+            hugepage_sizes=node.hugepage_sizes,
+        ),
+    )
+    cgroups = Cgroups(tree, settings)
+    try:
+        await cgroups.start()
+    except (OSError, SystemdError) as error:
+        raise StartError(f"cannot make the cgroups of pods: {error}") from error
+    return PodCgroups(cgroups, lambda: [stored.pod for stored in base.store.active()])
+
+
+def _host_file() -> str:
+    try:
+        return Path("/etc/hosts").read_text()
+    except OSError:
+        return ""

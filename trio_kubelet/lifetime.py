@@ -1,0 +1,192 @@
+"""From settings to a running agent and to its end: what is checked first, and what ends it.
+
+SIGTERM, SIGINT and, if wanted, somebody who wants the lock file cancel the root nursery: the
+agent ends, calls whose outcome must be known are finished, and the containers run on. What the
+agent cannot start without is one line on stderr and exit code 1.
+"""
+
+import faulthandler
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.agent import Agent, Transports
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
+from trio_kubelet.resources import CgroupError, CgroupTree
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.startup import StartError
+
+log = structlog.get_logger("agent")
+
+SHUTDOWN_SECONDS = 10
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def run_agent(settings: Settings) -> int:
+    """Run the agent until it is told to stop; returns the exit code. Blocks."""
+    faulthandler.enable()  # The watchdog's SIGABRT leaves in the log where it hung.
+    try:
+        trio.run(_run, settings)
+    except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
+        if _is_interrupt(error):
+            return INTERRUPTED
+        start_error, others = _start_error(error)
+        if others is not None or start_error is None:
+            raise
+        print(f"trio-kubelet: {start_error}", file=sys.stderr)
+        return 1
+    finally:
+        signal.alarm(0)
+    return 0
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Whether Control-C was pressed once more while the agent was ending."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _start_error(error: BaseException) -> tuple[StartError | None, BaseException | None]:
+    """The first StartError in an exception, and what there is beside StartErrors."""
+    if isinstance(error, StartError):
+        return error, None
+    if not isinstance(error, BaseExceptionGroup):
+        return None, error
+    ours, others = error.split(StartError)
+    first: BaseException | None = ours
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return (first if isinstance(first, StartError) else None), others
+
+
+async def _run(settings: Settings) -> None:
+    _check_preconditions(settings)
+    notifier = ServiceNotifier()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
+        if settings.options.lock_file:
+            lock = await _locked(Path(settings.options.lock_file), stack, notifier)
+            if settings.options.exit_on_lock_contention:
+                nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
+        await stack.enter_async_context(open_rpc_loop())
+        clock = SystemClock()
+        transports = await stack.enter_async_context(_transports(settings, clock))
+        await Agent(settings, clock, transports, notifier).run()
+
+
+def _check_preconditions(settings: Settings) -> None:
+    """Refuse what cannot go well. Raises StartError."""
+    if settings.options.hollow:
+        return
+    if os.geteuid() != 0:
+        raise StartError(
+            "must be run as root, because it mounts volumes and makes cgroups; "
+            "try sudo, or --hollow for a runtime without a kernel"
+        )
+    try:
+        tree = CgroupTree.find(mount_points())
+    except CgroupError as error:
+        raise StartError(f"{error}; mount the cgroup hierarchies") from error
+    if tree.version == 1 and settings.configuration.fail_cgroup_v1:
+        raise StartError(
+            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
+            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
+            "configuration to run all the same"
+        )
+    if settings.configuration.fail_swap_on and (swap := _swap_in_use()):
+        raise StartError(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on "
+            f"flag to false. {Path('/proc/swaps')} contained: {swap}"
+        )
+
+
+def _swap_in_use() -> str:
+    """The names of the swap areas in use, memory file systems aside."""
+    try:
+        lines = Path("/proc/swaps").read_text().splitlines()[1:]
+    except FileNotFoundError:
+        return ""
+    return ", ".join(line.split()[0] for line in lines if not line.startswith("/dev/zram"))
+
+
+async def _locked(path: Path, stack: AsyncExitStack, notifier: ServiceNotifier) -> FileLock:
+    """Wait for the lock and hold it as long as the stack. Raises StartError."""
+
+    def say() -> None:
+        log.warning("waiting for the lock file; another agent holds it", path=str(path))
+        notifier.status(f"waiting for the lock file {path}; another agent holds it")
+
+    try:
+        return await stack.enter_async_context(hold_lock(path, say))
+    except OSError as error:
+        raise StartError(f"--lock-file: {path}: {error.strerror}; choose another path") from error
+
+
+async def _end_on_contention(
+    lock: FileLock, scope: trio.CancelScope, notifier: ServiceNotifier
+) -> None:
+    """End the agent as soon as another one wants the lock (flag --exit-on-lock-contention)."""
+    await lock.wanted()
+    _end("somebody else wants the lock file", scope, notifier)
+
+
+async def _end_on_signal(
+    scope: trio.CancelScope,
+    notifier: ServiceNotifier,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """SIGTERM and SIGINT end the agent at once; a second one kills it."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            _end(signal.Signals(number).name, scope, notifier)
+
+
+def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
+    """Cancel everything. A runtime that hangs holds the end up for ten seconds, not longer."""
+    log.info("ending, the containers run on", why=why)
+    notifier.stopping()
+    signal.signal(signal.SIGALRM, lambda *_: _give_up_waiting())
+    signal.alarm(SHUTDOWN_SECONDS)
+    scope.cancel()
+
+
+def _give_up_waiting() -> None:
+    print("trio-kubelet: ended without waiting for the runtime any longer", file=sys.stderr)
+    os._exit(0)
+
+
+@asynccontextmanager
+async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transports]:
+    """The way to the runtime. Raises StartError for an endpoint that cannot be one."""
+    if settings.options.hollow:
+        from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
+        from trio_kubelet.rpc import InProcess
+
+        async with open_hollow_runtime(clock, HollowOptions()) as runtime:
+            service = InProcess(runtime)
+            yield service, service
+        return
+    configuration = settings.configuration
+    try:
+        runtime_channel = Channel(configuration.container_runtime_endpoint)
+    except ValueError as error:
+        raise StartError(f"containerRuntimeEndpoint: {error}") from error
+    try:
+        image_channel = Channel(
+            configuration.image_service_endpoint or configuration.container_runtime_endpoint
+        )
+    except ValueError as error:
+        raise StartError(f"imageServiceEndpoint: {error}") from error
+    yield runtime_channel, image_channel
