@@ -34,6 +34,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
+from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.server import (
     healthz_routes,
     listen_tcp,
@@ -50,11 +51,13 @@ from trio_kubelet.sources import (
     watch_manifest_url,
 )
 from trio_kubelet.startup import StartError, Step, once, run_steps
+from trio_kubelet.status import Statuses
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
@@ -74,7 +77,16 @@ Transports = tuple[Transport, Transport]
 
 
 class Agent:
-    """The parts that are there from the first moment, and the steps that add the others."""
+    """The parts that are there from the first moment, and the steps that add the others.
+
+    `node`, `statuses` and `parts` are there once the runtime has answered; no pod is started
+    before.
+    """
+
+    node: NodeFacts
+    statuses: Statuses
+    parts: Parts
+    loop: SyncLoop
 
     def __init__(
         self,

@@ -275,11 +275,19 @@ class PodRuntime:
         precedence = Precedence.STATIC_SANDBOX if inputs.is_static else Precedence.SANDBOX
         try:
             async with self._slots.slot(precedence):
+                began = trio.current_time()
                 sandbox_id = await self._client.run_pod_sandbox(config)
             response = await self._client.pod_sandbox_status(sandbox_id)
         except RpcError as error:
             self._sandbox_failed(pod, error.message)
             return None
+        self._journal.note(
+            "sandbox",
+            f"{pod.metadata.namespace}/{pod.metadata.name}",
+            "SandboxCreated",
+            sandbox_id,
+            duration_seconds=trio.current_time() - began,
+        )
         network = response.status.network
         ips = (network.ip, *(extra.ip for extra in network.additional_ips))
         return ReadySandbox(id=sandbox_id, config=config, ips=tuple(ip for ip in ips if ip))

@@ -131,6 +131,9 @@ class PodTask:
         with structlog.contextvars.bound_contextvars(
             pod=pod_key(self.pod), uid=self.pod.metadata.uid
         ):
+            self._journal.transition(
+                POD.name, pod_key(self.pod), source="", event="Added", target=self.state
+            )
             await self._wait_for_predecessor()
             while not POD.is_terminal(self.state):
                 await work[self.state]()

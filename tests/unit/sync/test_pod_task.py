@@ -89,7 +89,8 @@ async def test_a_pod_that_is_removed_walks_the_whole_machine(
         task.put(Request(ending=REMOVED))
         await task.finished.wait()
     assert session.steps == ["sync", "terminate", "release"]
-    walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
+    added, *walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
+    assert added == PodState.SYNC_POD
     assert walked == [PodState.TERMINATING, PodState.TERMINATED, PodState.FINISHED]
 
 
