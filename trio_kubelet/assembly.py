@@ -31,6 +31,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.credentials import credential_files, read_keyring
+from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_complaint
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images import Images, PullRate
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -40,7 +41,7 @@ from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.housekeeping import Found
 from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
-from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.wiring import HousekeepingPlaces, NoCgroups, PodCgroups, PodStorage, PodSubPaths
 
@@ -80,6 +81,7 @@ async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str)
     node = await trio.to_thread.run_sync(
         partial(gather_facts, settings, cgroup_v2=cgroup_v2, driver=driver)
     )
+    await trio.to_thread.run_sync(_check_resolv_conf, base, node)
     files = trio.CapacityLimiter(FILE_THREADS)
     volumes = local_volumes(
         PodFolders(Path(settings.options.root_dir)), partial(_memory_available, node)
@@ -110,6 +112,17 @@ async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str)
         parts=parts,
         places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
     )
+
+
+def _check_resolv_conf(base: Foundation, node: NodeFacts) -> None:
+    """Say so if the node's resolv.conf has more than pods can be given. Blocks."""
+    dns = gather_dns(base.settings, node.host_ips)
+    if dns.resolv_conf is None:
+        return
+    path = base.settings.configuration.resolv_conf
+    complaint = resolv_conf_complaint(path, dns.resolv_conf, dns.cluster_domain)
+    if complaint is not None:
+        base.recorder.node(EventType.WARNING, CHECK_LIMITS_FOR_RESOLV_CONF, complaint)
 
 
 def _memory_available(node: NodeFacts, pod: Pod) -> int:
@@ -150,7 +163,7 @@ def build_runtime(
         journal=base.journal,
         clock=base.clock,
         node=node,
-        dns=gather_dns(settings, node.host_ips),
+        read_dns=partial(gather_dns, settings, node.host_ips),
         slots=slots,
         file_limiter=files,
         crash_backoff=crash_loop_policy(

@@ -7,6 +7,7 @@ pod is read back at once and put into the cache, so that its status is sent with
 """
 
 import os
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -80,7 +81,7 @@ class PodRuntime:
         journal: Journal,
         clock: Clock,
         node: NodeFacts,
-        dns: NodeDns,
+        read_dns: Callable[[], NodeDns],
         slots: StartSlots,
         file_limiter: trio.CapacityLimiter,
         crash_backoff: BackoffPolicy,
@@ -93,7 +94,7 @@ class PodRuntime:
         self._journal = journal
         self._clock = clock
         self._node = node
-        self._dns = dns
+        self._read_dns = read_dns
         self._slots = slots
         self._file_limiter = file_limiter
         self._crash_backoff = crash_backoff
@@ -198,9 +199,12 @@ class PodRuntime:
                 "Pod sandbox changed, it will be killed and re-created.",
             )
         try:
-            config = self._sandbox_config(pod, plan)
-        except ConfigError as error:
-            self._sandbox_failed(pod, error.message)
+            node_dns = await trio.to_thread.run_sync(
+                self._prepare_sandbox, pod, limiter=self._file_limiter
+            )
+            config = self._sandbox_config(pod, plan, node_dns)
+        except (ConfigError, OSError) as error:
+            self._sandbox_failed(pod, str(error))
             return False
         return await self._start_all(pod, plan, config, observed, inputs, memory)
 
@@ -269,9 +273,6 @@ class PodRuntime:
             present = observed.ready_sandbox
             ips = present.ips if present is not None else ()
             return ReadySandbox(id=plan.sandbox_id, config=config, ips=ips)
-        await trio.to_thread.run_sync(
-            make_pod_log_directory, pod, self._node, limiter=self._file_limiter
-        )
         precedence = Precedence.STATIC_SANDBOX if inputs.is_static else Precedence.SANDBOX
         try:
             async with self._slots.slot(precedence):
@@ -292,8 +293,15 @@ class PodRuntime:
         ips = (network.ip, *(extra.ip for extra in network.additional_ips))
         return ReadySandbox(id=sandbox_id, config=config, ips=tuple(ip for ip in ips if ip))
 
-    def _sandbox_config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
-        dns, warnings = dns_config(pod, self._dns)
+    def _prepare_sandbox(self, pod: Pod) -> NodeDns:
+        """Make the folder of the pod's logs, and read what may have changed since. Blocks."""
+        make_pod_log_directory(pod, self._node)
+        return self._read_dns()
+
+    def _sandbox_config(
+        self, pod: Pod, plan: PodActions, node_dns: NodeDns
+    ) -> cri.PodSandboxConfig:
+        dns, warnings = dns_config(pod, node_dns)
         if plan.create_sandbox:
             for warning in warnings:
                 if warning.for_node:
