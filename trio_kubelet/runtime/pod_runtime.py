@@ -16,6 +16,7 @@ import trio
 from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy, next_backoff
+from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.pod import StopEvidence
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
@@ -40,6 +41,8 @@ from trio_kubelet.runtime.start_slots import Precedence, StartSlots
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
+
+IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 
 
 class RuntimeCache(Protocol):
@@ -388,13 +391,17 @@ def default_start_slots() -> StartSlots:
 
 
 def _failed(observed: ObservedPod, plan: PodActions, memory: PodMemory) -> RuntimeOutcome:
-    """What did not work is tried again: soon, or when those that know the time say so."""
+    """What did not work is tried again: soon, or when the back-off of its image is over.
+
+    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
+    then the status says ImagePullBackOff.
+    """
     names = {order.container.name for order in plan.start}
     reasons = [memory.reasons[name] for name in names if name in memory.reasons]
     times = [reason.until_ns for reason in reasons if reason.until_ns is not None]
     return RuntimeOutcome(
         observed=observed,
-        failed=not reasons or len(times) < len(reasons),
+        failed=not reasons or any(reason.reason != IMAGE_PULL_BACK_OFF for reason in reasons),
         due_ns=min([*times, *(postponed.until_ns for postponed in plan.postponed)], default=None),
     )
 
