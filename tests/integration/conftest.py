@@ -54,8 +54,8 @@ def containerd(
 ) -> Iterator[Containerd]:
     """A running containerd with the lab's images.
 
-    Of use to a test: `endpoint`, `socket`, `ctr(...)`, `images`, `pid`, `network`, `registries`, and
-    from a thread `kill()`, `restart()`. A test leaves it running and without pods of its own.
+    Of use to a test: `endpoint`, `socket`, `ctr(...)`, `images`, `pid`, `network`, `registries`,
+    and from a thread `kill()`, `restart()`. A test leaves it running and without pods of its own.
     """
     runtime = Containerd(request.param, tmp_path_factory.mktemp("containerd"))
     try:

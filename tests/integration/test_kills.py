@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -71,7 +72,7 @@ class Churn:
         self._thread = threading.Thread(target=self._run)
         self.present: set[str] = set()
 
-    def __enter__(self) -> "Churn":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

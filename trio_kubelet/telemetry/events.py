@@ -57,7 +57,13 @@ class EventRecorder:
         self._sinks.append(sink)
 
     def pod(
-        self, pod: Pod, type: EventType, reason: str, message: str, *, container: str = ""  # noqa: A002
+        self,
+        pod: Pod,
+        kind: EventType,
+        reason: str,
+        message: str,
+        *,
+        container: str = "",
     ) -> None:
         """Record an event about a pod or about one of its containers."""
         key = f"{pod.metadata.namespace}/{pod.metadata.name}"
@@ -65,13 +71,13 @@ class EventRecorder:
             key = f"{key}/{container}"
         self._record(
             key,
-            RecordedEvent(pod=pod, type=type, reason=reason, message=message, container=container),
+            RecordedEvent(pod=pod, type=kind, reason=reason, message=message, container=container),
         )
 
-    def node(self, type: EventType, reason: str, message: str) -> None:  # noqa: A002
+    def node(self, kind: EventType, reason: str, message: str) -> None:
         """Record an event about the node itself."""
         self._record(
-            self._node_name, RecordedEvent(pod=None, type=type, reason=reason, message=message)
+            self._node_name, RecordedEvent(pod=None, type=kind, reason=reason, message=message)
         )
 
     def _record(self, key: str, event: RecordedEvent) -> None:
