@@ -90,8 +90,8 @@ class Record:
 
     def on_log(self, entry: LogEntry) -> None:
         """A line of the agent's log."""
-        facts = {k: v for k, v in entry.items() if k != "exc_info"}
-        self.note("log", *(f"{key}={value}" for key, value in facts.items()))
+        facts = (f"{key}={entry[key]}" for key in sorted(entry) if key not in ("event", "exc_info"))
+        self.note("log", entry["event"], *facts)
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """The journal of an agent that has ended."""
