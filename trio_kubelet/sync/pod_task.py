@@ -10,7 +10,7 @@ tries again later; no other pod notices.
 """
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -114,6 +114,9 @@ class PodTask:
 
     def put(self, request: Request) -> None:
         """Ask for something. Returns at once; never fails, whatever state the pod is in."""
+        if POD.is_terminal(self.state):
+            _answer(request.waiters)
+            return
         if self._is_overtaken_by(request):
             self._work.cancel()
         self._pending = merge(self._pending, request)
@@ -291,5 +294,9 @@ class PodTask:
         """Tell everyone who waits that the containers have stopped."""
         self._take()
         waiters, self._waiters = self._waiters, ()
-        for waiter in waiters:
-            waiter.set()
+        _answer(waiters)
+
+
+def _answer(waiters: Iterable[Waiter]) -> None:
+    for waiter in waiters:
+        waiter.set()
