@@ -10,7 +10,7 @@ from typing import Protocol
 
 from attrs import evolve, frozen
 
-from state_machines.pod import PodEvent
+from state_machines.pod import DEFAULT_GRACE_SECONDS, PodEvent, effective_grace_seconds
 from trio_kubelet.k8s import Pod
 
 
@@ -77,6 +77,22 @@ def merge_endings(first: Ending | None, second: Ending | None) -> Ending | None:
         grace_seconds=_shorter(first.grace_seconds, second.grace_seconds),
         discard=first.discard or second.discard,
     )
+
+
+def with_grace_of(pod: Pod, ending: Ending) -> Ending:
+    """The ending with the grace period that its pod gives it, if nobody gave it one.
+
+    From then on later endings can only shorten it.
+    """
+    if ending.grace_seconds is not None:
+        return ending
+    own = pod.spec.termination_grace_period_seconds
+    grace_seconds = effective_grace_seconds(
+        None,
+        pod.metadata.deletion_grace_period_seconds,
+        default=DEFAULT_GRACE_SECONDS if own is None else own,
+    )
+    return evolve(ending, grace_seconds=grace_seconds)
 
 
 def _shorter(first: int | None, second: int | None) -> int | None:

@@ -19,7 +19,14 @@ from attrs import frozen
 
 from state_machines.pod import POD, PodEvent, PodState, StopEvidence
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.mailbox import Ending, Request, Waiter, merge, merge_endings
+from trio_kubelet.sync.mailbox import (
+    Ending,
+    Request,
+    Waiter,
+    merge,
+    merge_endings,
+    with_grace_of,
+)
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("pod")
@@ -149,6 +156,7 @@ class PodTask:
         while True:
             await self._wait_for_request(delay)
             if self.ending is not None:
+                self.ending = with_grace_of(self.pod, self.ending)
                 self._step(self.ending.cause)
                 return
             result = await self._attempt(self._session.sync, self.pod)

@@ -215,7 +215,6 @@ class Session:
             None,
             ending.grace_seconds,
             pod.metadata.deletion_grace_period_seconds,
-            default=_own_grace_seconds(pod),
         )
         try:
             evidence = await self._parts.runtime.stop(pod, grace, self._memory)
@@ -279,11 +278,6 @@ class Session:
 
     def _warn(self, pod: Pod, reason: str, message: str) -> None:
         self._parts.recorder.pod(pod, EventType.WARNING, reason, message)
-
-
-def _own_grace_seconds(pod: Pod) -> int:
-    grace = pod.spec.termination_grace_period_seconds
-    return 30 if grace is None else grace
 
 
 def _earliest(*waits: float | None) -> float | None:

@@ -1,0 +1,232 @@
+"""A pod's task holds its promises, whatever its session does and however requests come in."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import structlog.testing
+import trio
+import trio.testing
+from attrs import evolve, frozen
+from hypothesis import given
+from hypothesis import strategies as st
+
+from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_stopped
+from tests.simulation.determinism import deterministic
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
+from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+OWN_GRACE_SECONDS = 30
+LONG_SECONDS = 10_000.0
+
+SLOWNESS_SECONDS = {"slow": 20.0, "hang": 120.0}
+MISBEHAVIOURS = ("raise", "unfinished", *SLOWNESS_SECONDS, "")
+LATE_ENDINGS = sorted(ENDINGS - {PodEvent.COMPLETED, PodEvent.REJECTED})
+"""Endings that others ask for at any time: a pod is rejected before anything else happens."""
+
+waits = st.sampled_from((0.0, 0.0, 0.5, 3.0, 40.0, 90.0))
+endings = st.builds(
+    Ending,
+    causes=st.tuples(st.sampled_from(LATE_ENDINGS)),
+    grace_seconds=st.none() | st.integers(0, 60),
+    discard=st.booleans(),
+)
+evidence = st.sampled_from(("running", "stale"))
+
+
+@frozen
+class Asked:
+    """One thing that happens to the task: after a wait, a request, perhaps with a waiter."""
+
+    wait_seconds: float
+    ending: Ending | None
+    spec: int | None
+    waits: bool
+
+
+asks = st.builds(
+    Asked,
+    wait_seconds=waits,
+    ending=st.none() | endings,
+    spec=st.none() | st.integers(1, 5),
+    waits=st.booleans(),
+)
+
+
+@frozen
+class Script:
+    """How a session behaves, call by call; afterwards it does what it should."""
+
+    sync: tuple[str, ...] = ()
+    terminate: tuple[str, ...] = ()
+    release: tuple[str, ...] = ()
+    completes_at: int | None = None
+    """The sync of that number finds that the pod is through."""
+
+
+scripts = st.builds(
+    Script,
+    sync=st.lists(st.sampled_from(MISBEHAVIOURS), max_size=6).map(tuple),
+    terminate=st.lists(st.sampled_from(MISBEHAVIOURS) | evidence, max_size=6).map(tuple),
+    release=st.lists(st.sampled_from(MISBEHAVIOURS), max_size=4).map(tuple),
+    completes_at=st.none() | st.integers(0, 4),
+)
+
+
+def pod(version: int = 0) -> Pod:
+    return Pod(
+        metadata=ObjectMeta(
+            name="web", namespace="default", uid="u1", resource_version=f"{version}"
+        ),
+        spec=PodSpec(termination_grace_period_seconds=OWN_GRACE_SECONDS),
+    )
+
+
+class MisbehavingSession:
+    """Does as the script says, and writes down what it was asked, and what was wrong with that.
+
+    A task takes whatever a session raises for a bug of the session, failed assertions too.
+    """
+
+    def __init__(self, script: Script) -> None:
+        self.synced: list[int] = []
+        self.graces: list[int | None] = []
+        self.complaints: list[str] = []
+        self._answers: list[StopEvidence] = []
+        self._completes_at = script.completes_at
+        self._sync = _calls(script.sync)
+        self._terminate = _calls(script.terminate)
+        self._release = _calls(script.release)
+        self._busy = False
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        if self.graces:
+            self.complaints.append("synced although it ends")
+        self.synced.append(int(pod.metadata.resource_version))
+        await self._behave(next(self._sync))
+        if self._completes_at is not None and len(self.synced) > self._completes_at:
+            return SyncResult(ending=Ending(causes=(PodEvent.COMPLETED,)))
+        return SyncResult()
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        self.graces.append(ending.grace_seconds)
+        how = next(self._terminate)
+        await self._behave(how)
+        now = trio.current_time()
+        answer = StopEvidence(
+            listed_at=now - 1 if how == "stale" else now,
+            last_call_ended_at=now,
+            running=("container main",) if how == "running" else (),
+        )
+        self._answers.append(answer)
+        return answer
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        if not self._answers or not seen_stopped(self._answers[-1]):
+            self.complaints.append("released before it was seen to have stopped")
+        await self._behave(next(self._release))
+
+    async def _behave(self, how: str) -> None:
+        if self._busy:
+            self.complaints.append("asked for two things at once")
+        self._busy = True
+        try:
+            await trio.lowlevel.checkpoint()
+            if how == "raise":
+                raise ZeroDivisionError("a bug")
+            if how == "unfinished":
+                raise UnfinishedError("not now")
+            await trio.sleep(SLOWNESS_SECONDS.get(how, 0.0))
+        finally:
+            self._busy = False
+
+
+def _calls(behaviours: Sequence[str]) -> Iterator[str]:
+    return itertools.chain(behaviours, itertools.repeat(""))
+
+
+@given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
+def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
+    script: Script, asked: list[Asked], seed: int
+) -> None:
+    lived = _live(script, asked, seed)
+    assert lived.walked == [PodState.TERMINATING, PodState.TERMINATED, PodState.FINISHED]
+    assert all(waiter.is_set() for waiter in lived.waiters)
+    assert set(lived.answered_in) <= {PodState.TERMINATED, PodState.FINISHED}
+    assert lived.session.complaints == []
+
+
+@given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
+def test_the_grace_period_never_grows(script: Script, asked: list[Asked], seed: int) -> None:
+    graces = _live(script, asked, seed).session.graces
+    given = [OWN_GRACE_SECONDS if grace is None else grace for grace in graces]
+    assert given == sorted(given, reverse=True)
+
+
+@given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
+def test_an_older_spec_never_comes_back(script: Script, asked: list[Asked], seed: int) -> None:
+    rising = [
+        evolve(each, spec=None if each.spec is None else number)
+        for number, each in enumerate(asked, start=1)
+    ]
+    synced = _live(script, rising, seed).session.synced
+    assert synced == sorted(synced)
+
+
+@frozen
+class Lived:
+    """What came of a task."""
+
+    session: MisbehavingSession
+    walked: list[str]
+    waiters: list[trio.Event]
+    answered_in: list[PodState]
+    """Where the task stood when each waiter was answered."""
+
+
+def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
+    """Walk a task to its end. If nobody asks for that, its removal does at last."""
+    session = MisbehavingSession(script)
+    waiters: list[trio.Event] = []
+    answered_in: list[PodState] = []
+
+    async def run() -> Journal:
+        journal = Journal(TrioClock())
+        task = PodTask(
+            pod(),
+            incarnation=1,
+            session=session,
+            journal=journal,
+            recorder=EventRecorder(Journal(TrioClock()), "node"),
+            resync_seconds=60,
+        )
+
+        async def wait(waiter: trio.Event) -> None:
+            await waiter.wait()
+            answered_in.append(task.state)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task.run)
+            for ask in (*asked, Asked(0.0, Ending(causes=(PodEvent.REMOVED,)), None, True)):
+                await trio.sleep(ask.wait_seconds)
+                waiter = trio.Event()
+                if ask.waits:
+                    waiters.append(waiter)
+                    nursery.start_soon(wait, waiter)
+                task.put(
+                    Request(
+                        pod=pod(ask.spec) if ask.spec is not None else None,
+                        ending=ask.ending,
+                        waiters=(waiter,) if ask.waits else (),
+                    )
+                )
+            with trio.fail_after(LONG_SECONDS):
+                await task.finished.wait()
+        return journal
+
+    with deterministic(seed), structlog.testing.capture_logs():
+        journal = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+    walked = [entry.target for entry in journal.entries() if entry.source != entry.target]
+    return Lived(session, walked, waiters, answered_in)
