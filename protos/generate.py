@@ -3,12 +3,14 @@
     python protos/generate.py           write what changed
     python protos/generate.py --check   write nothing, name what drifted, exit 1 if anything did
 
-Stubs are compared by their syntax trees: the generator lays its output out with whichever
-formatter is installed, and a formatter's new release is no change of a contract.
+Messages get the lean base of `trio_kubelet/rpc/lean.py` where it will do. Stubs are compared by
+their syntax trees: the generator lays its output out with whichever formatter is installed, and
+a formatter's new release is no change of a contract.
 """
 
 import argparse
 import ast
+import re
 import subprocess
 import sys
 import sysconfig
@@ -19,6 +21,12 @@ from pathlib import Path
 PROTOS = Path(__file__).resolve().parent
 STUBS = PROTOS.parent / "trio_kubelet" / "rpc" / "stubs"
 PLUGIN = Path(sysconfig.get_path("scripts")) / "protoc-gen-python_betterproto"
+
+MESSAGE = re.compile(r"^class \w+\(betterproto\.Message\):\n(?:(?:    .*)?\n)+", re.MULTILINE)
+"""A generated class with its body."""
+
+NEEDS_ALL = re.compile(r"\b(group|optional)=")
+"""Of a field: it is in a oneof, or may be absent though it is no message."""
 
 
 class GenerationError(Exception):
@@ -38,7 +46,7 @@ def generated_stubs() -> Mapping[Path, str]:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise GenerationError(done.stderr.strip())
-        return _sources(Path(folder))
+        return {p: with_lean_messages(source) for p, source in _sources(Path(folder)).items()}
 
 
 def drifted(generated: Mapping[Path, str], committed: Mapping[Path, str]) -> tuple[Path, ...]:
@@ -54,6 +62,23 @@ def drifted(generated: Mapping[Path, str], committed: Mapping[Path, str]) -> tup
 
 def _sources(folder: Path) -> Mapping[Path, str]:
     return {path.relative_to(folder): path.read_text() for path in folder.rglob("*.py")}
+
+
+def with_lean_messages(source: str) -> str:
+    """Give messages the lean base, except those that need what it lacks."""
+
+    def lean(match: re.Match[str]) -> str:
+        if NEEDS_ALL.search(match[0]):
+            return match[0]
+        return match[0].replace("betterproto.Message", "LeanMessage", 1)
+
+    made = MESSAGE.sub(lean, source)
+    if made == source:
+        return source
+    first_import = "import betterproto\n"
+    return made.replace(
+        first_import, f"{first_import}\nfrom trio_kubelet.rpc.lean import LeanMessage\n", 1
+    )
 
 
 def _write(generated: Mapping[Path, str], paths: tuple[Path, ...]) -> None:

@@ -115,6 +115,52 @@ def test_the_stubs_are_what_the_contract_generates() -> None:
     assert tool.drifted(tool.generated_stubs(), stubs) == ()
 
 
+GENERATED = """\
+import betterproto
+
+
+@dataclass(eq=False, repr=False)
+class Plain(betterproto.Message):
+    \"\"\"Text.\"\"\"
+
+    name: str = betterproto.string_field(1)
+
+
+@dataclass(eq=False, repr=False)
+class Choice(betterproto.Message):
+    either: str = betterproto.string_field(1, group="choice")
+
+
+@dataclass(eq=False, repr=False)
+class Maybe(betterproto.Message):
+    number: Optional[int] = betterproto.int64_field(1, optional=True)
+
+
+@dataclass(eq=False, repr=False)
+class Nothing(betterproto.Message):
+    pass
+"""
+
+
+def test_messages_with_oneofs_and_optional_fields_keep_the_full_base() -> None:
+    made = generate().with_lean_messages(GENERATED)
+    assert [line for line in made.splitlines() if line.startswith("class")] == [
+        "class Plain(LeanMessage):",
+        "class Choice(betterproto.Message):",
+        "class Maybe(betterproto.Message):",
+        "class Nothing(LeanMessage):",
+    ]
+    assert made.count("import LeanMessage\n") == 1
+
+
+def test_no_field_is_a_message_without_fields(tmp_path: Path) -> None:
+    """A lean message would not send it: betterproto marks such a field when it is assigned."""
+    rows = described(contract(tmp_path))
+    without_fields = {row[1] for row in rows if row[0] == "message"}
+    assert without_fields
+    assert not [row for row in rows if row[0] == "field" and row[4] in without_fields]
+
+
 def test_drift_is_a_difference_in_meaning_not_in_layout() -> None:
     drifted = generate().drifted
     committed = {Path("a.py"): "x = [1,\n2]\n", Path("b.py"): "y = 1\n"}

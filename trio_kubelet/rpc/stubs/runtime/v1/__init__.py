@@ -13,6 +13,8 @@ from typing import (
 )
 
 import betterproto
+
+from trio_kubelet.rpc.lean import LeanMessage
 import grpclib
 from betterproto.grpc.grpclib_server import ServiceBase
 
@@ -151,12 +153,12 @@ class SecurityProfileProfileType(betterproto.Enum):
 
 
 @dataclass(eq=False, repr=False)
-class VersionRequest(betterproto.Message):
+class VersionRequest(LeanMessage):
     version: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class VersionResponse(betterproto.Message):
+class VersionResponse(LeanMessage):
     version: str = betterproto.string_field(1)
     runtime_name: str = betterproto.string_field(2)
     runtime_version: str = betterproto.string_field(3)
@@ -164,12 +166,12 @@ class VersionResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class StatusRequest(betterproto.Message):
+class StatusRequest(LeanMessage):
     verbose: bool = betterproto.bool_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StatusResponse(betterproto.Message):
+class StatusResponse(LeanMessage):
     status: "RuntimeStatus" = betterproto.message_field(1)
     info: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -179,12 +181,12 @@ class StatusResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeStatus(betterproto.Message):
+class RuntimeStatus(LeanMessage):
     conditions: List["RuntimeCondition"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeCondition(betterproto.Message):
+class RuntimeCondition(LeanMessage):
     type: str = betterproto.string_field(1)
     status: bool = betterproto.bool_field(2)
     reason: str = betterproto.string_field(3)
@@ -192,77 +194,77 @@ class RuntimeCondition(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeHandler(betterproto.Message):
+class RuntimeHandler(LeanMessage):
     name: str = betterproto.string_field(1)
     features: "RuntimeHandlerFeatures" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeHandlerFeatures(betterproto.Message):
+class RuntimeHandlerFeatures(LeanMessage):
     recursive_read_only_mounts: bool = betterproto.bool_field(1)
     user_namespaces: bool = betterproto.bool_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeFeatures(betterproto.Message):
+class RuntimeFeatures(LeanMessage):
     supplemental_groups_policy: bool = betterproto.bool_field(1)
     user_namespaces_host_network: bool = betterproto.bool_field(2)
     mount_options: bool = betterproto.bool_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeConfigRequest(betterproto.Message):
+class RuntimeConfigRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeConfigResponse(betterproto.Message):
+class RuntimeConfigResponse(LeanMessage):
     linux: "LinuxRuntimeConfiguration" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxRuntimeConfiguration(betterproto.Message):
+class LinuxRuntimeConfiguration(LeanMessage):
     cgroup_driver: "CgroupDriver" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class UpdateRuntimeConfigRequest(betterproto.Message):
+class UpdateRuntimeConfigRequest(LeanMessage):
     runtime_config: "RuntimeConfig" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class UpdateRuntimeConfigResponse(betterproto.Message):
+class UpdateRuntimeConfigResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class RuntimeConfig(betterproto.Message):
+class RuntimeConfig(LeanMessage):
     network_config: "NetworkConfig" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class NetworkConfig(betterproto.Message):
+class NetworkConfig(LeanMessage):
     pod_cidr: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class Int64Value(betterproto.Message):
+class Int64Value(LeanMessage):
     value: int = betterproto.int64_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class UInt64Value(betterproto.Message):
+class UInt64Value(LeanMessage):
     value: int = betterproto.uint64_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class KeyValue(betterproto.Message):
+class KeyValue(LeanMessage):
     key: str = betterproto.string_field(1)
     value: bytes = betterproto.bytes_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class NamespaceOption(betterproto.Message):
+class NamespaceOption(LeanMessage):
     network: "NamespaceMode" = betterproto.enum_field(1)
     pid: "NamespaceMode" = betterproto.enum_field(2)
     ipc: "NamespaceMode" = betterproto.enum_field(3)
@@ -271,21 +273,21 @@ class NamespaceOption(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class UserNamespace(betterproto.Message):
+class UserNamespace(LeanMessage):
     mode: "NamespaceMode" = betterproto.enum_field(1)
     uids: List["IdMapping"] = betterproto.message_field(2)
     gids: List["IdMapping"] = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class IdMapping(betterproto.Message):
+class IdMapping(LeanMessage):
     host_id: int = betterproto.uint32_field(1)
     container_id: int = betterproto.uint32_field(2)
     length: int = betterproto.uint32_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class SeLinuxOption(betterproto.Message):
+class SeLinuxOption(LeanMessage):
     user: str = betterproto.string_field(1)
     role: str = betterproto.string_field(2)
     type: str = betterproto.string_field(3)
@@ -293,20 +295,20 @@ class SeLinuxOption(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class SecurityProfile(betterproto.Message):
+class SecurityProfile(LeanMessage):
     profile_type: "SecurityProfileProfileType" = betterproto.enum_field(1)
     localhost_ref: str = betterproto.string_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class Capability(betterproto.Message):
+class Capability(LeanMessage):
     add_capabilities: List[str] = betterproto.string_field(1)
     drop_capabilities: List[str] = betterproto.string_field(2)
     add_ambient_capabilities: List[str] = betterproto.string_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxContainerResources(betterproto.Message):
+class LinuxContainerResources(LeanMessage):
     cpu_period: int = betterproto.int64_field(1)
     cpu_quota: int = betterproto.int64_field(2)
     cpu_shares: int = betterproto.int64_field(3)
@@ -322,13 +324,13 @@ class LinuxContainerResources(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class HugepageLimit(betterproto.Message):
+class HugepageLimit(LeanMessage):
     page_size: str = betterproto.string_field(1)
     limit: int = betterproto.uint64_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ImageSpec(betterproto.Message):
+class ImageSpec(LeanMessage):
     image: str = betterproto.string_field(1)
     annotations: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -339,7 +341,7 @@ class ImageSpec(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxMetadata(betterproto.Message):
+class PodSandboxMetadata(LeanMessage):
     name: str = betterproto.string_field(1)
     uid: str = betterproto.string_field(2)
     namespace: str = betterproto.string_field(3)
@@ -347,7 +349,7 @@ class PodSandboxMetadata(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxConfig(betterproto.Message):
+class PodSandboxConfig(LeanMessage):
     metadata: "PodSandboxMetadata" = betterproto.message_field(1)
     hostname: str = betterproto.string_field(2)
     log_directory: str = betterproto.string_field(3)
@@ -364,14 +366,14 @@ class PodSandboxConfig(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class DnsConfig(betterproto.Message):
+class DnsConfig(LeanMessage):
     servers: List[str] = betterproto.string_field(1)
     searches: List[str] = betterproto.string_field(2)
     options: List[str] = betterproto.string_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class PortMapping(betterproto.Message):
+class PortMapping(LeanMessage):
     protocol: "Protocol" = betterproto.enum_field(1)
     container_port: int = betterproto.int32_field(2)
     host_port: int = betterproto.int32_field(3)
@@ -379,7 +381,7 @@ class PortMapping(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class LinuxPodSandboxConfig(betterproto.Message):
+class LinuxPodSandboxConfig(LeanMessage):
     cgroup_parent: str = betterproto.string_field(1)
     security_context: "LinuxSandboxSecurityContext" = betterproto.message_field(2)
     sysctls: Dict[str, str] = betterproto.map_field(
@@ -390,7 +392,7 @@ class LinuxPodSandboxConfig(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class LinuxSandboxSecurityContext(betterproto.Message):
+class LinuxSandboxSecurityContext(LeanMessage):
     namespace_options: "NamespaceOption" = betterproto.message_field(1)
     selinux_options: "SeLinuxOption" = betterproto.message_field(2)
     run_as_user: "Int64Value" = betterproto.message_field(3)
@@ -405,44 +407,44 @@ class LinuxSandboxSecurityContext(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RunPodSandboxRequest(betterproto.Message):
+class RunPodSandboxRequest(LeanMessage):
     config: "PodSandboxConfig" = betterproto.message_field(1)
     runtime_handler: str = betterproto.string_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class RunPodSandboxResponse(betterproto.Message):
+class RunPodSandboxResponse(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StopPodSandboxRequest(betterproto.Message):
+class StopPodSandboxRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StopPodSandboxResponse(betterproto.Message):
+class StopPodSandboxResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class RemovePodSandboxRequest(betterproto.Message):
+class RemovePodSandboxRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class RemovePodSandboxResponse(betterproto.Message):
+class RemovePodSandboxResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatusRequest(betterproto.Message):
+class PodSandboxStatusRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     verbose: bool = betterproto.bool_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatusResponse(betterproto.Message):
+class PodSandboxStatusResponse(LeanMessage):
     status: "PodSandboxStatus" = betterproto.message_field(1)
     info: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -452,7 +454,7 @@ class PodSandboxStatusResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatus(betterproto.Message):
+class PodSandboxStatus(LeanMessage):
     id: str = betterproto.string_field(1)
     metadata: "PodSandboxMetadata" = betterproto.message_field(2)
     state: "PodSandboxState" = betterproto.enum_field(3)
@@ -469,48 +471,48 @@ class PodSandboxStatus(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxNetworkStatus(betterproto.Message):
+class PodSandboxNetworkStatus(LeanMessage):
     ip: str = betterproto.string_field(1)
     additional_ips: List["PodIp"] = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PodIp(betterproto.Message):
+class PodIp(LeanMessage):
     ip: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxPodSandboxStatus(betterproto.Message):
+class LinuxPodSandboxStatus(LeanMessage):
     namespaces: "Namespace" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class Namespace(betterproto.Message):
+class Namespace(LeanMessage):
     options: "NamespaceOption" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxRequest(betterproto.Message):
+class ListPodSandboxRequest(LeanMessage):
     filter: "PodSandboxFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxResponse(betterproto.Message):
+class ListPodSandboxResponse(LeanMessage):
     items: List["PodSandbox"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxesRequest(betterproto.Message):
+class StreamPodSandboxesRequest(LeanMessage):
     filter: "PodSandboxFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxesResponse(betterproto.Message):
+class StreamPodSandboxesResponse(LeanMessage):
     pod_sandboxes: List["PodSandbox"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxFilter(betterproto.Message):
+class PodSandboxFilter(LeanMessage):
     id: str = betterproto.string_field(1)
     state: "PodSandboxStateValue" = betterproto.message_field(2)
     label_selector: Dict[str, str] = betterproto.map_field(
@@ -519,12 +521,12 @@ class PodSandboxFilter(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStateValue(betterproto.Message):
+class PodSandboxStateValue(LeanMessage):
     state: "PodSandboxState" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandbox(betterproto.Message):
+class PodSandbox(LeanMessage):
     id: str = betterproto.string_field(1)
     metadata: "PodSandboxMetadata" = betterproto.message_field(2)
     state: "PodSandboxState" = betterproto.enum_field(3)
@@ -539,25 +541,25 @@ class PodSandbox(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class UpdatePodSandboxResourcesRequest(betterproto.Message):
+class UpdatePodSandboxResourcesRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     overhead: "LinuxContainerResources" = betterproto.message_field(2)
     resources: "LinuxContainerResources" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class UpdatePodSandboxResourcesResponse(betterproto.Message):
+class UpdatePodSandboxResourcesResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ContainerMetadata(betterproto.Message):
+class ContainerMetadata(LeanMessage):
     name: str = betterproto.string_field(1)
     attempt: int = betterproto.uint32_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerConfig(betterproto.Message):
+class ContainerConfig(LeanMessage):
     metadata: "ContainerMetadata" = betterproto.message_field(1)
     image: "ImageSpec" = betterproto.message_field(2)
     command: List[str] = betterproto.string_field(3)
@@ -583,7 +585,7 @@ class ContainerConfig(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class Mount(betterproto.Message):
+class Mount(LeanMessage):
     container_path: str = betterproto.string_field(1)
     host_path: str = betterproto.string_field(2)
     readonly: bool = betterproto.bool_field(3)
@@ -598,25 +600,25 @@ class Mount(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class Device(betterproto.Message):
+class Device(LeanMessage):
     container_path: str = betterproto.string_field(1)
     host_path: str = betterproto.string_field(2)
     permissions: str = betterproto.string_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class CdiDevice(betterproto.Message):
+class CdiDevice(LeanMessage):
     name: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxContainerConfig(betterproto.Message):
+class LinuxContainerConfig(LeanMessage):
     resources: "LinuxContainerResources" = betterproto.message_field(1)
     security_context: "LinuxContainerSecurityContext" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxContainerSecurityContext(betterproto.Message):
+class LinuxContainerSecurityContext(LeanMessage):
     capabilities: "Capability" = betterproto.message_field(1)
     privileged: bool = betterproto.bool_field(2)
     namespace_options: "NamespaceOption" = betterproto.message_field(3)
@@ -637,70 +639,70 @@ class LinuxContainerSecurityContext(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class CreateContainerRequest(betterproto.Message):
+class CreateContainerRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     config: "ContainerConfig" = betterproto.message_field(2)
     sandbox_config: "PodSandboxConfig" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class CreateContainerResponse(betterproto.Message):
+class CreateContainerResponse(LeanMessage):
     container_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StartContainerRequest(betterproto.Message):
+class StartContainerRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StartContainerResponse(betterproto.Message):
+class StartContainerResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class StopContainerRequest(betterproto.Message):
+class StopContainerRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     timeout: int = betterproto.int64_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class StopContainerResponse(betterproto.Message):
+class StopContainerResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class RemoveContainerRequest(betterproto.Message):
+class RemoveContainerRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class RemoveContainerResponse(betterproto.Message):
+class RemoveContainerResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ListContainersRequest(betterproto.Message):
+class ListContainersRequest(LeanMessage):
     filter: "ContainerFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListContainersResponse(betterproto.Message):
+class ListContainersResponse(LeanMessage):
     containers: List["Container"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamContainersRequest(betterproto.Message):
+class StreamContainersRequest(LeanMessage):
     filter: "ContainerFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamContainersResponse(betterproto.Message):
+class StreamContainersResponse(LeanMessage):
     containers: List["Container"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerFilter(betterproto.Message):
+class ContainerFilter(LeanMessage):
     id: str = betterproto.string_field(1)
     state: "ContainerStateValue" = betterproto.message_field(2)
     pod_sandbox_id: str = betterproto.string_field(3)
@@ -710,12 +712,12 @@ class ContainerFilter(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStateValue(betterproto.Message):
+class ContainerStateValue(LeanMessage):
     state: "ContainerState" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class Container(betterproto.Message):
+class Container(LeanMessage):
     id: str = betterproto.string_field(1)
     pod_sandbox_id: str = betterproto.string_field(2)
     metadata: "ContainerMetadata" = betterproto.message_field(3)
@@ -733,13 +735,13 @@ class Container(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatusRequest(betterproto.Message):
+class ContainerStatusRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     verbose: bool = betterproto.bool_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatusResponse(betterproto.Message):
+class ContainerStatusResponse(LeanMessage):
     status: "ContainerStatus" = betterproto.message_field(1)
     info: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -747,7 +749,7 @@ class ContainerStatusResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatus(betterproto.Message):
+class ContainerStatus(LeanMessage):
     id: str = betterproto.string_field(1)
     metadata: "ContainerMetadata" = betterproto.message_field(2)
     state: "ContainerState" = betterproto.enum_field(3)
@@ -774,25 +776,25 @@ class ContainerStatus(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerResources(betterproto.Message):
+class ContainerResources(LeanMessage):
     linux: "LinuxContainerResources" = betterproto.message_field(1)
     windows: "WindowsContainerResources" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerUser(betterproto.Message):
+class ContainerUser(LeanMessage):
     linux: "LinuxContainerUser" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class LinuxContainerUser(betterproto.Message):
+class LinuxContainerUser(LeanMessage):
     uid: int = betterproto.int64_field(1)
     gid: int = betterproto.int64_field(2)
     supplemental_groups: List[int] = betterproto.int64_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class UpdateContainerResourcesRequest(betterproto.Message):
+class UpdateContainerResourcesRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     linux: "LinuxContainerResources" = betterproto.message_field(2)
     windows: "WindowsContainerResources" = betterproto.message_field(3)
@@ -802,36 +804,36 @@ class UpdateContainerResourcesRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class UpdateContainerResourcesResponse(betterproto.Message):
+class UpdateContainerResourcesResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ReopenContainerLogRequest(betterproto.Message):
+class ReopenContainerLogRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ReopenContainerLogResponse(betterproto.Message):
+class ReopenContainerLogResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ExecSyncRequest(betterproto.Message):
+class ExecSyncRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     cmd: List[str] = betterproto.string_field(2)
     timeout: int = betterproto.int64_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class ExecSyncResponse(betterproto.Message):
+class ExecSyncResponse(LeanMessage):
     stdout: bytes = betterproto.bytes_field(1)
     stderr: bytes = betterproto.bytes_field(2)
     exit_code: int = betterproto.int32_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class ExecRequest(betterproto.Message):
+class ExecRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     cmd: List[str] = betterproto.string_field(2)
     tty: bool = betterproto.bool_field(3)
@@ -841,12 +843,12 @@ class ExecRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ExecResponse(betterproto.Message):
+class ExecResponse(LeanMessage):
     url: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class AttachRequest(betterproto.Message):
+class AttachRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     stdin: bool = betterproto.bool_field(2)
     tty: bool = betterproto.bool_field(3)
@@ -855,35 +857,35 @@ class AttachRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class AttachResponse(betterproto.Message):
+class AttachResponse(LeanMessage):
     url: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PortForwardRequest(betterproto.Message):
+class PortForwardRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     port: List[int] = betterproto.int32_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PortForwardResponse(betterproto.Message):
+class PortForwardResponse(LeanMessage):
     url: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class CheckpointContainerRequest(betterproto.Message):
+class CheckpointContainerRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
     location: str = betterproto.string_field(2)
     timeout: int = betterproto.int64_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class CheckpointContainerResponse(betterproto.Message):
+class CheckpointContainerResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class CheckpointPodRequest(betterproto.Message):
+class CheckpointPodRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     output_path: str = betterproto.string_field(2)
     container_ids: List[str] = betterproto.string_field(3)
@@ -893,12 +895,12 @@ class CheckpointPodRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class CheckpointPodResponse(betterproto.Message):
+class CheckpointPodResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class RestorePodRequest(betterproto.Message):
+class RestorePodRequest(LeanMessage):
     checkpoint_path: str = betterproto.string_field(1)
     config: "PodSandboxConfig" = betterproto.message_field(2)
     runtime_handler: str = betterproto.string_field(3)
@@ -909,24 +911,24 @@ class RestorePodRequest(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RestorePodResponse(betterproto.Message):
+class RestorePodResponse(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     restored_containers: List["RestoredContainer"] = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class RestoredContainer(betterproto.Message):
+class RestoredContainer(LeanMessage):
     name: str = betterproto.string_field(1)
     container_id: str = betterproto.string_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class GetEventsRequest(betterproto.Message):
+class GetEventsRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ContainerEventResponse(betterproto.Message):
+class ContainerEventResponse(LeanMessage):
     container_id: str = betterproto.string_field(1)
     container_event_type: "ContainerEventType" = betterproto.enum_field(2)
     created_at: int = betterproto.int64_field(3)
@@ -935,7 +937,7 @@ class ContainerEventResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class Image(betterproto.Message):
+class Image(LeanMessage):
     id: str = betterproto.string_field(1)
     repo_tags: List[str] = betterproto.string_field(2)
     repo_digests: List[str] = betterproto.string_field(3)
@@ -947,38 +949,38 @@ class Image(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ListImagesRequest(betterproto.Message):
+class ListImagesRequest(LeanMessage):
     filter: "ImageFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListImagesResponse(betterproto.Message):
+class ListImagesResponse(LeanMessage):
     images: List["Image"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamImagesRequest(betterproto.Message):
+class StreamImagesRequest(LeanMessage):
     filter: "ImageFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamImagesResponse(betterproto.Message):
+class StreamImagesResponse(LeanMessage):
     images: List["Image"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ImageFilter(betterproto.Message):
+class ImageFilter(LeanMessage):
     image: "ImageSpec" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ImageStatusRequest(betterproto.Message):
+class ImageStatusRequest(LeanMessage):
     image: "ImageSpec" = betterproto.message_field(1)
     verbose: bool = betterproto.bool_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class ImageStatusResponse(betterproto.Message):
+class ImageStatusResponse(LeanMessage):
     image: "Image" = betterproto.message_field(1)
     info: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -986,19 +988,19 @@ class ImageStatusResponse(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PullImageRequest(betterproto.Message):
+class PullImageRequest(LeanMessage):
     image: "ImageSpec" = betterproto.message_field(1)
     auth: "AuthConfig" = betterproto.message_field(2)
     sandbox_config: "PodSandboxConfig" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class PullImageResponse(betterproto.Message):
+class PullImageResponse(LeanMessage):
     image_ref: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class AuthConfig(betterproto.Message):
+class AuthConfig(LeanMessage):
     username: str = betterproto.string_field(1)
     password: str = betterproto.string_field(2)
     auth: str = betterproto.string_field(3)
@@ -1008,28 +1010,28 @@ class AuthConfig(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class RemoveImageRequest(betterproto.Message):
+class RemoveImageRequest(LeanMessage):
     image: "ImageSpec" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class RemoveImageResponse(betterproto.Message):
+class RemoveImageResponse(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ImageFsInfoRequest(betterproto.Message):
+class ImageFsInfoRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ImageFsInfoResponse(betterproto.Message):
+class ImageFsInfoResponse(LeanMessage):
     image_filesystems: List["FilesystemUsage"] = betterproto.message_field(1)
     container_filesystems: List["FilesystemUsage"] = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class FilesystemUsage(betterproto.Message):
+class FilesystemUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
     used_bytes: "UInt64Value" = betterproto.message_field(3)
@@ -1037,42 +1039,42 @@ class FilesystemUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class FilesystemIdentifier(betterproto.Message):
+class FilesystemIdentifier(LeanMessage):
     mountpoint: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatsRequest(betterproto.Message):
+class ContainerStatsRequest(LeanMessage):
     container_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatsResponse(betterproto.Message):
+class ContainerStatsResponse(LeanMessage):
     stats: "ContainerStats" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListContainerStatsRequest(betterproto.Message):
+class ListContainerStatsRequest(LeanMessage):
     filter: "ContainerStatsFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListContainerStatsResponse(betterproto.Message):
+class ListContainerStatsResponse(LeanMessage):
     stats: List["ContainerStats"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamContainerStatsRequest(betterproto.Message):
+class StreamContainerStatsRequest(LeanMessage):
     filter: "ContainerStatsFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamContainerStatsResponse(betterproto.Message):
+class StreamContainerStatsResponse(LeanMessage):
     container_stats: List["ContainerStats"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStatsFilter(betterproto.Message):
+class ContainerStatsFilter(LeanMessage):
     id: str = betterproto.string_field(1)
     pod_sandbox_id: str = betterproto.string_field(2)
     label_selector: Dict[str, str] = betterproto.map_field(
@@ -1081,7 +1083,7 @@ class ContainerStatsFilter(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerStats(betterproto.Message):
+class ContainerStats(LeanMessage):
     attributes: "ContainerAttributes" = betterproto.message_field(1)
     cpu: "CpuUsage" = betterproto.message_field(2)
     memory: "MemoryUsage" = betterproto.message_field(3)
@@ -1091,7 +1093,7 @@ class ContainerStats(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ContainerAttributes(betterproto.Message):
+class ContainerAttributes(LeanMessage):
     id: str = betterproto.string_field(1)
     metadata: "ContainerMetadata" = betterproto.message_field(2)
     labels: Dict[str, str] = betterproto.map_field(
@@ -1103,37 +1105,37 @@ class ContainerAttributes(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatsRequest(betterproto.Message):
+class PodSandboxStatsRequest(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatsResponse(betterproto.Message):
+class PodSandboxStatsResponse(LeanMessage):
     stats: "PodSandboxStats" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxStatsRequest(betterproto.Message):
+class ListPodSandboxStatsRequest(LeanMessage):
     filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxStatsResponse(betterproto.Message):
+class ListPodSandboxStatsResponse(LeanMessage):
     stats: List["PodSandboxStats"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxStatsRequest(betterproto.Message):
+class StreamPodSandboxStatsRequest(LeanMessage):
     filter: "PodSandboxStatsFilter" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxStatsResponse(betterproto.Message):
+class StreamPodSandboxStatsResponse(LeanMessage):
     pod_sandbox_stats: List["PodSandboxStats"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStatsFilter(betterproto.Message):
+class PodSandboxStatsFilter(LeanMessage):
     id: str = betterproto.string_field(1)
     label_selector: Dict[str, str] = betterproto.map_field(
         2, betterproto.TYPE_STRING, betterproto.TYPE_STRING
@@ -1141,14 +1143,14 @@ class PodSandboxStatsFilter(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxStats(betterproto.Message):
+class PodSandboxStats(LeanMessage):
     attributes: "PodSandboxAttributes" = betterproto.message_field(1)
     linux: "LinuxPodSandboxStats" = betterproto.message_field(2)
     windows: "WindowsPodSandboxStats" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxAttributes(betterproto.Message):
+class PodSandboxAttributes(LeanMessage):
     id: str = betterproto.string_field(1)
     metadata: "PodSandboxMetadata" = betterproto.message_field(2)
     labels: Dict[str, str] = betterproto.map_field(
@@ -1160,7 +1162,7 @@ class PodSandboxAttributes(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class LinuxPodSandboxStats(betterproto.Message):
+class LinuxPodSandboxStats(LeanMessage):
     cpu: "CpuUsage" = betterproto.message_field(1)
     memory: "MemoryUsage" = betterproto.message_field(2)
     network: "NetworkUsage" = betterproto.message_field(3)
@@ -1170,7 +1172,7 @@ class LinuxPodSandboxStats(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class CpuUsage(betterproto.Message):
+class CpuUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
     usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
@@ -1178,7 +1180,7 @@ class CpuUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class MemoryUsage(betterproto.Message):
+class MemoryUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     working_set_bytes: "UInt64Value" = betterproto.message_field(2)
     available_bytes: "UInt64Value" = betterproto.message_field(3)
@@ -1190,26 +1192,26 @@ class MemoryUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class SwapUsage(betterproto.Message):
+class SwapUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     swap_available_bytes: "UInt64Value" = betterproto.message_field(2)
     swap_usage_bytes: "UInt64Value" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class IoUsage(betterproto.Message):
+class IoUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     psi: "PsiStats" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PsiStats(betterproto.Message):
+class PsiStats(LeanMessage):
     full: "PsiData" = betterproto.message_field(1)
     some: "PsiData" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class PsiData(betterproto.Message):
+class PsiData(LeanMessage):
     total: int = betterproto.uint64_field(1)
     avg10: float = betterproto.double_field(2)
     avg60: float = betterproto.double_field(3)
@@ -1217,20 +1219,20 @@ class PsiData(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ProcessUsage(betterproto.Message):
+class ProcessUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     process_count: "UInt64Value" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class NetworkUsage(betterproto.Message):
+class NetworkUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     default_interface: "NetworkInterfaceUsage" = betterproto.message_field(2)
     interfaces: List["NetworkInterfaceUsage"] = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class NetworkInterfaceUsage(betterproto.Message):
+class NetworkInterfaceUsage(LeanMessage):
     name: str = betterproto.string_field(1)
     rx_bytes: "UInt64Value" = betterproto.message_field(2)
     rx_errors: "UInt64Value" = betterproto.message_field(3)
@@ -1239,57 +1241,57 @@ class NetworkInterfaceUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class ListMetricDescriptorsRequest(betterproto.Message):
+class ListMetricDescriptorsRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ListMetricDescriptorsResponse(betterproto.Message):
+class ListMetricDescriptorsResponse(LeanMessage):
     descriptors: List["MetricDescriptor"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class MetricDescriptor(betterproto.Message):
+class MetricDescriptor(LeanMessage):
     name: str = betterproto.string_field(1)
     help: str = betterproto.string_field(2)
     label_keys: List[str] = betterproto.string_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxMetricsRequest(betterproto.Message):
+class ListPodSandboxMetricsRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class ListPodSandboxMetricsResponse(betterproto.Message):
+class ListPodSandboxMetricsResponse(LeanMessage):
     pod_metrics: List["PodSandboxMetrics"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxMetricsRequest(betterproto.Message):
+class StreamPodSandboxMetricsRequest(LeanMessage):
     pass
 
 
 @dataclass(eq=False, repr=False)
-class StreamPodSandboxMetricsResponse(betterproto.Message):
+class StreamPodSandboxMetricsResponse(LeanMessage):
     pod_sandbox_metrics: List["PodSandboxMetrics"] = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class PodSandboxMetrics(betterproto.Message):
+class PodSandboxMetrics(LeanMessage):
     pod_sandbox_id: str = betterproto.string_field(1)
     metrics: List["Metric"] = betterproto.message_field(2)
     container_metrics: List["ContainerMetrics"] = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class ContainerMetrics(betterproto.Message):
+class ContainerMetrics(LeanMessage):
     container_id: str = betterproto.string_field(1)
     metrics: List["Metric"] = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class Metric(betterproto.Message):
+class Metric(LeanMessage):
     name: str = betterproto.string_field(1)
     timestamp: int = betterproto.int64_field(2)
     metric_type: "MetricType" = betterproto.enum_field(3)
@@ -1298,12 +1300,12 @@ class Metric(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsPodSandboxConfig(betterproto.Message):
+class WindowsPodSandboxConfig(LeanMessage):
     security_context: "WindowsSandboxSecurityContext" = betterproto.message_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsSandboxSecurityContext(betterproto.Message):
+class WindowsSandboxSecurityContext(LeanMessage):
     run_as_username: str = betterproto.string_field(1)
     credential_spec: str = betterproto.string_field(2)
     host_process: bool = betterproto.bool_field(3)
@@ -1311,25 +1313,25 @@ class WindowsSandboxSecurityContext(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsNamespaceOption(betterproto.Message):
+class WindowsNamespaceOption(LeanMessage):
     network: "NamespaceMode" = betterproto.enum_field(1)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsContainerConfig(betterproto.Message):
+class WindowsContainerConfig(LeanMessage):
     resources: "WindowsContainerResources" = betterproto.message_field(1)
     security_context: "WindowsContainerSecurityContext" = betterproto.message_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsContainerSecurityContext(betterproto.Message):
+class WindowsContainerSecurityContext(LeanMessage):
     run_as_username: str = betterproto.string_field(1)
     credential_spec: str = betterproto.string_field(2)
     host_process: bool = betterproto.bool_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsContainerResources(betterproto.Message):
+class WindowsContainerResources(LeanMessage):
     cpu_shares: int = betterproto.int64_field(1)
     cpu_count: int = betterproto.int64_field(2)
     cpu_maximum: int = betterproto.int64_field(3)
@@ -1339,13 +1341,13 @@ class WindowsContainerResources(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsCpuGroupAffinity(betterproto.Message):
+class WindowsCpuGroupAffinity(LeanMessage):
     cpu_mask: int = betterproto.uint64_field(1)
     cpu_group: int = betterproto.uint32_field(2)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsPodSandboxStats(betterproto.Message):
+class WindowsPodSandboxStats(LeanMessage):
     cpu: "WindowsCpuUsage" = betterproto.message_field(1)
     memory: "WindowsMemoryUsage" = betterproto.message_field(2)
     network: "WindowsNetworkUsage" = betterproto.message_field(3)
@@ -1354,7 +1356,7 @@ class WindowsPodSandboxStats(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsContainerStats(betterproto.Message):
+class WindowsContainerStats(LeanMessage):
     attributes: "ContainerAttributes" = betterproto.message_field(1)
     cpu: "WindowsCpuUsage" = betterproto.message_field(2)
     memory: "WindowsMemoryUsage" = betterproto.message_field(3)
@@ -1362,14 +1364,14 @@ class WindowsContainerStats(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsCpuUsage(betterproto.Message):
+class WindowsCpuUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     usage_core_nano_seconds: "UInt64Value" = betterproto.message_field(2)
     usage_nano_cores: "UInt64Value" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsMemoryUsage(betterproto.Message):
+class WindowsMemoryUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     working_set_bytes: "UInt64Value" = betterproto.message_field(2)
     available_bytes: "UInt64Value" = betterproto.message_field(3)
@@ -1378,21 +1380,21 @@ class WindowsMemoryUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsFilesystemUsage(betterproto.Message):
+class WindowsFilesystemUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     fs_id: "FilesystemIdentifier" = betterproto.message_field(2)
     used_bytes: "UInt64Value" = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsNetworkUsage(betterproto.Message):
+class WindowsNetworkUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     default_interface: "WindowsNetworkInterfaceUsage" = betterproto.message_field(2)
     interfaces: List["WindowsNetworkInterfaceUsage"] = betterproto.message_field(3)
 
 
 @dataclass(eq=False, repr=False)
-class WindowsNetworkInterfaceUsage(betterproto.Message):
+class WindowsNetworkInterfaceUsage(LeanMessage):
     name: str = betterproto.string_field(1)
     rx_bytes: "UInt64Value" = betterproto.message_field(2)
     rx_packets_dropped: "UInt64Value" = betterproto.message_field(3)
@@ -1401,7 +1403,7 @@ class WindowsNetworkInterfaceUsage(betterproto.Message):
 
 
 @dataclass(eq=False, repr=False)
-class WindowsProcessUsage(betterproto.Message):
+class WindowsProcessUsage(LeanMessage):
     timestamp: int = betterproto.int64_field(1)
     process_count: "UInt64Value" = betterproto.message_field(2)
 
