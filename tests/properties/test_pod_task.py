@@ -228,5 +228,6 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
 
     with deterministic(seed), structlog.testing.capture_logs():
         journal = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
-    walked = [entry.target for entry in journal.entries() if entry.source != entry.target]
+    steps = [entry for entry in journal.entries() if entry.source]
+    walked = [step.target for step in steps if step.target != step.source]
     return Lived(session, walked, waiters, answered_in)
