@@ -75,6 +75,14 @@ class Node:
         self.add(manifest)
         return self.wait(manifest["metadata"]["name"], is_running)
 
+    def wait_for_incarnation(self, manifest: Json, before: Json) -> Json:
+        """Write a manifest and wait until it runs in other containers than before."""
+        self.add(manifest)
+        return self.wait(
+            manifest["metadata"]["name"],
+            lambda pod: is_running(pod) and container_ids(pod) != container_ids(before),
+        )
+
     def finish(self, manifest: Json) -> Json:
         """Write a manifest and wait until the pod is over."""
         self.add(manifest)
