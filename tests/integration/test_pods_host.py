@@ -1,0 +1,103 @@
+"""Pods that share something with their host: its network, ports, processes, shared memory."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from lab.agent import Json, pod_manifest
+from lab.images import PAGE, WEB
+from tests.integration.pods import (
+    Node,
+    fetch,
+    mount,
+    one_shot,
+    phase,
+    shell,
+    waiting_reason,
+)
+
+NAMESPACES = "for each in net pid ipc; do readlink /proc/self/ns/$each; done"
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def of_this_host(*kinds: str) -> list[str]:
+    return [str(Path(f"/proc/self/ns/{kind}").readlink()) for kind in kinds]
+
+
+def test_a_pod_on_the_host_network_has_the_hosts_address_name_and_ports(node: Node) -> None:
+    port = free_port()
+    server = {
+        "name": "web",
+        "image": WEB,
+        "args": ["httpd", "-f", "-p", str(port), "-h", "/www"],
+        "ports": [{"containerPort": port}],
+    }
+    pod = node.run(pod_manifest("host-network", server, hostNetwork=True))
+    assert pod["status"]["podIP"] == pod["status"]["hostIP"]
+    assert pod["spec"]["containers"][0]["ports"][0]["hostPort"] == port
+    assert fetch(f"http://127.0.0.1:{port}/") == PAGE
+    node.remove("host-network")
+
+
+def test_host_name_and_network_namespace_are_the_hosts(node: Node) -> None:
+    pod = node.finish(
+        one_shot("host-names", shell("c", f"hostname; {NAMESPACES}"), hostNetwork=True)
+    )
+    name, net, pid, ipc = node.output(pod, "c")
+    assert name == os.uname().nodename
+    assert [net] == of_this_host("net")
+    assert pid not in of_this_host("pid")
+    assert ipc not in of_this_host("ipc")
+    node.remove("host-names")
+
+
+def test_processes_and_shared_memory_can_be_the_hosts(node: Node) -> None:
+    pod = node.finish(
+        one_shot("host-processes", shell("c", NAMESPACES), hostPID=True, hostIPC=True)
+    )
+    net, *others = node.output(pod, "c")
+    assert [net] != of_this_host("net")
+    assert others == of_this_host("pid", "ipc")
+    node.remove("host-processes")
+
+
+def test_a_host_port_leads_to_its_pod_and_goes_with_it(node: Node) -> None:
+    if node.containerd.tools.iptables is None:
+        pytest.skip("host ports need iptables")
+    port = free_port()
+    web = {"name": "web", "image": WEB, "ports": [{"containerPort": 80, "hostPort": port}]}
+    pod = node.run(pod_manifest("host-port", web))
+    assert pod["status"]["podIP"] != pod["status"]["hostIP"]
+    assert fetch(f"http://{pod['status']['hostIP']}:{port}/") == PAGE
+    node.remove("host-port")
+    node.wait_gone("host-port")
+    with pytest.raises(OSError, match=r"refused|timed out"):
+        socket.create_connection((pod["status"]["hostIP"], port), timeout=2).close()
+
+
+def test_a_folder_of_the_host_is_made_if_asked_for_and_missed_if_not(
+    node: Node, tmp_path: Path
+) -> None:
+    note = shell("c", "touch /folder/file", volumeMounts=[mount("/folder")])
+
+    def volumes(name: str, kind: str) -> list[Json]:
+        return [{"name": "shared", "hostPath": {"path": str(tmp_path / name), "type": kind}}]
+
+    node.finish(one_shot("made", note, volumes=volumes("made", "DirectoryOrCreate")))
+    assert (tmp_path / "made/file").exists()
+    node.add(one_shot("missed", note, volumes=volumes("missed", "Directory")))
+    pod = node.wait(
+        "missed", lambda _: [m for reason, m in node.events("missed") if reason == "FailedMount"]
+    )
+    assert phase(pod) == "Pending"
+    assert waiting_reason(pod, "c") == "ContainerCreating"
+    (tmp_path / "missed").mkdir()
+    node.wait("missed", lambda pod: phase(pod) == "Succeeded")
+    node.remove("made", "missed")
