@@ -1,13 +1,13 @@
 """What a real runtime stored for pods that cover the spec, compared key by key.
 
-The pods and what is expected of them are in `configs/`; `stored_configs` is the one place that
-knows how a pod becomes containers.
+The pods and what is expected of them are in `configs/`. The agent runs them, each from its
+manifest as it stands there; the runtime is asked for what it was given.
 """
 
 import json
-import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +16,43 @@ import trio
 from attrs import frozen
 
 from lab import host
+from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.processes import run
 from tests.integration.config_cases import (
+    FOLDER,
     Case,
     Surroundings,
     differences,
     expected_container,
     expected_sandbox,
     load_cases,
-    static,
 )
-from tests.integration.made_configs import made_container, made_sandbox
-from trio_kubelet.k8s import Container, Pod
+from tests.integration.made_configs import DNS, RESOLV_CONF
+from tests.integration.pods import NODE_NAME, Node
+from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s.codec import decode
+from trio_kubelet.node import gather_facts
+from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.container_config import image_user
-from trio_kubelet.runtime.hostname import pod_hostname
-from trio_kubelet.runtime.hosts import etc_hosts
-from trio_kubelet.runtime.names import (
-    container_log_directory,
-    etc_hosts_path,
-    pod_directory,
-    termination_message_file,
-)
+from trio_kubelet.runtime.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 CASES = load_cases()
 SHARED = Path("/run/trio-kubelet-shared")
-CGROUPS = Path("/sys/fs/cgroup")
+HOST_IP = "192.0.2.10"
 ALLOW_EVERYTHING = '{"defaultAction": "SCMP_ACT_ALLOW"}'
 # With enable_unprivileged_ports and enable_unprivileged_icmp, which are on in containerd 2.
 SYSCTLS_OF_CONTAINERD = ("net.ipv4.ip_unprivileged_port_start", "net.ipv4.ping_group_range")
 A_CALL_MAY_TAKE_SECONDS = 120
+A_POD_MAY_TAKE_SECONDS = 60
+LOOK_AGAIN_SECONDS = 0.05
+# Of the pod `volume-mounts`: the position of a mount, and the part of the volume that it shows.
+SUB_PATHS = {4: "logs", 5: "parts/one"}
 
 HOST_HAS: Mapping[str, Callable[[], bool]] = {
     "AppArmor": Path("/sys/kernel/security/apparmor").exists,
@@ -67,25 +71,32 @@ class Stored:
     containers: Mapping[str, Any]
 
 
-@pytest.fixture
-def node(tmp_path: Path) -> Iterator[NodeFacts]:
-    """This host, with folders and cgroups of the test's own."""
-    facts = NodeFacts(
-        root_directory=str(tmp_path / "kubelet"),
-        pod_logs_directory=str(tmp_path / "logs"),
-        cluster_domain="cluster.local",
-        host_ips=("192.0.2.10",),
-        memory_capacity_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        cgroup_root=f"/trio-kubelet-configs-{os.getpid()}",
-        cgroup_v2=host.cgroup_version() == 2,
-        swap_controller=(CGROUPS / "memory/memory.memsw.limit_in_bytes").exists(),
+@pytest.fixture(scope="module")
+def node(
+    containerd: Containerd, shared_folder: None, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Node]:
+    """An agent with the settings that the expected configs are made for."""
+    folder = tmp_path_factory.mktemp("node")
+    resolv_conf = folder / "resolv.conf"
+    resolv_conf.write_text(RESOLV_CONF)
+    agent = Agent(
+        folder,
+        endpoint=containerd.endpoint,
+        settings={
+            "resolvConf": str(resolv_conf),
+            "clusterDNS": list(DNS.cluster_dns),
+            "clusterDomain": DNS.cluster_domain,
+        },
+        flags=("--node-ip", HOST_IP),
     )
-    yield facts
-    for hierarchy in (CGROUPS, *CGROUPS.iterdir()):
-        _remove_cgroups(hierarchy / facts.cgroup_root.lstrip("/"))
+    profile = agent.root / "seccomp/profiles/allow.json"
+    profile.parent.mkdir(parents=True)
+    profile.write_text(ALLOW_EVERYTHING)
+    with agent:
+        yield Node(agent=agent, containerd=containerd)
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def shared_folder(real_containers: None) -> Iterator[None]:
     """The folder of the host from and to which mounts propagate."""
     SHARED.mkdir(exist_ok=True)
@@ -110,7 +121,7 @@ def case(request: pytest.FixtureRequest, containerd: Containerd) -> Case:
 
 
 async def test_the_runtime_stored_what_is_expected(
-    case: Case, containerd: Containerd, node: NodeFacts
+    case: Case, containerd: Containerd, node: Node
 ) -> None:
     async with stored_configs(case, containerd, node) as stored:
         pod, around = stored.pod, stored.surroundings
@@ -121,51 +132,30 @@ async def test_the_runtime_stored_what_is_expected(
 
 
 @asynccontextmanager
-async def stored_configs(
-    case: Case, containerd: Containerd, node: NodeFacts
-) -> AsyncIterator[Stored]:
-    """Runs the pod's sandbox, makes its containers, and reads back what the runtime stored."""
-    pod = static(case.pod, "node-1")
+async def stored_configs(case: Case, containerd: Containerd, node: Node) -> AsyncIterator[Stored]:
+    """Lets the agent run the pod, and reads back what the runtime stored of it."""
+    manifest = f"{case.name}.yaml"
+    names = [c.name for c in (*case.pod.spec.init_containers, *case.pod.spec.containers)]
+    uid = case.pod.metadata.uid
     async with open_rpc_loop():
         runtime = Runtime(Channel(containerd.endpoint))
-        around = _surroundings(pod, node, pod_ip="")
-        _make_folders(pod, around)
-        config = made_sandbox(pod, around)
-        sandbox_id = await runtime.run_sandbox(config)
+        node.agent.write(manifest, (FOLDER / manifest).read_text())
         try:
-            sandbox, pod_ip = await runtime.stored_sandbox(sandbox_id)
-            around = _surroundings(pod, node, pod_ip)
-            containers = {
-                container.name: await _stored_container(
-                    runtime, pod, container, around, sandbox_id, config
-                )
-                for container in (*pod.spec.init_containers, *pod.spec.containers)
-            }
-            yield Stored(pod=pod, surroundings=around, sandbox=sandbox, containers=containers)
+            with trio.fail_after(A_POD_MAY_TAKE_SECONDS):
+                containers = await runtime.stored_containers(uid, names)
+                sandbox, pod_ip = await runtime.stored_sandbox(uid)
+            as_run = await trio.to_thread.run_sync(partial(node.pod, case.pod.metadata.name))
+            pod = decode(Pod, as_run)
+            yield Stored(
+                pod=pod,
+                surroundings=_surroundings(pod, _facts(node.agent), pod_ip),
+                sandbox=sandbox,
+                containers=containers,
+            )
         finally:
+            node.agent.remove(manifest)
             with trio.CancelScope(shield=True):
-                await runtime.remove_sandbox(sandbox_id)
-
-
-async def _stored_container(
-    runtime: "Runtime",
-    pod: Pod,
-    container: Container,
-    around: Surroundings,
-    sandbox_id: str,
-    sandbox_config: cri.PodSandboxConfig,
-) -> Any:
-    message_file = _make_files(pod, container, around)
-    image = await runtime.image(container.image)
-    config = made_container(
-        pod,
-        container,
-        around,
-        image_id=image.id,
-        image_user=image_user(image),
-        termination_message_file=message_file,
-    )
-    return await runtime.stored_container(sandbox_id, config, sandbox_config)
+                await runtime.end_at_once(uid)
 
 
 class Runtime:
@@ -174,83 +164,76 @@ class Runtime:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
 
-    async def run_sandbox(self, config: cri.PodSandboxConfig) -> str:
-        request = cri.RunPodSandboxRequest(config=config)
-        answer = await self._call(cri.RuntimeServiceStub.run_pod_sandbox, request)
-        return str(answer.pod_sandbox_id)
+    async def stored_containers(self, uid: str, names: Iterable[str]) -> dict[str, Any]:
+        """The config of the first incarnation of each container, as soon as all were made."""
+        stored: dict[str, Any] = {}
+        while not stored.keys() >= set(names):
+            for container in await self._containers(uid):
+                name = container.metadata.name
+                if container.metadata.attempt == 0 and name not in stored:
+                    stored[name] = await self._stored_container(container.id)
+            await trio.sleep(LOOK_AGAIN_SECONDS)
+        return stored
 
-    async def stored_sandbox(self, sandbox_id: str) -> tuple[Any, str]:
-        request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
+    async def stored_sandbox(self, uid: str) -> tuple[Any, str]:
+        """The config and the address of the pod's first sandbox."""
+        selector = cri.PodSandboxFilter(label_selector={POD_UID_LABEL: uid})
+        listed = await self._call(
+            cri.RuntimeServiceStub.list_pod_sandbox, cri.ListPodSandboxRequest(filter=selector)
+        )
+        (first,) = (item for item in listed.items if item.metadata.attempt == 0)
+        request = cri.PodSandboxStatusRequest(pod_sandbox_id=first.id, verbose=True)
         answer = await self._call(cri.RuntimeServiceStub.pod_sandbox_status, request)
         config = json.loads(answer.info["info"])["config"]
         for name in SYSCTLS_OF_CONTAINERD:
             config["linux"].get("sysctls", {}).pop(name, None)
         return config, answer.status.network.ip
 
-    async def stored_container(
-        self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig
-    ) -> Any:
-        request = cri.CreateContainerRequest(
-            pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
-        )
-        created = await self._call(cri.RuntimeServiceStub.create_container, request)
-        status = cri.ContainerStatusRequest(container_id=created.container_id, verbose=True)
-        answer = await self._call(cri.RuntimeServiceStub.container_status, status)
+    async def end_at_once(self, uid: str) -> None:
+        """Kill the containers, which would ignore a request, and have half a minute to do so."""
+        for container in await self._containers(uid):
+            request = cri.StopContainerRequest(container_id=container.id, timeout=0)
+            await self._call(cri.RuntimeServiceStub.stop_container, request)
+
+    async def _containers(self, uid: str) -> list[cri.Container]:
+        selector = cri.ContainerFilter(label_selector={POD_UID_LABEL: uid})
+        request = cri.ListContainersRequest(filter=selector)
+        listed = await self._call(cri.RuntimeServiceStub.list_containers, request)
+        containers: list[cri.Container] = listed.containers
+        return containers
+
+    async def _stored_container(self, container_id: str) -> Any:
+        request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
+        answer = await self._call(cri.RuntimeServiceStub.container_status, request)
         return json.loads(answer.info["info"])["config"]
-
-    async def image(self, name: str) -> cri.Image:
-        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
-        answer = await self._call(cri.ImageServiceStub.image_status, request)
-        image: cri.Image = answer.image
-        return image
-
-    async def remove_sandbox(self, sandbox_id: str) -> None:
-        stop = cri.StopPodSandboxRequest(pod_sandbox_id=sandbox_id)
-        await self._call(cri.RuntimeServiceStub.stop_pod_sandbox, stop)
-        remove = cri.RemovePodSandboxRequest(pod_sandbox_id=sandbox_id)
-        await self._call(cri.RuntimeServiceStub.remove_pod_sandbox, remove)
 
     async def _call(self, method: Any, request: Any) -> Any:
         return await self._channel.unary(method, request, deadline_seconds=A_CALL_MAY_TAKE_SECONDS)
 
 
+def _facts(agent: Agent) -> NodeFacts:
+    """What the agent knows of this machine."""
+    settings = Settings(
+        configuration=KubeletConfiguration(
+            pod_logs_dir=str(agent.pod_logs),
+            cluster_domain=DNS.cluster_domain,
+            cgroup_root=agent.cgroup_root,
+        ),
+        options=NodeOptions(root_dir=str(agent.root), node_ip=HOST_IP),
+    )
+    cgroup_v2 = host.cgroup_version() == 2
+    return gather_facts(settings, cgroup_v2=cgroup_v2, driver=CgroupDriver.CGROUPFS)
+
+
 def _surroundings(pod: Pod, node: NodeFacts, pod_ip: str) -> Surroundings:
-    volumes = f"{pod_directory(node.root_directory, pod.metadata.uid)}/volumes"
-    scratch = f"{volumes}/kubernetes.io~empty-dir/scratch"
+    folder = pod_directory(node.root_directory, pod.metadata.uid)
     return Surroundings(
         node=node,
-        node_name="node-1",
+        node_name=NODE_NAME,
         pod_ip=pod_ip,
-        volumes={"scratch": scratch},
-        sub_paths={("scratch", part): f"{scratch}/{part}" for part in ("logs", "parts/one")},
+        volumes={"scratch": f"{folder}/volumes/kubernetes.io~empty-dir/scratch"},
+        sub_paths={
+            ("scratch", part): f"{folder}/volume-subpaths/scratch/c/{position}"
+            for position, part in SUB_PATHS.items()
+        },
     )
-
-
-def _make_folders(pod: Pod, around: Surroundings) -> None:
-    node = around.node
-    Path(pod_directory(node.root_directory, pod.metadata.uid)).mkdir(parents=True)
-    Path(node.pod_logs_directory).mkdir(parents=True)
-    for place in (*around.volumes.values(), *around.sub_paths.values()):
-        Path(place).mkdir(parents=True, exist_ok=True)
-    profile = Path(node.root_directory, "seccomp/profiles/allow.json")
-    profile.parent.mkdir(parents=True)
-    profile.write_text(ALLOW_EVERYTHING)
-
-
-def _make_files(pod: Pod, container: Container, around: Surroundings) -> str:
-    """The files that a container mounts; returns that of its termination message."""
-    root, logs = around.node.root_directory, around.node.pod_logs_directory
-    Path(container_log_directory(pod, container.name, logs)).mkdir(parents=True)
-    hosts = etc_hosts(pod, (around.pod_ip,), pod_hostname(pod, around.node.cluster_domain))
-    Path(etc_hosts_path(root, pod.metadata.uid)).write_text(hosts)
-    message_file = termination_message_file(root, pod.metadata.uid, container.name, 0xC0FFEE)
-    Path(message_file).parent.mkdir(parents=True)
-    Path(message_file).touch()
-    return message_file
-
-
-def _remove_cgroups(folder: Path) -> None:
-    if folder.is_dir() and not folder.is_symlink():
-        for child in folder.iterdir():
-            _remove_cgroups(child)
-        folder.rmdir()
