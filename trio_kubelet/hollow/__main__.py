@@ -60,10 +60,14 @@ def main(
         has_events=events,
         write_files=files,
     )
+    failure: BaseException | None = None
     try:
         trio.run(run, socket, options)
     except* OSError as failures:
-        raise click.ClickException(str(_first(failures))) from failures
+        # What is raised right here comes out in a group or by itself, as the Python version has it.
+        failure = failures
+    if failure is not None:
+        raise click.ClickException(str(_first(failure))) from failure
 
 
 async def run(socket: Path, options: HollowOptions) -> None:
