@@ -7,7 +7,7 @@ pod is read back at once and put into the cache, so that its status is sent with
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -43,6 +43,8 @@ from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 log = structlog.get_logger("runtime")
 
 IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
+NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
+STILL_RUNNING = Reason(reason="FailedKillPod")
 
 
 class RuntimeCache(Protocol):
@@ -137,13 +139,13 @@ class PodRuntime:
             if plan.is_empty:
                 break
             try:
-                done = await self._carry_out(pod, plan, observed, inputs, memory)
+                failures = await self._carry_out(pod, plan, observed, inputs, memory)
             finally:
                 memory.acted_at = trio.current_time()
             observed = await self.look(pod)
             slots.observe(observed)
-            if not done:
-                return _failed(observed, plan, memory)
+            if failures:
+                return _failed(observed, plan, failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         await self._stopper.remove_surplus(observed)
@@ -183,17 +185,17 @@ class PodRuntime:
         observed: ObservedPod,
         inputs: PodInputs,
         memory: PodMemory,
-    ) -> bool:
-        """One plan; False if something of it failed."""
+    ) -> tuple[Reason, ...]:
+        """One plan; why something of it failed, nothing if all went well."""
         if plan.stop_pod:
             grace = pod.spec.termination_grace_period_seconds or 0
             await self._stopper.stop_pod(pod, observed, grace)
         else:
             await self._stopper.stop_containers(pod, plan.stop)
         if not plan.create_sandbox and not plan.start:
-            return True
+            return ()
         if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan, memory):
-            return False
+            return (STILL_RUNNING,)
         if plan.sandbox_changed:
             self._recorder.pod(
                 pod,
@@ -208,7 +210,7 @@ class PodRuntime:
             config = self._sandbox_config(pod, plan, node_dns)
         except (ConfigError, OSError) as error:
             self._sandbox_failed(pod, str(error))
-            return False
+            return (NO_SANDBOX,)
         return await self._start_all(pod, plan, config, observed, inputs, memory)
 
     async def _have_stopped(self, pod: Pod, plan: PodActions, memory: PodMemory) -> bool:
@@ -228,10 +230,13 @@ class PodRuntime:
         observed: ObservedPod,
         inputs: PodInputs,
         memory: PodMemory,
-    ) -> bool:
-        """Make the sandbox while images are got, then start containers in their order."""
+    ) -> tuple[Reason, ...]:
+        """Make the sandbox while images are got, then start containers in their order.
+
+        Returns why containers could not be started.
+        """
         pulls = {order.container.name: ImagePull() for order in plan.start}
-        all_started = True
+        failed: list[str] = []
         async with trio.open_nursery() as nursery:
             for order in plan.start:
                 pull = pulls[order.container.name]
@@ -239,19 +244,20 @@ class PodRuntime:
             sandbox = await self._sandbox(pod, plan, config, observed, inputs)
             if sandbox is None:
                 nursery.cancel_scope.cancel()
-                return False
+                return (NO_SANDBOX,)
             for order in plan.start:
                 image = await pulls[order.container.name].result()
                 if image is None:
-                    all_started = False
+                    failed.append(order.container.name)
                     continue
                 self._note_attempt(order, memory)
                 ContainerSlots(self._journal, pod, memory).decide(order)
                 started = await self._starter.start(
                     pod, order, image, sandbox, inputs, observed, memory
                 )
-                all_started &= started is not None
-        return all_started
+                if started is None:
+                    failed.append(order.container.name)
+        return tuple(memory.reasons[name] for name in failed)
 
     async def _pull(
         self,
@@ -390,18 +396,18 @@ def default_start_slots() -> StartSlots:
     return StartSlots(max(2, 2 * (os.cpu_count() or 1)))
 
 
-def _failed(observed: ObservedPod, plan: PodActions, memory: PodMemory) -> RuntimeOutcome:
+def _failed(
+    observed: ObservedPod, plan: PodActions, failures: Collection[Reason]
+) -> RuntimeOutcome:
     """What did not work is tried again: soon, or when the back-off of its image is over.
 
     A pull that has just failed is looked at again soon, too: that look finds the back-off, and
     then the status says ImagePullBackOff.
     """
-    names = {order.container.name for order in plan.start}
-    reasons = [memory.reasons[name] for name in names if name in memory.reasons]
-    times = [reason.until_ns for reason in reasons if reason.until_ns is not None]
+    times = [reason.until_ns for reason in failures if reason.until_ns is not None]
     return RuntimeOutcome(
         observed=observed,
-        failed=not reasons or any(reason.reason != IMAGE_PULL_BACK_OFF for reason in reasons),
+        failed=any(reason.reason != IMAGE_PULL_BACK_OFF for reason in failures),
         due_ns=min([*times, *(postponed.until_ns for postponed in plan.postponed)], default=None),
     )
 

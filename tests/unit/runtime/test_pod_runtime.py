@@ -1,0 +1,144 @@
+"""Carrying out plans on the hollow runtime: what a sync leaves to be done, and when."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+from attrs import frozen
+from trio.testing import MockClock
+
+from state_machines.container import crash_loop_policy
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.hollow import (
+    Behaviour,
+    Fault,
+    HollowOptions,
+    HollowRuntime,
+    ScriptedFaults,
+    open_hollow_runtime,
+)
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.container_starter import ContainerStarter
+from trio_kubelet.runtime.container_stopper import ContainerStopper
+from trio_kubelet.runtime.dns import NodeDns
+from trio_kubelet.runtime.images import ImageError
+from trio_kubelet.runtime.inputs import PodInputs
+from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome
+from trio_kubelet.runtime.start_slots import StartSlots
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+POD = Pod(
+    metadata=ObjectMeta(name="web", namespace="shop", uid="u"),
+    spec=PodSpec(containers=(Container(name="c", image="busybox"),), restart_policy="Always"),
+)
+NO_INPUTS = PodInputs()
+
+
+@frozen
+class Images:
+    """Has every image, unless `refusal` says why not."""
+
+    refusal: Callable[[], ImageError | None] = lambda: None
+
+    async def ensure(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        await trio.lowlevel.checkpoint()
+        if error := self.refusal():
+            raise error
+        return cri.Image(id=container.image)
+
+
+class NoSubPaths:
+    """For pods that have none."""
+
+    async def bind(self, *_: object) -> str:
+        raise AssertionError("no container has a sub-path")
+
+
+@frozen(kw_only=True)
+class Node:
+    """What acts on containers, on a hollow runtime."""
+
+    runtime: HollowRuntime
+    client: RuntimeClient
+    faults: ScriptedFaults
+    pods: PodRuntime
+    clock: TrioClock
+
+    async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
+        return await self.pods.sync(pod, await self.pods.look(pod), NO_INPUTS, memory)
+
+    def seconds_until(self, due_ns: int | None) -> float:
+        assert due_ns is not None
+        return (due_ns - self.clock.now_ns()) / 1e9
+
+
+@asynccontextmanager
+async def node(
+    root: Path, behaviour: Behaviour | None = None, images: Images | None = None
+) -> AsyncIterator[Node]:
+    clock, faults = TrioClock(), ScriptedFaults()
+    hollow = HollowOptions(
+        images=("busybox",), behaviours=lambda _: behaviour or Behaviour(), faults=faults
+    )
+    async with open_hollow_runtime(clock, hollow) as runtime:
+        client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
+        recorder, slots = EventRecorder(journal, "node"), StartSlots(1)
+        facts = NodeFacts(
+            memory_capacity_bytes=1 << 30,
+            root_directory=str(root / "root"),
+            pod_logs_directory=str(root / "logs"),
+            container_logs_directory=str(root / "links"),
+        )
+        files = trio.CapacityLimiter(1)
+        pods = PodRuntime(
+            client=client,
+            cache=RuntimeCache(),
+            starter=ContainerStarter(
+                client=client,
+                images=images or Images(),
+                sub_paths=NoSubPaths(),
+                recorder=recorder,
+                node=facts,
+                slots=slots,
+                file_limiter=files,
+            ),
+            stopper=ContainerStopper(client=client, recorder=recorder),
+            recorder=recorder,
+            journal=journal,
+            clock=clock,
+            node=facts,
+            read_dns=NodeDns,
+            slots=slots,
+            file_limiter=files,
+            crash_backoff=crash_loop_policy(),
+        )
+        yield Node(runtime=runtime, client=client, faults=faults, pods=pods, clock=clock)
+
+
+async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    refusals: list[ImageError] = []
+    images = Images(lambda: refusals.pop() if refusals else None)
+    async with node(tmp_path, images=images) as at:
+        memory = PodMemory()
+        until_ns = at.clock.now_ns() + 10_000_000_000
+        refusals.append(ImageError("ImagePullBackOff", "Back-off pulling image", until_ns))
+        outcome = await at.sync(POD, memory)
+        assert not outcome.failed
+        assert at.seconds_until(outcome.due_ns) == 10
+        await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
+        mock_clock.jump(60)
+        at.faults.add("RunPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "no address is free")))
+        outcome = await at.sync(POD, memory)
+        assert outcome.failed
+        assert outcome.due_ns is None
