@@ -148,6 +148,9 @@ class PodRuntime:
                 return _failed(observed, plan, failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
+        else:
+            # What the last look showed has no plan yet, and nobody else will tell of it.
+            return RuntimeOutcome(observed=observed, due_ns=self._clock.now_ns())
         await self._stopper.remove_surplus(observed)
         return RuntimeOutcome(observed=observed, due_ns=_due(plan))
 

@@ -142,3 +142,15 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
         outcome = await at.sync(POD, memory)
         assert outcome.failed
         assert outcome.due_ns is None
+
+
+async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back_off_is_over(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, Behaviour(run_seconds=0.0, exit_code=1)) as at:
+        memory = PodMemory()
+        outcome = await at.sync(POD, memory)
+        while at.seconds_until(outcome.due_ns) <= 0:
+            outcome = await at.sync(POD, memory)
+        assert 0 < at.seconds_until(outcome.due_ns) <= 10
+        assert memory.reasons["c"].reason == "CrashLoopBackOff"
