@@ -88,7 +88,7 @@ class Pleg:
         self._listing = Listing()
         self.state = PlegState.GENERIC
         self.dropped = 0
-        self._must_tell_again = False
+        self._untold: set[str] = set()
         cache.add_listener(self._on_observation)
 
     def seconds_since_relist(self) -> float:
@@ -123,14 +123,14 @@ class Pleg:
                     first = False
             self._judge()
             period = relist_period_seconds(self.state)
-            if self._must_tell_again:
+            if self._untold:
                 period = relist_period_seconds(PlegState.GENERIC)
-                self._must_tell_again = False
             with trio.move_on_after(period):
                 await self._relist_now.wait()
 
     async def relist(self) -> None:
         """Look at everything once. Raises RpcError if not all could be looked at."""
+        self._tell_untold()
         listed_at = trio.current_time()
         pods = await self._list()
         changed = [
@@ -257,16 +257,23 @@ class Pleg:
         is_newest = stored.observed_at == observed.observed_at
         if is_newest and _looks_different(known, observed):
             self._tell(uid, "event")
+            if uid in self._untold:
+                self._relist_now.set()
 
     def _tell(self, uid: str, kind: str) -> None:
-        """Tell the sync loop. A full channel drops: the next relist finds the pod once more."""
+        """Tell the sync loop. A full channel drops: the next relist tells of the pod once more."""
         try:
             self._changes.send_nowait(PodChange(uid=uid, kind=kind))
         except trio.WouldBlock:
             self.dropped += 1
-            self._must_tell_again = True
+            self._untold.add(uid)
             log.warning("change dropped, the sync loop is behind", uid=uid, dropped=self.dropped)
-            self._cache.forget(uid)
+
+    def _tell_untold(self) -> None:
+        """Tell of the pods that the sync loop had no room for."""
+        untold, self._untold = self._untold, set()
+        for uid in sorted(untold):
+            self._tell(uid, "relist")
 
     def _on_observation(self, before: ObservedPod, after: ObservedPod) -> None:
         if self._witness is not None:

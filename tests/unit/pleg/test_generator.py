@@ -55,7 +55,7 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    *, runs: float | None = None, events: bool = True, **options: object
+    *, runs: float | None = None, events: bool = True, room: float = 100, **options: object
 ) -> AsyncIterator[Node]:
     clock = TrioClock()
     hollow = HollowOptions(
@@ -66,7 +66,7 @@ async def node(
     async with open_hollow_runtime(clock, hollow) as runtime, trio.open_nursery() as nursery:
         client = RuntimeClient(InProcess(runtime))
         cache, journal = RuntimeCache(), Journal(clock)
-        send, receive = trio.open_memory_channel[PodChange](100)
+        send, receive = trio.open_memory_channel[PodChange](room)
         pleg = Pleg(
             client=client,
             cache=cache,
@@ -236,3 +236,17 @@ async def test_a_change_that_finds_the_channel_full_is_told_later(
             async for change in at.changes:
                 told.add(change.uid)
         assert len(told) == 120
+
+
+async def test_a_pod_that_the_sync_loop_had_no_room_for_stays_known_and_is_told_of_again(
+    autojump_clock: MockClock,
+) -> None:
+    async with node(events=False, room=1) as at:
+        await at.start_pod("u")
+        await at.start_pod("v")
+        await trio.sleep(10)
+        assert at.pleg.dropped
+        assert at.state("u") is at.state("v") is ContainerState.RUNNING
+        with trio.fail_after(3):
+            told = {(await at.changes.receive()).uid for _ in range(2)}
+        assert told == {"u", "v"}
