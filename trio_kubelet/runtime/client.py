@@ -38,8 +38,8 @@ class RuntimeClient:
         self._runtime = runtime
         self._images = images or runtime
         self._seconds = request_timeout_seconds
-        self._sandboxes = ListReuse(cri.PodSandbox, state_field=3)
-        self._containers = ListReuse(cri.Container, state_field=6)
+        self._sandboxes = ListReuse(cri.PodSandbox)
+        self._containers = ListReuse(cri.Container)
 
     async def version(self) -> cri.VersionResponse:
         """Ask for the runtime's name and versions."""

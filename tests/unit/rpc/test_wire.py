@@ -1,4 +1,4 @@
-"""The scan finds what a decoder finds, and only what changed is decoded again."""
+"""A list response is split as a decoder would split it, and only what changed is decoded again."""
 
 import random
 from collections.abc import Sequence
@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.rpc import Code, ListReuse, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.rpc.wire import scan_entries
-
-CONTAINER_STATE, SANDBOX_STATE = 6, 3
+from trio_kubelet.rpc.wire import split_entries
 
 labels = st.dictionaries(st.text(min_size=1, max_size=9), st.text(max_size=200), max_size=5)
 ids = st.text(max_size=70) | st.text(min_size=130, max_size=140)
@@ -23,13 +21,6 @@ containers = st.builds(
     image_ref=st.text(max_size=300),
     state=st.sampled_from(list(cri.ContainerState)),
     created_at=st.integers(-(2**63), 2**63 - 1),
-    labels=labels,
-    annotations=labels,
-)
-sandboxes = st.builds(
-    cri.PodSandbox,
-    id=ids,
-    state=st.sampled_from(list(cri.PodSandboxState)),
     labels=labels,
     annotations=labels,
 )
@@ -50,38 +41,17 @@ def shuffled(container: cri.Container, order: random.Random) -> cri.Container:
 
 
 @given(st.lists(containers, max_size=5))
-def test_the_scan_finds_ids_states_and_spans_of_containers(entries: list[cri.Container]) -> None:
-    response = encoded(entries)
-    scanned = scan_entries(response, CONTAINER_STATE)
-    assert [(found[0].decode(), found[1]) for found in scanned] == [
-        (c.id, c.state) for c in entries
-    ]
-    spans = [response[start:stop] for _, _, start, stop in scanned]
-    assert [cri.Container().parse(span) for span in spans] == entries
-
-
-@given(st.lists(sandboxes, max_size=5))
-def test_the_scan_finds_ids_and_states_of_sandboxes(entries: list[cri.PodSandbox]) -> None:
-    response = bytes(cri.ListPodSandboxResponse(items=entries))
-    scanned = scan_entries(response, SANDBOX_STATE)
-    assert [(found[0].decode(), found[1]) for found in scanned] == [
-        (s.id, s.state) for s in entries
-    ]
+def test_a_response_is_split_into_ids_and_entries(entries: list[cri.Container]) -> None:
+    split = split_entries(encoded(entries))
+    assert [identifier.decode() for identifier, _ in split] == [c.id for c in entries]
+    assert [cri.Container().parse(data) for _, data in split] == entries
 
 
 def test_fields_may_stand_in_any_order_and_unknown_ones_are_passed_over() -> None:
     unknown = b"\xf8\x07\x05\xf9\x07" + bytes(8) + b"\xfd\x07" + bytes(4) + b"\xfa\x07\x01x"
     entry = b"\x30\x02" + unknown + b"\x0a\x01a"
     response = unknown + b"\x0a" + bytes([len(entry)]) + entry + unknown
-    ((identifier, state, start, stop),) = scan_entries(response, CONTAINER_STATE)
-    assert (identifier, state) == (b"a", 2)
-    assert response[start:stop] == entry
-
-
-def test_a_state_that_nobody_knows_yet_is_told_as_it_is() -> None:
-    response = encoded([cri.Container(id="a", state=cri.ContainerState.try_value(300))])
-    ((_, state, _, _),) = scan_entries(response, CONTAINER_STATE)
-    assert state == 300
+    assert split_entries(response) == [(b"a", entry)]
 
 
 @given(st.lists(containers, min_size=1, max_size=3), st.data())
@@ -91,19 +61,32 @@ def test_a_response_that_is_cut_short_is_noticed_or_lacks_whole_entries(
     response = encoded(entries)
     cut = data.draw(st.integers(0, len(response) - 1))
     try:
-        scanned = scan_entries(response[:cut], CONTAINER_STATE)
+        split = split_entries(response[:cut])
     except ValueError:
         return
-    assert [found[0].decode() for found in scanned] == [c.id for c in entries[: len(scanned)]]
-    assert not scanned or scanned[-1][3] == cut
+    assert [identifier.decode() for identifier, _ in split] == [c.id for c in entries[: len(split)]]
+    assert encoded([cri.Container().parse(entry) for _, entry in split]) == response[:cut]
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_break_the_scan(response: bytes) -> None:
+def test_no_bytes_break_the_split(response: bytes) -> None:
     try:
-        scan_entries(response, CONTAINER_STATE)
+        split_entries(response)
     except ValueError:
         return
+
+
+@given(containers, st.randoms(use_true_random=False), st.sampled_from(list(cri.ContainerState)))
+def test_of_a_known_container_only_another_state_is_a_change(
+    container: cri.Container, order: random.Random, state: cri.ContainerState
+) -> None:
+    reuse = ListReuse(cri.Container)
+    (first,) = reuse.decode(encoded([container]))
+    later = shuffled(container, order)
+    later.state = state
+    (again,) = reuse.decode(encoded([later]))
+    assert again == later
+    assert (again is first) == (state == container.state and bool(container.id))
 
 
 def test_an_unchanged_entry_is_not_decoded_again_however_its_maps_are_ordered() -> None:
@@ -114,7 +97,7 @@ def test_an_unchanged_entry_is_not_decoded_again_however_its_maps_are_ordered() 
         labels={name: name for name in names},
         annotations={name: name for name in names},
     )
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     first_bytes = encoded([container])
     (first,) = reuse.decode(first_bytes)
     order = random.Random(1)
@@ -126,7 +109,7 @@ def test_an_unchanged_entry_is_not_decoded_again_however_its_maps_are_ordered() 
 
 
 def test_an_entry_whose_state_changed_is_decoded_again() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     created = cri.Container(id="a", state=cri.ContainerState(0))
     running = cri.Container(id="a", state=cri.ContainerState(1))
     assert reuse.decode(encoded([created])) == (created,)
@@ -135,14 +118,14 @@ def test_an_entry_whose_state_changed_is_decoded_again() -> None:
 
 
 def test_entries_come_in_the_order_of_the_response() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     one, two, three = (cri.Container(id=name) for name in "123")
     assert reuse.decode(encoded([one, two])) == (one, two)
     assert reuse.decode(encoded([three, two, one])) == (three, two, one)
 
 
 def test_the_same_tuple_tells_that_nothing_came_went_or_changed() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     one, two, three = (cri.Container(id=name) for name in "123")
     ended = cri.Container(id="2", state=cri.ContainerState(2))
     first = reuse.decode(encoded([one, two]))
@@ -158,7 +141,7 @@ def test_the_same_tuple_tells_that_nothing_came_went_or_changed() -> None:
 
 
 def test_an_entry_that_went_away_is_forgotten() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     reuse.decode(encoded([cri.Container(id="a", image_ref="old")]))
     assert reuse.decode(encoded([])) == ()
     (again,) = reuse.decode(encoded([cri.Container(id="a", image_ref="new")]))
@@ -166,14 +149,14 @@ def test_an_entry_that_went_away_is_forgotten() -> None:
 
 
 def test_entries_without_an_id_are_never_taken_for_each_other() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     entries = [cri.Container(image_ref="x"), cri.Container(image_ref="y")]
     assert reuse.decode(encoded(entries)) == tuple(entries)
     assert reuse.decode(encoded(entries[::-1])) == tuple(entries[::-1])
 
 
 def test_a_malformed_response_is_an_rpc_error_and_keeps_what_was_known() -> None:
-    reuse = ListReuse(cri.Container, state_field=CONTAINER_STATE)
+    reuse = ListReuse(cri.Container)
     response = encoded([cri.Container(id="a")])
     (first,) = reuse.decode(response)
     with pytest.raises(RpcError, match="list of Container") as caught:
