@@ -29,7 +29,7 @@ async def measure(node: RealNode) -> list[Figure]:
     async with node.agent() as running:
         uids = running.prepare(PODS)
         running.release()
-        await node.started_at(uids)
+        await node.started_at(uids, 0.5)
         await trio.sleep(QUIET_SECONDS)
         percent = await cpu_percent(running.agent.pid, WATCHED_SECONDS)
         memory = resident_mib(running.agent.pid)

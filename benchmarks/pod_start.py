@@ -9,12 +9,12 @@ from benchmarks.figures import Figure, ratio_of_medians, spread
 from benchmarks.real_node import RealNode
 
 NAME = "pod-start"
-ROUNDS = 7
+ROUNDS = 5
 GOAL_RATIO = 1.6
 
 
 async def measure(node: RealNode) -> list[Figure]:
-    """Seven rounds of bare calls, first pod, second pod."""
+    """Some rounds of bare calls, first pod, second pod."""
     bare: list[float] = []
     first: list[float] = []
     second: list[float] = []

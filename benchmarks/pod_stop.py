@@ -11,12 +11,12 @@ from benchmarks.manifests import GRACE_SECONDS
 from benchmarks.real_node import SETTLE_SECONDS, RealNode
 
 NAME = "pod-stop"
-ROUNDS = 7
+ROUNDS = 5
 GOAL_RATIO = 1.6
 
 
 async def measure(node: RealNode) -> list[Figure]:
-    """Seven rounds of bare calls and agent."""
+    """Some rounds of bare calls and agent."""
     bare: list[float] = []
     ours: list[float] = []
     for _ in range(node.rounds_or(ROUNDS)):

@@ -77,10 +77,12 @@ class RealNode:
             with trio.CancelScope(shield=True):
                 await running.stop()
 
-    async def started_at(self, uids: Collection[str]) -> Mapping[str, int]:
-        """When the container of each pod started, by the runtime's own clock (since the epoch).
+    async def started_at(
+        self, uids: Collection[str], poll_seconds: float = 0.05
+    ) -> Mapping[str, int]:
+        """When the container of each pod started: nanoseconds since the epoch, by the runtime.
 
-        Waits until all run. Nanoseconds. Raises trio.TooSlowError.
+        Waits until all run. Raises trio.TooSlowError.
         """
         with trio.fail_after(DEADLINE_SECONDS):
             while True:
@@ -92,7 +94,7 @@ class RealNode:
                 }
                 if running.keys() >= set(uids):
                     break
-                await trio.sleep(0.05)
+                await trio.sleep(poll_seconds)
         return {uid: await self.container_started_at(running[uid]) for uid in uids}
 
     async def container_started_at(self, container_id: str) -> int:
