@@ -7,7 +7,7 @@ runtime. Times are trio's clock, taken before the runtime was asked.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import trio
@@ -26,6 +26,7 @@ class RuntimeCache:
         self._pods: dict[str, ObservedPod] = {}
         self._states: dict[str, States] = {}
         self._listed_at = -math.inf
+        self.unseen: frozenset[str] = frozenset()
         self._newer: dict[str, trio.Event] = {}
         self._listed = trio.Event()
         self._attended: dict[str, trio.Event] = {}
@@ -45,7 +46,7 @@ class RuntimeCache:
         known = self._pods.get(uid)
         if known is not None:
             return known
-        return ObservedPod(uid=uid, name="", namespace="", observed_at=self._listed_at)
+        return ObservedPod(uid=uid, name="", namespace="", observed_at=self._covered_at(uid))
 
     def pods(self) -> tuple[ObservedPod, ...]:
         """All pods that have something in the runtime."""
@@ -71,9 +72,14 @@ class RuntimeCache:
             event.set()
         return observed
 
-    def listing_completed(self, began_at: float) -> None:
-        """Everything that a listing showed has been put; it began at `began_at`."""
+    def listing_completed(self, began_at: float, unseen: Iterable[str] = ()) -> None:
+        """Everything that a listing showed has been put; it began at `began_at`.
+
+        `unseen` are the pods that it showed and that could not be looked at: for them it counts
+        as if it had not been made.
+        """
         self._listed_at = max(self._listed_at, began_at)
+        self.unseen = frozenset(unseen)
         self._listed.set()
         self._listed = trio.Event()
 
@@ -111,10 +117,15 @@ class RuntimeCache:
         """
         while True:
             known = self.get(uid)
-            if max(known.observed_at, self._listed_at) >= instant and self._listed_at > -math.inf:
+            seen_at = max(known.observed_at, self._covered_at(uid))
+            if seen_at >= instant and self._listed_at > -math.inf:
                 return known
             listed, newer = self._listed, self._newer.setdefault(uid, trio.Event())
             await _either(listed, newer)
+
+    def _covered_at(self, uid: str) -> float:
+        """When the last listing began that would have shown the pod as it was."""
+        return -math.inf if uid in self.unseen else self._listed_at
 
     def is_as_listed(self, uid: str, states: States, listed_at: float) -> bool:
         """Whether the pod is known to look as a listing shows it, or better known than that."""

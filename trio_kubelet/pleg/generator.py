@@ -117,19 +117,24 @@ class Pleg:
                 await self.relist()
             except RpcError as error:
                 log.debug("relist failed", error=str(error))
+                is_complete = False
             else:
+                is_complete = not (self._untold or self._cache.unseen)
                 if first:
                     task_status.started()
                     first = False
             self._judge()
-            period = relist_period_seconds(self.state)
-            if self._untold:
-                period = relist_period_seconds(PlegState.GENERIC)
+            state = self.state if is_complete else PlegState.GENERIC
+            period = relist_period_seconds(state)
             with trio.move_on_after(period):
                 await self._relist_now.wait()
 
     async def relist(self) -> None:
-        """Look at everything once. Raises RpcError if not all could be looked at."""
+        """Look at everything once. Raises RpcError if the runtime cannot list what it has.
+
+        A pod whose inspection fails is that pod's problem: it counts as not seen, and is
+        inspected again by the next relist.
+        """
         self._tell_untold()
         listed_at = trio.current_time()
         pods = await self._list()
@@ -138,14 +143,12 @@ class Pleg:
             for uid in sorted(pods.keys() | {known.uid for known in self._cache.pods()})
             if not self._is_known(uid, pods.get(uid, _NOTHING), listed_at)
         ]
-        failures: list[RpcError] = []
+        unseen: set[str] = set()
         async with trio.open_nursery() as nursery:
             for uid in changed:
                 listed = pods.get(uid, _NOTHING)
-                nursery.start_soon(self._inspect_listed, uid, listed, listed_at, failures)
-        if failures:
-            raise failures[0]
-        self._cache.listing_completed(listed_at)
+                nursery.start_soon(self._inspect_listed, uid, listed, listed_at, unseen)
+        self._cache.listing_completed(listed_at, unseen)
         self._relisted_at = trio.current_time()
 
     async def _list(self) -> Mapping[str, ListedPod]:
@@ -164,7 +167,7 @@ class Pleg:
         return self._cache.is_as_listed(uid, listed.states, listed_at)
 
     async def _inspect_listed(
-        self, uid: str, listed: ListedPod, listed_at: float, failures: list[RpcError]
+        self, uid: str, listed: ListedPod, listed_at: float, unseen: set[str]
     ) -> None:
         known = self._cache.get(uid)
         try:
@@ -179,7 +182,9 @@ class Pleg:
                     namespace=known.namespace,
                 )
         except RpcError as error:
-            failures.append(error)
+            if uid not in self._cache.unseen:
+                log.warning("pod not inspected; it is tried again", uid=uid, error=str(error))
+            unseen.add(uid)
             return
         self._cache.put(observed)
         self._tell(uid, "relist")

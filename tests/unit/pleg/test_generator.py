@@ -6,13 +6,20 @@ from contextlib import asynccontextmanager
 import trio
 import trio.testing
 from attrs import frozen
+from betterproto import Message
 from trio.testing import MockClock
 
 from state_machines.pleg import PlegState
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.hollow import Behaviour, HollowOptions, HollowRuntime, open_hollow_runtime
+from trio_kubelet.hollow import (
+    Behaviour,
+    Fault,
+    HollowOptions,
+    HollowRuntime,
+    open_hollow_runtime,
+)
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
-from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
@@ -250,3 +257,28 @@ async def test_a_pod_that_the_sync_loop_had_no_room_for_stays_known_and_is_told_
         with trio.fail_after(3):
             told = {(await at.changes.receive()).uid for _ in range(2)}
         assert told == {"u", "v"}
+
+
+async def test_a_pod_that_cannot_be_inspected_keeps_no_other_from_being_known(
+    autojump_clock: MockClock,
+) -> None:
+    sick: set[str] = set()
+
+    def faults(rpc: str, request: Message) -> Fault:
+        if rpc == "ContainerStatus" and getattr(request, "container_id", "") in sick:
+            return Fault(error=RpcError(Code.UNKNOWN, "its record cannot be read"))
+        return Fault()
+
+    async with node(events=False, faults=faults) as at:
+        sick.add(await at.start_pod("u"))
+        await trio.sleep(0.1)
+        began = trio.current_time()
+        with trio.fail_after(5):
+            other = await at.cache.get_newer_than("other", began)
+        assert not other.is_running
+        with trio.move_on_after(5):
+            await at.cache.get_newer_than("u", 0.0)
+            raise AssertionError("nobody knows what there is of this pod")
+        sick.clear()
+        with trio.fail_after(5):
+            assert (await at.cache.get_newer_than("u", 0.0)).is_running
