@@ -132,15 +132,17 @@ def write_whole(path: Path, text: str, *, mode: int) -> None:
     """Replace a file so that a reader sees the old text or the new, never a part.
 
     A hosts file that is mounted into containers keeps its inode as long as its text is the same.
+    Containers may have written anything into it, of any length.
     """
-    if path.is_file() and not path.is_symlink() and path.read_text() == text:
+    data = text.encode()
+    if _read_end(str(path), len(data) + 1) == (data, True):
         return
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
-        with open(descriptor, "w") as file:
-            file.write(text)
+        with open(descriptor, "wb") as file:
+            file.write(data)
             os.fchmod(descriptor, mode)
         temporary.replace(path)
     finally:
