@@ -15,6 +15,7 @@ from trio_kubelet.runtime.names import pod_full_name
 
 HTTP_TIMEOUT_SECONDS = 30.0
 MESSAGE_LIMIT = 1024
+BODY_LIMIT_BYTES = 10 * 1024
 
 
 @frozen
@@ -80,19 +81,34 @@ async def _get(pod: Pod, container: Container, handler: LifecycleHandler, pod_ip
     headers = [(header.name, header.value) for header in action.http_headers]
     try:
         # The kubelet never verifies the certificate of a workload it probes or notifies.
-        async with httpx.AsyncClient(verify=False, timeout=HTTP_TIMEOUT_SECONDS) as client:  # noqa: S501
-            response = await client.get(url, headers=headers)
+        async with (
+            httpx.AsyncClient(verify=False, timeout=HTTP_TIMEOUT_SECONDS) as client,  # noqa: S501
+            client.stream("GET", url, headers=headers) as response,
+        ):
+            status = response.status_code
+            is_refused = status >= httpx.codes.BAD_REQUEST
+            body = await _short_body(response) if is_refused else ""
     except httpx.HTTPError as error:
         raise HookError(
             f'HTTP lifecycle hook ({path}) for Container "{container.name}" in Pod '
             f'"{pod_full_name(pod)}" failed - error: {error}, message: ""'
         ) from error
-    if response.status_code >= httpx.codes.BAD_REQUEST:
+    if is_refused:
         raise HookError(
             f'HTTP lifecycle hook ({path}) for Container "{container.name}" in Pod '
-            f'"{pod_full_name(pod)}" failed - error: status {response.status_code}, '
-            f'message: "{response.text[:MESSAGE_LIMIT]}"'
+            f'"{pod_full_name(pod)}" failed - error: status {status}, message: "{body}"'
         )
+
+
+async def _short_body(response: httpx.Response) -> str:
+    """The body of an answer that says itself that it is short; how long it is, a container decides.
+
+    A body of unknown length may never end, and is left alone.
+    """
+    length = response.headers.get("content-length", "")
+    if not length.isdecimal() or int(length) > BODY_LIMIT_BYTES:
+        return ""
+    return (await response.aread()).decode(errors="replace")[:MESSAGE_LIMIT]
 
 
 def _port(container: Container, port: int | str) -> int:
