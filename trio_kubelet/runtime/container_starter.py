@@ -293,7 +293,10 @@ class ContainerStarter:
     async def _run_post_start(
         self, pod: Pod, container: Container, container_id: str, sandbox: ReadySandbox
     ) -> None:
-        """Run the postStart hook; a container whose hook fails is stopped."""
+        """Run the postStart hook; a container whose hook fails is stopped.
+
+        The stop takes as long as the pod's grace period, and may be cancelled: the pod ends then.
+        """
         if container.lifecycle is None or container.lifecycle.post_start is None:
             return
         ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
@@ -315,9 +318,11 @@ class ContainerStarter:
                 container=container.name,
             )
             self._event(pod, container, "Killing", "FailedPostStartHook")
-            with trio.CancelScope(shield=True):
+            try:
                 grace = pod.spec.termination_grace_period_seconds or 0
                 await self._client.stop_container(container_id, grace)
+            except RpcError as failure:
+                log.warning("container not stopped", container=container.name, error=str(failure))
             raise StartError("PostStartHookError", error.message) from error
 
     def _event(self, pod: Pod, container: Container, reason: str, message: str) -> None:

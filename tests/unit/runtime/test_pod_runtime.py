@@ -5,20 +5,29 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 from trio.testing import MockClock
 
 from state_machines.container import crash_loop_policy
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
+    ExecResult,
     Fault,
     HollowOptions,
     HollowRuntime,
     ScriptedFaults,
     open_hollow_runtime,
 )
-from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s import (
+    Container,
+    ExecAction,
+    Lifecycle,
+    LifecycleHandler,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+)
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -154,3 +163,33 @@ async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back
             outcome = await at.sync(POD, memory)
         assert 0 < at.seconds_until(outcome.due_ns) <= 10
         assert memory.reasons["c"].reason == "CrashLoopBackOff"
+
+
+def with_failing_hook(pod: Pod, grace_seconds: int) -> Pod:
+    handler = LifecycleHandler(exec=ExecAction(command=("false",)))
+    container = evolve(pod.spec.containers[0], lifecycle=Lifecycle(post_start=handler))
+    spec = evolve(pod.spec, containers=(container,), termination_grace_period_seconds=grace_seconds)
+    return evolve(pod, spec=spec)
+
+
+STUBBORN = Behaviour(obeys_term=None, execs={"false": ExecResult(exit_code=1)})
+
+
+async def test_the_stop_after_a_failed_hook_does_not_outlast_the_sync(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, STUBBORN) as at:
+        began = trio.current_time()
+        with trio.move_on_after(5):
+            await at.sync(with_failing_hook(POD, grace_seconds=3600), PodMemory())
+        assert trio.current_time() - began == 5
+
+
+async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, STUBBORN) as at:
+        at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
+        memory = PodMemory()
+        assert (await at.sync(with_failing_hook(POD, grace_seconds=1), memory)).failed
+        assert memory.reasons["c"].reason == "PostStartHookError"
