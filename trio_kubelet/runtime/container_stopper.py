@@ -66,7 +66,7 @@ class ContainerStopper:
                     for c in group
                 )
             )
-        await side_by_side(*(partial(self._stop_sandbox, s) for s in observed.sandboxes if s.ready))
+        await side_by_side(*(partial(self._stop_sandbox, s) for s in observed.sandboxes))
 
     async def remove_surplus(self, observed: ObservedPod) -> None:
         """Remove dead containers beyond those that are kept for their logs."""

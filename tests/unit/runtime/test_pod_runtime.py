@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
@@ -193,3 +194,15 @@ async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
         memory = PodMemory()
         assert (await at.sync(with_failing_hook(POD, grace_seconds=1), memory)).failed
         assert memory.reasons["c"].reason == "PostStartHookError"
+
+
+async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_back_its_network(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        memory = PodMemory()
+        sandbox = (await at.sync(POD, memory)).observed.sandboxes[0].id
+        await at.client.stop_pod_sandbox(sandbox)
+        at.faults.add("StopPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "asked for")))
+        with pytest.raises(RpcError, match="asked for"):
+            await at.pods.stop(POD, 1, memory)
