@@ -35,6 +35,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
 from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("pleg")
@@ -153,8 +154,18 @@ class Pleg:
 
     async def _list(self) -> Mapping[str, ListedPod]:
         """Everything in the runtime, by the UID of its pod."""
-        sandboxes = await self._client.list_pod_sandboxes()
-        containers = await self._client.list_containers()
+        sandboxes: tuple[cri.PodSandbox, ...] = ()
+        containers: tuple[cri.Container, ...] = ()
+
+        async def list_sandboxes() -> None:
+            nonlocal sandboxes
+            sandboxes = await self._client.list_pod_sandboxes()
+
+        async def list_containers() -> None:
+            nonlocal containers
+            containers = await self._client.list_containers()
+
+        await side_by_side(list_sandboxes, list_containers)
         last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
         if self._witness is not None and self._listing is not last:
             listed = {container.id for container in containers}
