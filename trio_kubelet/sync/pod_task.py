@@ -210,12 +210,16 @@ class PodTask:
         return None
 
     async def _wait_for_predecessor(self) -> None:
-        """A static pod starts after the end of the one that had its name, unless it ends first."""
-        if self._predecessor is None:
+        """A static pod starts after the end of those that had its name, unless it ends first.
+
+        One that ended while it waited still knows whom it waited for: its successor waits on.
+        """
+        if self._pending is not None and self._pending.ending is not None:
             return
         with trio.CancelScope() as self._work:
-            await self._predecessor.finished.wait()
-        self._predecessor = None
+            while self._predecessor is not None:
+                await self._predecessor.finished.wait()
+                self._predecessor = self._predecessor._predecessor
 
     async def _wait_for_request(self, timeout_seconds: float) -> None:
         """Wait for a request, or for the time; then take what the mailbox holds."""

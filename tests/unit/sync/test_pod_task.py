@@ -243,6 +243,35 @@ async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
     assert session.steps == ["terminate", "release"]
 
 
+async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with (
+        running(ScriptedSession(), journal) as first,
+        running(session, journal, predecessor=first) as second,
+    ):
+        second.put(Request(ending=REMOVED))
+        with trio.fail_after(5):
+            await second.finished.wait()
+
+
+async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with (
+        running(ScriptedSession(), journal) as first,
+        running(ScriptedSession(), journal, predecessor=first) as second,
+        running(session, journal, predecessor=second),
+    ):
+        await trio.testing.wait_all_tasks_blocked()
+        second.put(Request(ending=REMOVED))
+        await trio.sleep(100)
+        assert session.steps == []
+        first.put(Request(ending=REMOVED))
+        await trio.sleep(100)
+        assert "sync" in session.steps
+
+
 async def test_an_orphan_is_never_synced(
     autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
 ) -> None:
