@@ -117,8 +117,7 @@ class RuntimeCache:
         """
         while True:
             known = self.get(uid)
-            seen_at = max(known.observed_at, self._covered_at(uid))
-            if seen_at >= instant and self._listed_at > -math.inf:
+            if self.is_newer_than(uid, instant):
                 return known
             listed, newer = self._listed, self._newer.setdefault(uid, trio.Event())
             await _either(listed, newer)
@@ -126,6 +125,11 @@ class RuntimeCache:
     def _covered_at(self, uid: str) -> float:
         """When the last listing began that would have shown the pod as it was."""
         return -math.inf if uid in self.unseen else self._listed_at
+
+    def is_newer_than(self, uid: str, instant: float) -> bool:
+        """Whether `get_newer_than` would answer at once."""
+        seen_at = max(self.get(uid).observed_at, self._covered_at(uid))
+        return seen_at >= instant and self._listed_at > -math.inf
 
     def is_as_listed(self, uid: str, states: States, listed_at: float) -> bool:
         """Whether the pod is known to look as a listing shows it, or better known than that."""

@@ -60,6 +60,10 @@ class Outcome(Protocol):
 class Runtime(Protocol):
     """The containers of a pod. Every method may raise RpcError."""
 
+    async def look(self, pod: Pod) -> ObservedPod:
+        """Ask the runtime what there is of the pod."""
+        ...
+
     async def sync(
         self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
     ) -> Outcome:
@@ -77,6 +81,10 @@ class Runtime(Protocol):
 
 class Cache(Protocol):
     """What is known of pods in the runtime."""
+
+    def is_newer_than(self, uid: str, instant: float) -> bool:
+        """Whether the pod was observed after `instant`."""
+        ...
 
     async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
         """The pod as it was observed after `instant`; waits for that."""
@@ -176,7 +184,10 @@ class Session:
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status."""
         parts, memory = self._parts, self._memory
-        observed = await parts.cache.get_newer_than(self._uid, memory.acted_at)
+        try:
+            observed = await self._observed(pod)
+        except RpcError as error:
+            return self._runtime_failed(pod, error)
         status = self._report(pod, observed)
         if over := self._own_ending(pod, status):
             return SyncResult(ending=over)
@@ -195,9 +206,7 @@ class Session:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
         except RpcError as error:
-            log.warning("runtime call failed", error=str(error))
-            self._warn(pod, "FailedSync", f"Error syncing pod, skipping: {error.message}")
-            return SyncResult(failed=True)
+            return self._runtime_failed(pod, error)
         status = self._report(pod, outcome.observed)
         return SyncResult(
             ending=self._own_ending(pod, status),
@@ -206,6 +215,21 @@ class Session:
                 self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
             ),
         )
+
+    async def _observed(self, pod: Pod) -> ObservedPod:
+        """The pod as it was after the last call that may have changed it.
+
+        After a call that failed nobody may have looked, and the next relist may be far away.
+        """
+        parts, acted_at = self._parts, self._memory.acted_at
+        if parts.cache.is_newer_than(self._uid, acted_at):
+            return await parts.cache.get_newer_than(self._uid, acted_at)
+        return await parts.runtime.look(pod)
+
+    def _runtime_failed(self, pod: Pod, error: RpcError) -> SyncResult:
+        log.warning("runtime call failed", error=str(error))
+        self._warn(pod, "FailedSync", f"Error syncing pod, skipping: {error.message}")
+        return SyncResult(failed=True)
 
     async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
         """Stop all containers, then look what still runs."""
