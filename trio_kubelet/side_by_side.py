@@ -25,3 +25,23 @@ async def side_by_side(*works: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(run, work)
     if failed:
         raise failed[0]
+
+
+async def all_to_their_ends(*works: Callable[[], Awaitable[object]]) -> None:
+    """Run all works to their ends; then raise the first error, if there was one, as it is.
+
+    Cancellation cancels all.
+    """
+    failed: list[Exception] = []
+
+    async def run(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            failed.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for work in works:
+            nursery.start_soon(run, work)
+    if failed:
+        raise failed[0]

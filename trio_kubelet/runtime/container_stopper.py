@@ -23,7 +23,7 @@ from trio_kubelet.runtime.observed import (
     ObservedPod,
     ObservedSandbox,
 )
-from trio_kubelet.side_by_side import side_by_side
+from trio_kubelet.side_by_side import all_to_their_ends, side_by_side
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
@@ -46,9 +46,12 @@ class ContainerStopper:
         self._dead_per_container = dead_per_container
 
     async def stop_containers(self, pod: Pod, orders: Iterable[StopContainer]) -> None:
-        """Stop some containers side by side, each with the pod's own grace. Raises RpcError."""
+        """Stop some containers side by side, each with the pod's own grace. Raises RpcError.
+
+        One that cannot be stopped cuts no other's hook or grace short.
+        """
         grace = pod.spec.termination_grace_period_seconds or 0
-        await side_by_side(
+        await all_to_their_ends(
             *(partial(self._stop, pod, o.container, grace, o.message) for o in orders)
         )
 
@@ -60,7 +63,7 @@ class ContainerStopper:
         deadline = trio.current_time() + grace_seconds
         for group in _stop_order(pod, observed):
             remaining = max(round(deadline - trio.current_time()), 1)
-            await side_by_side(
+            await all_to_their_ends(
                 *(
                     partial(self._stop, pod, c, remaining, f"Stopping container {c.name}")
                     for c in group

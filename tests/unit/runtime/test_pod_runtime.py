@@ -40,6 +40,7 @@ from trio_kubelet.runtime.images import ImageError
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ContainerState
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome
 from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -206,3 +207,21 @@ async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_bac
         at.faults.add("StopPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "asked for")))
         with pytest.raises(RpcError, match="asked for"):
             await at.pods.stop(POD, 1, memory)
+
+
+async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    two = evolve(
+        POD.spec,
+        containers=(Container(name="c", image="busybox"), Container(name="d", image="busybox")),
+    )
+    pod = evolve(POD, spec=two)
+    async with node(tmp_path, Behaviour(obeys_term=5.0)) as at:
+        memory = PodMemory()
+        await at.sync(pod, memory)
+        at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
+        with pytest.raises(RpcError, match="not now"):
+            await at.pods.stop(pod, 30, memory)
+        states = sorted(c.state for c in (await at.pods.look(pod)).containers)
+        assert states == [ContainerState.EXITED, ContainerState.RUNNING]
