@@ -80,6 +80,11 @@ class RuntimeCache:
         """
         self._listed_at = max(self._listed_at, began_at)
         self.unseen = frozenset(unseen)
+        for pod in tuple(self._pods.values()):
+            # An event of a pod's removal may be followed when its task has forgotten it already.
+            is_empty = not (pod.sandboxes or pod.containers or pod.ips)
+            if is_empty and pod.observed_at < began_at and pod.uid not in self.unseen:
+                self.forget(pod.uid)
         self._listed.set()
         self._listed = trio.Event()
 
@@ -87,6 +92,9 @@ class RuntimeCache:
         """Drop a pod of which nothing is left."""
         self._pods.pop(uid, None)
         self._states.pop(uid, None)
+        event = self._newer.pop(uid, None)
+        if event is not None:
+            event.set()
 
     @contextmanager
     def attend(self, uid: str) -> Iterator[None]:

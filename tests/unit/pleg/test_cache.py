@@ -131,3 +131,13 @@ async def test_a_pod_is_unattended_when_its_task_is_done(
             assert not seen
             assert cache.is_attended("u")
     assert seen == [False]
+
+
+def test_a_pod_that_was_looked_for_in_vain_is_forgotten_with_the_next_listing() -> None:
+    cache = RuntimeCache()
+    nothing = ObservedPod(uid="u", name="", namespace="", observed_at=1.0)
+    cache.put(nothing)
+    assert cache.get("u") is nothing
+    cache.listing_completed(2.0)
+    assert cache.get("u") is not nothing
+    assert cache.get("u").observed_at == 2.0
