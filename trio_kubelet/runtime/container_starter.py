@@ -165,8 +165,11 @@ class ContainerStarter:
     ) -> str:
         container = order.container
         precedence = Precedence.STATIC_CONTAINER if inputs.is_static else Precedence.CONTAINER
+        variables, sub_paths = await self._bind_sub_paths(pod, container, sandbox, inputs)
         async with self._slots.slot(precedence):
-            config = await self._config(pod, order, image, sandbox, inputs, observed)
+            config = await self._config(
+                pod, order, image, sandbox, inputs, observed, variables, sub_paths
+            )
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)
                 await self._start(pod, container, container_id)
@@ -181,23 +184,11 @@ class ContainerStarter:
         sandbox: ReadySandbox,
         inputs: PodInputs,
         observed: ObservedPod,
+        variables: Mapping[str, str],
+        sub_paths: Mapping[int, str],
     ) -> cri.ContainerConfig:
         container = order.container
         try:
-            addresses = PodAddresses(
-                pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
-                host_ips=self._node.host_ips,
-            )
-            variables = environment(
-                pod,
-                container,
-                EnvironmentFacts(
-                    addresses=addresses,
-                    allocatable=self._node.allocatable,
-                    services=inputs.services,
-                    sources=inputs.sources,
-                ),
-            )
             files = await self._make_files(pod, container, sandbox)
             facts = ContainerFacts(
                 image_id=image.id,
@@ -208,7 +199,7 @@ class ContainerStarter:
                     container,
                     self._node,
                     volumes=inputs.volumes,
-                    sub_paths=await self._bind_sub_paths(pod, container, variables, inputs.volumes),
+                    sub_paths=sub_paths,
                     pod_ips=sandbox.ips,
                     termination_message_file=files.termination_message_file,
                 ),
@@ -238,22 +229,48 @@ class ContainerStarter:
         )
 
     async def _bind_sub_paths(
-        self,
-        pod: Pod,
-        container: Container,
-        variables: Mapping[str, str],
-        volumes: Mapping[str, MountedVolume],
-    ) -> Mapping[int, str]:
-        bound: dict[int, str] = {}
-        for position, sub_path in mounted_sub_paths(container, variables).items():
-            volume = volumes.get(container.volume_mounts[position].name)
-            if volume is None:
-                continue
-            if volume.image is not None:
-                bound[position] = sub_path
-                continue
-            bound[position] = await self._sub_paths.bind(pod, container, position, volume, sub_path)
-        return bound
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
+    ) -> tuple[Mapping[str, str], Mapping[int, str]]:
+        """The container's environment, and the sub-paths of volumes that it names.
+
+        A volume may hang, so no slot is held meanwhile.
+        """
+        try:
+            variables = self._environment(pod, container, sandbox, inputs)
+            bound: dict[int, str] = {}
+            for position, sub_path in mounted_sub_paths(container, variables).items():
+                volume = inputs.volumes.get(container.volume_mounts[position].name)
+                if volume is None:
+                    continue
+                if volume.image is not None:
+                    bound[position] = sub_path
+                    continue
+                bound[position] = await self._sub_paths.bind(
+                    pod, container, position, volume, sub_path
+                )
+        except ConfigError as error:
+            raise self._failed(pod, container, error.reason, error.message) from error
+        except OSError as error:
+            raise self._failed(pod, container, "CreateContainerError", str(error)) from error
+        return variables, bound
+
+    def _environment(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
+    ) -> Mapping[str, str]:
+        addresses = PodAddresses(
+            pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
+            host_ips=self._node.host_ips,
+        )
+        return environment(
+            pod,
+            container,
+            EnvironmentFacts(
+                addresses=addresses,
+                allocatable=self._node.allocatable,
+                services=inputs.services,
+                sources=inputs.sources,
+            ),
+        )
 
     async def _create(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig

@@ -28,6 +28,7 @@ from trio_kubelet.k8s import (
     ObjectMeta,
     Pod,
     PodSpec,
+    VolumeMount,
 )
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, InProcess, RpcError
@@ -39,6 +40,7 @@ from trio_kubelet.runtime.dns import NodeDns
 from trio_kubelet.runtime.images import ImageError
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.mounts import MountedVolume
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ContainerState
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome
@@ -67,11 +69,16 @@ class Images:
         return cri.Image(id=container.image)
 
 
-class NoSubPaths:
-    """For pods that have none."""
+class SubPaths:
+    """Volumes whose server does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
 
     async def bind(self, *_: object) -> str:
-        raise AssertionError("no container has a sub-path")
+        self.asked.set()
+        await trio.sleep_forever()
+        raise AssertionError
 
 
 @frozen(kw_only=True)
@@ -83,6 +90,7 @@ class Node:
     faults: ScriptedFaults
     pods: PodRuntime
     clock: TrioClock
+    sub_paths: SubPaths
 
     async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
         return await self.pods.sync(pod, await self.pods.look(pod), NO_INPUTS, memory)
@@ -96,7 +104,7 @@ class Node:
 async def node(
     root: Path, behaviour: Behaviour | None = None, images: Images | None = None
 ) -> AsyncIterator[Node]:
-    clock, faults = TrioClock(), ScriptedFaults()
+    clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
     hollow = HollowOptions(
         images=("busybox",), behaviours=lambda _: behaviour or Behaviour(), faults=faults
     )
@@ -116,7 +124,7 @@ async def node(
             starter=ContainerStarter(
                 client=client,
                 images=images or Images(),
-                sub_paths=NoSubPaths(),
+                sub_paths=sub_paths,
                 recorder=recorder,
                 node=facts,
                 slots=slots,
@@ -132,7 +140,14 @@ async def node(
             file_limiter=files,
             crash_backoff=crash_loop_policy(),
         )
-        yield Node(runtime=runtime, client=client, faults=faults, pods=pods, clock=clock)
+        yield Node(
+            runtime=runtime,
+            client=client,
+            faults=faults,
+            pods=pods,
+            clock=clock,
+            sub_paths=sub_paths,
+        )
 
 
 async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
@@ -225,3 +240,22 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
             await at.pods.stop(pod, 30, memory)
         states = sorted(c.state for c in (await at.pods.look(pod)).containers)
         assert states == [ContainerState.EXITED, ContainerState.RUNNING]
+
+
+async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path: Path) -> None:
+    mount = VolumeMount(name="nfs", mount_path="/data", sub_path="part")
+    mounted = Container(name="c", image="busybox", volume_mounts=(mount,))
+    hanging = evolve(
+        POD,
+        metadata=ObjectMeta(name="hanging", namespace="shop", uid="h"),
+        spec=evolve(POD.spec, containers=(mounted,)),
+    )
+    inputs = PodInputs(volumes={"nfs": MountedVolume(host_path="/nfs")})
+    async with node(tmp_path) as at, trio.open_nursery() as nursery:
+        seen = await at.pods.look(hanging)
+        nursery.start_soon(at.pods.sync, hanging, seen, inputs, PodMemory())
+        await at.sub_paths.asked.wait()
+        with trio.fail_after(10):
+            outcome = await at.sync(POD, PodMemory())
+        assert outcome.observed.is_running
+        nursery.cancel_scope.cancel()
