@@ -5,7 +5,7 @@ so that the journal tells the whole story: why it waits, when it ran, how it end
 """
 
 import structlog
-from attrs import frozen
+from attrs import evolve, frozen
 
 from state_machines.container import CONTAINER, ExitEvidence, SlotEvent, SlotState
 from trio_kubelet.k8s import Pod
@@ -41,6 +41,9 @@ class ContainerSlots:
             if container.id in slot.left_behind or slot.state is state:
                 continue
             self._step(container.name, event, cause=_cause(container), container_id=container.id)
+        present = frozenset(container.id for container in observed.containers)
+        for name, slot in self.memory.slots.items():
+            self.memory.slots[name] = evolve(slot, left_behind=slot.left_behind & present)
 
     def decide(self, order: StartContainer) -> None:
         """A new instance is to take the place of the last one, if there was one.
