@@ -307,11 +307,11 @@ class Pleg:
 
     def _stream_failed(self, error: RpcError) -> None:
         self._witness = None
-        event = PlegEvent.STREAM_FAILED
-        if error.code is Code.UNIMPLEMENTED:
-            event = PlegEvent.UNSUPPORTED
-        if PLEG.allows(self.state, event):
-            self._step(event, cause=error.message)
+        # A stream over a socket is open before its server says that it has none.
+        if PLEG.allows(self.state, PlegEvent.STREAM_FAILED):
+            self._step(PlegEvent.STREAM_FAILED, cause=error.message)
+        if error.code is Code.UNIMPLEMENTED and PLEG.allows(self.state, PlegEvent.UNSUPPORTED):
+            self._step(PlegEvent.UNSUPPORTED, cause=error.message)
 
     def _step(
         self, event: PlegEvent, evidence: PlegEvidence | None = None, *, cause: str = ""

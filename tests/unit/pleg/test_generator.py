@@ -1,8 +1,9 @@
 """The event generator on the hollow runtime: what it finds, how soon, and whom it trusts."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 import trio.testing
 from attrs import frozen
@@ -282,3 +283,23 @@ async def test_a_pod_that_cannot_be_inspected_keeps_no_other_from_being_known(
         sick.clear()
         with trio.fail_after(5):
             assert (await at.cache.get_newer_than("u", 0.0)).is_running
+
+
+async def test_a_stream_that_is_refused_only_after_it_was_opened_leaves_the_relist(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(streams: Iterable[object] = ()) -> AsyncIterator[object]:
+        for nothing in streams:
+            yield nothing
+        raise RpcError(Code.UNIMPLEMENTED, "no such stream")
+
+    @asynccontextmanager
+    async def opened(_: RuntimeClient) -> AsyncIterator[object]:
+        yield refused()
+
+    monkeypatch.setattr(RuntimeClient, "container_events", opened)
+    async with node() as at:
+        await at.start_pod("u")
+        await trio.sleep(5)
+        assert at.pleg.state is PlegState.GENERIC
+        assert at.state("u") is ContainerState.RUNNING
