@@ -267,6 +267,9 @@ def _living_step(
     if last.state is ContainerState.UNKNOWN:
         message = "Container is in unknown state, try killing it before restart"
         return _Step(start=restart, stop=StopContainer(container=last, message=message))
+    if role is ContainerRole.INIT:
+        # It runs to its end, whatever changes meanwhile.
+        return _Step(runs=True)
     if last.hash and last.hash != container_hash(container):
         message = f"Container {container.name} definition changed, will be restarted"
         return _Step(start=True, stop=StopContainer(container=last, message=message))

@@ -29,7 +29,7 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 log = structlog.get_logger("runtime")
 
 GRACE_AFTER_HOOK_SECONDS = 2
-"""What a process gets at least, however long its preStop hook took."""
+"""What a process gets at least, however short its grace is or its preStop hook took."""
 
 
 class ContainerStopper:
@@ -50,7 +50,7 @@ class ContainerStopper:
 
         One that cannot be stopped cuts no other's hook or grace short.
         """
-        grace = pod.spec.termination_grace_period_seconds or 0
+        grace = own_grace_seconds(pod)
         await all_to_their_ends(
             *(partial(self._stop, pod, o.container, grace, o.message) for o in orders)
         )
@@ -135,6 +135,11 @@ class ContainerStopper:
         except RpcError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
+
+
+def own_grace_seconds(pod: Pod) -> int:
+    """The grace of a container that is replaced: the pod's own, but never a kill at once."""
+    return max(pod.spec.termination_grace_period_seconds or 0, GRACE_AFTER_HOOK_SECONDS)
 
 
 def container_spec(pod: Pod, name: str) -> Container | None:

@@ -26,7 +26,7 @@ from trio_kubelet.runtime.actions import Circumstances, PodActions, StartContain
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_starter import ContainerStarter, ReadySandbox
-from trio_kubelet.runtime.container_stopper import ContainerStopper
+from trio_kubelet.runtime.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.dns import NodeDns, dns_config
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.inspection import inspect_pod
@@ -191,7 +191,7 @@ class PodRuntime:
     ) -> tuple[Reason, ...]:
         """One plan; why something of it failed, nothing if all went well."""
         if plan.stop_pod:
-            grace = pod.spec.termination_grace_period_seconds or 0
+            grace = own_grace_seconds(pod)
             await self._stopper.stop_pod(pod, observed, grace)
         else:
             await self._stopper.stop_containers(pod, plan.stop)

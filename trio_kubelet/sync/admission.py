@@ -57,6 +57,7 @@ class Admission:
         others = tuple(active)
         return (
             _forbidden_sysctl(pod, self.allowed_sysctls)
+            or _unknown_runtime_class(pod)
             or _ports_taken(pod, others)
             or _too_many(others, self.max_pods)
             or _does_not_fit(pod, others, self.allocatable())
@@ -83,6 +84,14 @@ def _sysctl(message: str) -> Rejection:
 def _covers(pattern: str, name: str) -> bool:
     pattern = pattern.replace("/", ".")
     return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+def _unknown_runtime_class(pod: Pod) -> Rejection | None:
+    """Without an API server there are no RuntimeClasses; another runtime is never the answer."""
+    name = pod.spec.runtime_class_name
+    if not name:
+        return None
+    return Rejection(reason="RuntimeClass", message=f'RuntimeClass "{name}" not found')
 
 
 def _ports_taken(pod: Pod, others: Iterable[Pod]) -> Rejection | None:

@@ -31,6 +31,7 @@ log = structlog.get_logger("sync")
 
 TICK_SECONDS = 1.0
 HOUSEKEEPING_SECONDS = 2.0
+LOGGED_CHARACTERS = 200
 
 T = TypeVar("T")
 
@@ -99,7 +100,12 @@ class SyncLoop:
     ) -> None:
         async for item in channel:
             await self._gate.wait_up()
-            handle(item)
+            try:
+                handle(item)
+            except Exception:
+                log.exception(
+                    "a message was not dealt with", message=repr(item)[:LOGGED_CHARACTERS]
+                )
 
     async def _tick(self) -> None:
         while True:

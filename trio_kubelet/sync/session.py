@@ -240,6 +240,8 @@ class Session:
             ending.grace_seconds,
             pod.metadata.deletion_grace_period_seconds,
         )
+        known = await self._parts.cache.get_newer_than(self._uid, 0.0)
+        self._report(pod, known)
         try:
             evidence = await self._parts.runtime.stop(pod, grace, self._memory)
         except RpcError as error:

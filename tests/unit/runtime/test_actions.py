@@ -317,6 +317,11 @@ INIT_CASES: Mapping[str, tuple[Pod, ObservedPod, str]] = {
         observe(sandbox(), seen("side", spec=SIDE), exited("a", 0)),
         "stop pod",
     ),
+    "an init container runs to its end though its image changed": (
+        make_pod("a", init=(I1,)),
+        observe(sandbox(), seen("i1", spec=container("i1", image="old"))),
+        "nothing",
+    ),
     "an init container that is unknown is stopped and made again": (
         make_pod("a", init=(I1,)),
         observe(sandbox(), seen("i1", UNKNOWN)),

@@ -1,6 +1,7 @@
 """Which pods may run beside which, a row a case."""
 
 import pytest
+from attrs import evolve
 
 from trio_kubelet.k8s import (
     Container,
@@ -112,3 +113,10 @@ def test_host_ports_are_given_once(
 def test_sysctls(sysctl: str, host_network: bool, message: str) -> None:
     rejection = ADMISSION(make_pod(sysctl=sysctl, host_network=host_network), [])
     assert (rejection.message if rejection else "") == message
+
+
+def test_a_runtime_class_is_never_replaced_by_another_runtime() -> None:
+    pod = evolve(make_pod(), spec=evolve(make_pod().spec, runtime_class_name="gvisor"))
+    assert ADMISSION(pod, []) == Rejection(
+        reason="RuntimeClass", message='RuntimeClass "gvisor" not found'
+    )
