@@ -1,5 +1,6 @@
 """Small scenes on a simulated node: a few steps with the real agent, in simulated time."""
 
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -9,10 +10,11 @@ from attrs import define, field
 
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import LogEntry, Node, WallClock
-from trio_kubelet.hollow import HollowOptions, HollowRuntime
+from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRuntime
 from trio_kubelet.hollow.records import Container
 from trio_kubelet.k8s import Container as ContainerSpec
-from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec, PodStatus
+from trio_kubelet.k8s import ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
+from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.journal import Entry
@@ -48,6 +50,13 @@ class Scene:
     def runtime(self) -> HollowRuntime:
         return self.node.runtime
 
+    async def restart_agent(self) -> None:
+        """End the agent, and start another one."""
+        self.node.stop_agent()
+        await self.node.agent_ended()
+        self.node.start_agent()
+        await trio.sleep(10)
+
     def running(self) -> list[Container]:
         return [c for c in self.runtime.containers if c.state == RUNNING]
 
@@ -75,14 +84,34 @@ def play(tmp_path: Path, scene: Play, options: HollowOptions | None = None) -> N
     assert watcher.errors == []
 
 
-def pod(*, image: str = "registry.example.com/app:1", policy: str = "Always") -> Pod:
+def pod(
+    name: str = "web",
+    *,
+    image: str = "registry.example.com/app:1",
+    policy: str = "Always",
+    host_port: int | None = None,
+    behaviour: str = "{}",
+) -> Pod:
+    """A pod with one container, which runs until it is stopped if its behaviour says nothing."""
+    ports = (ContainerPort(container_port=80, host_port=host_port),) if host_port else ()
     return with_defaults(
         Pod(
-            metadata=ObjectMeta(name="web", namespace="default", uid="u1"),
+            metadata=ObjectMeta(
+                name=name,
+                namespace="default",
+                uid=f"uid-{name}",
+                annotations={BEHAVIOUR_ANNOTATION: behaviour},
+            ),
             spec=PodSpec(
-                containers=(ContainerSpec(name="main", image=image),),
+                containers=(ContainerSpec(name="main", image=image, ports=ports),),
                 restart_policy=policy,
                 termination_grace_period_seconds=1,
             ),
         )
     )
+
+
+def write_manifest(node: Node, pod: Pod) -> None:
+    """Put a pod's manifest into the folder of static pods."""
+    document = {**encode(pod), "apiVersion": "v1", "kind": "Pod"}
+    (node.manifests / f"{pod.metadata.name}.json").write_text(json.dumps(document))

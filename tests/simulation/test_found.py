@@ -72,3 +72,17 @@ def test_a_clock_that_is_set_back_makes_no_old_sandbox_the_newest(tmp_path: Path
         assert scene.running() == [container]
 
     play(tmp_path, scene)
+
+
+def test_a_pod_that_has_ended_takes_no_port_from_one_that_runs(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        job = pod("a-job", policy="Never", host_port=7000, behaviour="{runSeconds: 1}")
+        scene.node.api.put(job)
+        await trio.sleep(10)
+        scene.node.api.put(pod("web", host_port=7000))
+        await trio.sleep(10)
+        (container,) = scene.running()
+        await scene.restart_agent()
+        assert scene.running() == [container]
+
+    play(tmp_path, scene)

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 
 from attrs import evolve, frozen
 
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodPhase
+
+_ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 CONFIG_SOURCE = "kubernetes.io/config.source"
 
@@ -79,8 +81,15 @@ class PodStore:
         return self._pods.pop(uid, None)
 
     def active(self) -> Iterator[StoredPod]:
-        """The pods that hold resources: admitted and not over."""
-        return (stored for stored in self if stored.admitted and not stored.over)
+        """The pods that hold resources: admitted, and not over by their task or their status.
+
+        What an earlier agent brought to its end holds nothing, although its task has just begun.
+        """
+        return (
+            stored
+            for stored in self
+            if stored.admitted and not stored.over and stored.pod.status.phase not in _ENDED
+        )
 
     def _change(self, uid: str, **changes: object) -> StoredPod | None:
         stored = self._pods.get(uid)
