@@ -134,6 +134,7 @@ class Agent:
             pleg=pleg_out,
             clean_up=self._clean_up,
             recorder=self.recorder,
+            runs=lambda uid: self.cache.get(uid).is_running,
         )
         self.pleg = Pleg(
             client=self.client,

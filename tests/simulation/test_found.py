@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.simulation.scenes import Scene, play, pod
+from tests.simulation.scenes import Scene, play, pod, write_manifest
 from trio_kubelet.hollow import Fault, HollowOptions, Registry, ScriptedFaults
 from trio_kubelet.rpc import Code, RpcError
 
@@ -80,6 +80,19 @@ def test_a_pod_that_has_ended_takes_no_port_from_one_that_runs(tmp_path: Path) -
         scene.node.api.put(job)
         await trio.sleep(10)
         scene.node.api.put(pod("web", host_port=7000))
+        await trio.sleep(10)
+        (container,) = scene.running()
+        await scene.restart_agent()
+        assert scene.running() == [container]
+
+    play(tmp_path, scene)
+
+
+def test_a_static_pod_that_runs_is_admitted_before_one_that_was_rejected(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        write_manifest(scene.node, pod("z-first", host_port=7000))
+        await trio.sleep(10)
+        write_manifest(scene.node, pod("a-second", host_port=7000))
         await trio.sleep(10)
         (container,) = scene.running()
         await scene.restart_agent()

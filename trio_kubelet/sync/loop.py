@@ -73,6 +73,7 @@ class SyncLoop:
         pleg: trio.MemoryReceiveChannel[RuntimeChange],
         clean_up: Callable[[], Awaitable[None]],
         recorder: EventRecorder,
+        runs: Callable[[str], bool] = lambda _uid: False,
     ) -> None:
         self.sources_seen: set[Source] = set()
         self._recorder = recorder
@@ -84,6 +85,7 @@ class SyncLoop:
         self._config = config
         self._pleg = pleg
         self._clean_up = clean_up
+        self._runs = runs
         gate.add_listener(self._on_runtime_state)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -133,7 +135,7 @@ class SyncLoop:
         log.debug(
             "pods from source", source=str(update.source), op=str(update.op), pods=len(update.pods)
         )
-        for pod in sorted(update.pods, key=creation_order):
+        for pod in sorted(update.pods, key=self._admission_order):
             handle(pod)
         self.sources_seen.add(update.source)
 
@@ -152,6 +154,13 @@ class SyncLoop:
         """End a pod for a reason of the node's own (eviction, shutdown)."""
         waiters = (waiter,) if waiter is not None else ()
         self._tasks.put(uid, Request(ending=ending, waiters=waiters, why=(ending.cause,)))
+
+    def _admission_order(self, pod: Pod) -> tuple[bool, int, str, str]:
+        """What an earlier agent admitted stays: pods that run come before those that do not.
+
+        The order of creation alone does not tell: static pods have no time of creation.
+        """
+        return (not self._runs(pod.metadata.uid), *creation_order(pod))
 
     def _add(self, pod: Pod) -> None:
         replaced = self._store.get(pod.metadata.uid)
