@@ -33,8 +33,18 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             yield f"pod {uid} has no status"
             continue
         containers = _newest(node, uid)
-        yield from (f"pod {uid}: {what}" for what in _missed_fate(wanted[uid], status, containers))
+        if not _is_excused(wanted[uid], status, record):
+            missed = _missed_fate(wanted[uid], status, containers)
+            yield from (f"pod {uid}: {what}" for what in missed)
         yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
+
+
+def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
+    """Whether something outside of the pod decided about it."""
+    spec = wanted.shape.document["spec"]
+    if "activeDeadlineSeconds" in spec:
+        return record.clock_jumped_at > wanted.touched_at
+    return status.reason == "NodePorts" and wanted.shape.wants_port
 
 
 def _leftovers(node: Node, wanted: dict[str, Wanted]) -> Iterator[str]:

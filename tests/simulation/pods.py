@@ -57,6 +57,11 @@ class Shape:
         return bool(self.document["spec"].get("restartPolicy") == "Never")
 
     @property
+    def wants_port(self) -> bool:
+        """Whether the pod can be rejected because another one has its port."""
+        return any("ports" in container for container in self.document["spec"]["containers"])
+
+    @property
     def init_names(self) -> tuple[str, ...]:
         """The init containers in their order, sidecars included."""
         return tuple(c["name"] for c in self.document["spec"].get("initContainers", ()))
@@ -260,6 +265,8 @@ class PodMaker:
             spec["containers"][0]["volumeMounts"] = [mount]
         if self._chance.random() < 0.15:
             spec["hostNetwork"] = True
+        if self._chance.random() < 0.1:
+            spec["containers"][0]["ports"] = [{"containerPort": 7000, "hostPort": 7000}]
         grace = spec["terminationGracePeriodSeconds"]
         if grace > 1 and self._chance.random() < 0.2:
             seconds = self._chance.randint(0, grace - 1)

@@ -19,6 +19,7 @@ STORMS = (
     FaultRates(delay=0.3, lost_reply=0.05, longest_delay_seconds=0.1),
     FaultRates(delay=0.3, error=0.25, lost_reply=0.1, longest_delay_seconds=0.1),
     FaultRates(delay=0.5, longest_delay_seconds=6.0),
+    FaultRates(delay=0.02, longest_delay_seconds=150.0),
     FaultRates(delay=0.4, error=0.1, lost_reply=0.1, longest_delay_seconds=3.0),
 )
 UNSHIELDED = ("RunPodSandbox", "PullImage", "StopContainer", "StopPodSandbox")

@@ -118,6 +118,7 @@ class World:
             self._break_network: 1,
             self._kill_container: 2,
             self._kill_sandbox: 1,
+            self._reboot: 1,
             self._jump: 1,
             self._lose_image: 1,
         }
@@ -351,6 +352,18 @@ class World:
         self._record.killed.add(victim_id)
         if uid in self._record.wanted:
             self._record.wanted[uid].harmed = True
+
+    def _reboot(self) -> None:
+        """Let the whole machine fail: whatever ran has ended when it is back."""
+        if self._node.agent is None:
+            return
+        self._kill_agent()
+        for sandbox in self._node.runtime.sandboxes:
+            self._harm(sandbox.config.metadata.uid, sandbox.id)
+            self._node.runtime.sandboxes.fail(sandbox.id)
+        for container in self._node.runtime.containers:
+            self._node.runtime.containers.kill(container.id)
+        self._short_lived.start_soon(self._start_agent_later)
 
     def _jump(self) -> None:
         self._record.clock_jumped_at = trio.current_time()
