@@ -134,7 +134,7 @@ class Agent:
             pleg=pleg_out,
             clean_up=self._clean_up,
             recorder=self.recorder,
-            runs=lambda uid: self.cache.get(uid).is_running,
+            runs=self._runs,
         )
         self.pleg = Pleg(
             client=self.client,
@@ -336,6 +336,10 @@ class Agent:
         """One round of housekeeping; none before the parts that know what there is."""
         if self.housekeeper is not None:
             await self.housekeeper.clean_up()
+
+    def _runs(self, uid: str) -> bool:
+        """Whether something of a pod runs; what could not be looked at yet may run."""
+        return uid in self.cache.unseen or self.cache.get(uid).is_running
 
     def _adopt(self, pod: Pod, source: Source) -> str | None:
         """The UID under which another kubelet runs this static pod, if one does."""

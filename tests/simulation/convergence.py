@@ -36,13 +36,13 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
-        yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
+        if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
+            yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
 
 
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
     """Whether something outside of the pod decided about it."""
-    spec = wanted.shape.document["spec"]
-    if "activeDeadlineSeconds" in spec:
+    if wanted.shape.has_deadline:
         return record.clock_jumped_at > wanted.touched_at
     return status.reason == "NodePorts" and wanted.shape.wants_port
 

@@ -163,6 +163,8 @@ class Invariants:
         last = next((x for x in self.record.earlier(uid, life) if x.started_at is not None), None)
         if last is None or last.ended_at is None or last.agent_life != life.agent_life:
             return
+        if last.sandbox_id in self.record.killed:
+            return  # it was stopped for want of a sandbox, and need not wait for another
         wanted = self.record.wanted.get(uid)
         if wanted is None or wanted.touched_at > last.created_at:
             self._backoffs.pop(key, None)
@@ -183,9 +185,10 @@ class Invariants:
             return
         if {life.container.id, life.sandbox_id} & self.record.killed:
             return
-        document = wanted.shape.document
-        if wanted.touched_at >= life.created_at or "activeDeadlineSeconds" in document["spec"]:
+        if wanted.touched_at >= life.created_at or wanted.shape.has_deadline:
             return
+        if life.image != wanted.shape.images.get(life.name):
+            return  # it was made by a sync that had begun before the pod was changed
         if life.name in wanted.shape.regular_names or wanted.shape.fate == "runs":
             yield f"container {life.name} of pod {uid} was stopped, and nobody wanted it"
 

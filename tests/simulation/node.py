@@ -117,6 +117,8 @@ class SimulatedAgent(Agent):
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         task_status.started()
+        while not super().sources <= self.loop.sources_seen:  # noqa: ASYNC110 - it is a set
+            await trio.sleep(0.1)
         await self._api.watch(self)
 
 

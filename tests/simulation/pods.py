@@ -57,6 +57,18 @@ class Shape:
         return bool(self.document["spec"].get("restartPolicy") == "Never")
 
     @property
+    def images(self) -> Mapping[str, str]:
+        """The image of each container by its name."""
+        spec = self.document["spec"]
+        containers = (*spec.get("initContainers", ()), *spec["containers"])
+        return {container["name"]: container["image"] for container in containers}
+
+    @property
+    def has_deadline(self) -> bool:
+        """Whether the pod may run for some time only."""
+        return "activeDeadlineSeconds" in self.document["spec"]
+
+    @property
     def wants_port(self) -> bool:
         """Whether the pod can be rejected because another one has its port."""
         return any("ports" in container for container in self.document["spec"]["containers"])

@@ -49,6 +49,11 @@ class Life:
         return str(self.container.config.metadata.name)
 
     @property
+    def image(self) -> str:
+        """The image that the pod's spec named when the container was made."""
+        return str(self.container.config.image.user_specified_image)
+
+    @property
     def sandbox_id(self) -> str:
         """The sandbox that it is in."""
         return self.container.sandbox.id
@@ -70,6 +75,8 @@ class Record:
     """By UID of the pod and id of the container, in order of creation."""
     killed: set[str] = field(factory=set)
     """Ids of the containers and sandboxes that somebody killed."""
+    loses_events: bool = False
+    """Whether events are lost, so that what containers do may be seen minutes later."""
     clock_jumped_at: float = -1e9
     cut_off_at: float = -1e9
     """When the agent was last killed: its calls may still take effect for some seconds."""

@@ -126,6 +126,9 @@ class World:
 
     def _runtime_options(self, seed: int) -> HollowOptions:
         name, version = self._chance.choice(RUNTIMES)
+        event_loss = self._chance.choice((0.0, 0.0, 0.05, 0.5))
+        event_buffer = self._chance.choice((1000, 4))
+        self._record.loses_events = bool(event_loss) or event_buffer < MOST_PODS
         return HollowOptions(
             name=name,
             version=version,
@@ -133,8 +136,8 @@ class World:
             faults=self._weather,
             latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
             registry=Registry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
-            event_loss=self._chance.choice((0.0, 0.0, 0.05, 0.5)),
-            event_buffer=self._chance.choice((1000, 4)),
+            event_loss=event_loss,
+            event_buffer=event_buffer,
             share_event_channel=version.startswith("1.7"),
             has_events=version != "1.6.9",
         )
