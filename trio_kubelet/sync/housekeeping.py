@@ -128,6 +128,7 @@ class Housekeeper:
         if not self._sources_ready():
             return
         snapshot = await self._look()
+        await trio.lowlevel.checkpoint_if_cancelled()  # threads end although they are cancelled
         for stray in strays(
             snapshot,
             wanted=[stored.pod.metadata.uid for stored in self._store],
