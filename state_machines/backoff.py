@@ -6,7 +6,7 @@ have gone well. The first failure costs nothing: the second attempt is made at o
 then on there is something to wait for (10, 20, 40 s, ...).
 
 Times are nanoseconds since the epoch, because containers' times are. That clock may be set back:
-a wait is never longer than the delay itself, counted from now.
+a failure that lies in the future by more than its delay is not waited for.
 """
 
 from dataclasses import dataclass
@@ -56,8 +56,11 @@ def remaining_seconds(
     """Return how long the next attempt must still wait: 0.0 if it may be made now."""
     if backoff is None or is_forgotten(backoff, policy, failed_at_ns=failed_at_ns):
         return 0.0
-    elapsed_seconds = max(0, now_ns - failed_at_ns) / NANOSECONDS
-    return max(0.0, backoff.delay_seconds - elapsed_seconds)
+    elapsed_seconds = (now_ns - failed_at_ns) / NANOSECONDS
+    if elapsed_seconds < -backoff.delay_seconds:
+        # By this clock the wait would not begin before the failure's time comes round again.
+        return 0.0
+    return backoff.delay_seconds - min(max(0.0, elapsed_seconds), backoff.delay_seconds)
 
 
 def is_forgotten(backoff: Backoff, policy: BackoffPolicy, *, failed_at_ns: int) -> bool:

@@ -99,3 +99,25 @@ def test_a_static_pod_that_runs_is_admitted_before_one_that_was_rejected(tmp_pat
         assert scene.running() == [container]
 
     play(tmp_path, scene)
+
+
+def test_a_clock_that_is_set_back_does_not_stop_a_crash_loop(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.node.api.put(pod(behaviour="{runSeconds: 1, exitCode: 1}"))
+        await trio.sleep(30)
+        (before,) = newest_attempts(scene)
+        scene.clock.jump(-3600)
+        await trio.sleep(300)
+        (after,) = newest_attempts(scene)
+        assert after > before
+
+    play(tmp_path, scene)
+
+
+def newest_attempts(scene: Scene) -> list[int]:
+    """The restart count of the newest container of each pod."""
+    counts: dict[str, int] = {}
+    for container in scene.runtime.containers:
+        uid, count = container.sandbox.config.metadata.uid, container.config.metadata.attempt
+        counts[uid] = max(count, counts.get(uid, 0))
+    return list(counts.values())

@@ -48,4 +48,9 @@ def test_waiting_for_an_hour_is_not_running_for_an_hour() -> None:
 
 def test_a_clock_that_was_set_back_does_not_make_the_wait_longer() -> None:
     backoff = Backoff(delay_seconds=20, decided_at_ns=ns(9000))
-    assert remaining_seconds(backoff, POLICY, failed_at_ns=ns(9001), now_ns=ns(0)) == 20
+    assert remaining_seconds(backoff, POLICY, failed_at_ns=ns(9001), now_ns=ns(9000)) == 20
+
+
+def test_a_failure_of_the_far_future_is_not_waited_for() -> None:
+    backoff = Backoff(delay_seconds=20, decided_at_ns=ns(9000))
+    assert remaining_seconds(backoff, POLICY, failed_at_ns=ns(9001), now_ns=ns(8980)) == 0
