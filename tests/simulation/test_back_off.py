@@ -65,7 +65,7 @@ def test_an_image_that_cannot_be_pulled_is_in_back_off_soon_after_the_error(
         seen: list[str] = []
         with trio.move_on_after(25):
             while True:
-                for status in scene.node.api.pods["u1"].status.container_statuses:
+                for status in scene.node.api.pods["uid-web"].status.container_statuses:
                     waiting = status.state.waiting if status.state else None
                     if waiting is not None and waiting.reason not in seen[-1:]:
                         seen.append(waiting.reason)
