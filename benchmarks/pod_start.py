@@ -14,7 +14,7 @@ GOAL_RATIO = 1.6
 
 
 async def measure(node: RealNode) -> list[Figure]:
-    """Some rounds of bare calls, first pod, second pod."""
+    """Some rounds of bare calls, the first pod, and a second one beside it."""
     bare: list[float] = []
     first: list[float] = []
     second: list[float] = []
@@ -26,7 +26,7 @@ async def measure(node: RealNode) -> list[Figure]:
                 began_at = time.time_ns()
                 running.release()
                 seconds.append(((await node.started_at([uid]))[uid] - began_at) / 1e9)
-                running.take_away()
+            running.take_away()
     return [
         Figure(
             benchmark=NAME,

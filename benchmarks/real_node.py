@@ -132,6 +132,7 @@ class RunningAgent:
         self._containerd = containerd
         self._folder = folder
         self._ready: list[tuple[Path, Path]] = []
+        self._released: list[Path] = []
         self.agent = self._agent()
 
     async def start(self, **settings: object) -> None:
@@ -163,14 +164,14 @@ class RunningAgent:
 
     def release(self) -> None:
         """Give the manifests their names, at once."""
-        for path, target in self._ready:
-            path.rename(target)
+        self._released += [path.rename(target) for path, target in self._ready]
+        self._ready.clear()
 
     def take_away(self) -> None:
         """Remove them."""
-        for _, target in self._ready:
-            target.unlink()
-        self._ready.clear()
+        for path in self._released:
+            path.unlink()
+        self._released.clear()
 
 
 @contextmanager
