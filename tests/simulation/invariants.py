@@ -88,11 +88,10 @@ class Invariants:
         for container in (*status.init_container_statuses, *status.container_statuses):
             told.restarts[container.name] = container.restart_count
         self._told[uid] = told
-        if before is None or before.pod != told.pod:
-            return
         wanted = self.record.wanted.get(uid)
-        begins_anew = wanted is not None and wanted.harmed
-        for problem in _steps_back(before, told, begins_anew=begins_anew):
+        if before is None or before.pod != told.pod or wanted is None:
+            return
+        for problem in _steps_back(before, told, begins_anew=wanted.harmed):
             self.violated("status of", uid, problem)
 
     def _incarnation(self, uid: str) -> object:
