@@ -1,6 +1,6 @@
 """What is measured, and against what: the agent beside bare calls to the same runtime.
 
-    python -m benchmarks                 all, in about five minutes
+    python -m benchmarks                 all, in some minutes
     python -m benchmarks pod-start       one of them
     python -m benchmarks --list          what there is
 
