@@ -19,8 +19,8 @@ RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 def unsettled(node: Node, record: Record) -> Iterator[str]:
     """What is not as it should be after a time without faults."""
+    yield from leftovers(node, record)
     wanted = {uid: pod for uid, pod in record.wanted.items() if not pod.deleted}
-    yield from _leftovers(node, wanted)
     if node.agent is None:
         yield "there is no agent"
         return
@@ -47,7 +47,9 @@ def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
     return status.reason == "NodePorts" and wanted.shape.wants_port
 
 
-def _leftovers(node: Node, wanted: dict[str, Wanted]) -> Iterator[str]:
+def leftovers(node: Node, record: Record) -> Iterator[str]:
+    """What is there of pods that nobody wants."""
+    wanted = {uid for uid, pod in record.wanted.items() if not pod.deleted}
     places = {
         "sandboxes": [s.config.metadata.uid for s in node.runtime.sandboxes],
         "containers": [c.sandbox.config.metadata.uid for c in node.runtime.containers],
@@ -55,7 +57,7 @@ def _leftovers(node: Node, wanted: dict[str, Wanted]) -> Iterator[str]:
         "log folders": [name.split("_")[2] for name in _names(node.logs)],
     }
     for place, uids in places.items():
-        for uid in sorted(set(uids) - wanted.keys()):
+        for uid in sorted(set(uids) - wanted):
             yield f"pod {uid} is not wanted, and there are {place} of it"
     for link in sorted(node.log_links.glob("*")):
         if not link.is_symlink() or not link.readlink().parent.parent.exists():

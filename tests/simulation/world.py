@@ -15,7 +15,7 @@ import trio
 import trio.testing
 from attrs import evolve, frozen
 
-from tests.simulation.convergence import unsettled
+from tests.simulation.convergence import leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import Node, WallClock
@@ -31,6 +31,8 @@ STORMS = 4
 SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS = 120.0, 1200.0
 CALM_SECONDS = 780.0
 """Longer than the longest back-off, with its jitter, the next resync, and a grace period."""
+CLEAN_UP_SECONDS = 240.0
+"""Longer than the slowest call, a grace period, and a few tries."""
 MOST_PODS = 14
 PACES_SECONDS = (0.3, 8.0, 40.0)
 """How long it may be until the next thing happens, on average."""
@@ -176,7 +178,11 @@ class World:
 
     async def _calm(self) -> None:
         self._record.note("CALM")
-        await trio.sleep(CALM_SECONDS)
+        await trio.sleep(CLEAN_UP_SECONDS)
+        if not self._record.loses_events:
+            for problem in leftovers(self._node, self._record):
+                self._invariants.violated("not cleaned up:", problem)
+        await trio.sleep(CALM_SECONDS - CLEAN_UP_SECONDS)
         for problem in unsettled(self._node, self._record):
             self._invariants.violated("not settled:", problem)
 
