@@ -190,7 +190,9 @@ class World:
 
     def _add(self) -> None:
         if len(self._record.wanted) < MOST_PODS:
-            self._want(self._pods.make(), is_static=self._chance.random() < 0.5)
+            shape, is_static = self._pods.make(), self._chance.random() < 0.5
+            # After a restart static pods come first, and nobody knows that they had ended.
+            self._want(shape, is_static=is_static and not shape.wants_port)
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
         now = trio.current_time()
