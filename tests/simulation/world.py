@@ -26,6 +26,7 @@ from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registr
 from trio_kubelet.k8s import Pod, Time
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 STORMS = 4
 SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS = 120.0, 1200.0
@@ -385,6 +386,5 @@ class World:
         self._short_lived.start_soon(partial(self._remove_image, reference))
 
     async def _remove_image(self, reference: str) -> None:
-        found = self._node.runtime.images.resolve(reference)
-        if found is not None:
-            self._node.runtime.images._images.pop(found.id)
+        spec = cri.ImageSpec(image=reference)
+        await self._node.runtime.images.remove(cri.RemoveImageRequest(image=spec))
