@@ -1,7 +1,8 @@
 """What holds for the statuses of any pod over any sequence of observations."""
 
 import json
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from operator import or_
 from typing import Any
 
 from attrs import evolve, frozen
@@ -180,7 +181,15 @@ looks = st.builds(
     stopped=seldom,
     deleted=seldom,
 )
-histories = st.lists(looks, min_size=1, max_size=6)
+
+
+def as_it_happens(history: list[Look]) -> list[Look]:
+    """A deleted pod stays so; that a pod has stopped, an agent that is started again forgets."""
+    deleted = accumulate((look.deleted for look in history), or_)
+    return [evolve(look, deleted=gone) for look, gone in zip(history, deleted, strict=True)]
+
+
+histories = st.lists(looks, min_size=1, max_size=6).map(as_it_happens)
 
 
 def statuses_over(pod: Pod, history: list[Look]) -> list[PodStatus]:
