@@ -184,9 +184,13 @@ looks = st.builds(
 
 
 def as_it_happens(history: list[Look]) -> list[Look]:
-    """A deleted pod stays so; that a pod has stopped, an agent that is started again forgets."""
+    """What is deleted, or has stopped, stays so."""
     deleted = accumulate((look.deleted for look in history), or_)
-    return [evolve(look, deleted=gone) for look, gone in zip(history, deleted, strict=True)]
+    stopped = accumulate((look.stopped for look in history), or_)
+    return [
+        evolve(look, deleted=gone, stopped=ended)
+        for look, gone, ended in zip(history, deleted, stopped, strict=True)
+    ]
 
 
 histories = st.lists(looks, min_size=1, max_size=6).map(as_it_happens)
