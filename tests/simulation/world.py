@@ -271,6 +271,8 @@ class World:
             again = self._chance.choice(gone)
             self._gone.remove(again)
             self._want(again.shape, is_static=True)
+            # An agent that was away in between never noticed: to it, it is the same pod.
+            self._record.wanted[again.shape.uid].harmed = again.harmed
 
     def _spoil_manifest(self) -> None:
         """Leave a half-written manifest for a while: its pod runs on."""
