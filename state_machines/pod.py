@@ -203,8 +203,8 @@ def effective_grace_seconds(
 ) -> int:
     """Return the grace period of a pod that is being stopped, in seconds. It only ever shrinks.
 
-    `current` is what the pod was given so far (None: nothing yet), `requested` what is asked
-    for now (metadata.deletionGracePeriodSeconds, the override of an eviction, ...; None: no
+    `current` is what the pod was given so far (None: nothing yet), `requested` what is now asked
+    for (metadata.deletionGracePeriodSeconds, the override of an eviction, ...; None: no
     wish), `default` is spec.terminationGracePeriodSeconds and counts only if nobody asked for
     anything. Never less than a second: a forced deletion (0) still lets the process see
     SIGTERM, and a grace period of 0 would mean "unset" to some runtimes.
