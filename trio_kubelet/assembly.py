@@ -138,8 +138,15 @@ def build_runtime(
     settings = base.settings
     configuration = settings.configuration
     slots = default_start_slots()
+    stopper = ContainerStopper(
+        client=base.client,
+        recorder=base.recorder,
+        node=node,
+        dead_per_container=settings.options.maximum_dead_containers_per_container,
+    )
     starter = ContainerStarter(
         client=base.client,
+        stopper=stopper,
         images=build_images(base),
         sub_paths=sub_paths,
         recorder=base.recorder,
@@ -147,11 +154,6 @@ def build_runtime(
         slots=slots,
         file_limiter=files,
         host_file=_host_file(),
-    )
-    stopper = ContainerStopper(
-        client=base.client,
-        recorder=base.recorder,
-        dead_per_container=settings.options.maximum_dead_containers_per_container,
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
     return PodRuntime(

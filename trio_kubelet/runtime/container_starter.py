@@ -20,6 +20,7 @@ from trio_kubelet.runtime.actions import StartContainer
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_config import ContainerFacts, container_config, image_user
+from trio_kubelet.runtime.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.environment import (
     EnvironmentFacts,
     environment,
@@ -98,6 +99,7 @@ class ContainerStarter:
         self,
         *,
         client: RuntimeClient,
+        stopper: ContainerStopper,
         images: Images,
         sub_paths: SubPaths,
         recorder: EventRecorder,
@@ -107,6 +109,7 @@ class ContainerStarter:
         host_file: str = "",
     ) -> None:
         self._client = client
+        self._stopper = stopper
         self._images = images
         self._sub_paths = sub_paths
         self._recorder = recorder
@@ -334,10 +337,15 @@ class ContainerStarter:
                 "PostStartHook failed",
                 container=container.name,
             )
-            self._event(pod, container, "Killing", "FailedPostStartHook")
             try:
-                grace = pod.spec.termination_grace_period_seconds or 0
-                await self._client.stop_container(container_id, grace)
+                await self._stopper.stop_container(
+                    pod,
+                    container.name,
+                    container_id,
+                    sandbox.ips,
+                    own_grace_seconds(pod),
+                    "FailedPostStartHook",
+                )
             except RpcError as failure:
                 log.warning("container not stopped", container=container.name, error=str(failure))
             raise StartError("PostStartHookError", error.message) from error

@@ -1,8 +1,9 @@
 """Stopping and removing: containers with grace and hooks, sandboxes, what is left of dead ones.
 
-All containers of a pod are stopped side by side, except that sidecars go after the regular ones,
-in reverse order of their start (KEP-753). A stop that is cancelled (a shorter grace period was
-asked for) is simply made again: the runtime takes the shorter of the two.
+All preStop hooks of a pod begin at once, and its containers are stopped side by side, except that
+sidecars go after the regular ones, in reverse order of their start (KEP-753). A stop that is
+cancelled (a shorter grace period was asked for) is simply made again: the runtime takes the
+shorter of the two.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,6 +18,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.actions import StopContainer
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.hooks import HookError, run_hook
+from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ContainerState,
     ObservedContainer,
@@ -39,37 +41,79 @@ class ContainerStopper:
     """
 
     def __init__(
-        self, *, client: RuntimeClient, recorder: EventRecorder, dead_per_container: int = 1
+        self,
+        *,
+        client: RuntimeClient,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        dead_per_container: int = 1,
     ) -> None:
         self._client = client
         self._recorder = recorder
+        self._node = node
         self._dead_per_container = dead_per_container
 
-    async def stop_containers(self, pod: Pod, orders: Iterable[StopContainer]) -> None:
+    async def stop_containers(
+        self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
+    ) -> None:
         """Stop some containers side by side, each with the pod's own grace. Raises RpcError.
 
         One that cannot be stopped cuts no other's hook or grace short.
         """
         grace = own_grace_seconds(pod)
         await all_to_their_ends(
-            *(partial(self._stop, pod, o.container, grace, o.message) for o in orders)
+            *(
+                partial(
+                    self.stop_container,
+                    pod,
+                    o.container.name,
+                    o.container.id,
+                    observed.ips,
+                    grace,
+                    o.message,
+                )
+                for o in orders
+            )
         )
 
     async def stop_pod(self, pod: Pod, observed: ObservedPod, grace_seconds: int) -> None:
         """Stop all containers of a pod, then its sandboxes. Raises RpcError.
 
         Sandboxes that died by themselves are stopped too: their network is only given back then.
+        They are stopped even if a container could not be, which ends with its sandbox.
         """
-        deadline = trio.current_time() + grace_seconds
-        for group in _stop_order(pod, observed):
-            remaining = max(round(deadline - trio.current_time()), 1)
-            await all_to_their_ends(
-                *(
-                    partial(self._stop, pod, c, remaining, f"Stopping container {c.name}")
-                    for c in group
+        groups = _stop_order(pod, observed)
+        turns = [trio.Event() for _ in range(len(groups) + 1)]
+
+        async def stop_group(position: int) -> None:
+            try:
+                await all_to_their_ends(
+                    *(
+                        partial(
+                            self.stop_container,
+                            pod,
+                            c.name,
+                            c.id,
+                            observed.ips,
+                            grace_seconds,
+                            f"Stopping container {c.name}",
+                            turns[position],
+                        )
+                        for c in groups[position]
+                    )
                 )
-            )
+            finally:
+                turns[position + 1].set()
+
+        turns[0].set()
+        failure: RpcError | None = None
+        try:
+            await all_to_their_ends(*(partial(stop_group, p) for p in range(len(groups))))
+        except RpcError as error:
+            failure = error
         await side_by_side(*(partial(self._stop_sandbox, s) for s in observed.sandboxes))
+        if failure is not None:
+            raise failure
 
     async def remove_surplus(self, observed: ObservedPod) -> None:
         """Remove dead containers beyond those that are kept for their logs."""
@@ -91,43 +135,55 @@ class ContainerStopper:
         await self._client.stop_pod_sandbox(sandbox.id)
         await self._client.remove_pod_sandbox(sandbox.id)
 
-    async def _stop(
-        self, pod: Pod, container: ObservedContainer, grace_seconds: int, message: str
+    async def stop_container(
+        self,
+        pod: Pod,
+        name: str,
+        container_id: str,
+        pod_ips: Sequence[str],
+        grace_seconds: int,
+        message: str,
+        turn: trio.Event | None = None,
     ) -> None:
-        self._recorder.pod(pod, EventType.NORMAL, "Killing", message, container=container.name)
-        remaining = await self._run_pre_stop(pod, container, grace_seconds)
+        """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
+
+        All of it takes as long as the grace lasts, and the process gets what is left of that.
+        """
+        self._recorder.pod(pod, EventType.NORMAL, "Killing", message, container=name)
+        began = trio.current_time()
+        remaining = grace_seconds
+        with trio.move_on_after(grace_seconds):
+            await self._run_pre_stop(pod, name, container_id, pod_ips)
+            if turn is not None:
+                await turn.wait()
+        spent = round(trio.current_time() - began)
+        if spent:
+            remaining = max(grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
         try:
-            await self._client.stop_container(container.id, remaining)
+            await self._client.stop_container(container_id, remaining)
         except RpcError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
 
     async def _run_pre_stop(
-        self, pod: Pod, container: ObservedContainer, grace_seconds: int
-    ) -> int:
-        """Run the preStop hook within the grace period; the seconds that are left of it."""
-        spec = container_spec(pod, container.name)
+        self, pod: Pod, name: str, container_id: str, pod_ips: Sequence[str]
+    ) -> None:
+        spec = container_spec(pod, name)
         if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
-            return grace_seconds
-        began = trio.current_time()
-        ip = self._pod_ip(pod)
+            return
+        ips = self._node.host_ips if pod.spec.host_network else pod_ips
+        ip = ips[0] if ips else ""
         try:
-            with trio.move_on_after(grace_seconds):
-                await run_hook(self._client, pod, spec, container.id, spec.lifecycle.pre_stop, ip)
+            await run_hook(self._client, pod, spec, container_id, spec.lifecycle.pre_stop, ip)
         except HookError as error:
-            log.warning("preStop hook failed", container=container.name, error=error.message)
+            log.warning("preStop hook failed", container=name, error=error.message)
             self._recorder.pod(
                 pod,
                 EventType.WARNING,
                 "FailedPreStopHook",
                 "PreStopHook failed",
-                container=container.name,
+                container=name,
             )
-        spent = trio.current_time() - began
-        return max(round(grace_seconds - spent), GRACE_AFTER_HOOK_SECONDS)
-
-    def _pod_ip(self, pod: Pod) -> str:
-        return pod.status.pod_ip
 
     async def _stop_sandbox(self, sandbox: ObservedSandbox) -> None:
         try:

@@ -194,7 +194,7 @@ class PodRuntime:
             grace = own_grace_seconds(pod)
             await self._stopper.stop_pod(pod, observed, grace)
         else:
-            await self._stopper.stop_containers(pod, plan.stop)
+            await self._stopper.stop_containers(pod, observed, plan.stop)
         if not plan.create_sandbox and not plan.start:
             return ()
         if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan, memory):

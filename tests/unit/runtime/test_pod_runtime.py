@@ -28,6 +28,7 @@ from trio_kubelet.k8s import (
     ObjectMeta,
     Pod,
     PodSpec,
+    SleepAction,
     VolumeMount,
 )
 from trio_kubelet.pleg import RuntimeCache
@@ -118,11 +119,13 @@ async def node(
             container_logs_directory=str(root / "links"),
         )
         files = trio.CapacityLimiter(1)
+        stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
         pods = PodRuntime(
             client=client,
             cache=RuntimeCache(),
             starter=ContainerStarter(
                 client=client,
+                stopper=stopper,
                 images=images or Images(),
                 sub_paths=sub_paths,
                 recorder=recorder,
@@ -130,7 +133,7 @@ async def node(
                 slots=slots,
                 file_limiter=files,
             ),
-            stopper=ContainerStopper(client=client, recorder=recorder),
+            stopper=stopper,
             recorder=recorder,
             journal=journal,
             clock=clock,
@@ -236,10 +239,47 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
         memory = PodMemory()
         await at.sync(pod, memory)
         at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
+        began = trio.current_time()
         with pytest.raises(RpcError, match="not now"):
             await at.pods.stop(pod, 30, memory)
-        states = sorted(c.state for c in (await at.pods.look(pod)).containers)
-        assert states == [ContainerState.EXITED, ContainerState.RUNNING]
+        assert trio.current_time() - began == 5, "the other had its grace"
+        observed = await at.pods.look(pod)
+        assert {c.state for c in observed.containers} == {ContainerState.EXITED}
+        assert not any(sandbox.ready for sandbox in observed.sandboxes)
+
+
+def slept_before(seconds: int) -> Lifecycle:
+    return Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=seconds)))
+
+
+async def test_the_hooks_of_sidecars_begin_with_all_others_and_only_their_stop_waits_its_turn(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    main = Container(name="main", image="busybox", lifecycle=slept_before(6))
+    sidecar = Container(
+        name="sidecar", image="busybox", restart_policy="Always", lifecycle=slept_before(10)
+    )
+    pod = evolve(POD, spec=evolve(POD.spec, containers=(main,), init_containers=(sidecar,)))
+    async with node(tmp_path, Behaviour(obeys_term=1.0)) as at:
+        memory = PodMemory()
+        await at.sync(pod, memory)
+        began = trio.current_time()
+        await at.pods.stop(pod, 60, memory)
+        assert trio.current_time() - began == 11, "ten for the longer hook, one for the stop"
+
+
+async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    pod = with_failing_hook(POD, grace_seconds=30)
+    (container,) = pod.spec.containers
+    assert container.lifecycle is not None
+    both = evolve(container.lifecycle, pre_stop=slept_before(7).pre_stop)
+    pod = evolve(pod, spec=evolve(pod.spec, containers=(evolve(container, lifecycle=both),)))
+    async with node(tmp_path, evolve(STUBBORN, obeys_term=0.0)) as at:
+        began = trio.current_time()
+        assert (await at.sync(pod, PodMemory())).failed
+        assert trio.current_time() - began == 7
 
 
 async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path: Path) -> None:
