@@ -21,7 +21,7 @@ IGNORES_TERM = ("sleep", "3600")
 # Runtimes make it, and leave its removal to the node agent.
 CGROUP_PARENT = f"trio-kubelet-conformance-{os.getpid()}"
 NOBODY = "nobody"
-DEADLINE_SECONDS = 20
+DEADLINE_SECONDS = 60
 
 Runtime = cri.RuntimeServiceStub
 Images = cri.ImageServiceStub
