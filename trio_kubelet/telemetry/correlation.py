@@ -1,0 +1,143 @@
+"""Which events are written anew, which only count up, and which are left out.
+
+A pod that fails every few seconds would bury everything else. Three rules, those of the usual
+Kubernetes clients, in this order:
+
+    alike     more than 10 different messages of one reason for one object in 10 minutes become
+              one event: "(combined from similar events): " and the newest message
+    same      what is said again is the same event with a higher count and a later time
+    spam      of one object, 25 events at once and then one in 5 minutes; the rest is left out
+
+Nothing here is I/O: `Correlator.correlate` takes an event and the time, and says what to do.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Generic, TypeVar, final
+
+import attrs
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Event
+
+COMBINED = "(combined from similar events): "
+ALIKE_MESSAGES = 10
+ALIKE_SECONDS = 600.0
+SPAM_BURST = 25
+SPAM_REFILL_SECONDS = 300.0
+REMEMBERED = 4096
+
+V = TypeVar("V")
+
+
+@frozen(kw_only=True)
+class Correlated:
+    """What becomes of an event: written anew, or, with `repeats`, over the one of its name."""
+
+    event: Event
+    key: Hashable
+    repeats: bool = False
+
+
+@frozen(kw_only=True)
+class _Alike:
+    """The messages of one reason for one object, and when the last one came."""
+
+    messages: frozenset[str]
+    last_ns: int
+
+
+@frozen(kw_only=True)
+class _Tokens:
+    """What an object may still say: as of a time."""
+
+    left: float
+    as_of_ns: int
+
+
+class _Recent(Generic[V]):
+    """A map that forgets what was not touched for longest."""
+
+    __slots__ = ("_items",)
+
+    def __init__(self) -> None:
+        self._items: OrderedDict[Hashable, V] = OrderedDict()
+
+    def get(self, key: Hashable) -> V | None:
+        return self._items.get(key)
+
+    def put(self, key: Hashable, value: V) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        if len(self._items) > REMEMBERED:
+            self._items.popitem(last=False)
+
+    def drop(self, key: Hashable) -> None:
+        self._items.pop(key, None)
+
+
+@final
+@frozen
+class Correlator:
+    """Remembers what was said lately. One owner, who feeds it every event in order."""
+
+    _alike: _Recent[_Alike] = field(factory=_Recent, init=False)
+    _said: _Recent[Event] = field(factory=_Recent, init=False)
+    _tokens: _Recent[_Tokens] = field(factory=_Recent, init=False)
+
+    def correlate(self, event: Event, now_ns: int) -> Correlated | None:
+        """Say what becomes of a new event (count 1); None: it is left out."""
+        combined = self._is_one_of_many(event, now_ns)
+        if combined:
+            event = attrs.evolve(event, message=COMBINED + event.message)
+        key = _group(event) if combined else (*_group(event), event.message, _place(event))
+        before = self._said.get(key)
+        if before is not None:
+            event = attrs.evolve(
+                event,
+                metadata=before.metadata,
+                first_timestamp=before.first_timestamp,
+                count=(before.count or 1) + 1,
+            )
+        self._said.put(key, event)
+        if not self._may_speak(event, now_ns):
+            return None
+        return Correlated(event=event, key=key, repeats=before is not None)
+
+    def forget(self, key: Hashable) -> None:
+        """The event of this key is not in the API: say it anew the next time."""
+        self._said.drop(key)
+
+    def _is_one_of_many(self, event: Event, now_ns: int) -> bool:
+        key = _group(event)
+        known = self._alike.get(key)
+        is_old = known is None or now_ns - known.last_ns > ALIKE_SECONDS * 1e9
+        messages = frozenset() if known is None or is_old else known.messages
+        is_new_one = event.message not in messages
+        many = is_new_one and len(messages) >= ALIKE_MESSAGES - 1
+        if not many:
+            messages |= {event.message}
+        self._alike.put(key, _Alike(messages=messages, last_ns=now_ns))
+        return many
+
+    def _may_speak(self, event: Event, now_ns: int) -> bool:
+        key = _speaker(event)
+        known = self._tokens.get(key) or _Tokens(left=SPAM_BURST, as_of_ns=now_ns)
+        earned = (now_ns - known.as_of_ns) / 1e9 / SPAM_REFILL_SECONDS
+        left = min(float(SPAM_BURST), known.left + max(0.0, earned))
+        allowed = left >= 1
+        self._tokens.put(key, _Tokens(left=left - 1 if allowed else left, as_of_ns=now_ns))
+        return allowed
+
+
+def _speaker(event: Event) -> tuple[str, ...]:
+    about = event.involved_object
+    return (about.kind, about.namespace, about.name, about.uid)
+
+
+def _group(event: Event) -> tuple[str, ...]:
+    return (*_speaker(event), event.type, event.reason)
+
+
+def _place(event: Event) -> str:
+    return event.involved_object.field_path
