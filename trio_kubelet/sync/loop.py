@@ -210,7 +210,7 @@ class SyncLoop:
         self._tasks.put(pod.metadata.uid, Request(pod=pod, ending=ending))
 
     def _remove(self, pod: Pod) -> None:
-        stored = self._store.remove(pod.metadata.uid)
+        stored = self._store.remove(pod)
         if stored is not None and self._is_current(stored):
             ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
             self._tasks.put(pod.metadata.uid, Request(ending=ending))

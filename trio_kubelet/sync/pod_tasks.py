@@ -21,6 +21,8 @@ from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
 
+RETRY_SECONDS = 1.0
+
 
 class OpenSession(Protocol):
     """Makes the session of a new incarnation."""
@@ -120,7 +122,12 @@ class PodTasks:
                 task.put(Request(why=(why,)))
 
     async def _run_task(self, uid: str, task: PodTask) -> None:
-        await task.run()
+        while not task.finished.is_set():
+            try:
+                await task.run()
+            except Exception:
+                log.exception("a pod's task failed; it goes on", pod=pod_key(task.pod))
+                await trio.sleep(RETRY_SECONDS)
         del self._tasks[uid]
         if self._last_of_name.get(pod_key(task.pod)) is task:
             del self._last_of_name[pod_key(task.pod)]

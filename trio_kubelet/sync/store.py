@@ -17,7 +17,11 @@ CONFIG_SOURCE = "kubernetes.io/config.source"
 
 def is_static(pod: Pod) -> bool:
     """Whether the pod came from a file or a URL rather than from the API server."""
-    return pod.metadata.annotations.get(CONFIG_SOURCE, "api") != "api"
+    return _source(pod) != "api"
+
+
+def _source(pod: Pod) -> str:
+    return pod.metadata.annotations.get(CONFIG_SOURCE, "api")
 
 
 @frozen(kw_only=True)
@@ -63,8 +67,8 @@ class PodStore:
         return stored
 
     def update(self, pod: Pod) -> StoredPod | None:
-        """Store a newer version of a pod; None if no source has it."""
-        return self._change(pod.metadata.uid, pod=pod)
+        """Store a newer version of a pod; None if its source has no such pod here."""
+        return self._change(pod.metadata.uid, pod=pod) if self._has(pod) else None
 
     def reject(self, uid: str) -> None:
         """Remember that admission refused the pod."""
@@ -76,9 +80,9 @@ class PodStore:
         if stored is not None and stored.incarnation == incarnation:
             self._change(uid, over=True)
 
-    def remove(self, uid: str) -> StoredPod | None:
-        """Forget a pod; its former entry, if there was one."""
-        return self._pods.pop(uid, None)
+    def remove(self, pod: Pod) -> StoredPod | None:
+        """Forget a pod; its former entry, None if its source has no such pod here."""
+        return self._pods.pop(pod.metadata.uid) if self._has(pod) else None
 
     def active(self) -> Iterator[StoredPod]:
         """The pods that hold resources: admitted, and not over by their task or their status.
@@ -90,6 +94,11 @@ class PodStore:
             for stored in self
             if stored.admitted and not stored.over and stored.pod.status.phase not in _ENDED
         )
+
+    def _has(self, pod: Pod) -> bool:
+        """Whether the pod of this UID is this source's: another one's may have taken its place."""
+        stored = self._pods.get(pod.metadata.uid)
+        return stored is not None and _source(stored.pod) == _source(pod)
 
     def _change(self, uid: str, **changes: object) -> StoredPod | None:
         stored = self._pods.get(uid)

@@ -204,6 +204,28 @@ async def test_a_uid_that_a_second_source_adds_replaces_the_first(
         assert at.heard()[-1] == "sync a other"
 
 
+async def test_the_first_source_has_no_say_any_more_in_a_uid_that_another_took(
+    autojump_clock: MockClock,
+) -> None:
+    def of(source: Source, image: str) -> Pod:
+        pod = make_pod("a", image=image)
+        marks = {"kubernetes.io/config.source": str(source)}
+        return evolve(pod, metadata=evolve(pod.metadata, annotations=marks))
+
+    async with running() as at:
+        await at.say(PodOperation.ADD, of(Source.FILE, "i"))
+        await at.say(PodOperation.ADD, of(Source.HTTP, "other"), source=Source.HTTP)
+        await trio.sleep(2)
+        at.heard()
+        await at.say(PodOperation.UPDATE, of(Source.FILE, "changed"))
+        await at.say(PodOperation.REMOVE, of(Source.FILE, "changed"))
+        await trio.sleep(2)
+        assert at.heard() == []
+        await at.say(PodOperation.REMOVE, of(Source.HTTP, "other"), source=Source.HTTP)
+        await trio.sleep(2)
+        assert at.heard() == ["stop a Removed", "release a and discard"]
+
+
 async def test_a_rejected_pod_ends_and_holds_nothing(autojump_clock: MockClock) -> None:
     async with running(reject="a") as at:
         await at.say(PodOperation.ADD, A)
