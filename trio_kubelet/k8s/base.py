@@ -36,6 +36,11 @@ def wire(name: str) -> dict[str, str]:
     return {"wire": name}
 
 
+def confidential() -> dict[str, bool]:
+    """Field metadata: what the field holds never shows in a `repr`, and so in no log."""
+    return {"confidential": True}
+
+
 def wire_name(attribute: "Attribute[Any]") -> str:
     """Return the JSON name of a field."""
     name: str | None = attribute.metadata.get("wire")
@@ -68,7 +73,8 @@ class ApiType:
 
     Comparing is shared instead of generated for each class: it makes the import a third faster,
     and comparing whole tuples of values skips parts that are the same object, which most parts
-    of two versions of a pod are. The `repr` shows only what is not at its default.
+    of two versions of a pod are. The `repr` shows only what is not at its default, and of what is
+    confidential only that it is there.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -88,5 +94,6 @@ class ApiType:
             if isinstance(default, Factory):  # type: ignore[arg-type]
                 default = default.factory()
             if value != default:
-                shown.append(f"{attribute.name}={value!r}")
+                text = "..." if attribute.metadata.get("confidential") else repr(value)
+                shown.append(f"{attribute.name}={text}")
         return f"{cls.__name__}({', '.join(shown)})"

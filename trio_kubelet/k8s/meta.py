@@ -8,6 +8,8 @@ from attrs import field, frozen
 from trio_kubelet.k8s.base import ApiType, Int64, Mandatory
 from trio_kubelet.k8s.time import Time
 
+_EPOCH = Time.from_ns(0)
+
 
 @frozen(kw_only=True, repr=False, eq=False)
 class OwnerReference(ApiType):
@@ -113,6 +115,19 @@ class LocalObjectReference(ApiType):
 
 
 @frozen(kw_only=True, repr=False, eq=False)
+class ObjectReference(ApiType):
+    """An object of any kind, or with `field_path` a part of it."""
+
+    api_version: str = ""
+    kind: str = ""
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    field_path: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
 class TypedLocalObjectReference(ApiType):
     """An object of any kind in the same namespace."""
 
@@ -129,3 +144,15 @@ class TypedObjectReference(ApiType):
     name: Mandatory[str] = ""
     namespace: str = ""
     api_group: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class Condition(ApiType):
+    """One fact about an object, in the form that newer APIs share."""
+
+    type: Mandatory[str] = ""
+    status: Mandatory[str] = ""
+    observed_generation: Int64 | None = None
+    last_transition_time: Mandatory[Time] = _EPOCH
+    reason: Mandatory[str] = ""
+    message: Mandatory[str] = ""

@@ -1,0 +1,100 @@
+"""The kinds of objects that the agent asks the API server for, and the paths they live under."""
+
+from typing import Any, Generic, TypeVar
+from urllib.parse import quote
+
+from attrs import frozen
+
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.certificates import CertificateSigningRequest, ClusterTrustBundle
+from trio_kubelet.k8s.config_data import ConfigMap, Secret
+from trio_kubelet.k8s.event import Event
+from trio_kubelet.k8s.lease import Lease
+from trio_kubelet.k8s.node import Node
+from trio_kubelet.k8s.pod import Pod
+from trio_kubelet.k8s.runtime_class import RuntimeClass
+from trio_kubelet.k8s.service import Service
+from trio_kubelet.k8s.service_account import ServiceAccount
+
+T = TypeVar("T", bound=ApiType)
+
+
+@frozen(kw_only=True)
+class Kind(Generic[T]):
+    """A kind: its API group ("" is the core), version, plural name in paths, and its class."""
+
+    group: str = ""
+    version: str = "v1"
+    resource: str
+    kind: str
+    type: type[T]
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """Group and version as `apiVersion` has them."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """Return the URL's path of an object, or without a name that of the collection.
+
+        A collection without a namespace is that of all namespaces. Raises ValueError for what
+        names nothing: a namespace of what has none, an object that lacks its namespace.
+        """
+        if namespace and not self.namespaced:
+            raise ValueError(f"{self.resource} are in no namespace")
+        if name and self.namespaced and not namespace:
+            raise ValueError(f"{self.resource} {name!r}: which namespace?")
+        if subresource and not name:
+            raise ValueError(f"{self.resource}: the {subresource} of which object?")
+        root = f"apis/{self.api_version}" if self.group else f"api/{self.version}"
+        scope = ("namespaces", namespace) if namespace else ()
+        parts = (*scope, self.resource, name, subresource)
+        return "/".join(("", root, *(quote(part, safe=":") for part in parts if part)))
+
+
+PODS = Kind(resource="pods", kind="Pod", type=Pod)
+NODES = Kind(resource="nodes", kind="Node", type=Node, namespaced=False)
+EVENTS = Kind(resource="events", kind="Event", type=Event)
+SECRETS = Kind(resource="secrets", kind="Secret", type=Secret)
+CONFIG_MAPS = Kind(resource="configmaps", kind="ConfigMap", type=ConfigMap)
+SERVICES = Kind(resource="services", kind="Service", type=Service)
+SERVICE_ACCOUNTS = Kind(resource="serviceaccounts", kind="ServiceAccount", type=ServiceAccount)
+LEASES = Kind(group="coordination.k8s.io", resource="leases", kind="Lease", type=Lease)
+RUNTIME_CLASSES = Kind(
+    group="node.k8s.io",
+    resource="runtimeclasses",
+    kind="RuntimeClass",
+    type=RuntimeClass,
+    namespaced=False,
+)
+CERTIFICATE_SIGNING_REQUESTS = Kind(
+    group="certificates.k8s.io",
+    resource="certificatesigningrequests",
+    kind="CertificateSigningRequest",
+    type=CertificateSigningRequest,
+    namespaced=False,
+)
+CLUSTER_TRUST_BUNDLES = Kind(
+    group="certificates.k8s.io",
+    version="v1beta1",
+    resource="clustertrustbundles",
+    kind="ClusterTrustBundle",
+    type=ClusterTrustBundle,
+    namespaced=False,
+)
+
+KINDS: tuple[Kind[Any], ...] = (
+    PODS,
+    NODES,
+    EVENTS,
+    SECRETS,
+    CONFIG_MAPS,
+    SERVICES,
+    SERVICE_ACCOUNTS,
+    LEASES,
+    RUNTIME_CLASSES,
+    CERTIFICATE_SIGNING_REQUESTS,
+    CLUSTER_TRUST_BUNDLES,
+)
+"""All of them."""
