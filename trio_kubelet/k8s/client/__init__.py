@@ -1,0 +1,35 @@
+"""The client of the API server: requests, and list-and-watch that loses nothing.
+
+Parts take an `Api` and call `reflect` for what they follow; both raise and hide what the network
+does: `ApiError` is the one exception, and a reflection goes on whatever breaks.
+"""
+
+from trio_kubelet.k8s.client.api import (
+    Api,
+    Changed,
+    Frame,
+    FrameType,
+    Listed,
+    PatchType,
+    Removed,
+    Synced,
+    Undecodable,
+    WatchEvent,
+    metadata_of,
+)
+from trio_kubelet.k8s.client.errors import ApiError
+
+__all__ = [
+    "Api",
+    "ApiError",
+    "Changed",
+    "Frame",
+    "FrameType",
+    "Listed",
+    "PatchType",
+    "Removed",
+    "Synced",
+    "Undecodable",
+    "WatchEvent",
+    "metadata_of",
+]

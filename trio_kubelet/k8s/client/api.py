@@ -1,0 +1,212 @@
+"""What the parts of the agent see of the API server: requests, answers, events.
+
+Parts type their parameter with `Api`; `ApiClient` is the real one. Requests are trio coroutines
+that raise `ApiError`; when cancelled, nobody knows whether the server has done what it was asked.
+`watch` is the raw stream; `reflect` in `reflector.py` makes of it events that can be relied on.
+"""
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from typing import Generic, Protocol, TypeAlias, TypeVar, overload
+
+from attrs import frozen
+
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.k8s.meta import ObjectMeta
+
+T = TypeVar("T", bound=ApiType)
+A = TypeVar("A", bound=ApiType)
+
+
+class PatchType(StrEnum):
+    """How a patch is to be read; the values are the content types."""
+
+    STRATEGIC = "application/strategic-merge-patch+json"
+    MERGE = "application/merge-patch+json"
+
+
+@frozen
+class Undecodable:
+    """An object that is there but does not fit its class: what could be read of it, and why."""
+
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str
+    why: str
+
+
+@frozen
+class Listed(Generic[T]):
+    """One answer to a list: `continue_` is empty on the last page.
+
+    Objects that cannot be decoded are not in `items`; each is logged by name.
+    """
+
+    items: tuple[T, ...]
+    resource_version: str
+    continue_: str = ""
+    undecodable: tuple[Undecodable, ...] = ()
+
+
+@frozen
+class Changed(Generic[T]):
+    """An object is new, or there is a newer version of it."""
+
+    object: T
+
+
+@frozen
+class Removed(Generic[T]):
+    """An object is gone; the value is its last version, or the last one that was seen."""
+
+    object: T
+
+
+@frozen
+class Synced:
+    """All that was there has been handed out, and the removal of all that had gone."""
+
+
+WatchEvent: TypeAlias = Changed[T] | Removed[T] | Synced
+"""What `reflect` hands out."""
+
+
+class FrameType(StrEnum):
+    """What a frame of a watch tells; a frame ERROR is raised as ApiError instead."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@frozen
+class Frame(Generic[T]):
+    """One frame of a watch: a version of an object, or (BOOKMARK) that all is told so far.
+
+    `initial_events_end` marks the bookmark after the last object that was there at the start.
+    """
+
+    type: FrameType
+    resource_version: str
+    object: T | Undecodable | None = None
+    initial_events_end: bool = False
+
+
+def metadata_of(obj: ApiType) -> ObjectMeta:
+    """Return the metadata that every object of a kind has, though parts of objects have none."""
+    metadata: ObjectMeta = obj.metadata  # type: ignore[attr-defined]
+    return metadata
+
+
+class Api(Protocol):
+    """The API server. `namespace` is empty for objects that have none, and to list all."""
+
+    async def get(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        deadline_seconds: float | None = None,
+    ) -> T:
+        """Return the object as it is now."""
+        ...
+
+    async def list(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        limit: int = 0,
+        resource_version: str = "",
+        continue_: str = "",
+    ) -> Listed[T]:
+        """Return what there is, or one page of at most `limit` objects."""
+        ...
+
+    @overload
+    async def create(
+        self, kind: Kind[T], obj: T, namespace: str = "", *, name: str = "", subresource: str = ""
+    ) -> T: ...
+
+    @overload
+    async def create(
+        self,
+        kind: Kind[T],
+        obj: ApiType,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        answer_type: type[A],
+    ) -> A: ...
+
+    async def create(
+        self,
+        kind: Kind[T],
+        obj: ApiType,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        answer_type: type[A] | None = None,
+    ) -> T | A:
+        """POST an object, or to a subresource of the object `name`; returns what there is now."""
+        ...
+
+    async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
+        """PUT an object in the place of the one of its name and namespace."""
+        ...
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        body: Mapping[str, object],
+        type: PatchType = PatchType.STRATEGIC,  # noqa: A002
+        subresource: str = "",
+    ) -> T:
+        """Change parts of an object; returns what it is then."""
+        ...
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> None:
+        """Delete an object, if it is still of this UID and version, where they are given."""
+        ...
+
+    async def version(self) -> str:
+        """Return the server's `gitVersion`, such as v1.36.3."""
+        ...
+
+    def watch(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        resource_version: str = "",
+        send_initial_events: bool = False,
+        timeout_seconds: int = 0,
+    ) -> AbstractAsyncContextManager[AsyncIterator[Frame[T]]]:
+        """Follow changes after a version; the iterator ends when the server ends the watch.
+
+        With `send_initial_events` it begins with what is there (a streaming list).
+        """
+        ...
