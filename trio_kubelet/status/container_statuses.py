@@ -185,7 +185,9 @@ def _unseen_status(
     blank = _blank_status(context, container)
     if before is not None:
         blank = evolve(blank, restart_count=before.restart_count, last_state=before.last_state)
-    if role is ContainerRole.INIT and _any_regular_made(context.pod, context.observed):
+    waits = _reason_to_wait(context, container) is not None
+    inferred = role is ContainerRole.INIT and _any_regular_made(context.pod, context.observed)
+    if inferred and not waits:
         completed = ContainerStateTerminated(reason="Completed", message=INFERRED_MESSAGE)
         return evolve(blank, state=ContainerState(terminated=completed))
     if before is None or before.state is None or before.state.running is None:
@@ -297,16 +299,21 @@ def _waiting_with_reason(
     context: StatusContext, container: Container, role: ContainerRole, status: ContainerStatus
 ) -> ContainerStatus:
     """Say why a container waits that is to run (again) and does not."""
-    reason = context.reasons.get(container.name)
+    reason = _reason_to_wait(context, container)
     state = status.state
-    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
-    if reason is None or state is None or state.running is not None or over:
+    if reason is None or state is None or state.running is not None:
         return status
     if state.terminated is None:
         return evolve(status, state=_waiting(reason))
     if not restarts_after(restart_terms(context.pod, container, role), state.terminated.exit_code):
         return status
     return evolve(status, state=_waiting(reason), last_state=state)
+
+
+def _reason_to_wait(context: StatusContext, container: Container) -> Reason | None:
+    """Why the container waits, if it does; in a pod that is over none waits."""
+    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
+    return None if over else context.reasons.get(container.name)
 
 
 def _with_readiness(

@@ -323,6 +323,15 @@ def test_an_init_container_without_a_record_was_through_if_a_regular_one_was_mad
     assert waits.state == waiting("PodInitializing")
 
 
+def test_an_init_container_that_waits_to_run_again_is_not_taken_for_one_that_was_through() -> None:
+    pod, back_off = a_pod(init=(Container(name="i"),)), Reason(reason="CrashLoopBackOff")
+    before = status_of(pod, seen(instance("i", EXITED, exit_code=1)))
+    observed = seen(instance("c", CREATED))
+    for _ in range(2):
+        before = status_of(pod, observed, previous=before, reasons={"i": back_off})
+        assert before.init_container_statuses[0].state == waiting("CrashLoopBackOff")
+
+
 # --- ready and started
 
 
