@@ -2,13 +2,20 @@
 
 import os
 import resource
-import socket
 from pathlib import Path
 
 import structlog
 
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Quantity
+from trio_kubelet.node.addresses import (
+    AddressError,
+    HostNetwork,
+    choose_addresses,
+    is_unspecified,
+    parse_node_ip,
+)
+from trio_kubelet.node.names import node_name
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.runtime.dns import NodeDns, ResolvConf, parse_resolv_conf
@@ -22,33 +29,16 @@ _SELINUX = Path("/sys/fs/selinux/enforce")
 _THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
 
 
-def node_name(settings: Settings) -> str:
-    """The node's name: --hostname-override, else the host's, in lower case."""
-    name = settings.options.hostname_override or socket.gethostname()
-    return name.strip().lower()
-
-
 def host_addresses(settings: Settings) -> tuple[str, ...]:
-    """The node's addresses: --node-ip, else the one that the default route leaves from."""
-    given = settings.options.node_ip
-    if given and given not in ("0.0.0.0", "::"):
-        return tuple(address.strip() for address in given.split(","))
+    """The node's addresses, of which its pods are told: --node-ip as it is, else what is found."""
+    given = parse_node_ip(settings.options.node_ip)
+    if given and not is_unspecified(given[0]):
+        return given
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Connecting a datagram socket sends nothing: it only asks for the route.
-            probe.connect(("192.0.2.1", 9))
-            return (str(probe.getsockname()[0]),)
-    except OSError:
-        return _resolved_addresses()
-
-
-def _resolved_addresses() -> tuple[str, ...]:
-    try:
-        found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    except OSError:
+        return choose_addresses(node_name(settings), given, HostNetwork())
+    except AddressError as error:
+        log.warning("the node has no address", error=str(error))
         return ()
-    addresses = dict.fromkeys(str(each[4][0]) for each in found)
-    return tuple(each for each in addresses if not each.startswith("127.") and each != "::1")
 
 
 def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -> NodeFacts:

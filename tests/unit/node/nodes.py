@@ -1,0 +1,68 @@
+"""A node to test with: four cores, 8 GiB, 100 GiB of disk."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attrs import evolve
+
+from trio_kubelet.config.gates import resolve
+from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
+from trio_kubelet.node.allocatable import Reservations, machine_capacity
+from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.resources.node import NodeResources
+
+NOW = Time.parse("2026-03-01T12:00:00Z")
+LATER = Time.parse("2026-03-01T12:05:00Z")
+GIB = 1 << 30
+NAME = "node-1"
+
+
+def a_machine(**changes: Any) -> Machine:
+    machine = Machine(
+        machine_id="3d1219c7",
+        system_uuid="4c4c4544-0042",
+        boot_id="boot-1",
+        kernel_version="6.12.1",
+        os_image="Debian GNU/Linux 13 (trixie)",
+        architecture="amd64",
+        resources=NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: 0}),
+        storage_bytes=100 * GIB,
+    )
+    return evolve(machine, **changes)
+
+
+def a_profile(
+    machine: Machine | None = None,
+    *,
+    max_pods: int = 110,
+    gates: Mapping[str, bool] | None = None,
+    **fields: Any,
+) -> NodeProfile:
+    machine = machine or a_machine()
+    return NodeProfile(
+        **{
+            "name": NAME,
+            "machine": machine,
+            "capacity": machine_capacity(machine, max_pods=max_pods),
+            "reservations": Reservations(eviction={"memory.available": "100Mi"}),
+            "gates": resolve(gates or {}).gates,
+            **fields,
+        }
+    )
+
+
+def seen(**fields: Any) -> Observation:
+    return Observation(**{"addresses": ("10.0.0.7",), "runtime": "containerd://2.1.4", **fields})
+
+
+def a_node(status: NodeStatus | None = None, **metadata: Any) -> Node:
+    return Node(
+        metadata=ObjectMeta(name=NAME, uid="node-uid", **metadata), status=status or NodeStatus()
+    )
+
+
+def condition(status: NodeStatus, kind: str) -> NodeCondition:
+    (found,) = (c for c in status.conditions if c.type == kind)
+    return found

@@ -1,0 +1,65 @@
+"""The machine, read from files as Linux has them."""
+
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.node.machine import go_architecture, read_machine
+
+FILES = {
+    "proc/meminfo": "MemTotal:        4030068 kB\nSwapTotal:       1048576 kB\n",
+    "proc/sys/kernel/random/boot_id": "99135cc2-87e3\n",
+    "etc/machine-id": "3d1219c7c4c5\n",
+    "etc/os-release": 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n',
+    "sys/class/dmi/id/product_uuid": "4c4c4544-0042\n",
+    "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "3\n",
+}
+
+
+def a_host(folder: Path, *without: str, **files: str) -> Path:
+    for name, content in {**FILES, **files}.items():
+        if name not in without:
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+    return folder
+
+
+def test_identity_and_size_are_read_from_the_host(tmp_path: Path) -> None:
+    machine = read_machine(tmp_path, a_host(tmp_path))
+    assert machine.machine_id == "3d1219c7c4c5"
+    assert machine.system_uuid == "4c4c4544-0042"
+    assert machine.boot_id == "99135cc2-87e3"
+    assert machine.os_image == "Debian GNU/Linux 13 (trixie)"
+    assert machine.swap_bytes == 1 << 30
+    assert machine.resources.memory_bytes == 4030068 << 10
+    assert machine.resources.hugepages == {2 << 20: 6 << 20}
+    assert machine.kernel_version
+    assert machine.architecture
+
+
+def test_a_machine_without_firmware_has_its_id_for_a_uuid(tmp_path: Path) -> None:
+    host = a_host(tmp_path, "sys/class/dmi/id/product_uuid")
+    assert read_machine(tmp_path, host).system_uuid == "3d1219c7c4c5"
+
+
+def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
+    host = a_host(tmp_path, "etc/machine-id", "etc/os-release", "sys/class/dmi/id/product_uuid")
+    machine = read_machine(tmp_path, host)
+    assert (machine.machine_id, machine.system_uuid, machine.os_image) == ("", "", "Linux")
+
+
+def test_a_root_folder_that_is_not_there_yet_has_the_size_of_what_it_will_be_on(
+    tmp_path: Path,
+) -> None:
+    host = a_host(tmp_path)
+    machine = read_machine(tmp_path / "not" / "yet", host)
+    assert machine.storage_bytes == read_machine(tmp_path, host).storage_bytes
+    assert machine.storage_bytes
+
+
+@pytest.mark.parametrize(
+    ("uname", "go"), [("x86_64", "amd64"), ("aarch64", "arm64"), ("s390x", "s390x")]
+)
+def test_architectures_are_named_as_go_names_them(uname: str, go: str) -> None:
+    assert go_architecture(uname) == go

@@ -1,0 +1,119 @@
+"""What the machine is: its identity, its kernel and distribution, its size.
+
+Read once at the start, because none of it changes while the machine is up; a machine that was
+changed was rebooted, or its agent is restarted. Blocking. What cannot be read is empty: a node
+without a system UUID is still a node.
+"""
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import structlog
+from attrs import frozen
+
+from trio_kubelet.resources.node import NodeResources, node_capacity
+
+log = structlog.get_logger("node")
+
+_MACHINE_IDS = ("etc/machine-id", "var/lib/dbus/machine-id")
+_SYSTEM_UUIDS = (
+    "sys/class/dmi/id/product_uuid",
+    "proc/device-tree/system-id",
+    "proc/device-tree/vm,uuid",
+    "etc/machine-id",
+)
+_BOOT_IDS = ("proc/sys/kernel/random/boot_id",)
+_OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
+_PRETTY_NAME = re.compile(r"^PRETTY_NAME=(.*)$", re.MULTILINE)
+_SWAP_TOTAL = re.compile(r"^SwapTotal:\s+(\d+) kB$", re.MULTILINE)
+
+GO_ARCHITECTURES = {
+    "x86_64": "amd64",
+    "aarch64": "arm64",
+    "armv6l": "arm",
+    "armv7l": "arm",
+    "armv8l": "arm",
+    "i386": "386",
+    "i686": "386",
+    "loongarch64": "loong64",
+    "ppc64le": "ppc64le",
+    "riscv64": "riscv64",
+    "s390x": "s390x",
+}
+"""What Go, and so Kubernetes and the registries of images, calls the machine `uname -m` names."""
+
+OPERATING_SYSTEM = "linux"
+
+
+@frozen(kw_only=True)
+class Machine:
+    """One machine. `storage_bytes` is the size of --root-dir's file system, None if unknown."""
+
+    machine_id: str = ""
+    system_uuid: str = ""
+    boot_id: str = ""
+    kernel_version: str = ""
+    os_image: str = ""
+    architecture: str = ""
+    resources: NodeResources
+    swap_bytes: int = 0
+    storage_bytes: int | None = None
+
+
+def go_architecture(machine: str) -> str:
+    """The architecture in Go's words; one that Go has no other word for stays as it is."""
+    return GO_ARCHITECTURES.get(machine, machine)
+
+
+def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
+    """Read it. `host` is where the machine's root is mounted. Raises OSError, ValueError."""
+    kernel = os.uname()
+    meminfo = host / "proc/meminfo"
+    return Machine(
+        machine_id=_first(host, _MACHINE_IDS),
+        system_uuid=_first(host, _SYSTEM_UUIDS),
+        boot_id=_first(host, _BOOT_IDS),
+        kernel_version=kernel.release,
+        os_image=_os_image(host),
+        architecture=go_architecture(platform.machine()),
+        resources=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
+        swap_bytes=_swap_bytes(meminfo.read_text()),
+        storage_bytes=_storage_bytes(root_directory),
+    )
+
+
+def _first(host: Path, candidates: tuple[str, ...]) -> str:
+    """The content of the first of these files that can be read; the others are older places."""
+    for candidate in candidates:
+        try:
+            return (host / candidate).read_text().strip().strip("\0")
+        except OSError:
+            continue
+    return ""
+
+
+def _os_image(host: Path) -> str:
+    """The distribution as it calls itself (PRETTY_NAME in os-release)."""
+    matched = _PRETTY_NAME.search(_first(host, _OS_RELEASES))
+    return matched[1].strip().strip("\"'") if matched is not None else "Linux"
+
+
+def _swap_bytes(meminfo: str) -> int:
+    matched = _SWAP_TOTAL.search(meminfo)
+    return int(matched[1]) << 10 if matched is not None else 0
+
+
+def _storage_bytes(root_directory: Path) -> int | None:
+    """The size of a file system; that of the nearest folder above where there is none yet."""
+    for folder in (root_directory, *root_directory.absolute().parents):
+        try:
+            found = os.statvfs(folder)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("size of the file system not known", path=str(folder), error=str(error))
+            return None
+        return found.f_blocks * found.f_frsize
+    return None

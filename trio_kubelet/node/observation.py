@@ -1,0 +1,88 @@
+"""What is seen of a node at one moment: the moving part of its status.
+
+Gathered by `observer.py`, judged by `status.py`. The words in `errors` are those in which the
+Ready condition explains itself, as the Go kubelet has them.
+"""
+
+from collections.abc import Iterable
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s import (
+    ContainerImage,
+    NodeFeatures,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
+)
+from trio_kubelet.rpc import is_present
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+MAX_NAMES_OF_AN_IMAGE = 5
+
+
+@frozen(kw_only=True)
+class Pressures:
+    """Of what the node runs out; eviction says so."""
+
+    memory: bool = False
+    disk: bool = False
+    pid: bool = False
+
+
+@frozen(kw_only=True)
+class Observation:
+    """One look at the node.
+
+    `addresses` are the internal ones; None when they cannot be told, and those that are announced
+    stay. `runtime` is name and version, `containerd://2.1.4`. `errors` are the reasons why the
+    node is not ready, none if it is.
+    """
+
+    addresses: tuple[str, ...] | None = None
+    runtime: str = ""
+    handlers: tuple[NodeRuntimeHandler, ...] = ()
+    features: NodeFeatures | None = None
+    host_network_user_namespaces: bool = False
+    images: tuple[ContainerImage, ...] = ()
+    pressures: Pressures = field(factory=Pressures)
+    errors: tuple[str, ...] = ()
+
+
+def runtime_words(version: cri.VersionResponse) -> str:
+    """Name and version of a runtime as `nodeInfo.containerRuntimeVersion` has them."""
+    return f"{version.runtime_name}://{version.runtime_version.removeprefix('v')}"
+
+
+def runtime_handlers(status: cri.StatusResponse) -> tuple[NodeRuntimeHandler, ...]:
+    """The handlers that the runtime offers, by name."""
+    found = (
+        NodeRuntimeHandler(
+            name=handler.name,
+            features=NodeRuntimeHandlerFeatures(
+                recursive_read_only_mounts=handler.features.recursive_read_only_mounts,
+                user_namespaces=handler.features.user_namespaces,
+            ),
+        )
+        for handler in status.runtime_handlers
+    )
+    return tuple(sorted(found, key=lambda handler: handler.name))
+
+
+def runtime_features(status: cri.StatusResponse) -> NodeFeatures | None:
+    """What the runtime can do whatever the handler; None where it does not say."""
+    if not is_present(status.features):
+        return None
+    return NodeFeatures(supplemental_groups_policy=status.features.supplemental_groups_policy)
+
+
+def container_images(images: Iterable[cri.Image], most: int) -> tuple[ContainerImage, ...]:
+    """The `most` largest images (-1: all), each with up to five names, digests first."""
+    by_size = sorted(images, key=lambda image: image.size, reverse=True)
+    shown = by_size if most < 0 else by_size[:most]
+    return tuple(
+        ContainerImage(
+            names=(*image.repo_digests, *image.repo_tags)[:MAX_NAMES_OF_AN_IMAGE],
+            size_bytes=image.size,
+        )
+        for image in shown
+    )

@@ -1,0 +1,195 @@
+"""The status of the Node object: a pure function of what the node is and what is seen of it.
+
+`node_status` fills a status part by part, each in a small function. What it does not know of in
+the previous status stays: conditions and resources of others, volumes that a controller attached.
+`has_changed` tells whether the API server must hear of it before the next report is due.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from attrs import evolve
+
+from trio_kubelet.k8s import (
+    DaemonEndpoint,
+    Node,
+    NodeCondition,
+    NodeDaemonEndpoints,
+    NodeStatus,
+    NodeSwapStatus,
+    NodeSystemInfo,
+    Time,
+)
+from trio_kubelet.node.addresses import is_unspecified, node_addresses
+from trio_kubelet.node.allocatable import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    allocatable,
+    is_extended,
+)
+from trio_kubelet.node.conditions import node_conditions
+from trio_kubelet.node.machine import OPERATING_SYSTEM
+from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.profile import NodeProfile
+
+OS_LABEL, ARCH_LABEL = "kubernetes.io/os", "kubernetes.io/arch"
+NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
+"""Tells an external cloud provider which address --node-ip asks for."""
+
+HOST_NETWORK_USER_NAMESPACES = "UserNamespacesHostNetworkSupport"
+"""A feature to declare that needs the runtime, too."""
+
+Setter: TypeAlias = Callable[[NodeStatus, NodeProfile, Observation], NodeStatus]
+
+
+def node_status(
+    profile: NodeProfile, observed: Observation, previous: NodeStatus, now: Time
+) -> NodeStatus:
+    """The status as it is `now`, made from the one that the API server knows."""
+    status = previous
+    for setter in SETTERS:
+        status = setter(status, profile, observed)
+    errors = (*observed.errors, *_missing_capacity(status, profile))
+    return evolve(
+        status,
+        conditions=node_conditions(previous.conditions, observed.pressures, errors, now),
+    )
+
+
+def updated_node(profile: NodeProfile, observed: Observation, node: Node, now: Time) -> Node:
+    """The node with its status as it is now, and the metadata that must hold at any time."""
+    labels = dict(node.metadata.labels)
+    labels[OS_LABEL], labels[ARCH_LABEL] = OPERATING_SYSTEM, profile.machine.architecture
+    metadata = evolve(
+        node.metadata,
+        labels=labels,
+        annotations=node_ip_annotated(profile, node.metadata.annotations),
+    )
+    status = node_status(profile, observed, node.status, now)
+    return evolve(node, metadata=metadata, status=status)
+
+
+def has_changed(before: Node, after: Node) -> bool:
+    """Whether a node differs in more than the times of its heartbeats."""
+    return (
+        before.metadata.labels != after.metadata.labels
+        or before.metadata.annotations != after.metadata.annotations
+        or _timeless(before.status) != _timeless(after.status)
+    )
+
+
+def node_ip_annotated(profile: NodeProfile, annotations: Mapping[str, str]) -> Mapping[str, str]:
+    """The annotations with the address that a cloud provider shall take, or without."""
+    others = {key: value for key, value in annotations.items() if key != NODE_IP_ANNOTATION}
+    specified = _specified(profile)
+    if not profile.external_cloud_provider or not specified:
+        return others
+    return others | {NODE_IP_ANNOTATION: ",".join(specified)}
+
+
+def declared_features(profile: NodeProfile, observed: Observation) -> tuple[str, ...]:
+    """The features that the scheduler may count on here, by name (KEP-5328).
+
+    Each has a gate of its own name.
+    """
+    if not profile.gates.enabled("NodeDeclaredFeatures"):
+        return ()
+    runtime_lacks = frozenset(
+        () if observed.host_network_user_namespaces else (HOST_NETWORK_USER_NAMESPACES,)
+    )
+    on = (name for name in profile.features - runtime_lacks if profile.gates.enabled(name))
+    return tuple(sorted(on))
+
+
+def _set_addresses(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
+    if profile.external_cloud_provider:
+        if status.addresses:
+            return status  # the cloud provider's word counts more
+        if not profile.node_ips:
+            return evolve(status, addresses=node_addresses((), profile.name))
+    if observed.addresses is None:
+        return status
+    return evolve(status, addresses=node_addresses(observed.addresses, profile.name))
+
+
+def _set_resources(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
+    capacity = {**status.capacity, **profile.capacity}
+    others = {
+        name: amount
+        for name, amount in status.allocatable.items()
+        if name not in capacity and not is_extended(name)
+    }
+    left = allocatable(capacity, profile.reservations)
+    return evolve(status, capacity=capacity, allocatable={**others, **left})
+
+
+def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
+    machine = profile.machine
+    swap = None
+    if profile.gates.enabled("NodeSwap") and machine.swap_bytes:
+        swap = NodeSwapStatus(capacity=machine.swap_bytes)
+    known = status.node_info.container_runtime_version if status.node_info is not None else ""
+    info = NodeSystemInfo(
+        machine_id=machine.machine_id,
+        system_uuid=machine.system_uuid,
+        boot_id=machine.boot_id,
+        kernel_version=machine.kernel_version,
+        os_image=machine.os_image,
+        container_runtime_version=observed.runtime or known,
+        kubelet_version=profile.kubelet_version,
+        operating_system=OPERATING_SYSTEM,
+        architecture=machine.architecture,
+        swap=swap,
+    )
+    return evolve(status, node_info=info)
+
+
+def _set_endpoints(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
+    endpoint = DaemonEndpoint(port=profile.kubelet_port)
+    return evolve(status, daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=endpoint))
+
+
+def _set_images(status: NodeStatus, _: NodeProfile, observed: Observation) -> NodeStatus:
+    return evolve(status, images=observed.images)
+
+
+def _set_runtime(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
+    return evolve(
+        status,
+        runtime_handlers=observed.handlers,
+        features=observed.features or status.features,
+        declared_features=declared_features(profile, observed),
+    )
+
+
+SETTERS: tuple[Setter, ...] = (
+    _set_addresses,
+    _set_resources,
+    _set_info,
+    _set_endpoints,
+    _set_images,
+    _set_runtime,
+)
+
+
+def _missing_capacity(status: NodeStatus, profile: NodeProfile) -> tuple[str, ...]:
+    required = (CPU, MEMORY, PODS, *((EPHEMERAL_STORAGE,) if profile.storage_isolation else ()))
+    missing = [name for name in required if name not in status.capacity]
+    if not missing:
+        return ()
+    return (f"missing node capacity for resources: {', '.join(missing)}",)
+
+
+def _specified(profile: NodeProfile) -> tuple[str, ...]:
+    return tuple(address for address in profile.node_ips if not is_unspecified(address))
+
+
+def _timeless(status: NodeStatus) -> NodeStatus:
+    conditions = sorted(status.conditions, key=_type)
+    return evolve(status, conditions=tuple(evolve(c, last_heartbeat_time=None) for c in conditions))
+
+
+def _type(condition: NodeCondition) -> str:
+    return condition.type
