@@ -10,7 +10,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 async def test_a_pods_whole_life_is_told_in_order(node: Node) -> None:
     async with node.events() as events:
         pod = await node.run_pod()
-        container = await node.running(pod, "true")
+        container = await node.running(pod, "sleep", "0.5")
         seen = await events.of(pod, 5)
         await node.stop_pod(pod.id)
         await node.remove_pod(pod.id)
@@ -47,7 +47,7 @@ async def test_an_event_shows_the_whole_pod(node: Node) -> None:
 async def test_the_end_shows_how_it_came(node: Node) -> None:
     async with node.events() as events:
         pod = await node.run_pod()
-        container = await node.running(pod, "false")
+        container = await node.running(pod, "sh", "-c", "sleep 0.5; exit 1")
         *_, last = await events.of(pod, 5)
     (status,) = last.containers_statuses
     assert kind_of(last) == "STOPPED"

@@ -2,15 +2,15 @@
 
 import trio
 
-from tests.cri.node import IGNORES_TERM, OBEYS_TERM, Node, State, until
+from tests.cri.node import DEADLINE_SECONDS, IGNORES_TERM, OBEYS_TERM, Node, State, until
 
 
 async def test_a_process_that_obeys_ends_in_its_own_way(node: Node) -> None:
     pod = await node.run_pod()
     container = await node.running(pod, *OBEYS_TERM)
     await until(lambda: node.execute(container, "pidof", "sleep"), lambda a: a.exit_code == 0)
-    with trio.fail_after(10):
-        await node.stop(container, 30)
+    with trio.fail_after(DEADLINE_SECONDS):
+        await node.stop(container, 3600)
     status = await node.status(container)
     assert status.state == State.CONTAINER_EXITED
     assert (status.exit_code, status.reason) == (5, "Error")
@@ -35,7 +35,7 @@ async def test_without_grace_it_is_killed_at_once(node: Node) -> None:
 async def test_a_shorter_grace_overtakes_a_longer_one(node: Node) -> None:
     pod = await node.run_pod()
     container = await node.running(pod, *IGNORES_TERM)
-    with trio.fail_after(10):
+    with trio.fail_after(DEADLINE_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.stop, container, 3600)
             await node.stop(container, 1)

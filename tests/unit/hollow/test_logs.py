@@ -1,4 +1,4 @@
-"""What containers leave in files. On the real clock: a mock clock runs on while a thread writes."""
+"""What containers leave in files, written by real threads on the real clock."""
 
 from pathlib import Path
 

@@ -18,7 +18,7 @@ async def test_pods_are_found_again_by_the_next_client_until_the_process_ends(
     tmp_path: Path,
 ) -> None:
     socket = tmp_path / "hollow.sock"
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         command = [*COMMAND, "--socket", str(socket), "--image", "busybox"]
         process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE)
         assert process.stdout is not None

@@ -136,7 +136,7 @@ async def systemd(tmp_path: Path) -> AsyncIterator[tuple[FakeSystemd, SystemdSli
     listener.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, fake.serve, [trio.SocketListener(listener)])
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             yield fake, SystemdSlices(2, f"unix:path={path}")
         nursery.cancel_scope.cancel()
 

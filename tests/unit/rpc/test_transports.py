@@ -64,19 +64,22 @@ async def test_a_method_that_the_service_lacks_is_unimplemented(transport: Trans
 async def test_a_deadline_ends_the_call_here_and_in_the_service(
     transport: Transport, service: SteeredService
 ) -> None:
-    with pytest.raises(RpcError) as caught:
-        await transport.unary(
-            cri.RuntimeServiceStub.status, cri.StatusRequest(), deadline_seconds=0.05
-        )
-    assert caught.value.code is Code.DEADLINE_EXCEEDED
-    with trio.fail_after(5):
+    seconds = 0.05
+    while not service.hanging.is_set():
+        with pytest.raises(RpcError) as caught:
+            await transport.unary(
+                cri.RuntimeServiceStub.status, cri.StatusRequest(), deadline_seconds=seconds
+            )
+        assert caught.value.code is Code.DEADLINE_EXCEEDED
+        seconds *= 2  # On a busy machine it may have passed on the way to the service.
+    with trio.fail_after(60):
         await service.cancelled.wait()
 
 
 async def test_cancelling_the_caller_cancels_the_service(
     transport: Transport, service: SteeredService
 ) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.unary, cri.RuntimeServiceStub.status, cri.StatusRequest())
             await service.hanging.wait()
@@ -113,7 +116,7 @@ async def test_hundreds_of_calls_run_at_once(transport: Transport, service: Stee
 async def test_hundreds_of_long_calls_are_under_way_at_once(
     transport: Transport, service: SteeredService
 ) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(300):
                 nursery.start_soon(
@@ -159,7 +162,7 @@ async def test_a_stream_that_the_service_lacks_is_unimplemented(transport: Trans
 async def test_leaving_a_stream_cancels_the_service(
     transport: Transport, service: SteeredService
 ) -> None:
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         async with transport.stream(
             cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
         ) as events:
@@ -173,7 +176,7 @@ async def test_leaving_a_busy_stream_is_no_fault_of_the_service(
     transport: Transport, service: SteeredService
 ) -> None:
     request = cri.StreamContainersRequest(filter=cri.ContainerFilter(id="1000000"))
-    with structlog.testing.capture_logs() as logs, trio.fail_after(10):
+    with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         for _ in range(5):
             service.cancelled = trio.Event()
             async with transport.stream(
@@ -185,18 +188,26 @@ async def test_leaving_a_busy_stream_is_no_fault_of_the_service(
 
 
 async def test_a_deadline_ends_a_stream(transport: Transport, service: SteeredService) -> None:
-    with trio.fail_after(5):
+    seconds, seen = 0.1, list[str]()
+
+    async def read_all() -> None:
         async with transport.stream(
             cri.RuntimeServiceStub.get_container_events,
             cri.GetEventsRequest(),
-            deadline_seconds=0.2,
+            deadline_seconds=seconds,
         ) as events:
-            seen = [(await anext(events)).container_id for _ in range(3)]
+            async for event in events:
+                seen.append(event.container_id)
+
+    with trio.fail_after(60):
+        while len(seen) < 3:
+            seen.clear()
             with pytest.raises(RpcError) as caught:
-                await anext(events)
+                await read_all()
+            assert caught.value.code is Code.DEADLINE_EXCEEDED
+            seconds *= 2  # On a busy machine it may have passed before the last of them came.
         await service.cancelled.wait()
     assert seen == ["0", "1", "2"]
-    assert caught.value.code is Code.DEADLINE_EXCEEDED
 
 
 async def test_giving_up_the_wait_for_an_answer_loses_none(
@@ -206,7 +217,7 @@ async def test_giving_up_the_wait_for_an_answer_loses_none(
     async with transport.stream(
         cri.RuntimeServiceStub.get_container_events, cri.GetEventsRequest()
     ) as events:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while len(seen) < 3:
                 with trio.move_on_after(0.0001):
                     seen.append((await anext(events)).container_id)
@@ -229,7 +240,7 @@ async def test_a_slow_reader_holds_up_its_own_stream_and_no_other_call(
     request = cri.StreamContainersRequest(
         filter=cri.ContainerFilter(id=str(count), pod_sandbox_id=kibibytes_64)
     )
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with transport.stream(cri.RuntimeServiceStub.stream_containers, request) as answers:
             await anext(answers)
             for _ in range(20):

@@ -44,7 +44,7 @@ async def endless_server(status: str) -> AsyncIterator[int]:
 
 async def call(port: int) -> None:
     handler = LifecycleHandler(http_get=HTTPGetAction(port=IntOrString(port)))
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await run_hook(NO_CLIENT, POD, Container(name="c"), "id", handler, "127.0.0.1")
 
 

@@ -1,5 +1,6 @@
 """The server with real sockets: a real client, and clients that behave badly."""
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -22,7 +23,7 @@ async def serving(handler: Ask = echo) -> AsyncIterator[int]:
     """The port of a server with that handler."""
     listeners = await listen_tcp("127.0.0.1", 0)
     port = listeners[0].socket.getsockname()[1]
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_http, listeners, handler)
             yield port
@@ -49,6 +50,11 @@ async def everything(stream: trio.SocketStream) -> bytes:
     """All that the server says until it hangs up."""
     async with stream:
         return b"".join([data async for data in stream])
+
+
+def open_files() -> int:
+    """How many descriptors this process has, both ends of each connection among them."""
+    return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
 def head(host: str = "x") -> bytes:
@@ -167,13 +173,18 @@ async def test_a_client_that_does_not_read_its_answer_is_hung_up_on(
 ) -> None:
     monkeypatch.setattr(http, "CLIENT_TIMEOUT_SECONDS", 0.05)
     sent = 50_000_000
+    asked = trio.Event()
 
     async def much(_question: Question) -> Answer:
+        asked.set()
         return Answer(body=b"x" * sent)
 
     async with serving(much) as port:
+        before = open_files()
         stream = await connect(port, head() + b"\r\n")
-        await trio.sleep(0.2)  # For the deadline of a client that does nothing.
+        await asked.wait()
+        while open_files() > before + 1:  # noqa: ASYNC110 - a client cannot see it before it reads
+            await trio.sleep(0.01)
         with pytest.raises((trio.BrokenResourceError, AssertionError)):
             assert len(await everything(stream)) > sent
 
@@ -223,7 +234,7 @@ async def test_when_all_connections_are_being_answered_a_new_one_is_refused(
 async def test_cancelling_closes_connections_and_the_port() -> None:
     async with serving() as port:
         stream = await connect(port, b"GET /")
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         assert await everything(stream) == b""
     with pytest.raises(OSError, match="connect"):
         await connect(port)

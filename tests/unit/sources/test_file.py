@@ -15,7 +15,7 @@ from trio_kubelet.sources import Source, watch_manifest_files
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
 from trio_kubelet.telemetry import Journal
 
-DEADLINE_SECONDS = 5
+DEADLINE_SECONDS = 60
 
 
 class Node:

@@ -174,7 +174,7 @@ async def test_two_hundred_bad_manifests_are_each_told_with_file_and_field(tmp_p
             )
 
         nursery.start_soon(watch)
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             (pod,) = await receive.receive()
             while len(list(journal.entries())) < len(files) + 1:
                 await trio.lowlevel.checkpoint()

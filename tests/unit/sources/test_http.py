@@ -55,7 +55,7 @@ class Server:
         )
 
     async def pods(self) -> tuple[Pod, ...]:
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             return await self._receive.receive()
 
     async def names(self) -> list[str]:
@@ -64,7 +64,7 @@ class Server:
     async def asked_again(self, times: int = 2) -> None:
         """Wait until so many more requests have begun: those before were dealt with."""
         wanted = len(self.requests) + times
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             while len(self.requests) < wanted:
                 await trio.lowlevel.checkpoint()
 

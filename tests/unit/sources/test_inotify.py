@@ -9,13 +9,21 @@ from trio_kubelet.sources import inotify
 from trio_kubelet.sources.inotify import PathWatch
 
 
-async def seen(watch: PathWatch, act: Callable[[], object]) -> bool:
-    """Whether the watch, armed before, notices what is done."""
+async def is_seen(watch: PathWatch, act: Callable[[], object]) -> None:
+    """Wait until the watch, armed before, notices what is done."""
+    watch.arm()
+    act()
+    with trio.fail_after(60):
+        await watch.changed()
+
+
+async def is_not_seen(watch: PathWatch, act: Callable[[], object]) -> None:
+    """Check that the watch, armed before, notices nothing within a tenth of a second."""
     watch.arm()
     act()
     with trio.move_on_after(0.1) as scope:
         await watch.changed()
-    return not scope.cancelled_caught
+    assert scope.cancelled_caught
 
 
 def _move(old: Path, new: Path) -> Callable[[], object]:
@@ -32,48 +40,48 @@ def folder(tmp_path: Path) -> Path:
 
 async def test_what_happens_to_files_of_a_folder_is_seen(folder: Path) -> None:
     with PathWatch(folder) as watch:
-        assert await seen(watch, lambda: (folder / "new").write_text("x"))
-        assert await seen(watch, lambda: (folder / "old").write_text("y"))
-        assert await seen(watch, lambda: (folder / "old").chmod(0o600))
-        assert await seen(watch, _move(folder / "old", folder / "moved"))
-        assert await seen(watch, (folder / "moved").unlink)
-        assert await seen(watch, lambda: (folder / "link").symlink_to("new"))
-        assert await seen(watch, lambda: (folder / "hard").hardlink_to(folder / "new"))
+        await is_seen(watch, lambda: (folder / "new").write_text("x"))
+        await is_seen(watch, lambda: (folder / "old").write_text("y"))
+        await is_seen(watch, lambda: (folder / "old").chmod(0o600))
+        await is_seen(watch, _move(folder / "old", folder / "moved"))
+        await is_seen(watch, (folder / "moved").unlink)
+        await is_seen(watch, lambda: (folder / "link").symlink_to("new"))
+        await is_seen(watch, lambda: (folder / "hard").hardlink_to(folder / "new"))
 
 
 async def test_a_file_is_seen_when_it_is_complete_and_not_before(folder: Path) -> None:
     with PathWatch(folder) as watch:
         file = os.open(folder / "slow", os.O_CREAT | os.O_WRONLY)
-        assert not await seen(watch, lambda: os.write(file, b"half"))
-        assert await seen(watch, lambda: os.close(file))
+        await is_not_seen(watch, lambda: os.write(file, b"half"))
+        await is_seen(watch, lambda: os.close(file))
 
 
 async def test_other_files_beside_the_folder_are_not_seen(folder: Path) -> None:
     with PathWatch(folder) as watch:
-        assert not await seen(watch, lambda: (folder.parent / "other").write_text("x"))
+        await is_not_seen(watch, lambda: (folder.parent / "other").write_text("x"))
 
 
 async def test_a_folder_is_seen_when_it_comes_and_goes(tmp_path: Path) -> None:
     folder = tmp_path / "a" / "b" / "manifests"
     with PathWatch(folder) as watch:
-        assert await seen(watch, (tmp_path / "a").mkdir)
-        assert await seen(watch, (tmp_path / "a" / "b").mkdir)
-        assert await seen(watch, folder.mkdir)
-        assert await seen(watch, lambda: (folder / "new").write_text("x"))
-        assert await seen(watch, _move(folder, tmp_path / "away"))
-        assert not await seen(watch, lambda: (tmp_path / "away" / "new").write_text("y"))
-        assert await seen(watch, _move(tmp_path / "away", folder))
-        assert await seen(watch, lambda: (folder / "new").write_text("z"))
-        assert await seen(watch, _move(tmp_path / "a" / "b", tmp_path / "away"))
+        await is_seen(watch, (tmp_path / "a").mkdir)
+        await is_seen(watch, (tmp_path / "a" / "b").mkdir)
+        await is_seen(watch, folder.mkdir)
+        await is_seen(watch, lambda: (folder / "new").write_text("x"))
+        await is_seen(watch, _move(folder, tmp_path / "away"))
+        await is_not_seen(watch, lambda: (tmp_path / "away" / "new").write_text("y"))
+        await is_seen(watch, _move(tmp_path / "away", folder))
+        await is_seen(watch, lambda: (folder / "new").write_text("z"))
+        await is_seen(watch, _move(tmp_path / "a" / "b", tmp_path / "away"))
 
 
 async def test_a_folder_that_was_replaced_is_watched_again(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "next").mkdir()
     with PathWatch(folder) as watch:
-        assert await seen(watch, _move(folder, tmp_path / "previous"))
-        assert await seen(watch, _move(tmp_path / "next", folder))
-        assert await seen(watch, lambda: (folder / "new").write_text("x"))
-        assert not await seen(watch, lambda: (tmp_path / "previous" / "old").write_text("y"))
+        await is_seen(watch, _move(folder, tmp_path / "previous"))
+        await is_seen(watch, _move(tmp_path / "next", folder))
+        await is_seen(watch, lambda: (folder / "new").write_text("x"))
+        await is_not_seen(watch, lambda: (tmp_path / "previous" / "old").write_text("y"))
 
 
 async def test_a_link_to_a_folder_is_followed_and_its_change_seen(
@@ -84,19 +92,19 @@ async def test_a_link_to_a_folder_is_followed_and_its_change_seen(
     link.symlink_to(folder)
     (tmp_path / "next").symlink_to(other)
     with PathWatch(link) as watch:
-        assert await seen(watch, lambda: (folder / "new").write_text("x"))
-        assert await seen(watch, _move(tmp_path / "next", link))
-        assert await seen(watch, lambda: (other / "new").write_text("x"))
+        await is_seen(watch, lambda: (folder / "new").write_text("x"))
+        await is_seen(watch, _move(tmp_path / "next", link))
+        await is_seen(watch, lambda: (other / "new").write_text("x"))
 
 
 async def test_a_single_file_is_seen_when_it_is_written_or_replaced(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     with PathWatch(file) as watch:
-        assert await seen(watch, lambda: file.write_text("x"))
-        assert await seen(watch, lambda: file.write_text("y"))
+        await is_seen(watch, lambda: file.write_text("x"))
+        await is_seen(watch, lambda: file.write_text("y"))
         (tmp_path / "new").write_text("z")
-        assert await seen(watch, _move(tmp_path / "new", file))
-        assert await seen(watch, file.unlink)
+        await is_seen(watch, _move(tmp_path / "new", file))
+        await is_seen(watch, file.unlink)
 
 
 async def test_the_watch_leaves_no_descriptor_behind(folder: Path) -> None:

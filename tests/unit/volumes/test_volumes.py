@@ -156,7 +156,7 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
         async def tear_down(self, pod_uid: str, folder: Path) -> None: ...
 
     volumes = Volumes(folders, {"empty_dir": Waits()}, trio.CapacityLimiter(1))
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         await volumes.prepare(pod_with(empty_dir("a"), empty_dir("b"), empty_dir("c")))
 
 
