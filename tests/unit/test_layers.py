@@ -19,7 +19,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "parts": {
         *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
-        *("server", "sources", "status", "volumes"),
+        *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
     "agent": {"agent", "assembly", "lifetime", "startup", "wiring"},

@@ -1,13 +1,19 @@
-"""What pods mount: folders of their own (emptyDir), files of the node (hostPath).
+"""What pods mount: own folders (emptyDir), files of the node (hostPath), configuration data.
 
-`Volumes` prepares the volumes of a pod before its containers and removes them after;
+configMap, secret, downwardAPI and projected volumes are made of the objects of the API and of the
+pod itself. `Volumes` prepares the volumes of a pod before its containers and removes them after;
 `PodFolders` knows where everything of a pod is on disk.
 """
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 
 import trio
 
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.volumes.collect import Collector, NoObjects, ObjectData
+from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, Ground
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
@@ -24,12 +30,37 @@ MAX_THREADS = 16
 """Threads for volumes: enough for many mounts at once, few enough for a disk that hangs."""
 
 
-def local_volumes(folders: PodFolders, memory_available: MemoryAvailable) -> Volumes:
-    """Return the volumes that need nothing but the node: the table of plugins."""
+def local_volumes(
+    folders: PodFolders,
+    memory_available: MemoryAvailable,
+    *,
+    data: ObjectData | None = None,
+    allocatable: Callable[[], Mapping[str, Quantity]] = dict,
+    clock: Clock | None = None,
+    privileged: bool | None = None,
+) -> Volumes:
+    """Return the volumes of pods: the table of plugins.
+
+    `data` is where objects of the API come from, None without an API server. `allocatable` is
+    what the node has for pods. `privileged`: whether mounts can be made and files given away;
+    None: if the agent is root.
+    """
     limiter = trio.CapacityLimiter(MAX_THREADS)
+    ground = Ground(
+        folders=folders,
+        memory_available=memory_available,
+        limiter=limiter,
+        clock=clock or SystemClock(),
+        privileged=os.geteuid() == 0 if privileged is None else privileged,
+    )
+    collector = Collector(data=data or NoObjects(), allocatable=allocatable)
     plugins: Mapping[str, VolumePlugin] = {
         "empty_dir": EmptyDir(folders, memory_available, limiter),
         "host_path": HostPath(limiter),
+        **{
+            field: ConfigurationVolume(kind, collector.collect, ground=ground)
+            for field, kind in KINDS.items()
+        },
     }
     return Volumes(folders, plugins, limiter)
 
@@ -39,6 +70,7 @@ __all__ = [
     "HostPath",
     "MemoryAvailable",
     "MountedVolume",
+    "ObjectData",
     "PodFolders",
     "VolumeBusy",
     "VolumeError",

@@ -14,6 +14,7 @@ import trio
 from trio_kubelet.k8s import EmptyDirVolumeSource, Pod, Quantity, StorageMedium, Volume
 from trio_kubelet.mountinfo import MountPoint, mount_points
 from trio_kubelet.volumes.folders import PodFolders, make_folder, make_folders
+from trio_kubelet.volumes.memory import memory_options
 from trio_kubelet.volumes.mount import mount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 from trio_kubelet.volumes.safe_open import remove_tree
@@ -24,7 +25,6 @@ _GROUP_MODE = 0o2770
 
 _HUGEPAGES_MEDIUM = "HugePages-"
 _HUGEPAGES_RESOURCE = "hugepages-"
-_NOSWAP_SINCE = (6, 4)
 
 MemoryAvailable = Callable[[Pod], int]
 """Bytes that a pod may use at most: its memory limit, or what the node can allocate."""
@@ -121,10 +121,8 @@ def _file_system(
     if source.medium == StorageMedium.DEFAULT:
         return None
     if source.medium == StorageMedium.MEMORY:
-        options = [f"size={memory_size_bytes(source.size_limit, memory_available(pod))}"]
-        if _kernel_version() >= _NOSWAP_SINCE:
-            options.append("noswap")
-        return "tmpfs", ",".join(options)
+        size = memory_size_bytes(source.size_limit, memory_available(pod))
+        return "tmpfs", memory_options(size)
     if source.medium != StorageMedium.HUGE_PAGES and not source.medium.startswith(
         _HUGEPAGES_MEDIUM
     ):
@@ -152,8 +150,3 @@ def _give_to_group(pod: Pod, folder: Path) -> None:
         return
     os.chown(folder, -1, context.fs_group)
     folder.chmod(folder.stat().st_mode & 0o7777 | _GROUP_MODE)
-
-
-def _kernel_version() -> tuple[int, int]:
-    major, minor, *_ = os.uname().release.split(".")
-    return int(major), int(minor)

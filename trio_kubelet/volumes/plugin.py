@@ -13,13 +13,15 @@ class MountedVolume:
     """A volume of a pod that is ready to be mounted into containers.
 
     `host_path` is the file or folder on the node. `selinux_relabel` says that its files belong
-    to the pod alone and may be labelled for it.
+    to the pod alone and may be labelled for it. `outdated` is why the volume still holds what it
+    held before: the pod goes on with that, and the event `FailedMount` tells.
     """
 
     name: str
     host_path: str
     read_only: bool = False
     selinux_relabel: bool = False
+    outdated: "VolumeError | None" = None
 
 
 class VolumeError(Exception):

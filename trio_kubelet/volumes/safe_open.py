@@ -49,6 +49,29 @@ def open_beneath(folder: int, path: str) -> int:
     return _openat2(folder, path, os.O_PATH, _RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS)
 
 
+def open_folder_beneath(folder: int, path: str) -> int:
+    """Return a readable descriptor of a folder beneath a folder; no symlink is followed at all.
+
+    Raises OSError: ELOOP for a symlink on the way, ENOTDIR for what is no folder.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    return _openat2(folder, path or ".", flags, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
+
+
+def open_file_beneath(folder: int, path: str) -> int:
+    """Return a readable descriptor of a plain file beneath a folder, following no symlink.
+
+    Raises OSError: ELOOP for a symlink, EINVAL for what is no plain file. A pipe that somebody
+    put there is not waited for.
+    """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = _openat2(folder, path, flags, _RESOLVE_BENEATH | _RESOLVE_NO_SYMLINKS)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "not a plain file", path)
+    return descriptor
+
+
 def make_folders_beneath(folder: int, path: str, mode: int) -> None:
     """Make a folder and those above it beneath a folder, with `mode` whatever the umask.
 

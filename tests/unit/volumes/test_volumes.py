@@ -10,12 +10,12 @@ from trio_kubelet.k8s import (
     Container,
     EmptyDirVolumeSource,
     HostPathVolumeSource,
+    NFSVolumeSource,
     ObjectMeta,
     Pod,
     PodSecurityContext,
     PodSpec,
     Quantity,
-    SecretVolumeSource,
     Volume,
     VolumeMount,
 )
@@ -124,7 +124,7 @@ async def test_volumes_that_no_container_mounts_are_left_out(volumes: Volumes) -
 
 async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path) -> None:
     pod = pod_with(
-        Volume(name="a", secret=SecretVolumeSource(secret_name="s")),
+        Volume(name="a", nfs=NFSVolumeSource(server="far", path="/")),
         empty_dir("b"),
         Volume(name="c", host_path=HostPathVolumeSource(path=str(tmp_path / "x"), type="File")),
         Volume(name="d", empty_dir=EmptyDirVolumeSource(medium="Paper")),
@@ -132,7 +132,7 @@ async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path
     with pytest.raises(VolumesNotReady) as caught:
         await volumes.prepare(pod)
     assert [str(error) for error in caught.value.errors] == [
-        'MountVolume.SetUp failed for volume "a" : no volume plugin for secret',
+        'MountVolume.SetUp failed for volume "a" : no volume plugin for nfs',
         'MountVolume.SetUp failed for volume "c" : hostPath type check failed: '
         f"{tmp_path / 'x'} is not a file",
         'MountVolume.SetUp failed for volume "d" : unknown storage medium "Paper"',

@@ -1,0 +1,161 @@
+"""configMap, secret, downwardAPI and projected: files made of what the API server has.
+
+The payload is collected at each sync, compared with what the volume holds, and written where it
+differs: that is how a running pod gets a change. What may be confidential lives in memory. A pod
+whose volume was prepared once keeps it when an object vanishes later or nobody answers.
+"""
+
+import os
+import stat
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Pod, Volume
+from trio_kubelet.references.errors import ObjectError
+from trio_kubelet.volumes.atomic_writer import has_data, write_payload
+from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
+from trio_kubelet.volumes.folders import PodFolders, make_folder, make_folders
+from trio_kubelet.volumes.memory import has_own_file_system, mount_memory
+from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
+from trio_kubelet.volumes.safe_open import remove_tree
+
+log = structlog.get_logger("volumes")
+
+T = TypeVar("T")
+
+_FOLDER_MODE = 0o777
+_MARK = "ready"
+_GROUP_MODE = 0o2550
+
+
+@frozen
+class ConfigurationKind:
+    """A kind of volume: the plugin's name, and whether its content stays in memory."""
+
+    name: str
+    in_memory: bool
+
+
+KINDS: Mapping[str, ConfigurationKind] = {
+    "config_map": ConfigurationKind("kubernetes.io/configmap", in_memory=False),
+    "secret": ConfigurationKind("kubernetes.io/secret", in_memory=True),
+    "downward_api": ConfigurationKind("kubernetes.io/downward-api", in_memory=True),
+    "projected": ConfigurationKind("kubernetes.io/projected", in_memory=True),
+}
+"""The kinds by the field of `Volume`."""
+
+
+@frozen(kw_only=True)
+class Ground:
+    """What volumes of configuration data stand on.
+
+    `privileged`: the agent may mount and give files away; otherwise memory is a folder and
+    everything belongs to the agent's user (for a runtime without a kernel).
+    """
+
+    folders: PodFolders
+    memory_available: MemoryAvailable
+    limiter: trio.CapacityLimiter
+    clock: Clock
+    privileged: bool
+
+
+@frozen
+class ConfigurationVolume:
+    """The plugin for one kind."""
+
+    kind: ConfigurationKind
+    collect: Callable[[Pod, Volume], Awaitable[Payload]]
+    ground: Ground = field(kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """The plugin's name."""
+        return self.kind.name
+
+    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
+        """Bring the volume up to date; raises VolumeError where it never was complete.
+
+        Waits for the API server. Writing, once begun, is not cut off by cancellation.
+        """
+        folder = self.ground.folders.volume(pod.metadata.uid, self.name, volume.name)
+        try:
+            payload = await self.collect(pod, volume)
+            now_ns = self.ground.clock.now_ns()
+            await self._in_thread(partial(self._write, pod, volume.name, folder, payload, now_ns))
+        except (ObjectError, ValueError, OSError) as error:
+            problem = VolumeError(volume.name, str(error))
+            if not await self._in_thread(partial(self._is_prepared, folder)):
+                raise problem from error
+            return _mounted(volume, folder, problem)
+        return _mounted(volume, folder, None)
+
+    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+        """Remove the files and the mark; raises OSError."""
+        await self._in_thread(partial(remove_tree, self._marks(pod_uid, folder.name)))
+        await self._in_thread(partial(remove_tree, folder))
+
+    def _marks(self, pod_uid: str, name: str) -> Path:
+        return self.ground.folders.plugin(pod_uid, EmptyDir.name, f"wrapped_{name}")
+
+    def _write(self, pod: Pod, name: str, folder: Path, payload: Payload, now_ns: int) -> None:
+        group = fs_group(pod)
+        if not self.ground.privileged:
+            group, payload = None, without_owners(payload)
+        if not self._is_there(folder):
+            self._make(pod, name, folder)
+        if group is not None:
+            _give_to_group(folder, group)
+        if write_payload(folder, payload, group=group, now_ns=now_ns):
+            log.debug("volume written", pod=pod.metadata.name, volume=name, files=len(payload))
+
+    def _make(self, pod: Pod, name: str, folder: Path) -> None:
+        make_folders(folder.parent)
+        make_folder(folder, _FOLDER_MODE)
+        if self._needs_mount:
+            mount_memory(folder, self.ground.memory_available(pod))
+        marks = self._marks(pod.metadata.uid, name)
+        make_folders(marks)
+        (marks / _MARK).touch(0o644)
+
+    def _is_there(self, folder: Path) -> bool:
+        if not folder.is_dir():
+            return False
+        return not self._needs_mount or has_own_file_system(folder)
+
+    @property
+    def _needs_mount(self) -> bool:
+        return self.kind.in_memory and self.ground.privileged
+
+    def _is_prepared(self, folder: Path) -> bool:
+        return self._is_there(folder) and has_data(folder)
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self.ground.limiter)
+
+
+def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:
+    return MountedVolume(
+        name=volume.name,
+        host_path=str(folder),
+        read_only=True,
+        selinux_relabel=True,
+        outdated=outdated,
+    )
+
+
+def _give_to_group(folder: Path, group: int) -> None:
+    status = folder.stat()
+    mode = stat.S_IMODE(status.st_mode)
+    if status.st_gid != group:
+        os.chown(folder, -1, group)
+    if mode | _GROUP_MODE != mode:
+        folder.chmod(mode | _GROUP_MODE)
