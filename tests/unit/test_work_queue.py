@@ -1,0 +1,131 @@
+"""Keys, workers, delays: who is looked at when."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from trio_kubelet.work_queue import BUG_RETRY_SECONDS, JITTER, Retry, WorkQueue
+
+
+class Work:
+    """Takes a second a key, and answers what it was told to."""
+
+    def __init__(self) -> None:
+        self.log: list[tuple[str, float]] = []
+        self.answers: dict[str, list[Retry | Exception]] = {}
+        self.at_once: set[str] = set()
+        self.most = 0
+
+    async def __call__(self, key: str) -> Retry | None:
+        assert key not in self.at_once
+        self.log.append((key, trio.current_time() - self.began))
+        self.at_once.add(key)
+        self.most = max(self.most, len(self.at_once))
+        await trio.sleep(1)
+        self.at_once.remove(key)
+        waiting = self.answers.get(key)
+        answer = waiting.pop(0) if waiting else None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    began = 0.0
+
+    @property
+    def keys(self) -> list[str]:
+        return [key for key, _ in self.log]
+
+
+@asynccontextmanager
+async def running(work: Work, workers: int = 2) -> AsyncIterator[WorkQueue]:
+    work.began = trio.current_time()
+    queue = WorkQueue(work, workers=workers, name="test")
+    async with trio.open_nursery() as nursery:
+        await nursery.start(queue.run)
+        yield queue
+        nursery.cancel_scope.cancel()
+
+
+async def test_keys_are_looked_at_in_order_by_few_at_a_time(autojump_clock: MockClock) -> None:
+    work = Work()
+    async with running(work) as queue:
+        for key in "abcd":
+            queue.add(key)
+        await trio.sleep(5)
+    assert work.log == [("a", 0), ("b", 0), ("c", 1), ("d", 1)]
+    assert work.most == 2
+
+
+async def test_a_key_that_waits_is_there_once(autojump_clock: MockClock) -> None:
+    work = Work()
+    async with running(work) as queue:
+        queue.add("a")
+        queue.add("a")
+        await trio.sleep(5)
+    assert work.keys == ["a"]
+
+
+async def test_a_key_that_is_added_meanwhile_is_looked_at_once_more(
+    autojump_clock: MockClock,
+) -> None:
+    work = Work()
+    async with running(work) as queue:
+        queue.add("a")
+        await trio.sleep(0.5)
+        queue.add("a")
+        queue.add("a")
+        await trio.sleep(5)
+    assert work.log == [("a", 0), ("a", 1)]
+
+
+async def test_what_failed_is_looked_at_again_after_its_delay(autojump_clock: MockClock) -> None:
+    work = Work()
+    work.answers["a"] = [Retry(10)]
+    async with running(work) as queue:
+        queue.add("a")
+        await trio.sleep(5)
+        queue.add("a")
+        await trio.sleep(5)
+        assert work.keys == ["a"]
+        await trio.sleep(20)
+    assert work.keys == ["a", "a"]
+    assert 11 <= work.log[1][1] <= 11 + 10 * JITTER
+
+
+async def test_what_waits_for_an_answer_is_looked_at_when_there_is_one(
+    autojump_clock: MockClock,
+) -> None:
+    work = Work()
+    work.answers = {"a": [Retry(100, until_reachable=True)], "b": [Retry(100)]}
+    async with running(work) as queue:
+        queue.add("a")
+        queue.add("b")
+        await trio.sleep(5)
+        queue.answered()
+        await trio.sleep(5)
+    assert work.log == [("a", 0), ("b", 0), ("a", 5)]
+
+
+async def test_a_bug_is_tried_again_and_stops_nobody(autojump_clock: MockClock) -> None:
+    work = Work()
+    work.answers["a"] = [ValueError("a bug")]
+    async with running(work, workers=1) as queue:
+        queue.add("a")
+        queue.add("b")
+        await trio.sleep(2 + BUG_RETRY_SECONDS * (1 + JITTER))
+    assert work.keys == ["a", "b", "a"]
+
+
+async def test_what_was_cut_short_is_looked_at_in_the_next_run(autojump_clock: MockClock) -> None:
+    work = Work()
+    async with running(work) as queue:
+        queue.add("a")
+        await trio.sleep(0.5)
+    work.at_once.clear()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(queue.run)
+        await wait_all_tasks_blocked()
+        assert work.keys == ["a", "a"]
+        nursery.cancel_scope.cancel()

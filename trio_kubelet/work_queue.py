@@ -1,0 +1,117 @@
+"""Keys that are to be looked at, by a few workers at a time, and never one key by two of them.
+
+For work that brings something outside into line: the work looks what is to be done for a key,
+does it, and says whether and when the key is to be looked at again. A key that is added while it
+waits is there once; one that is added while it is worked on is looked at once more. What has to
+wait because nobody answers outside (`Retry.until_reachable`) is looked at as soon as somebody got
+an answer and says so (`answered`).
+"""
+
+import random
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+from attrs import frozen
+
+log = structlog.get_logger("work")
+
+JITTER = 0.2
+"""Delays are stretched by up to this share: what failed together does not retry together."""
+BUG_RETRY_SECONDS = 10.0
+
+
+@frozen
+class Retry:
+    """Look again after so many seconds; or earlier, once the other side answers anybody."""
+
+    seconds: float
+    until_reachable: bool = False
+
+
+Work = Callable[[str], Awaitable[Retry | None]]
+"""Does what there is to do for a key; None when all is done."""
+
+
+class WorkQueue:
+    """`add` and `answered` are plain functions; `run` works until it is cancelled.
+
+    Cancelling cancels the work in flight; keys stay in the queue for a next `run`.
+    """
+
+    def __init__(self, work: Work, *, workers: int, name: str) -> None:
+        self._work = work
+        self._workers = workers
+        self._name = name
+        self._ready: dict[str, None] = {}
+        self._due: dict[str, float] = {}
+        self._for_answers: set[str] = set()
+        self._busy: set[str] = set()
+        self._again: set[str] = set()
+        self._wake = trio.Event()
+
+    def add(self, key: str) -> None:
+        """Look at the key: now, after the look that goes on, or when its delay is over."""
+        if key in self._busy:
+            self._again.add(key)
+        elif key not in self._due and key not in self._ready:
+            self._ready[key] = None
+            self._wake.set()
+
+    def answered(self) -> None:
+        """The other side answers: what waits for that waits no longer."""
+        if not self._for_answers:
+            return
+        for key in self._for_answers:
+            del self._due[key]
+            self._ready[key] = None
+        self._for_answers.clear()
+        self._wake.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work for ever."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                self._wake = trio.Event()
+                next_due = self._take_what_is_due()
+                while self._ready and len(self._busy) < self._workers:
+                    key = next(iter(self._ready))
+                    del self._ready[key]
+                    self._busy.add(key)
+                    nursery.start_soon(self._look_at, key, name=f"{self._name} {key}")
+                with trio.move_on_at(next_due):
+                    await self._wake.wait()
+
+    def _take_what_is_due(self) -> float:
+        """Move on what has waited long enough; when the next one has, in trio's clock."""
+        now = trio.current_time()
+        for key in [key for key, due in self._due.items() if due <= now]:
+            del self._due[key]
+            self._for_answers.discard(key)
+            self._ready[key] = None
+        return min(self._due.values(), default=float("inf"))
+
+    async def _look_at(self, key: str) -> None:
+        retry: Retry | None = Retry(0.0)
+        try:
+            retry = await self._work(key)
+        except Exception:
+            log.exception("a bug; it is tried again", work=self._name, key=key)
+            retry = Retry(BUG_RETRY_SECONDS)
+        finally:
+            self._busy.discard(key)
+            self._settle(key, retry)
+            self._wake.set()
+
+    def _settle(self, key: str, retry: Retry | None) -> None:
+        added_meanwhile = key in self._again
+        self._again.discard(key)
+        if retry is None:
+            if added_meanwhile:
+                self._ready[key] = None
+            return
+        stretch = 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
+        self._due[key] = trio.current_time() + retry.seconds * stretch
+        if retry.until_reachable:
+            self._for_answers.add(key)
