@@ -1,12 +1,15 @@
-"""The status of pods: pure functions that make it, and the owner of the newest ones.
+"""The status of pods: pure functions that make it, the owner of the newest ones, their way out.
 
 `pod_status` (generate.py) puts a status together out of the pod, what the runtime shows, and
 the status before; its parts are `phase`, `container_statuses` and `conditions`. `Statuses`
-(statuses.py) keeps the newest status of each pod and tells listeners of changes.
+(statuses.py) keeps the newest status of each pod and tells listeners of changes. One of them is
+`StatusWriter` (writer.py): it joins a status with what the API has (merge.py), sends what differs
+(patch.py), and takes pods out of the API of which nothing is left here.
 """
 
 from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.generate import NodeIdentity, pod_status
 from trio_kubelet.status.statuses import Statuses
+from trio_kubelet.status.writer import StatusWriter
 
-__all__ = ["NodeIdentity", "ProbeVerdict", "Statuses", "pod_status"]
+__all__ = ["NodeIdentity", "ProbeVerdict", "StatusWriter", "Statuses", "pod_status"]

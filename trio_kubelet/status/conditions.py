@@ -38,7 +38,7 @@ OWN_CONDITIONS = frozenset(
 )
 """Conditions that no one but the node sets. One that is not made anew is over."""
 
-_ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
+ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
 
 
 def pod_conditions(
@@ -115,7 +115,7 @@ def _ready_to_start_containers(pod: Pod, observed: ObservedPod) -> PodCondition:
 def _initialized(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodCondition:
     kind = PodConditionType.INITIALIZED
     if phase is PodPhase.SUCCEEDED:
-        return _condition(kind, holds=True, reason=_ENDED_REASONS[phase])
+        return _condition(kind, holds=True, reason=ENDED_REASONS[phase])
     incomplete = [
         container.name
         for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
@@ -142,7 +142,7 @@ def _has_started(status: ContainerStatus) -> bool:
 
 def _containers_ready(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodCondition:
     kind = PodConditionType.CONTAINERS_READY
-    if reason := _ENDED_REASONS.get(phase):
+    if reason := ENDED_REASONS.get(phase):
         return _condition(kind, holds=False, reason=reason)
     sidecars = (
         status

@@ -1,0 +1,354 @@
+"""The writer of statuses: what it sends, when, and what failures do to it."""
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+from attrs import define, evolve, field
+from trio.testing import MockClock
+
+from tests.unit.status.api import UNREACHABLE, PodsApi, a_named_pod
+from tests.unit.status.test_merge import condition
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s.client import ApiError
+from trio_kubelet.status.writer import LAST_RETRY_SECONDS, RESYNC_SECONDS, StatusWriter
+
+RUNNING, SUCCEEDED = PodStatus(phase="Running"), PodStatus(phase="Succeeded")
+SOON = 60.0
+
+
+def refused(code: int, reason: str = "", retry_after_seconds: float | None = None) -> ApiError:
+    return ApiError(code, reason, "no", retry_after_seconds=retry_after_seconds)
+
+
+@define
+class Node:
+    """A writer with the node around it: statuses, tasks that have ended, and the watch."""
+
+    api: PodsApi = field(factory=PodsApi)
+    statuses: dict[str, PodStatus] = field(factory=dict)
+    over: set[str] = field(factory=set)
+    watching: bool = True
+    known: dict[str, Pod] = field(factory=dict)
+
+    def __attrs_post_init__(self) -> None:
+        self.api.on_change = self._watched
+        self.writer = StatusWriter(self.api, self.statuses.get, self.over.__contains__)  # type: ignore[arg-type]
+
+    writer: StatusWriter = field(init=False)
+
+    def _watched(self, name: str, pod: Pod | None) -> None:
+        if not self.watching:
+            return
+        if pod is None:
+            self.writer.removed(self.known.pop(name))
+        else:
+            self.known[name] = pod
+            self.writer.changed(pod)
+
+    def add(self, *names: str) -> None:
+        for name in names:
+            self.api.put(a_named_pod(name))
+
+    def report(self, name: str, status: PodStatus) -> None:
+        uid = f"uid-{name}"
+        self.statuses[uid] = status
+        self.writer.status_changed(a_named_pod(name), status)
+
+    def finish(self, name: str) -> None:
+        self.over.add(f"uid-{name}")
+        self.writer.look_at(f"uid-{name}")
+
+    def phase(self, name: str) -> str:
+        return self.api.pods[name].status.phase
+
+    async def until(self, log: Iterable[str], within: float = SOON) -> None:
+        """Wait until these are all the requests that were made, and no more come."""
+        await trio.sleep(within)
+        assert self.api.log == list(log)
+
+
+@asynccontextmanager
+async def running(*names: str) -> AsyncIterator[Node]:
+    node = Node()
+    node.add(*names)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(node.writer.run)
+        yield node
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_status_is_sent_at_once(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.report("p", RUNNING)
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.phase("p") == "Running"
+        await node.until(["patch p status"])
+
+
+async def test_a_status_that_the_api_has_is_not_sent(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.api.put(evolve(a_named_pod("p"), status=RUNNING))
+        node.report("p", RUNNING)
+        await node.until([], within=3 * RESYNC_SECONDS)
+
+
+async def test_a_status_that_was_overtaken_is_never_sent(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.api.faults = [1.0]
+        node.report("p", PodStatus(phase="Pending"))
+        await trio.sleep(0.5)
+        node.report("p", PodStatus(phase="Running", reason="first"))
+        node.report("p", PodStatus(phase="Running", reason="second"))
+        await trio.sleep(SOON)
+        assert [body for _, body in node.api.patches] == [
+            {"phase": "Pending"},
+            {"phase": "Running", "reason": "second"},
+        ]
+
+
+async def test_a_pod_that_the_api_does_not_have_has_nothing_to_send(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        node.report("p", RUNNING)
+        await node.until([])
+        node.add("p")
+        await node.until(["patch p status"])
+
+
+async def test_a_slow_answer_holds_up_its_own_pod_only(autojump_clock: MockClock) -> None:
+    names = [f"p{i}" for i in range(20)]
+    async with running(*names) as node:
+        node.api.faults = [1000.0]
+        node.report("p0", RUNNING)
+        await trio.sleep(1)
+        for name in names:
+            node.report(name, RUNNING)
+        await trio.sleep(1)
+        assert [node.phase(name) for name in names] == ["", *["Running"] * 19]
+        assert node.api.most_in_flight == 8
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        UNREACHABLE,
+        refused(500, "InternalError"),
+        refused(503, "ServiceUnavailable"),
+        refused(403, "Forbidden"),
+        refused(409, "Conflict"),
+        refused(401, "Unauthorized"),
+        "lost",
+    ],
+)
+async def test_what_failed_is_sent_again(autojump_clock: MockClock, fault: ApiError | str) -> None:
+    async with running("p") as node:
+        node.api.faults = [fault, fault, fault]
+        node.report("p", RUNNING)
+        await trio.sleep(1.5)
+        assert node.phase("p") == "Running"
+
+
+async def test_the_server_says_how_long_to_wait(autojump_clock: MockClock) -> None:
+    async with running("p", "q") as node:
+        node.api.faults = [refused(429, "TooManyRequests", retry_after_seconds=20)]
+        node.report("p", RUNNING)
+        await trio.sleep(1)
+        node.report("q", RUNNING)
+        await trio.sleep(15)
+        assert (node.phase("p"), node.phase("q")) == ("", "Running")
+        await trio.sleep(15)
+        assert node.phase("p") == "Running"
+
+
+async def test_after_an_outage_of_hours_the_newest_statuses_come_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    names = ["p", "q"]
+    async with running(*names) as node:
+        node.api.faults = [UNREACHABLE] * 1_000_000
+        for name in names:
+            node.report(name, PodStatus(phase="Pending"))
+        await trio.sleep(4 * 3600)
+        assert len(node.api.log) < len(names) * 4 * 3600 / LAST_RETRY_SECONDS
+        for name in names:
+            node.report(name, RUNNING)
+        node.api.faults = []
+        node.writer.synced()
+        await trio.sleep(0.1)
+        assert {node.phase(name) for name in names} == {"Running"}
+
+
+async def test_one_answer_wakes_all_that_wait_for_one(autojump_clock: MockClock) -> None:
+    async with running("p", "q") as node:
+        node.api.faults = [UNREACHABLE] * 30
+        node.report("p", RUNNING)
+        await trio.sleep(SOON)
+        node.api.faults = []
+        before = trio.current_time()
+        node.report("q", RUNNING)
+        await trio.sleep(0.01)
+        assert (node.phase("p"), trio.current_time() - before < 1) == ("Running", True)
+
+
+async def test_what_is_invalid_is_sent_again_only_when_something_changes(
+    autojump_clock: MockClock,
+) -> None:
+    async with running("p") as node:
+        node.api.faults = [refused(422, "Invalid")]
+        node.report("p", RUNNING)
+        await node.until(["patch p status"], within=RESYNC_SECONDS - 1)
+        node.report("p", SUCCEEDED)
+        await trio.sleep(0.1)
+        assert node.phase("p") == "Succeeded"
+
+
+async def test_what_was_refused_is_sent_again_with_the_resync(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.api.faults = [refused(422, "Invalid")]
+        node.report("p", RUNNING)
+        await trio.sleep(RESYNC_SECONDS + 1)
+        assert node.phase("p") == "Running"
+
+
+async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.watching = False
+        node.api.remove("p")
+        node.report("p", RUNNING)
+        node.report("p", SUCCEEDED)
+        await node.until(["patch p status"], within=10 * RESYNC_SECONDS)
+
+
+async def test_a_pod_of_the_same_name_is_another_one(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.watching = False
+        node.api.remove("p")
+        node.api.put(a_named_pod("p", uid="another"))
+        node.report("p", SUCCEEDED)
+        await node.until(["patch p status", "get p"], within=10 * RESYNC_SECONDS)
+        assert node.phase("p") == ""
+
+
+async def test_what_others_change_in_the_nodes_part_is_put_right(
+    autojump_clock: MockClock,
+) -> None:
+    ready = PodStatus(phase="Running", conditions=(condition("Ready"),))
+    async with running("p") as node:
+        node.report("p", ready)
+        await trio.sleep(1)
+        pod = node.api.pods["p"]
+        spoilt = evolve(ready, conditions=(condition("Ready", "False"), condition("x/gate")))
+        node.api.put(evolve(pod, status=spoilt))
+        await trio.sleep(1)
+        assert node.api.pods["p"].status.conditions == (condition("x/gate"), condition("Ready"))
+
+
+async def test_what_the_server_does_not_take_is_not_sent_for_ever(
+    autojump_clock: MockClock,
+) -> None:
+    async with running("p") as node:
+        node.api.take = lambda status: evolve(status, resize="")
+        node.report("p", PodStatus(phase="Running", resize="Proposed"))
+        await node.until(["patch p status"], within=10 * RESYNC_SECONDS)
+
+
+async def test_an_echo_of_the_watch_is_older_than_the_answer(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        before = node.api.pods["p"]
+        node.report("p", RUNNING)
+        await trio.sleep(1)
+        node.writer.changed(before)
+        await node.until(["patch p status"])
+
+
+async def test_a_deleted_pod_goes_when_its_task_is_over(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.report("p", RUNNING)
+        node.api.mark_deleted("p")
+        await node.until(["patch p status"])
+        node.report("p", SUCCEEDED)
+        await node.until(["patch p status"] * 2)
+        node.finish("p")
+        await node.until(["patch p status", "patch p status", "delete p 0"])
+        assert node.api.pods == {}
+
+
+async def test_a_pod_that_ended_before_goes_when_it_is_deleted(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.report("p", SUCCEEDED)
+        node.finish("p")
+        await node.until(["patch p status"])
+        node.api.mark_deleted("p")
+        await node.until(["patch p status", "delete p 0"])
+
+
+async def test_no_pod_goes_before_its_last_status_is_there(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.api.mark_deleted("p")
+        node.api.faults = [UNREACHABLE] * 5
+        node.report("p", SUCCEEDED)
+        node.finish("p")
+        await trio.sleep(SOON)
+        assert node.api.log[-2:] == ["patch p status", "delete p 0"]
+        assert node.api.patches == [("p", {"phase": "Succeeded"})]
+
+
+async def test_a_pod_that_a_finalizer_holds_is_deleted_once(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.api.put(a_named_pod("p", finalizers=("x/held",)))
+        node.api.mark_deleted("p")
+        node.report("p", SUCCEEDED)
+        node.finish("p")
+        await node.until(["patch p status", "delete p 0"], within=10 * RESYNC_SECONDS)
+        assert "p" in node.api.pods
+
+
+@pytest.mark.parametrize("fault", [UNREACHABLE, "lost", refused(409, "Conflict")])
+async def test_a_deletion_that_failed_is_made_again(
+    autojump_clock: MockClock, fault: ApiError | str
+) -> None:
+    async with running() as node:
+        node.api.put(evolve(a_named_pod("p"), status=SUCCEEDED))
+        node.report("p", SUCCEEDED)
+        node.finish("p")
+        node.api.faults = [fault]
+        node.api.mark_deleted("p")
+        await trio.sleep(SOON)
+        assert node.api.pods == {}
+
+
+async def test_a_static_pods_status_goes_to_its_mirror(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.watching = False
+        mirror = node.api.put(a_named_pod("p", uid="mirror"))
+        node.report("p", RUNNING)
+        await node.until([])
+        node.writer.mirror_changed("uid-p", mirror)
+        await node.until(["patch p status"])
+        assert node.phase("p") == "Running"
+
+
+async def test_a_new_mirror_gets_the_status_too(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.watching = False
+        node.report("p", RUNNING)
+        node.writer.mirror_changed("uid-p", node.api.put(a_named_pod("p", uid="mirror-1")))
+        await trio.sleep(1)
+        node.api.remove("p")
+        node.writer.mirror_changed("uid-p", None)
+        node.writer.mirror_changed("uid-p", node.api.put(a_named_pod("p", uid="mirror-2")))
+        await trio.sleep(1)
+        assert node.phase("p") == "Running"
+
+
+async def test_a_mirror_is_not_the_writers_to_delete(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.watching = False
+        node.report("p", RUNNING)
+        node.finish("p")
+        node.api.put(a_named_pod("p", uid="mirror"))
+        node.writer.mirror_changed("uid-p", node.api.mark_deleted("p"))
+        await node.until(["patch p status"])

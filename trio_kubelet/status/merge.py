@@ -1,0 +1,105 @@
+"""What the API is to show: the node's newest status, joined with what the API has of others.
+
+The node and others write into the same status. Each has its own part: conditions that are not
+the node's, claims, and the nomination are passed on as the API has them. And some things are
+final, or older than this agent: a terminal phase with its words, how containers ended under it,
+the start time, since when a condition holds. Pure; `writer.py` sends the outcome.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from attrs import evolve
+
+from trio_kubelet.k8s import (
+    ConditionStatus,
+    ContainerStatus,
+    PodCondition,
+    PodConditionType,
+    PodPhase,
+    PodStatus,
+)
+from trio_kubelet.status.conditions import ENDED_REASONS, OWN_CONDITIONS
+from trio_kubelet.status.container_statuses import terminated
+from trio_kubelet.status.phase import TERMINAL_PHASES
+
+_OVER = frozenset({PodConditionType.READY, PodConditionType.CONTAINERS_READY})
+"""The conditions that are never true of a pod that has ended."""
+
+
+def merged_status(known: PodStatus, own: PodStatus) -> PodStatus:
+    """The status to show, of what the API has (`known`) and what the node says (`own`).
+
+    Equal to `known` where the node has nothing new to say.
+    """
+    merged = evolve(
+        own,
+        start_time=known.start_time or own.start_time,
+        resource_claim_statuses=known.resource_claim_statuses,
+        extended_resource_claim_status=known.extended_resource_claim_status,
+        node_allocatable_resource_claim_statuses=known.node_allocatable_resource_claim_statuses,
+        nominated_node_name=known.nominated_node_name,
+    )
+    if known.phase in TERMINAL_PHASES:
+        merged = _ended(known, merged)
+    if merged.phase in TERMINAL_PHASES:
+        closed = tuple(_closed(merged.conditions, PodPhase(merged.phase)))
+        merged = evolve(merged, conditions=closed)
+    return evolve(merged, conditions=tuple(_conditions(known, merged)))
+
+
+def _ended(known: PodStatus, own: PodStatus) -> PodStatus:
+    """The node's status of a pod that the API shows as ended: what was told stands."""
+    return evolve(
+        own,
+        phase=known.phase,
+        reason=known.reason,
+        message=known.message,
+        init_container_statuses=_with_ends(
+            known.init_container_statuses, own.init_container_statuses
+        ),
+        container_statuses=_with_ends(known.container_statuses, own.container_statuses),
+    )
+
+
+def _closed(conditions: Iterable[PodCondition], phase: PodPhase) -> Iterator[PodCondition]:
+    for condition in conditions:
+        if condition.type in _OVER and condition.status == ConditionStatus.TRUE:
+            yield evolve(condition, status=ConditionStatus.FALSE.value, reason=ENDED_REASONS[phase])
+        else:
+            yield condition
+
+
+def _with_ends(
+    known: tuple[ContainerStatus, ...], own: tuple[ContainerStatus, ...]
+) -> tuple[ContainerStatus, ...]:
+    """The node's statuses, but how a container ended is not forgotten for one that waits."""
+    ends = {status.name: status for status in known if terminated(status) is not None}
+    return tuple(
+        ends[status.name] if status.name in ends and _waits(status) else status for status in own
+    )
+
+
+def _waits(status: ContainerStatus) -> bool:
+    state = status.state
+    return state is None or (state.running is None and state.terminated is None)
+
+
+def _conditions(known: PodStatus, own: PodStatus) -> Iterator[PodCondition]:
+    """Others' conditions as the API has them, then the node's, each since when it holds.
+
+    A disruption that the node causes is told with the end of the pod, and only if nobody else
+    has told of one.
+    """
+    before = {condition.type: condition for condition in known.conditions}
+    yield from (c for c in known.conditions if c.type not in OWN_CONDITIONS)
+    if own.phase in TERMINAL_PHASES and PodConditionType.DISRUPTION_TARGET not in before:
+        yield from (c for c in own.conditions if c.type == PodConditionType.DISRUPTION_TARGET)
+    for condition in own.conditions:
+        if condition.type in OWN_CONDITIONS:
+            yield _since(condition, before.get(condition.type))
+
+
+def _since(condition: PodCondition, before: PodCondition | None) -> PodCondition:
+    if before is None or before.status != condition.status or before.last_transition_time is None:
+        return condition
+    return evolve(condition, last_transition_time=before.last_transition_time)

@@ -1,0 +1,229 @@
+"""Brings the statuses of pods to the API server, and takes deleted pods out of it.
+
+One owner, one piece of work for each pod: look at the newest status and at the pod as the API
+has it, send what differs, and delete the object of a pod that is to go and of which nothing is
+left. Nothing is queued but the pod's name in the queue: a status that is overtaken is never sent,
+and after an outage the newest goes first. Who has no object in the API has nothing to send to.
+
+The pod as the API has it comes from the watch and from the answers to our own requests, whichever
+is newer; what the server does not take as it was sent is not sent again until either side changes.
+"""
+
+from collections.abc import Callable
+
+import structlog
+import trio
+from attrs import define, field
+
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.kinds import PODS
+from trio_kubelet.k8s.versions import is_newer
+from trio_kubelet.status.merge import merged_status
+from trio_kubelet.status.patch import status_patch
+from trio_kubelet.work_queue import Retry, WorkQueue
+
+log = structlog.get_logger("status")
+
+PODS_IN_FLIGHT = 8
+RESYNC_SECONDS = 60.0
+FIRST_RETRY_SECONDS = 0.1
+LAST_RETRY_SECONDS = 5.0
+UNANSWERED = frozenset({0, 502, 503, 504})
+"""The codes of an API server that is away. Who waits for its answer is told when there is one."""
+LAST_RETRY_FOR = {401: 30.0, 403: 30.0, **dict.fromkeys(UNANSWERED, 15.0)}
+"""By HTTP code: how far delays grow where it takes more than time to help."""
+QUIET_SECONDS = 5.0
+"""How long a 403 is no news: the authorizer may learn of a fresh pod later than its node."""
+
+
+@define
+class _Reported:
+    """What the writer knows of one pod.
+
+    `object` is the newest version that the API has shown. `settled` are the status that it had
+    and the node's when there was nothing more to send.
+    """
+
+    object: Pod
+    is_mirror: bool = False
+    settled: tuple[PodStatus, PodStatus] | None = None
+    deleted: bool = False
+    failures: int = 0
+    failing_since: float = 0.0
+
+
+@define
+class StatusWriter:
+    """Plain methods tell it what happened; `run` sends.
+
+    `newest` is the node's status of a pod; `finished` says whether its task is over: containers
+    stopped, volumes and cgroups given back. Pods are called by the UID that they have on the
+    node: a static pod by its own, not its mirror's.
+    """
+
+    _api: Api
+    _newest: Callable[[str], PodStatus | None]
+    _finished: Callable[[str], bool]
+    _pods: dict[str, _Reported] = field(factory=dict, init=False)
+    _queue: WorkQueue = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queue = WorkQueue(self._bring, workers=PODS_IN_FLIGHT, name="status of")
+
+    def status_changed(self, pod: Pod, _status: PodStatus) -> None:
+        """There is a new status (a listener of `Statuses`)."""
+        self.look_at(pod.metadata.uid)
+
+    def look_at(self, uid: str) -> None:
+        """Something has changed for the pod: its status, or its task has ended."""
+        if uid in self._pods:
+            self._queue.add(uid)
+
+    def changed(self, pod: Pod) -> None:
+        """The API shows a pod, or a newer version of it."""
+        self._see(pod.metadata.uid, pod, is_mirror=False)
+
+    def removed(self, pod: Pod) -> None:
+        """The API has the pod no longer."""
+        self._pods.pop(pod.metadata.uid, None)
+
+    def mirror_changed(self, uid: str, mirror: Pod | None) -> None:
+        """The static pod of that UID has this mirror now; None: it has none."""
+        if mirror is None:
+            self._pods.pop(uid, None)
+        else:
+            self._see(uid, mirror, is_mirror=True)
+
+    def synced(self) -> None:
+        """The API has told of all pods: it answers (again)."""
+        self._queue.answered()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Send for ever. When cancelled, a request in flight may have been done or not."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._queue.run)
+            task_status.started()
+            while True:
+                await trio.sleep(RESYNC_SECONDS)
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        """What differs without anybody having said so; and what was refused, once more."""
+        for uid, reported in self._pods.items():
+            if reported.failures:
+                reported.settled = None
+            self._queue.add(uid)
+
+    def _see(self, uid: str, pod: Pod, *, is_mirror: bool) -> None:
+        known = self._pods.get(uid)
+        if known is None or known.object.metadata.uid != pod.metadata.uid:
+            self._pods[uid] = _Reported(pod, is_mirror=is_mirror)
+        elif is_newer(pod.metadata, known.object.metadata):
+            known.object = pod
+        else:
+            return
+        self._queue.add(uid)
+
+    async def _bring(self, uid: str) -> Retry | None:
+        """Bring the API into line for one pod."""
+        reported = self._pods.get(uid)
+        if reported is None:
+            return None
+        try:
+            await self._send_status(uid, reported)
+            if self._may_go(uid, reported):
+                await self._delete(reported)
+        except ApiError as error:
+            return await self._after(error, uid, reported)
+        reported.failures = 0
+        return None
+
+    async def _send_status(self, uid: str, reported: _Reported) -> None:
+        own = self._newest(uid)
+        if own is None or reported.deleted:
+            return
+        known = reported.object.status
+        if reported.settled is not None and reported.settled == (known, own):
+            return
+        meta = reported.object.metadata
+        body = status_patch(meta.uid, known, merged_status(known, own))
+        if body is not None:
+            try:
+                answer = await self._api.patch(
+                    PODS, meta.name, meta.namespace, body=body, subresource="status"
+                )
+            except ApiError as error:
+                if not _may_help_to_repeat(error):
+                    reported.settled = (known, own)
+                raise
+            self._queue.answered()
+            if is_newer(answer.metadata, reported.object.metadata):
+                reported.object = answer
+        reported.settled = (reported.object.status, own)
+
+    def _may_go(self, uid: str, reported: _Reported) -> bool:
+        """Whether the object is all that is left of a deleted pod.
+
+        An object that somebody's finalizer holds has been deleted already. What is a mirror only
+        shows another pod; whoever makes mirrors takes them away.
+        """
+        to_go = reported.object.metadata.deletion_timestamp is not None
+        return to_go and not reported.is_mirror and not reported.deleted and self._finished(uid)
+
+    async def _delete(self, reported: _Reported) -> None:
+        meta = reported.object.metadata
+        await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
+        self._queue.answered()
+        reported.deleted = True
+        log.info("pod deleted", pod=f"{meta.namespace}/{meta.name}", uid=meta.uid)
+
+    async def _after(self, error: ApiError, uid: str, reported: _Reported) -> Retry | None:
+        """Note that the pod is gone, or say when to try again."""
+        if error.is_conflict:
+            error = await self._refresh(reported) or error
+        if error.code not in UNANSWERED:
+            self._queue.answered()
+        if error.is_not_found:
+            self._forget(uid, reported)
+            return None
+        now = trio.current_time()
+        if reported.failures == 0:
+            reported.failing_since = now
+        reported.failures += 1
+        is_news = now - reported.failing_since >= QUIET_SECONDS or not error.is_forbidden
+        if is_news and error.code not in UNANSWERED:
+            meta = reported.object.metadata
+            pod = f"{meta.namespace}/{meta.name}"
+            log.warning("the status was not taken", pod=pod, uid=uid, error=str(error))
+        return _retry(error, reported.failures) if _may_help_to_repeat(error) else None
+
+    async def _refresh(self, reported: _Reported) -> ApiError | None:
+        """Ask what the API has under the pod's name now; an error if that cannot be told."""
+        meta = reported.object.metadata
+        try:
+            pod = await self._api.get(PODS, meta.name, meta.namespace)
+        except ApiError as error:
+            return error
+        if pod.metadata.uid != meta.uid:
+            return ApiError(404, "NotFound", "another pod has taken over the name")
+        if is_newer(pod.metadata, reported.object.metadata):
+            reported.object = pod
+        return None
+
+    def _forget(self, uid: str, reported: _Reported) -> None:
+        if self._pods.get(uid) is reported:
+            del self._pods[uid]
+
+
+def _may_help_to_repeat(error: ApiError) -> bool:
+    """Whether the server may take the same later; what is invalid waits for a change."""
+    return error.is_retriable or error.is_conflict or error.code in LAST_RETRY_FOR
+
+
+def _retry(error: ApiError, failures: int) -> Retry:
+    """When to try again after so many failures."""
+    longest = LAST_RETRY_FOR.get(error.code, LAST_RETRY_SECONDS)
+    seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 20), longest)
+    asked_for = error.retry_after_seconds or 0.0
+    return Retry(max(seconds, asked_for), until_reachable=error.code in UNANSWERED)
