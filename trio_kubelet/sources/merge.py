@@ -4,10 +4,11 @@ Every source yields its full set of pods, again and again. `SourceMerge` remembe
 last and answers with what changed since, as operations of the Go kubelet: ADD, UPDATE (spec,
 labels, annotations or the deletion changed), DELETE (an UPDATE that asks for a graceful
 deletion), REMOVE (no longer in the source), RECONCILE (only the status differs). The first set
-of a source always yields an ADD, if only an empty one: that is how sources-ready is known.
+of a source always yields an ADD, if only an empty one: that is how sources-ready is known. A
+source that knows what changed says so (`change`, `remove`) and need not repeat all the others.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from enum import StrEnum
 
 from attrs import evolve, frozen
@@ -61,7 +62,7 @@ class SourceMerge:
     def __init__(self, clock: Clock, events: EventRecorder) -> None:
         self._clock = clock
         self._events = events
-        self._pods: dict[Source, Mapping[str, Pod]] = {}
+        self._pods: dict[Source, dict[str, Pod]] = {}
 
     @property
     def seen(self) -> frozenset[Source]:
@@ -80,12 +81,8 @@ class SourceMerge:
         changes: dict[PodOperation, list[Pod]] = {op: [] for op in _ORDER}
         after: dict[str, Pod] = {}
         for given in self._without_duplicates(source, pods):
-            uid = given.metadata.uid
-            known = before.get(uid)
-            seen = "" if known is None else known.metadata.annotations.get(CONFIG_SEEN, "")
-            pod = _annotated(given, source, seen or rfc3339_nanoseconds(self._clock.now_ns()))
-            op = PodOperation.ADD if known is None else _difference(known, pod)
-            after[uid] = pod
+            pod, op = self._compare(source, before.get(given.metadata.uid), given)
+            after[pod.metadata.uid] = pod
             if op is not None:
                 changes[op].append(pod)
         changes[PodOperation.REMOVE] = [pod for uid, pod in before.items() if uid not in after]
@@ -97,12 +94,45 @@ class SourceMerge:
             return [PodUpdate(op=PodOperation.ADD, pods=(), source=source)]
         return updates
 
+    def change(self, source: Source, pod: Pod) -> list[PodUpdate]:
+        """Take one pod that is new or has changed in a set that was delivered before.
+
+        A pod that had the same full name under another UID is gone: nobody may have said so yet.
+        """
+        pods = self._pods[source]
+        known = pods.get(pod.metadata.uid)
+        updates = [] if known is not None else self._replaced(source, pod)
+        annotated, op = self._compare(source, known, pod)
+        pods[annotated.metadata.uid] = annotated
+        if op is not None:
+            updates.append(PodUpdate(op=op, pods=(annotated,), source=source))
+        return updates
+
+    def remove(self, source: Source, pod: Pod) -> list[PodUpdate]:
+        """Take it that the source has this pod no longer."""
+        known = self._pods[source].pop(pod.metadata.uid, None)
+        if known is None:
+            return []
+        return [PodUpdate(op=PodOperation.REMOVE, pods=(known,), source=source)]
+
+    def _replaced(self, source: Source, pod: Pod) -> list[PodUpdate]:
+        name = _full_name(pod)
+        same_name = [p for p in self._pods[source].values() if _full_name(p) == name]
+        return [update for each in same_name for update in self.remove(source, each)]
+
+    def _compare(
+        self, source: Source, known: Pod | None, given: Pod
+    ) -> tuple[Pod, PodOperation | None]:
+        """The pod with the annotations of its source, and what has happened to it."""
+        seen = "" if known is None else known.metadata.annotations.get(CONFIG_SEEN, "")
+        pod = _annotated(given, source, seen or rfc3339_nanoseconds(self._clock.now_ns()))
+        return pod, PodOperation.ADD if known is None else _difference(known, pod)
+
     def _without_duplicates(self, source: Source, pods: Iterable[Pod]) -> Iterable[Pod]:
         names: set[tuple[str, str]] = set()
         uids: set[str] = set()
         for pod in pods:
-            meta = pod.metadata
-            name = (meta.namespace, meta.name)
+            meta, name = pod.metadata, _full_name(pod)
             if name in names or meta.uid in uids:
                 what = f'pod name "{meta.name}"' if name in names else f'pod UID "{meta.uid}"'
                 self._events.pod(
@@ -116,6 +146,10 @@ class SourceMerge:
             names.add(name)
             uids.add(meta.uid)
             yield pod
+
+
+def _full_name(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.namespace, pod.metadata.name
 
 
 def _difference(known: Pod, pod: Pod) -> PodOperation | None:

@@ -180,6 +180,28 @@ def test_of_two_pods_with_one_uid_the_first_wins(
     assert 'duplicate pod UID "a"' in events[0].message
 
 
+def test_one_pod_of_a_set_may_change_alone(merge: SourceMerge) -> None:
+    merge.apply(Source.API, [pod("a"), pod("b")])
+    assert ops(merge.change(Source.API, pod("c"))) == [(ADD, ["c"])]
+    assert ops(merge.change(Source.API, pod("a", hostname="h"))) == [(UPDATE, ["a"])]
+    assert merge.change(Source.API, pod("b")) == []
+    assert ops(merge.remove(Source.API, pod("b"))) == [(REMOVE, ["b"])]
+    assert merge.remove(Source.API, pod("b")) == []
+    assert merge.apply(Source.API, [pod("a", hostname="h"), pod("c")]) == []
+
+
+def test_a_pod_that_takes_over_a_name_ends_the_one_that_had_it(merge: SourceMerge) -> None:
+    merge.apply(Source.API, [pod("old", "web"), pod("other")])
+    assert ops(merge.change(Source.API, pod("new", "web"))) == [(REMOVE, ["old"]), (ADD, ["new"])]
+    assert merge.remove(Source.API, pod("old", "web")) == []
+
+
+def test_the_deletion_of_a_pod_that_changes_alone_is_graceful(merge: SourceMerge) -> None:
+    merge.apply(Source.API, [pod("a")])
+    deleted = changed(pod("a"), deletion_timestamp=Time.from_ns(0))
+    assert ops(merge.change(Source.API, deleted)) == [(DELETE, ["a"])]
+
+
 uids = st.lists(st.sampled_from("abcdef"), unique=True)
 pods = uids.flatmap(
     lambda chosen: st.tuples(*(st.sampled_from([pod(u), pod(u, hostname="x")]) for u in chosen))
