@@ -1,0 +1,228 @@
+"""Mirror pods: what the API shows of the static pods of this node.
+
+For each static pod there is one object in the API, with the hash of its manifest in an
+annotation and the Node as its owner. One that is missing is made; one that was deleted, or shows
+another manifest, is taken away and made again. What a static pod leaves goes once its containers
+have ended, so that people can see it end. Nothing that happens to a mirror touches its pod.
+
+One piece of work for each full name: look at what should be and what there is, and do one step.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import define, evolve, field
+
+from trio_kubelet.k8s import OwnerReference, Pod, PodStatus
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.kinds import PODS
+from trio_kubelet.k8s.versions import is_newer
+from trio_kubelet.sources.annotations import CONFIG_HASH, CONFIG_MIRROR, Source
+from trio_kubelet.sources.merge import PodOperation, PodUpdate
+from trio_kubelet.work_queue import Retry, WorkQueue
+
+log = structlog.get_logger("mirrors")
+
+MIRRORS_IN_FLIGHT = 4
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 60.0
+UNANSWERED = frozenset({0, 502, 503, 504})
+"""The codes of an API server that is away."""
+
+
+class Attach(Protocol):
+    """Is told which mirror shows a static pod, so that the pod's status goes there."""
+
+    def __call__(self, uid: str, mirror: Pod | None) -> None:
+        """`uid` is the static pod's; None: no mirror shows it now."""
+        ...
+
+
+def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:
+    """The object to create for a static pod. NodeRestriction wants the Node as its only owner."""
+    meta = pod.metadata
+    owner = OwnerReference(
+        api_version="v1", kind="Node", name=node_name, uid=node_uid, controller=True
+    )
+    annotations = {**meta.annotations, CONFIG_MIRROR: meta.annotations[CONFIG_HASH]}
+    return evolve(
+        pod,
+        metadata=evolve(
+            meta, uid="", resource_version="", annotations=annotations, owner_references=(owner,)
+        ),
+        status=PodStatus(),
+    )
+
+
+def shown_uid(mirror: Pod) -> str:
+    """The UID of the static pod that a mirror shows: the hash of a static pod is its UID."""
+    return mirror.metadata.annotations.get(CONFIG_MIRROR, "")
+
+
+def full_name(pod: Pod) -> str:
+    """`namespace/name`, by which a static pod and its mirror find each other."""
+    return f"{pod.metadata.namespace}/{pod.metadata.name}"
+
+
+@define
+class MirrorPods:
+    """Plain methods tell it what happened; `run` acts.
+
+    `sources` are those of static pods; until each has spoken, no mirror is taken for an orphan.
+    `has_task(uid)`: a static pod runs, or has not quite ended although no source has it any more.
+    `attach` is told where statuses go.
+    """
+
+    _api: Api
+    _node_name: str
+    _sources: frozenset[Source]
+    _has_task: Callable[[str], bool]
+    _attach: Attach
+    _node_uid: str = field(default="", init=False)
+    _synced: bool = field(default=False, init=False)
+    _spoken: set[Source] = field(factory=set, init=False)
+    _static: dict[str, Pod] = field(factory=dict, init=False)
+    _mirrors: dict[str, Pod] = field(factory=dict, init=False)
+    _attached: dict[str, str] = field(factory=dict, init=False)
+    _failures: dict[str, int] = field(factory=dict, init=False)
+    _queue: WorkQueue = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._queue = WorkQueue(self._bring, workers=MIRRORS_IN_FLIGHT, name="mirror of")
+
+    def node_registered(self, uid: str) -> None:
+        """The Node object has this UID: it owns the mirrors. None is made before."""
+        if uid != self._node_uid:
+            self._node_uid = uid
+            self._look_at_all()
+
+    def static_changed(self, update: PodUpdate) -> None:
+        """A source of static pods has said something; others' updates are ignored."""
+        if update.source not in self._sources:
+            return
+        for pod in update.pods:
+            name = full_name(pod)
+            if update.op is not PodOperation.REMOVE:
+                self._static[name] = pod
+            elif name in self._static and self._static[name].metadata.uid == pod.metadata.uid:
+                del self._static[name]
+            self._tell(name)
+            self._queue.add(name)
+        if update.source not in self._spoken:
+            self._spoken.add(update.source)
+            self._look_at_all()
+
+    def finished(self, uid: str) -> None:
+        """The task of a pod is over: if it was a static one, its mirror may go now."""
+        for name, mirror in self._mirrors.items():
+            if shown_uid(mirror) == uid:
+                self._queue.add(name)
+
+    def changed(self, mirror: Pod) -> None:
+        """The API has this mirror, or a newer version of it."""
+        name = full_name(mirror)
+        known = self._mirrors.get(name)
+        if known is not None and not is_newer(mirror.metadata, known.metadata):
+            return  # The echo of what an answer has told already.
+        self._mirrors[name] = mirror
+        self._tell(name)
+        self._queue.add(name)
+
+    def removed(self, mirror: Pod) -> None:
+        """The API has this mirror no longer."""
+        name = full_name(mirror)
+        known = self._mirrors.get(name)
+        if known is not None and known.metadata.uid == mirror.metadata.uid:
+            self._drop(name)
+            self._queue.add(name)
+
+    def synced(self) -> None:
+        """The API has told of all mirrors that there are."""
+        self._synced = True
+        self._queue.answered()
+        self._look_at_all()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Act for ever. When cancelled, a request in flight may have been done or not."""
+        await self._queue.run(task_status=task_status)
+
+    def _look_at_all(self) -> None:
+        for name in {**self._static, **self._mirrors}:
+            self._queue.add(name)
+
+    def _tell(self, name: str) -> None:
+        """Say which mirror the status of a static pod goes to.
+
+        Also while the pod ends and no source has it any more; but never because of a mark alone
+        that anybody may have put on a pod.
+        """
+        mirror, pod = self._mirrors.get(name), self._static.get(name)
+        if mirror is None:
+            return
+        uid = shown_uid(mirror)
+        if (pod is not None and pod.metadata.uid == uid) or self._attached.get(name) == uid:
+            self._attached[name] = uid
+            self._attach(uid, mirror)
+
+    def _drop(self, name: str) -> None:
+        """Nothing shows the static pod any more."""
+        self._mirrors.pop(name, None)
+        uid = self._attached.pop(name, "")
+        if uid:
+            self._attach(uid, None)
+
+    async def _bring(self, name: str) -> Retry | None:
+        """Bring the mirror of one full name into line."""
+        if not (self._synced and self._node_uid):
+            return None
+        try:
+            await self._act(name)
+        except ApiError as error:
+            return self._after(error, name)
+        self._failures.pop(name, None)
+        return None
+
+    async def _act(self, name: str) -> None:
+        mirror = self._mirrors.get(name)
+        if mirror is not None and self._may_go(self._static.get(name), mirror):
+            await self._delete(name, mirror)
+        pod = self._static.get(name)
+        if pod is not None and name not in self._mirrors:
+            log.info("making a mirror", pod=name, uid=pod.metadata.uid)
+            wanted = mirror_of(pod, self._node_name, self._node_uid)
+            made = await self._api.create(PODS, wanted, pod.metadata.namespace)
+            self._queue.answered()
+            if name not in self._mirrors:
+                self.changed(made)
+
+    def _may_go(self, pod: Pod | None, mirror: Pod) -> bool:
+        """Whether the mirror shows nothing that is there, or somebody has deleted it."""
+        uid = shown_uid(mirror)
+        if pod is not None and pod.metadata.uid == uid:
+            return mirror.metadata.deletion_timestamp is not None
+        return self._spoken >= self._sources and not self._has_task(uid)
+
+    async def _delete(self, name: str, mirror: Pod) -> None:
+        meta = mirror.metadata
+        log.info("deleting a mirror", pod=name, uid=meta.uid, shows=shown_uid(mirror))
+        try:
+            await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
+        except ApiError as error:
+            if not (error.is_not_found or error.is_conflict):
+                raise
+        self._queue.answered()
+        known = self._mirrors.get(name)
+        if known is not None and known.metadata.uid == meta.uid:
+            self._drop(name)
+
+    def _after(self, error: ApiError, name: str) -> Retry:
+        unanswered = error.code in UNANSWERED
+        if not unanswered:
+            self._queue.answered()
+            log.warning("a mirror cannot be brought into line", pod=name, error=str(error))
+        failures = self._failures.get(name, 0)
+        self._failures[name] = failures + 1
+        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 20), LAST_RETRY_SECONDS)
+        return Retry(max(seconds, error.retry_after_seconds or 0.0), until_reachable=unanswered)
