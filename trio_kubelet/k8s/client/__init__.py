@@ -17,16 +17,20 @@ from trio_kubelet.k8s.client.api import (
     WatchEvent,
     metadata_of,
 )
+from trio_kubelet.k8s.client.client import ApiClient
 from trio_kubelet.k8s.client.errors import ApiError
+from trio_kubelet.k8s.client.rate_limit import RateLimit
 
 __all__ = [
     "Api",
+    "ApiClient",
     "ApiError",
     "Changed",
     "Frame",
     "FrameType",
     "Listed",
     "PatchType",
+    "RateLimit",
     "Removed",
     "Synced",
     "Undecodable",

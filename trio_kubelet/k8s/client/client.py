@@ -1,0 +1,420 @@
+"""The client itself: one request at a time over a transport, and what is tried again.
+
+A request waits for its turn (rate limit), then has a deadline for everything that follows. Tried
+again is what can do no harm: a GET over a pooled connection that the server had closed, once; any
+request that was refused for its credentials (401), once, with renewed ones; and an idempotent
+one that the server was too busy for, after the time that it names, if the deadline allows.
+Transports are httpx's: requests share a pool, each watch has a connection of its own.
+"""
+
+from collections import deque
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Generic, TypeVar, overload
+from urllib.parse import urlencode
+
+import httpx
+import orjson
+import trio
+from attrs import frozen
+
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.client.api import Frame, Listed, PatchType, Undecodable, metadata_of
+from trio_kubelet.k8s.client.credentials import NO_CREDENTIALS, CredentialError, Credentials
+from trio_kubelet.k8s.client.errors import (
+    DEADLINE_EXCEEDED,
+    UNREACHABLE,
+    ApiError,
+    error_from_answer,
+)
+from trio_kubelet.k8s.client.objects import (
+    FrameReader,
+    read_frame,
+    read_json,
+    read_object,
+    try_decode,
+    write_object,
+)
+from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
+from trio_kubelet.k8s.client.user_agent import USER_AGENT
+from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.kinds import Kind
+
+T = TypeVar("T", bound=ApiType)
+A = TypeVar("A", bound=ApiType)
+
+DEADLINE_SECONDS = 30.0
+"""For one request and its repetitions. The API server gives up its own work after 60 s."""
+
+WATCH_OVERTIME_SECONDS = 30.0
+"""A watch that the server should have ended so long ago is ended here."""
+
+_JSON = "application/json"
+_IDEMPOTENT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
+_BUSY = frozenset({429, 503})
+_ITEMS_AT_A_TIME = 50
+"""So many objects are decoded before others get a turn: some 20 ms of work."""
+
+
+@frozen
+class _Request:
+    """What is asked for. `watch` is for an answer that is a stream."""
+
+    method: str
+    target: str
+    body: bytes = b""
+    content_type: str = _JSON
+    watch: bool = False
+
+    @property
+    def asked(self) -> str:
+        """What messages call it."""
+        return f"{self.method} {self.target}"
+
+
+class ApiClient:
+    """Asks one API server, with one rate limit and one pool of connections.
+
+    `server` is the URL of kubeconfig's cluster; `requests` and `watches` are transports, which
+    may be the same, and which `aclose` closes. Requests have `deadline_seconds` from the moment
+    the rate limit lets them go. Errors are ApiError; `open_api_clients` makes the clients that
+    an agent needs.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        requests: httpx.AsyncBaseTransport,
+        watches: httpx.AsyncBaseTransport | None = None,
+        *,
+        credentials: Credentials = NO_CREDENTIALS,
+        rate_limit: RateLimit = UNLIMITED,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        user_agent: str = USER_AGENT,
+        clock: Clock | None = None,
+    ) -> None:
+        self._server = httpx.URL(server)
+        self._prefix = self._server.raw_path.rstrip(b"/")
+        self._requests = requests
+        self._watches = watches or requests
+        self._credentials = credentials
+        self._limiter = RateLimiter(rate_limit)
+        self._deadline_seconds = deadline_seconds
+        self._user_agent = user_agent
+        self._clock = clock or SystemClock()
+
+    async def aclose(self) -> None:
+        """Close all connections; requests and watches on the way break."""
+        await self._requests.aclose()
+        if self._watches is not self._requests:
+            await self._watches.aclose()
+
+    async def get(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        deadline_seconds: float | None = None,
+    ) -> T:
+        """Return the object as it is now."""
+        request = _Request("GET", kind.path(namespace, name))
+        return read_object(kind.type, await self._ask(request, deadline_seconds), request.asked)
+
+    async def list(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        limit: int = 0,
+        resource_version: str = "",
+        continue_: str = "",
+    ) -> Listed[T]:
+        """Return what there is, or one page of at most `limit` objects."""
+        query = {
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
+            "limit": limit,
+            "resourceVersion": resource_version,
+            "continue": continue_,
+        }
+        request = _Request("GET", _target(kind.path(namespace), query))
+        data = read_json(await self._ask(request), request.asked)
+        items: list[T] = []
+        undecodable: list[Undecodable] = []
+        for number, item in enumerate(data.get("items") or (), start=1):
+            found = try_decode(kind, item)
+            if isinstance(found, Undecodable):
+                undecodable.append(found)
+            else:
+                items.append(found)
+            if not number % _ITEMS_AT_A_TIME:
+                await trio.lowlevel.checkpoint()
+        metadata = data.get("metadata") or {}
+        return Listed(
+            tuple(items),
+            metadata.get("resourceVersion", ""),
+            metadata.get("continue", ""),
+            tuple(undecodable),
+        )
+
+    @overload
+    async def create(
+        self, kind: Kind[T], obj: T, namespace: str = "", *, name: str = "", subresource: str = ""
+    ) -> T: ...
+
+    @overload
+    async def create(
+        self,
+        kind: Kind[T],
+        obj: ApiType,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        answer_type: type[A],
+    ) -> A: ...
+
+    async def create(
+        self,
+        kind: Kind[T],
+        obj: ApiType,
+        namespace: str = "",
+        *,
+        name: str = "",
+        subresource: str = "",
+        answer_type: type[A] | None = None,
+    ) -> T | A:
+        """POST an object, or to a subresource of the object `name`; returns what there is now.
+
+        Without `namespace` an object goes into that of its metadata.
+        """
+        if kind.namespaced and not namespace:
+            namespace = metadata_of(obj).namespace
+        path = kind.path(namespace, name, subresource)
+        request = _Request("POST", path, write_object(kind, obj))
+        return read_object(answer_type or kind.type, await self._ask(request), request.asked)
+
+    async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
+        """PUT an object in the place of the one of its name and namespace."""
+        metadata = metadata_of(obj)
+        path = kind.path(metadata.namespace, metadata.name, subresource)
+        request = _Request("PUT", path, write_object(kind, obj))
+        return read_object(kind.type, await self._ask(request), request.asked)
+
+    async def patch(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        body: Mapping[str, object],
+        type: PatchType = PatchType.STRATEGIC,  # noqa: A002
+        subresource: str = "",
+    ) -> T:
+        """Change parts of an object; returns what it is then."""
+        path = kind.path(namespace, name, subresource)
+        request = _Request("PATCH", path, orjson.dumps(body), type.value)
+        return read_object(kind.type, await self._ask(request), request.asked)
+
+    async def delete(
+        self,
+        kind: Kind[T],
+        name: str,
+        namespace: str = "",
+        *,
+        grace_seconds: int | None = None,
+        uid: str = "",
+        resource_version: str = "",
+    ) -> None:
+        """Delete an object, if it is still of this UID and version, where they are given.
+
+        A pod with a grace above 0 only gets its deletion timestamp: its node deletes it at last.
+        """
+        same = Preconditions(uid=uid, resource_version=resource_version)
+        options = DeleteOptions(
+            api_version="v1",
+            kind="DeleteOptions",
+            grace_period_seconds=grace_seconds,
+            preconditions=same if uid or resource_version else None,
+        )
+        body = orjson.dumps(encode(options))
+        await self._ask(_Request("DELETE", kind.path(namespace, name), body))
+
+    async def version(self) -> str:
+        """Return the server's `gitVersion`, such as v1.36.3."""
+        request = _Request("GET", "/version")
+        return str(read_json(await self._ask(request), request.asked).get("gitVersion", ""))
+
+    @asynccontextmanager
+    async def watch(
+        self,
+        kind: Kind[T],
+        namespace: str = "",
+        *,
+        field_selector: str = "",
+        label_selector: str = "",
+        resource_version: str = "",
+        send_initial_events: bool = False,
+        timeout_seconds: int = 0,
+    ) -> AsyncIterator[AsyncIterator[Frame[T]]]:
+        """Follow changes after a version, on a connection of its own and without a rate limit.
+
+        The iterator ends when the server ends the watch, after `timeout_seconds` at the latest
+        where they are given. With `send_initial_events` it begins with what is there. Raises
+        ApiError when opened and when iterated. Leaving the block closes the connection.
+        """
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": field_selector,
+            "labelSelector": label_selector,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": timeout_seconds,
+            "sendInitialEvents": "true" if send_initial_events else "",
+            "resourceVersionMatch": "NotOlderThan" if send_initial_events else "",
+        }
+        request = _Request("GET", _target(kind.path(namespace), query), watch=True)
+        end = trio.current_time() + timeout_seconds + WATCH_OVERTIME_SECONDS
+        response = await self._answer(request, self._deadline_seconds)
+        chunks = response.aiter_bytes()
+        try:
+            yield _Frames(kind, chunks, request.asked, end if timeout_seconds else float("inf"))
+        finally:
+            await _abandon(chunks)
+            await response.aclose()
+
+    async def _ask(self, request: _Request, deadline_seconds: float | None = None) -> bytes:
+        """Return the body of a successful answer."""
+        await self._limiter.wait()
+        response = await self._answer(request, deadline_seconds or self._deadline_seconds)
+        return response.content
+
+    async def _answer(self, request: _Request, deadline_seconds: float) -> httpx.Response:
+        """Return a successful answer, read to its end unless it is a watch's."""
+        with trio.move_on_after(deadline_seconds) as scope:
+            return await self._insist(request, scope)
+        message = f"{request.asked}: no answer within {deadline_seconds:g} s"
+        raise ApiError(0, DEADLINE_EXCEEDED, message)
+
+    async def _insist(self, request: _Request, scope: trio.CancelScope) -> httpx.Response:
+        """Ask, and again where that can do no harm; cancelled by `scope` at the deadline."""
+        may_be_stale, may_be_refused = request.method == "GET", True
+        while True:
+            try:
+                credentials = await self._credentials.headers()
+                response = await self._send(request, credentials)
+            except CredentialError as error:
+                raise ApiError(0, "NoCredentials", f"{request.asked}: {error}") from error
+            except httpx.TransportError as error:
+                if may_be_stale and isinstance(error, _CLOSED_BY_SERVER):
+                    may_be_stale = False
+                    continue
+                raise _unreachable(error, request.asked) from error
+            if response.is_success:
+                return response
+            error_answer = self._refusal(response, request.asked)
+            if response.status_code == httpx.codes.UNAUTHORIZED and may_be_refused:
+                may_be_refused = False
+                if await self._credentials.renew(credentials):
+                    continue
+            pause = error_answer.retry_after_seconds
+            patient = request.method in _IDEMPOTENT and response.status_code in _BUSY
+            if not patient or pause is None or trio.current_time() + pause >= scope.deadline:
+                raise error_answer
+            await trio.sleep(pause)
+
+    async def _send(self, request: _Request, credentials: Mapping[str, str]) -> httpx.Response:
+        headers = {
+            "User-Agent": self._user_agent,
+            "Accept": _JSON,
+            "Accept-Encoding": "identity" if request.watch else "gzip",
+            **credentials,
+        }
+        if request.body:
+            headers["Content-Type"] = request.content_type
+        url = self._server.copy_with(raw_path=self._prefix + request.target.encode("ascii"))
+        transport = self._watches if request.watch else self._requests
+        response = await transport.handle_async_request(
+            httpx.Request(request.method, url, headers=headers, content=request.body or None)
+        )
+        if not (request.watch and response.is_success):
+            try:
+                await response.aread()
+            finally:
+                await response.aclose()
+        return response
+
+    def _refusal(self, response: httpx.Response, asked: str) -> ApiError:
+        return error_from_answer(
+            response.status_code,
+            response.headers,
+            response.content,
+            asked=asked,
+            now_seconds=self._clock.now_ns() / 1e9,
+        )
+
+
+class _Frames(Generic[T]):
+    """Iterates over the frames of a watch; `end` in trio's time is when it must be over."""
+
+    __slots__ = ("_asked", "_chunks", "_documents", "_end", "_kind", "_reader")
+
+    def __init__(self, kind: Kind[T], chunks: AsyncIterator[bytes], asked: str, end: float) -> None:
+        self._kind = kind
+        self._chunks = chunks
+        self._asked = asked
+        self._end = end
+        self._reader = FrameReader()
+        self._documents: deque[bytes] = deque()
+
+    def __aiter__(self) -> "_Frames[T]":
+        return self
+
+    async def __anext__(self) -> Frame[T]:
+        while not self._documents:
+            try:
+                with trio.fail_at(self._end):
+                    chunk = await anext(self._chunks)
+            except trio.TooSlowError:
+                raise StopAsyncIteration from None
+            except httpx.TransportError as error:
+                raise _unreachable(error, self._asked) from error
+            self._documents.extend(self._reader.feed(chunk))
+        return read_frame(self._kind, self._documents.popleft(), self._asked)
+
+
+_CLOSED_BY_SERVER = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
+
+
+async def _abandon(chunks: AsyncIterator[bytes]) -> None:
+    """Break off reading an answer from within: its iterators are nested, and each must end."""
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        try:
+            async for _ in chunks:
+                pass
+        except httpx.HTTPError:
+            pass
+
+
+def _target(path: str, query: Mapping[str, Any]) -> str:
+    given = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(given)}" if given else path
+
+
+def _unreachable(error: httpx.TransportError, asked: str) -> ApiError:
+    """Say why there was no answer: the first cause that says anything, from the bottom up."""
+    said = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        said = str(cause) or said
+        if isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[-1]
+        else:
+            cause = cause.__cause__ or cause.__context__
+    return ApiError(0, UNREACHABLE, f"{asked}: {said or type(error).__name__}")

@@ -1,0 +1,130 @@
+"""From the bytes of an answer to objects: single ones, lists, frames of a watch.
+
+One object that does not fit its class must not take the others with it: it becomes an
+`Undecodable`, named in the log. A watch is a stream of JSON documents, one a line; a chunk of
+the stream may hold several, or a part of one.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, TypeVar
+
+import orjson
+import structlog
+
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.client.api import Frame, FrameType, Undecodable
+from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
+from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.k8s.errors import ValidationError
+from trio_kubelet.k8s.kinds import Kind
+
+T = TypeVar("T", bound=ApiType)
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+"""The annotation of the bookmark that ends the first part of a streaming list."""
+
+log = structlog.get_logger()
+
+
+def read_json(body: bytes, asked: str) -> dict[str, Any]:
+    """Parse an answer that must be a JSON object; raises ApiError."""
+    try:
+        data = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ApiError(200, UNREADABLE, f"{asked}: the answer is not JSON: {error}") from None
+    if not isinstance(data, dict):
+        raise ApiError(200, UNREADABLE, f"{asked}: the answer is not an object")
+    return data
+
+
+def read_object(cls: type[T], body: bytes, asked: str) -> T:
+    """Decode an answer that is one object; raises ApiError."""
+    try:
+        return decode(cls, read_json(body, asked))
+    except ValidationError as error:
+        raise ApiError(200, UNREADABLE, f"{asked}: the answer does not fit: {error}") from None
+
+
+def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
+    """Decode one object of many; what does not fit is logged."""
+    if isinstance(data, dict):  # items of a list do not say what they are, objects of a watch do
+        data.setdefault("apiVersion", kind.api_version)
+        data.setdefault("kind", kind.kind)
+    try:
+        return decode(kind.type, data)
+    except ValidationError as error:
+        found = _undecodable(data, str(error))
+        log.warning(
+            "an object from the API server cannot be read and is left out",
+            resource=kind.resource,
+            object=f"{found.namespace}/{found.name}".lstrip("/"),
+            error=found.why,
+        )
+        return found
+
+
+def write_object(kind: Kind[T], obj: ApiType) -> bytes:
+    """Encode what is sent; an object of the kind always says what it is."""
+    data = encode(obj)
+    if isinstance(obj, kind.type):
+        data = {"apiVersion": kind.api_version, "kind": kind.kind, **data}
+    return orjson.dumps(data)
+
+
+class FrameReader:
+    """Cuts the stream of a watch into its JSON documents."""
+
+    __slots__ = ("_rest",)
+
+    def __init__(self) -> None:
+        self._rest: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Return the documents that this chunk completes."""
+        head, *lines = chunk.split(b"\n")
+        self._rest.append(head)
+        for line in lines:
+            document = b"".join(self._rest)
+            self._rest = [line]
+            if document.strip():
+                yield document
+
+
+def read_frame(kind: Kind[T], document: bytes, asked: str) -> Frame[T]:
+    """Make the frame of a document; an ERROR frame is raised as ApiError."""
+    data = read_json(document, asked)
+    inner = data.get("object")
+    if data.get("type") == "ERROR":
+        raise error_from_status(inner if isinstance(inner, Mapping) else {}, 500)
+    try:
+        frame_type = FrameType(data.get("type", ""))
+    except ValueError as error:
+        raise ApiError(200, UNREADABLE, f"{asked}: {error}") from None
+    metadata = _metadata(inner)
+    version = _text(metadata, "resourceVersion")
+    if frame_type is not FrameType.BOOKMARK:
+        return Frame(frame_type, version, try_decode(kind, inner))
+    annotations = metadata.get("annotations")
+    ends = isinstance(annotations, Mapping) and annotations.get(INITIAL_EVENTS_END) == "true"
+    return Frame(frame_type, version, initial_events_end=ends)
+
+
+def _undecodable(data: Any, why: str) -> Undecodable:
+    metadata = _metadata(data)
+    return Undecodable(
+        namespace=_text(metadata, "namespace"),
+        name=_text(metadata, "name"),
+        uid=_text(metadata, "uid"),
+        resource_version=_text(metadata, "resourceVersion"),
+        why=why,
+    )
+
+
+def _metadata(data: Any) -> Mapping[str, Any]:
+    metadata = data.get("metadata") if isinstance(data, Mapping) else None
+    return metadata if isinstance(metadata, Mapping) else {}
+
+
+def _text(metadata: Mapping[str, Any], name: str) -> str:
+    value = metadata.get(name)
+    return value if isinstance(value, str) else ""
