@@ -24,6 +24,7 @@ from trio_kubelet.runtime.container_stopper import ContainerStopper, own_grace_s
 from trio_kubelet.runtime.environment import (
     EnvironmentFacts,
     environment,
+    reads_files,
 )
 from trio_kubelet.runtime.field_refs import PodAddresses
 from trio_kubelet.runtime.hooks import HookError, run_hook
@@ -239,7 +240,7 @@ class ContainerStarter:
         A volume may hang, so no slot is held meanwhile.
         """
         try:
-            variables = self._environment(pod, container, sandbox, inputs)
+            variables = await self._environment(pod, container, sandbox, inputs)
             bound: dict[int, str] = {}
             for position, sub_path in mounted_sub_paths(container, variables).items():
                 volume = inputs.volumes.get(container.volume_mounts[position].name)
@@ -257,22 +258,23 @@ class ContainerStarter:
             raise self._failed(pod, container, "CreateContainerError", str(error)) from error
         return variables, bound
 
-    def _environment(
+    async def _environment(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
     ) -> Mapping[str, str]:
         addresses = PodAddresses(
             pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
             host_ips=self._node.host_ips,
         )
-        return environment(
-            pod,
-            container,
-            EnvironmentFacts(
-                addresses=addresses,
-                allocatable=self._node.allocatable,
-                services=inputs.services,
-                sources=inputs.sources,
-            ),
+        facts = EnvironmentFacts(
+            addresses=addresses,
+            allocatable=self._node.allocatable,
+            services=inputs.services,
+            sources=inputs.sources,
+        )
+        if not reads_files(container):
+            return environment(pod, container, facts)
+        return await trio.to_thread.run_sync(
+            environment, pod, container, facts, limiter=self._file_limiter
         )
 
     async def _create(

@@ -1,8 +1,10 @@
-"""Credentials for registries from the files that container tools share.
+"""Credentials for registries, from the files that container tools share and from pull secrets.
 
 `config.json` (Docker's format, with `auths`) and the older `.dockercfg` are looked for in the
-root folder and in the home folder. An image takes the entries whose registry, and path if they
-have one, match; the most exact first. Nothing here ever logs a secret.
+root folder and in the home folder; secrets of the types `kubernetes.io/dockerconfigjson` and
+`kubernetes.io/dockercfg` hold the same. An image takes the entries whose registry, and path if
+they have one, match; the most exact first, a pod's own before the node's. Nothing here ever logs
+a secret.
 """
 
 import base64
@@ -16,9 +18,16 @@ from urllib.parse import urlsplit
 import structlog
 from attrs import field, frozen
 
+from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 
 log = structlog.get_logger("credentials")
+
+_KEY_BY_TYPE = {
+    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
+    "kubernetes.io/dockercfg": ".dockercfg",
+}
+"""Which key of a secret counts, by the secret's type."""
 
 _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"})
 
@@ -32,20 +41,50 @@ class Credentials:
     identity_token: str = field(default="", repr=False)
 
 
+Entries = tuple[tuple[str, Credentials], ...]
+
+
+def _as_entries(entries: Mapping[str, Credentials] | Entries) -> Entries:
+    return tuple(entries.items()) if isinstance(entries, Mapping) else entries
+
+
 @frozen
 class Keyring:
-    """Credentials by the registry (and path) that they are for."""
+    """Credentials with the registry (and path) that they are for; there may be several for one."""
 
-    entries: Mapping[str, Credentials]
+    entries: Entries = field(default=(), converter=_as_entries)
 
     def lookup(self, image: str) -> tuple[Credentials, ...]:
-        """The credentials for an image, the most exact first; empty if there are none."""
+        """The credentials for an image, each once, the most exact first; may be empty."""
         try:
             repository = parse_reference(image).repository
         except InvalidReferenceError:
             return ()
-        matching = [key for key in self.entries if matches(key, repository)]
-        return tuple(self.entries[key] for key in sorted(matching, key=len, reverse=True))
+        matching = [entry for entry in self.entries if matches(entry[0], repository)]
+        in_order = sorted(matching, key=lambda entry: _exactness(entry[0]), reverse=True)
+        return tuple(dict.fromkeys(credentials for _, credentials in in_order))
+
+
+def keyring_of(secrets: Iterable[Secret]) -> Keyring:
+    """The keyring of pull secrets; one that cannot be understood is left out, and named."""
+    entries: list[tuple[str, Credentials]] = []
+    for secret in secrets:
+        key = _KEY_BY_TYPE.get(secret.type, "")
+        content = secret.data.get(key, b"")
+        if not content:
+            continue
+        try:
+            entries += parse_keyring(content.decode()).entries
+        except ValueError:
+            # The error of the JSON parser may quote what it stumbled over.
+            meta = secret.metadata
+            log.warning("pull secret not understood", secret=f"{meta.namespace}/{meta.name}")
+    return Keyring(tuple(entries))
+
+
+async def no_keyring(_pod: Pod) -> Keyring:
+    """The pull secrets of a node without an API server: there are none."""
+    return Keyring()
 
 
 def matches(key: str, repository: str) -> bool:
@@ -53,13 +92,22 @@ def matches(key: str, repository: str) -> bool:
 
     The host may have globs in its parts (`*.example.com`), the path is a prefix.
     """
-    host, _, path = _without_scheme(key).partition("/")
+    host, path = _host_and_path(key)
     registry, _, name = repository.partition("/")
     if host in _DOCKER_HUB and registry in _DOCKER_HUB:
-        return _is_prefix(path.removeprefix("v1").strip("/"), name)
-    if not _host_matches(host, registry):
-        return False
-    return _is_prefix(path.removeprefix("v1").removeprefix("v2").strip("/"), name)
+        return _is_prefix(path, name)
+    return _host_matches(host, registry) and _is_prefix(path, name)
+
+
+def _host_and_path(key: str) -> tuple[str, str]:
+    """Where an entry leads to; the version of the registry's interface is no path of images."""
+    host, _, path = _without_scheme(key).partition("/")
+    return host, path.removeprefix("v1").removeprefix("v2").strip("/")
+
+
+def _exactness(key: str) -> tuple[int, int]:
+    host, path = _host_and_path(key)
+    return len(path), len(host)
 
 
 def _without_scheme(key: str) -> str:
@@ -92,7 +140,7 @@ def parse_keyring(text: str) -> Keyring:
     auths = document.get("auths", document)
     if not isinstance(auths, dict):
         raise ValueError("auths: must be an object")
-    return Keyring(dict(_entries(auths)))
+    return Keyring(tuple(_entries(auths)))
 
 
 def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
@@ -146,4 +194,4 @@ def read_keyring(files: Iterable[Path]) -> Keyring:
         except ValueError:
             # The error of the JSON parser may quote what it stumbled over.
             log.warning("credentials not understood", path=str(path))
-    return Keyring({})
+    return Keyring()

@@ -6,7 +6,7 @@ secrets and env files have been fetched before; here they are only looked up. Va
 bytes that are not UTF-8 are kept as surrogates and become the same bytes again in CRI.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol, TypeVar
 
 from attrs import field, frozen
@@ -56,6 +56,52 @@ class NoSources:
 
     def env_file(self, _volume: str, _path: str) -> Mapping[str, str] | None:
         return None
+
+
+@frozen(kw_only=True)
+class FetchedSources:
+    """What was fetched before a pod's containers are made; env files are read when they are.
+
+    `problems` are messages by kind (`configmap`, `secret`) and name, for objects that could not
+    be had. `read_env_file` takes volume and path, blocks, and answers None where nothing is.
+    """
+
+    config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
+    secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
+    problems: Mapping[tuple[str, str], str] = field(factory=dict)
+    read_env_file: Callable[[str, str], Mapping[str, str] | None] = field(
+        default=lambda _volume, _path: None
+    )
+
+    def config_map(self, name: str) -> Mapping[str, str] | None:
+        """The data of a config map. Raises ConfigError where the API server did not tell."""
+        self._check("configmap", name)
+        return self.config_maps.get(name)
+
+    def secret(self, name: str) -> Mapping[str, bytes] | None:
+        """The data of a secret. Raises ConfigError where the API server did not tell."""
+        self._check("secret", name)
+        return self.secrets.get(name)
+
+    def env_file(self, volume: str, path: str) -> Mapping[str, str] | None:
+        """The variables in a file. Raises ConfigError for what is none."""
+        try:
+            return self.read_env_file(volume, path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"couldn't parse env file: {error}") from error
+
+    def _check(self, kind: str, name: str) -> None:
+        problem = self.problems.get((kind, name))
+        if problem is not None:
+            raise ConfigError(problem)
+
+
+def reads_files(container: Container) -> bool:
+    """Whether the environment of a container comes from files, so that making it blocks."""
+    return any(
+        variable.value_from is not None and variable.value_from.file_key_ref is not None
+        for variable in container.env
+    )
 
 
 @frozen(kw_only=True)

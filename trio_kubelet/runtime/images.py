@@ -7,7 +7,7 @@ A pull has no deadline, as its caller may give up at any time; who asks next loo
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 import trio
 from attrs import frozen
@@ -28,7 +28,7 @@ from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_refere
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.credentials import Credentials, Keyring
+from trio_kubelet.runtime.credentials import Credentials, Keyring, no_keyring
 from trio_kubelet.runtime.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
@@ -80,8 +80,9 @@ class PullRate:
 class Images:
     """Gets images for all pods. Holds no state of any pod.
 
-    `limiter` bounds the pulls under way; None leaves that to the runtime. `read_keyring` gives
-    the credentials of the node, is asked anew at each pull, and blocks.
+    `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
+    for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
+    first, `read_keyring` those of the node, and blocks.
     """
 
     client: RuntimeClient
@@ -91,6 +92,7 @@ class Images:
     limiter: trio.CapacityLimiter | None
     rate: PullRate
     read_keyring: Callable[[], Keyring]
+    pod_keyring: Callable[[Pod], Awaitable[Keyring]] = no_keyring
 
     async def ensure(
         self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
@@ -254,9 +256,15 @@ class _Request:
         if not self._images.rate.take(began_at):
             raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
         self._event(EventType.NORMAL, "Pulling", f'Pulling image "{self._container.image}"')
-        keyring = await trio.to_thread.run_sync(self._images.read_keyring)
-        await self._pull_with_any(keyring.lookup(self._container.image))
+        await self._pull_with_any(await self._credentials())
         return began_at
+
+    async def _credentials(self) -> Sequence[Credentials]:
+        """What to try, the pod's own before the node's, each once."""
+        own = await self._images.pod_keyring(self._pod)
+        shared = await trio.to_thread.run_sync(self._images.read_keyring)
+        found = (each for ring in (own, shared) for each in ring.lookup(self._container.image))
+        return tuple(dict.fromkeys(found))
 
     async def _pull_with_any(self, credentials: Sequence[Credentials]) -> None:
         """Try credentials one after another, none if there are none. Raises the last error."""

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from trio_kubelet.k8s import ObjectMeta, Secret
 from trio_kubelet.runtime.credentials import (
     Credentials,
     Keyring,
     credential_files,
+    keyring_of,
     matches,
     parse_keyring,
     read_keyring,
@@ -52,7 +54,7 @@ def test_the_most_exact_entry_comes_first() -> None:
 def test_both_formats_are_read(wrap: bool) -> None:
     auths = {"registry.test": {"auth": encoded("me:a:b")}, "empty.test": {}}
     keyring = parse_keyring(json.dumps({"auths": auths} if wrap else auths))
-    assert keyring.entries == {"registry.test": Credentials(username="me", password="a:b")}
+    assert keyring.entries == (("registry.test", Credentials(username="me", password="a:b")),)
 
 
 def test_secrets_are_not_in_what_is_printed() -> None:
@@ -63,10 +65,61 @@ def test_the_first_file_counts_and_a_bad_one_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     files = credential_files(str(tmp_path / "root"), str(tmp_path / "home"))
-    assert read_keyring(files).entries == {}
+    assert read_keyring(files).entries == ()
     (tmp_path / "root").mkdir()
     files[0].write_text('{"auths": {"registry.test": {"auth": "c2VjcmV0"}}}')
-    assert read_keyring(files).entries == {}
+    assert read_keyring(files).entries == ()
     assert "secret" not in capsys.readouterr().out
     files[0].write_text(json.dumps({"auths": {"registry.test": {"auth": encoded("me:x")}}}))
-    assert list(read_keyring(files).entries) == ["registry.test"]
+    assert [key for key, _ in read_keyring(files).entries] == ["registry.test"]
+
+
+def pull_secret(name: str, auths: object, *, old: bool = False) -> Secret:
+    kind, key = ("dockercfg", ".dockercfg") if old else ("dockerconfigjson", ".dockerconfigjson")
+    document = auths if old else {"auths": auths}
+    return Secret(
+        metadata=ObjectMeta(name=name, namespace="shop"),
+        type=f"kubernetes.io/{kind}",
+        data={key: json.dumps(document).encode()},
+    )
+
+
+def login(user: str) -> dict[str, str]:
+    return {"auth": encoded(f"{user}:secret")}
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_pull_secrets_of_both_types_are_understood(old: bool) -> None:
+    keyring = keyring_of([pull_secret("s", {"registry.test": login("me")}, old=old)])
+    (found,) = keyring.lookup("registry.test/a:1")
+    assert (found.username, found.password) == ("me", "secret")
+
+
+def test_several_secrets_may_be_for_one_registry_and_the_most_exact_is_first() -> None:
+    keyring = keyring_of(
+        [
+            pull_secret("one", {"registry.test": login("first")}),
+            pull_secret("two", {"registry.test/team": login("exact")}, old=True),
+            pull_secret("three", {"registry.test": login("second")}),
+            pull_secret("again", {"https://registry.test/v2/": login("second")}),
+        ]
+    )
+    users = [each.username for each in keyring.lookup("registry.test/team/a")]
+    assert users == ["exact", "first", "second"]
+
+
+def test_a_secret_that_is_no_pull_secret_is_left_out_and_not_quoted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    key = ".dockerconfigjson"
+    broken = Secret(
+        metadata=ObjectMeta(name="broken", namespace="shop"),
+        type="kubernetes.io/dockerconfigjson",
+        data={key: b'{"auths": hunter2'},
+    )
+    opaque = Secret(type="Opaque", data={key: b"{}"})
+    good = pull_secret("good", {"registry.test": login("me")})
+    assert len(keyring_of([broken, opaque, good]).entries) == 1
+    said = capsys.readouterr().out
+    assert "shop/broken" in said
+    assert "hunter2" not in said

@@ -22,7 +22,12 @@ from trio_kubelet.k8s import (
     SecretKeySelector,
 )
 from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.environment import EnvironmentFacts, environment
+from trio_kubelet.runtime.environment import (
+    EnvironmentFacts,
+    FetchedSources,
+    environment,
+    reads_files,
+)
 from trio_kubelet.runtime.field_refs import PodAddresses, pod_field, resource_field
 
 POD = Pod(
@@ -278,3 +283,31 @@ def test_amounts_of_another_container_are_found_by_its_name() -> None:
 def test_other_resources_are_refused(resource: str) -> None:
     with pytest.raises(ConfigError, match="unsupported container resource : "):
         resource_field(POD, SIZED, ResourceFieldSelector(resource=resource), {})
+
+
+class TestFetchedSources:
+    def test_an_object_that_could_not_be_had_is_a_problem_of_its_readers_alone(self) -> None:
+        sources = FetchedSources(
+            config_maps={"settings": {"a": "1"}},
+            problems={("configmap", "late"): "failed to sync configmap cache"},
+        )
+        facts = EnvironmentFacts(sources=sources)
+        late = Container(name="c", env=(EnvVar(name="X", value_from=map_key("late", "k")),))
+        fine = Container(name="d", env=(EnvVar(name="X", value_from=map_key("settings", "a")),))
+        with pytest.raises(ConfigError, match="failed to sync configmap cache"):
+            environment(POD, late, facts)
+        assert environment(POD, fine, facts) == {"X": "1"}
+
+    @pytest.mark.parametrize("error", [OSError("cannot be read"), ValueError("at line 3")])
+    def test_a_file_that_is_no_env_file_is_told(self, error: Exception) -> None:
+        def fail(_volume: str, _path: str) -> Mapping[str, str] | None:
+            raise error
+
+        reference = FileKeySelector(volume_name="v", path="p", key="k", optional=True)
+        variable = EnvVar(name="X", value_from=EnvVarSource(file_key_ref=reference))
+        container = Container(name="c", env=(variable,))
+        assert reads_files(container)
+        with pytest.raises(ConfigError, match=f"couldn't parse env file: {error}"):
+            environment(
+                POD, container, EnvironmentFacts(sources=FetchedSources(read_env_file=fail))
+            )
