@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import (
+    ContainerStatus,
     HostIP,
     Pod,
     PodIP,
@@ -99,8 +100,8 @@ def pod_status(
             pod, statuses, observed, phase=phase, previous=previous, now_ns=now_ns
         ),
         init_container_statuses=statuses.init,
-        container_statuses=statuses.regular,
-        ephemeral_container_statuses=statuses.ephemeral,
+        container_statuses=_by_name(statuses.regular),
+        ephemeral_container_statuses=_by_name(statuses.ephemeral),
         host_ip=host_ips[0] if host_ips else "",
         host_ips=tuple(HostIP(ip=ip) for ip in host_ips),
         pod_ip=pod_ips[0] if pod_ips else "",
@@ -112,6 +113,11 @@ def pod_status(
         resources=ResourceRequirements(requests=requests, limits=pod_limits(pod)),
         resize="",
     )
+
+
+def _by_name(statuses: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]:
+    """In the order that clients know; only init containers have one of their own."""
+    return tuple(sorted(statuses, key=lambda status: status.name))
 
 
 def _final(pod: Pod, previous: PodStatus) -> PodStatus:

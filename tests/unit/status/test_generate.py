@@ -112,3 +112,10 @@ def test_the_status_says_the_same_on_the_wire() -> None:
     assert decode(PodStatus, data) == status
     assert data["containerStatuses"][0]["containerID"] == "containerd://c-1"
     assert data["phase"] == "Running"
+
+
+def test_containers_are_shown_by_name_and_init_containers_in_their_turn() -> None:
+    pod = a_pod("web", "db", init=(Container(name="second"), Container(name="first")))
+    status = status_of(pod)
+    assert [each.name for each in status.container_statuses] == ["db", "web"]
+    assert [each.name for each in status.init_container_statuses] == ["second", "first"]
