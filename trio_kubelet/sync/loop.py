@@ -10,7 +10,7 @@ lock is needed. Consumers share one gate: while the runtime is down they wait, a
 meanwhile is still there when it is back.
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
@@ -20,9 +20,17 @@ from state_machines.pod import PodEvent
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.sync.admission import Rejection
+from trio_kubelet.sync.admission import (
+    PREEMPTED,
+    PREEMPTING,
+    Preemption,
+    Rejection,
+    Verdict,
+    was_admitted,
+)
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -39,7 +47,7 @@ T = TypeVar("T")
 class Admit(Protocol):
     """Decides whether a pod may run beside those that do. Pure."""
 
-    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Rejection | None:
+    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Verdict:
         """None admits the pod."""
         ...
 
@@ -59,7 +67,11 @@ class RuntimeChange(Protocol):
 
 
 class SyncLoop:
-    """Feeds the pod tasks. `run` returns only when cancelled."""
+    """Feeds the pod tasks. `run` returns only when cancelled.
+
+    `prepare` is awaited with pods that are new to the node, before they are decided on. `runs`
+    says whether something of a pod runs already.
+    """
 
     def __init__(
         self,
@@ -74,6 +86,7 @@ class SyncLoop:
         clean_up: Callable[[], Awaitable[None]],
         recorder: EventRecorder,
         runs: Callable[[str], bool] = lambda _uid: False,
+        prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
     ) -> None:
         self.sources_seen: set[Source] = set()
         self._recorder = recorder
@@ -86,28 +99,43 @@ class SyncLoop:
         self._pleg = pleg
         self._clean_up = clean_up
         self._runs = runs
+        self._prepare = prepare
+        self._leaving: dict[str, trio.Event] = {}
         gate.add_listener(self._on_runtime_state)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._consume, self._config, self.on_config)
+            nursery.start_soon(self._consume, self._config, self.on_config, self._before_config)
             nursery.start_soon(self._consume, self._pleg, self.on_runtime_change)
             nursery.start_soon(self._tick)
             nursery.start_soon(self._housekeeping)
             task_status.started()
 
     async def _consume(
-        self, channel: trio.MemoryReceiveChannel[T], handle: Callable[[T], None]
+        self,
+        channel: trio.MemoryReceiveChannel[T],
+        handle: Callable[[T], None],
+        before: Callable[[T], Awaitable[None]] | None = None,
     ) -> None:
         async for item in channel:
             await self._gate.wait_up()
             try:
+                if before is not None:
+                    await before(item)
                 handle(item)
             except Exception:
                 log.exception(
                     "a message was not dealt with", message=repr(item)[:LOGGED_CHARACTERS]
                 )
+
+    async def _before_config(self, update: PodUpdate) -> None:
+        """Give admission the time that its handler has not."""
+        if self._prepare is None or update.op is not PodOperation.ADD:
+            return
+        new = [pod for pod in update.pods if not self._was_admitted(pod)]
+        if new:
+            await self._prepare(new)
 
     async def _tick(self) -> None:
         while True:
@@ -146,6 +174,7 @@ class SyncLoop:
     def on_finished(self, uid: str, incarnation: int) -> None:
         """A task has ended. A pod that came back under its UID starts now."""
         self._store.close(uid, incarnation)
+        self._leaving.pop(uid, None)
         stored = self._store.get(uid)
         if stored is not None and not stored.over:
             self._start(stored)
@@ -156,11 +185,14 @@ class SyncLoop:
         self._tasks.put(uid, Request(ending=ending, waiters=waiters, why=(ending.cause,)))
 
     def _admission_order(self, pod: Pod) -> tuple[bool, int, str, str]:
-        """What an earlier agent admitted stays: pods that run come before those that do not.
+        """What was admitted once stays and holds its place: it comes before what is new.
 
         The order of creation alone does not tell: static pods have no time of creation.
         """
-        return (not self._runs(pod.metadata.uid), *creation_order(pod))
+        return (not self._was_admitted(pod), *creation_order(pod))
+
+    def _was_admitted(self, pod: Pod) -> bool:
+        return was_admitted(pod, runs=self._runs(pod.metadata.uid))
 
     def _add(self, pod: Pod) -> None:
         replaced = self._store.get(pod.metadata.uid)
@@ -174,14 +206,27 @@ class SyncLoop:
 
     def _start(self, stored: StoredPod) -> None:
         pod = stored.pod
-        others = [s.pod for s in self._store.active() if s.pod.metadata.uid != pod.metadata.uid]
-        self._tasks.start(pod, stored.incarnation)
         if pod.metadata.deletion_timestamp is not None:
+            self._tasks.start(pod, stored.incarnation)
             self._delete(pod)
             return
-        rejection = self._admit(pod, others)
-        if rejection is None:
+        if self._was_admitted(pod):
+            self._tasks.start(pod, stored.incarnation)
             return
+        verdict = self._admit(pod, self._others(pod))
+        if isinstance(verdict, Preemption):
+            self._preempt(pod, verdict)
+        self._tasks.start(pod, stored.incarnation, after=tuple(self._leaving.values()))
+        if isinstance(verdict, Rejection):
+            self._reject(pod, verdict)
+
+    def _others(self, pod: Pod) -> list[Pod]:
+        """The pods that hold resources, without those that already make way."""
+        own = pod.metadata.uid
+        active = (stored.pod for stored in self._store.active())
+        return [p for p in active if p.metadata.uid != own and p.metadata.uid not in self._leaving]
+
+    def _reject(self, pod: Pod, rejection: Rejection) -> None:
         self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
         self._store.reject(pod.metadata.uid)
         ending = Ending(
@@ -190,6 +235,15 @@ class SyncLoop:
             message=f"Pod was rejected: {rejection.message}",
         )
         self._tasks.put(pod.metadata.uid, Request(ending=ending))
+
+    def _preempt(self, pod: Pod, preemption: Preemption) -> None:
+        """End the victims. Until they have stopped, pods that are new here do not start."""
+        for victim in preemption.victims:
+            log.info("preempting a pod", pod=pod_key(victim), critical=pod_key(pod))
+            self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
+            stopped = self._leaving[victim.metadata.uid] = trio.Event()
+            ending = Ending(causes=(PodEvent.PREEMPTED,), reason=PREEMPTING, message=PREEMPTED)
+            self.end(victim.metadata.uid, ending, stopped)
 
     def _update(self, pod: Pod) -> None:
         stored = self._store.update(pod)

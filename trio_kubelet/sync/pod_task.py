@@ -98,6 +98,7 @@ class PodTask:
         recorder: EventRecorder,
         resync_seconds: float,
         predecessor: "PodTask | None" = None,
+        after: tuple[trio.Event, ...] = (),
         orphan: Ending | None = None,
     ) -> None:
         self.pod = pod
@@ -112,6 +113,7 @@ class PodTask:
         self._recorder = recorder
         self._resync_seconds = resync_seconds
         self._predecessor = predecessor
+        self._after = after
         self._pending: Request | None = None
         self._waiters: tuple[Waiter, ...] = ()
         self._wake = trio.Event()
@@ -144,7 +146,7 @@ class PodTask:
             self._journal.transition(
                 POD.name, pod_key(self.pod), source="", event="Added", target=self.state
             )
-            await self._wait_for_predecessor()
+            await self._wait_for_others()
             while not POD.is_terminal(self.state):
                 await work[self.state]()
             self._answer_waiters()
@@ -209,10 +211,11 @@ class PodTask:
             )
         return None
 
-    async def _wait_for_predecessor(self) -> None:
-        """A static pod starts after the end of those that had its name, unless it ends first.
+    async def _wait_for_others(self) -> None:
+        """Wait for those that make way for the pod, unless it ends first.
 
-        One that ended while it waited still knows whom it waited for: its successor waits on.
+        A static pod starts after the end of those that had its name. One that ended while it
+        waited still knows whom it waited for: its successor waits on.
         """
         if self._pending is not None and self._pending.ending is not None:
             return
@@ -220,6 +223,8 @@ class PodTask:
             while self._predecessor is not None:
                 await self._predecessor.finished.wait()
                 self._predecessor = self._predecessor._predecessor
+            for stopped in self._after:
+                await stopped.wait()
 
     async def _wait_for_request(self, timeout_seconds: float) -> None:
         """Wait for a request, or for the time; then take what the mailbox holds."""

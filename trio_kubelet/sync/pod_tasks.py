@@ -84,9 +84,17 @@ class PodTasks:
         """Drop what is known of tasks that ended before then."""
         self._finished_at = {u: at for u, at in self._finished_at.items() if at >= instant}
 
-    def start(self, pod: Pod, incarnation: int, *, orphan: Ending | None = None) -> None:
+    def start(
+        self,
+        pod: Pod,
+        incarnation: int,
+        *,
+        after: tuple[trio.Event, ...] = (),
+        orphan: Ending | None = None,
+    ) -> None:
         """Start the task of a new incarnation. There must be none under its UID.
 
+        It waits for `after` before it does anything for the pod, unless that ends first.
         `orphan` starts it in Terminating: only the runtime or the disk knows the pod.
         """
         assert self._nursery is not None, "pods are started after run()"
@@ -100,6 +108,7 @@ class PodTasks:
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
             predecessor=self._last_of_name.get(pod_key(pod)) if is_static(pod) else None,
+            after=after,
             orphan=orphan,
         )
         self._tasks[uid] = task

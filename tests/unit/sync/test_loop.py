@@ -1,6 +1,6 @@
 """The handlers of the sync loop: what a source says, and what becomes of it."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -10,11 +10,11 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus, Time
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.sync.admission import Rejection
+from trio_kubelet.sync.admission import Preemption, Rejection, Verdict
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -56,6 +56,7 @@ class Loop:
     monitor: LoopMonitor
     config: trio.MemorySendChannel[PodUpdate]
     pleg: trio.MemorySendChannel[PodChange]
+    journal: Journal
     log: list[str]
 
     async def say(self, op: PodOperation, *pods: Pod, source: Source = Source.FILE) -> None:
@@ -68,7 +69,14 @@ class Loop:
 
 
 @asynccontextmanager
-async def running(reject: str = "", *, up: bool = True) -> AsyncIterator[Loop]:
+async def running(
+    reject: str = "",
+    *,
+    preempt: tuple[str, Pod] | None = None,
+    runs: str = "",
+    up: bool = True,
+    prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
+) -> AsyncIterator[Loop]:
     log: list[str] = []
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
@@ -76,8 +84,10 @@ async def running(reject: str = "", *, up: bool = True) -> AsyncIterator[Loop]:
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
 
-    def admit(pod: Pod, active: Iterable[Pod]) -> Rejection | None:
+    def admit(pod: Pod, active: Iterable[Pod]) -> Verdict:
         log.append(f"admit {pod.metadata.name} beside {len(list(active))}")
+        if preempt is not None and preempt[0] == pod.metadata.name:
+            return Preemption(victims=(preempt[1],), resource="cpu")
         if pod.metadata.name != reject:
             return None
         return Rejection(reason="NodePorts", message="no free port")
@@ -102,6 +112,8 @@ async def running(reject: str = "", *, up: bool = True) -> AsyncIterator[Loop]:
         pleg=pleg_out,
         clean_up=no_housekeeping,
         recorder=recorder,
+        runs=lambda uid: uid == runs,
+        prepare=prepare,
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(tasks.run)
@@ -116,6 +128,7 @@ async def running(reject: str = "", *, up: bool = True) -> AsyncIterator[Loop]:
             monitor=monitor,
             config=config_in,
             pleg=pleg_in,
+            journal=journal,
             log=log,
         )
         nursery.cancel_scope.cancel()
@@ -235,6 +248,95 @@ async def test_a_rejected_pod_ends_and_holds_nothing(autojump_clock: MockClock) 
         assert "stop a Rejected" in heard
         assert "sync a i" not in heard
         assert "admit b beside 0" in heard
+
+
+async def test_what_was_admitted_once_is_not_asked_again_and_comes_first(
+    autojump_clock: MockClock,
+) -> None:
+    known = evolve(B, status=PodStatus(phase="Running"))
+    async with running(runs="uid-c") as at:
+        await at.say(PodOperation.ADD, A, known, make_pod("c"))
+        heard = at.heard()
+        assert heard[0] == "admit a beside 2"
+        assert sorted(heard[1:]) == ["sync a i", "sync b i", "sync c i"]
+
+
+async def test_a_pod_that_is_over_is_not_decided_again(autojump_clock: MockClock) -> None:
+    async with running(reject="a") as at:
+        await at.say(PodOperation.ADD, evolve(A, status=PodStatus(phase="Failed")))
+        assert at.heard() == ["sync a i"]
+
+
+async def test_a_critical_pod_starts_when_its_victim_has_stopped(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(preempt=("b", A)) as at:
+        await at.say(PodOperation.ADD, A)
+        at.heard()
+        await at.say(PodOperation.ADD, B)
+        assert at.heard() == ["admit b beside 1", "stop a Preempted"]
+        task = at.tasks.get("uid-a")
+        assert task is not None
+        assert task.ending == Ending(
+            causes=(PodEvent.PREEMPTED,),
+            reason="Preempting",
+            message="Preempted in order to admit critical pod",
+            grace_seconds=30,
+        )
+        await trio.sleep(2)
+        assert at.heard() == ["release a", "sync b i"]
+
+
+async def test_the_place_of_a_victim_is_free_for_those_who_wait_for_its_end(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(preempt=("b", A)) as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, B)
+        at.heard()
+        await at.say(PodOperation.ADD, make_pod("c"))
+        assert at.heard() == ["admit c beside 1"]
+        await trio.sleep(2)
+        assert sorted(at.heard()) == ["release a", "sync b i", "sync c i"]
+
+
+async def test_a_critical_pod_that_goes_while_it_waits_never_starts(
+    autojump_clock: MockClock,
+) -> None:
+    async with running(preempt=("b", A)) as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, B)
+        await at.say(PodOperation.REMOVE, B)
+        await trio.sleep(5)
+        assert "sync b i" not in at.heard()
+        assert "uid-b" not in at.tasks
+
+
+async def test_a_preempted_pod_is_told_of_by_an_event(autojump_clock: MockClock) -> None:
+    async with running(preempt=("b", A)) as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, B)
+        told = [entry for entry in at.journal.entries("ns/a") if entry.event == "Preempting"]
+        assert [(entry.key, entry.cause) for entry in told] == [
+            ("ns/a", "Preempted in order to admit critical pod")
+        ]
+
+
+async def test_new_pods_are_prepared_for_before_they_are_decided_on(
+    autojump_clock: MockClock,
+) -> None:
+    async def prepare(pods: Sequence[Pod]) -> None:
+        await trio.sleep(1)
+        prepared.append([pod.metadata.name for pod in pods])
+
+    prepared: list[list[str]] = []
+    async with running(prepare=prepare) as at:
+        await at.say(PodOperation.ADD, A, evolve(B, status=PodStatus(phase="Running")))
+        await trio.sleep(2)
+        assert prepared == [["a"]]
+        await at.say(PodOperation.UPDATE, make_pod("a", image="new"))
+        assert prepared == [["a"]]
+        assert at.heard()[-1] == "sync a new"
 
 
 async def test_a_deletion_carries_its_grace_period(autojump_clock: MockClock) -> None:

@@ -1,0 +1,28 @@
+"""Admission: whether a pod may run on this node beside those that do.
+
+Pure checks in a fixed order; the first that has something against a pod rejects it, with the Go
+kubelet's reason and message, as users see them in `kubectl get pods`. A critical pod for which
+there is only too little room is not rejected: others make way (`preemption.py`). What was
+admitted once is not asked again, over a restart of the agent either (`was_admitted`).
+"""
+
+from trio_kubelet.sync.admission.admission import Admission, was_admitted
+from trio_kubelet.sync.admission.node_affinity import matches_node
+from trio_kubelet.sync.admission.preemption import PREEMPTED, PREEMPTING, is_critical
+from trio_kubelet.sync.admission.tolerations import tolerates
+from trio_kubelet.sync.admission.verdicts import Check, Preemption, Rejection, Shortage, Verdict
+
+__all__ = [
+    "PREEMPTED",
+    "PREEMPTING",
+    "Admission",
+    "Check",
+    "Preemption",
+    "Rejection",
+    "Shortage",
+    "Verdict",
+    "is_critical",
+    "matches_node",
+    "tolerates",
+    "was_admitted",
+]

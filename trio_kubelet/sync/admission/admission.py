@@ -1,0 +1,153 @@
+"""The checks in their order, and which of them need to know what.
+
+Without an API server there is no node object: what needs one (selectors, taints) is not checked
+then. What the agent itself knows of its limits goes before what the node object says, which may
+be from before a restart.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+from attrs import frozen
+
+from trio_kubelet.k8s import Node, Pod, PodPhase, Quantity, TaintEffect
+from trio_kubelet.sync.admission.abilities import (
+    undeclared_features,
+    unenforceable_apparmor,
+    unknown_runtime_class,
+    unsupported_groups_policy,
+    wrong_os,
+)
+from trio_kubelet.sync.admission.node_affinity import matches_node
+from trio_kubelet.sync.admission.preemption import is_critical, preempt
+from trio_kubelet.sync.admission.room import PODS, ports_taken, shortages
+from trio_kubelet.sync.admission.sysctls import forbidden_sysctl
+from trio_kubelet.sync.admission.tolerations import untolerated
+from trio_kubelet.sync.admission.verdicts import (
+    Check,
+    Rejection,
+    Shortage,
+    Verdict,
+    predicate_failed,
+)
+from trio_kubelet.sync.store import is_static
+
+NODE_AFFINITY = predicate_failed(
+    "NodeAffinity", "node(s) didn't match Pod's node affinity/selector"
+)
+NODE_NAME = predicate_failed("NodeName", "node(s) didn't match the requested node name")
+TAINT_TOLERATION = predicate_failed(
+    "TaintToleration", "node(s) had taints that the pod didn't tolerate"
+)
+
+
+@frozen(kw_only=True)
+class Admission:
+    """Decides with the node's limits. Call it with the pod and all others that hold resources.
+
+    `max_pods` is maxPods, `allowed_sysctls` are the names and patterns of allowedUnsafeSysctls,
+    `allocatable` what pods may ask for in all (API: Node.status.allocatable) as far as the agent
+    knows. `node` returns the node object, None where there is none; `refresh_node` has it fetched
+    anew, gives up after a few seconds and raises nothing. `runtime_classes`: an API server tells
+    of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
+    `declared_features` returns what the node declares; None checks nothing (gate
+    NodeDeclaredFeatures). `compare_taints` is the gate TaintTolerationComparisonOperators.
+    `first` and `last` are checks of other parts (eviction and topology; shutdown).
+    """
+
+    max_pods: int
+    allowed_sysctls: tuple[str, ...] = ()
+    allocatable: Callable[[], Mapping[str, Quantity]]
+    node: Callable[[], Node | None] = lambda: None
+    refresh_node: Callable[[], Awaitable[None]] | None = None
+    runtime_classes: bool = False
+    apparmor: bool = True
+    declared_features: Callable[[], Collection[str]] | None = None
+    compare_taints: bool = False
+    first: tuple[Check, ...] = ()
+    last: tuple[Check, ...] = ()
+
+    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Verdict:
+        """None admits the pod.
+
+        A pod is told of want of room before it is told of what the node cannot do, as by the Go
+        kubelet; but no pod is made to go for one that would be rejected all the same.
+        """
+        others, node = tuple(active), self.node()
+        if rejection := self._refused(pod, others, node):
+            return rejection
+        short = self._shortages(pod, others, node)
+        unfit = self._unfit(pod, others, node)
+        if short and not is_critical(pod):
+            return short[0].rejection
+        rejection = unfit or self._unable(pod, others)
+        if rejection or not short:
+            return rejection
+        return preempt(pod, others, short)
+
+    async def prepare(self, pods: Iterable[Pod]) -> None:
+        """Look at the node again if one of the pods asks for another, before it is decided.
+
+        Labels of the node and its pods come by different ways: a pod that was bound for a label
+        may be here before it.
+        """
+        node = self.node()
+        if node is None or self.refresh_node is None:
+            return
+        if not all(matches_node(pod, node) for pod in pods):
+            await self.refresh_node()
+
+    def _refused(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:
+        """What no room could help, and is told first."""
+        return (
+            _first(self.first, pod, others)
+            or forbidden_sysctl(pod, self.allowed_sysctls)
+            or (None if self.runtime_classes else unknown_runtime_class(pod))
+            or wrong_os(pod)
+            or (unsupported_groups_policy(pod, node) if node is not None else None)
+        )
+
+    def _shortages(
+        self, pod: Pod, others: Sequence[Pod], node: Node | None
+    ) -> tuple[Shortage, ...]:
+        """What there is too little of. The agent's own numbers go before the node object's."""
+        told = node.status.allocatable if node is not None else {}
+        limits = {**told, PODS: Quantity(self.max_pods), **self.allocatable()}
+        return shortages(pod, others, limits, limits_are_complete=node is not None)
+
+    def _unfit(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:
+        """What the scheduler would have seen, too; a static pod runs whatever the taints."""
+        if node is not None and not matches_node(pod, node):
+            return NODE_AFFINITY
+        if node is not None and pod.spec.node_name not in ("", node.metadata.name):
+            return NODE_NAME
+        if taken := ports_taken(pod, others):
+            return taken
+        if node is None or is_static(pod):
+            return None
+        taint = untolerated(
+            pod, node.spec.taints, effect=TaintEffect.NO_EXECUTE, compare=self.compare_taints
+        )
+        return None if taint is None else TAINT_TOLERATION
+
+    def _unable(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+        """What the machine and the agent cannot do for the pod."""
+        declared = self.declared_features
+        return (
+            unenforceable_apparmor(pod, enabled=self.apparmor)
+            or (undeclared_features(pod, declared()) if declared is not None else None)
+            or _first(self.last, pod, others)
+        )
+
+
+def was_admitted(pod: Pod, *, runs: bool) -> bool:
+    """Whether an agent of this node admitted the pod once; then it is not asked again.
+
+    `runs`: something of it runs. Else its status tells: only who admitted a pod gives it a start
+    time. One that was rejected is over, which nobody has to decide again either.
+    """
+    status = pod.status
+    return runs or status.start_time is not None or status.phase not in ("", PodPhase.PENDING)
+
+
+def _first(checks: Iterable[Check], pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+    return next((found for check in checks if (found := check(pod, others)) is not None), None)

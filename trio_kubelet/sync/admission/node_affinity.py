@@ -1,0 +1,99 @@
+"""Node selectors and required node affinity: whether this node is one that the pod asks for.
+
+Terms are alternatives, the requirements of a term must all hold, and a term without any holds
+nowhere. A requirement that is malformed (no values, no number) never holds.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+
+from trio_kubelet.k8s import (
+    Node,
+    NodeSelectorOperator,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+    Pod,
+)
+
+_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_LARGEST = 2**63 - 1
+
+Values = tuple[str, ...]
+
+
+def matches_node(pod: Pod, node: Node) -> bool:
+    """Whether node selector and required node affinity hold (API: nodeSelector, affinity)."""
+    labels = node.metadata.labels
+    if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
+        return False
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
+    required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
+    if required is None:
+        return True
+    return any(_term_holds(term, node) for term in required.node_selector_terms)
+
+
+def _term_holds(term: NodeSelectorTerm, node: Node) -> bool:
+    if not term.match_expressions and not term.match_fields:
+        return False
+    return all(
+        _label_holds(requirement, node.metadata.labels) for requirement in term.match_expressions
+    ) and all(_field_holds(requirement, node) for requirement in term.match_fields)
+
+
+def _label_holds(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    holds = _OPERATORS.get(requirement.operator)
+    return holds is not None and holds(labels.get(requirement.key), requirement.values)
+
+
+def _field_holds(requirement: NodeSelectorRequirement, node: Node) -> bool:
+    """Fields know only In and NotIn with one value; the only field of a node is its name."""
+    if len(requirement.values) != 1 or requirement.operator not in _FIELD_OPERATORS:
+        return False
+    actual = node.metadata.name if requirement.key == "metadata.name" else ""
+    return _OPERATORS[requirement.operator](actual, requirement.values)
+
+
+def integer(text: str) -> int | None:
+    """Read a whole number of 64 bits; None for anything else."""
+    if not _INTEGER.fullmatch(text):
+        return None
+    number = int(text)
+    return number if -_LARGEST - 1 <= number <= _LARGEST else None
+
+
+def _in(actual: str | None, values: Values) -> bool:
+    return actual in values
+
+
+def _not_in(actual: str | None, values: Values) -> bool:
+    return bool(values) and actual not in values
+
+
+def _exists(actual: str | None, values: Values) -> bool:
+    return not values and actual is not None
+
+
+def _does_not_exist(actual: str | None, values: Values) -> bool:
+    return not values and actual is None
+
+
+def _compared(compare: Callable[[int, int], bool]) -> Callable[[str | None, Values], bool]:
+    def holds(actual: str | None, values: Values) -> bool:
+        if actual is None or len(values) != 1:
+            return False
+        label, bound = integer(actual), integer(values[0])
+        return label is not None and bound is not None and compare(label, bound)
+
+    return holds
+
+
+_OPERATORS: Mapping[str, Callable[[str | None, Values], bool]] = {
+    NodeSelectorOperator.IN: _in,
+    NodeSelectorOperator.NOT_IN: _not_in,
+    NodeSelectorOperator.EXISTS: _exists,
+    NodeSelectorOperator.DOES_NOT_EXIST: _does_not_exist,
+    NodeSelectorOperator.GT: _compared(int.__gt__),
+    NodeSelectorOperator.LT: _compared(int.__lt__),
+}
+_FIELD_OPERATORS = (NodeSelectorOperator.IN, NodeSelectorOperator.NOT_IN)
