@@ -20,12 +20,14 @@ from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
 from trio_kubelet.status.merge import merged_status
-from trio_kubelet.status.patch import status_patch
+from trio_kubelet.status.patch import Json, status_patch
 from trio_kubelet.work_queue import Retry, WorkQueue
 
 log = structlog.get_logger("status")
 
 PODS_IN_FLIGHT = 8
+SENT_AT_MOST = 3
+"""How often a status is sent in a row to a server that answers with something else."""
 RESYNC_SECONDS = 60.0
 FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
@@ -140,27 +142,32 @@ class StatusWriter:
         return None
 
     async def _send_status(self, uid: str, reported: _Reported) -> None:
-        own = self._newest(uid)
-        if own is None or reported.deleted:
+        """Send what differs, until the answer shows what was wanted, or that it is not taken."""
+        own, sent = self._newest(uid), dict[str, object]()
+        if own is None or reported.deleted or reported.settled == (reported.object.status, own):
             return
-        known = reported.object.status
-        if reported.settled is not None and reported.settled == (known, own):
-            return
-        meta = reported.object.metadata
-        body = status_patch(meta.uid, known, merged_status(known, own))
-        if body is not None:
+        for _ in range(SENT_AT_MOST):
+            known = reported.object.status
+            body = status_patch(reported.object.metadata.uid, known, merged_status(known, own))
+            if body is None or body["status"].items() <= sent.items():
+                break
             try:
-                answer = await self._api.patch(
-                    PODS, meta.name, meta.namespace, body=body, subresource="status"
-                )
+                await self._patch(reported, body)
             except ApiError as error:
                 if not _may_help_to_repeat(error):
                     reported.settled = (known, own)
                 raise
-            self._queue.answered()
-            if is_newer(answer.metadata, reported.object.metadata):
-                reported.object = answer
+            sent = body["status"]
         reported.settled = (reported.object.status, own)
+
+    async def _patch(self, reported: _Reported, body: Json) -> None:
+        meta = reported.object.metadata
+        answer = await self._api.patch(
+            PODS, meta.name, meta.namespace, body=body, subresource="status"
+        )
+        self._queue.answered()
+        if is_newer(answer.metadata, reported.object.metadata):
+            reported.object = answer
 
     def _may_go(self, uid: str, reported: _Reported) -> bool:
         """Whether the object is all that is left of a deleted pod.
