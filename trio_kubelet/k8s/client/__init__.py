@@ -20,6 +20,7 @@ from trio_kubelet.k8s.client.api import (
 from trio_kubelet.k8s.client.client import ApiClient
 from trio_kubelet.k8s.client.errors import ApiError
 from trio_kubelet.k8s.client.rate_limit import RateLimit
+from trio_kubelet.k8s.client.reflector import reflect
 
 __all__ = [
     "Api",
@@ -36,4 +37,5 @@ __all__ = [
     "Undecodable",
     "WatchEvent",
     "metadata_of",
+    "reflect",
 ]

@@ -1,0 +1,301 @@
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+import trio
+from attrs import evolve
+from trio.testing import MockClock
+
+from tests.apiserver.faults import Fault
+from tests.apiserver.server import ApiServer
+from trio_kubelet.k8s import ConfigMap, ObjectMeta
+from trio_kubelet.k8s.client import Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.kinds import CONFIG_MAPS
+
+Told = tuple[str, str]
+
+
+class Consumer:
+    """Writes down what it is told: (what, name)."""
+
+    def __init__(self) -> None:
+        self.told: list[Told] = []
+        self.objects: dict[str, ConfigMap] = {}
+        self._news = trio.Event()
+
+    async def take(self, event: WatchEvent[ConfigMap]) -> None:
+        match event:
+            case Synced():
+                self.told.append(("synced", ""))
+            case Changed(object=changed):
+                self.told.append(("changed", changed.metadata.name))
+                self.objects[changed.metadata.name] = changed
+            case Removed(object=removed):
+                self.told.append(("removed", removed.metadata.name))
+                del self.objects[removed.metadata.name]
+        self._news.set()
+        self._news = trio.Event()
+
+    async def until(self, *expected: Told) -> None:
+        """Wait for exactly this, and forget it."""
+        with trio.fail_after(2000):
+            while len(self.told) < len(expected):
+                await self._news.wait()
+        assert self.told == list(expected)
+        self.told.clear()
+
+
+CHANGED_ONE, REMOVED_ONE, SYNCED = ("changed", "one"), ("removed", "one"), ("synced", "")
+
+
+def config_map(name: str, **data: str) -> ConfigMap:
+    return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"), data=data)
+
+
+@asynccontextmanager
+async def reflection(
+    server: ApiServer,
+    take: Callable[[WatchEvent[ConfigMap]], Awaitable[None]],
+    namespace: str = "",
+    field_selector: str = "",
+) -> AsyncIterator[None]:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(
+            partial(
+                reflect,
+                server.client(),
+                CONFIG_MAPS,
+                take,
+                namespace=namespace,
+                field_selector=field_selector,
+            )
+        )
+        yield
+        nursery.cancel_scope.cancel()
+
+
+@pytest.fixture(params=[True, False], ids=["streaming lists", "lists in pages"])
+def server(request: pytest.FixtureRequest) -> ApiServer:
+    made = ApiServer()
+    made.faults.streaming_lists = request.param
+    return made
+
+
+async def test_what_there_is_comes_first_and_then_what_happens(server: ApiServer) -> None:
+    consumer = Consumer()
+    one = server.create(CONFIG_MAPS, config_map("one"))
+    async with reflection(server, consumer.take):
+        await consumer.until(CHANGED_ONE, SYNCED)
+        server.update(CONFIG_MAPS, evolve(one, data={"key": "1"}))
+        await consumer.until(CHANGED_ONE)
+        assert consumer.objects["one"].data == {"key": "1"}
+        server.delete(CONFIG_MAPS, "one")
+        await consumer.until(REMOVED_ONE)
+
+
+async def test_nothing_at_all_is_synced_too(server: ApiServer) -> None:
+    consumer = Consumer()
+    async with reflection(server, consumer.take, namespace="default"):
+        await consumer.until(SYNCED)
+
+
+async def test_only_what_is_selected_is_told(server: ApiServer) -> None:
+    consumer = Consumer()
+    server.create(CONFIG_MAPS, config_map("two"))
+    async with reflection(
+        server, consumer.take, namespace="default", field_selector="metadata.name=one"
+    ):
+        await consumer.until(SYNCED)
+        server.create(CONFIG_MAPS, config_map("three"))
+        server.create(CONFIG_MAPS, config_map("one"))
+        await consumer.until(CHANGED_ONE)
+
+
+async def test_a_watch_that_breaks_goes_on_without_a_list(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    async with reflection(server, consumer.take):
+        await consumer.until(SYNCED)
+        server.drop_watches()
+        server.create(CONFIG_MAPS, config_map("one"))
+        await consumer.until(CHANGED_ONE)
+        server.end_watches()
+        server.delete(CONFIG_MAPS, "one")
+        await consumer.until(REMOVED_ONE)
+
+
+async def test_what_vanished_while_the_server_was_away_is_told_before_synced(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    server.create(CONFIG_MAPS, config_map("one"))
+    server.create(CONFIG_MAPS, config_map("two"))
+    async with reflection(server, consumer.take):
+        await consumer.until(CHANGED_ONE, ("changed", "two"), SYNCED)
+        server.go_away()
+        server.delete(CONFIG_MAPS, "one")
+        server.create(CONFIG_MAPS, config_map("three"))
+        server.storage.compact()
+        await trio.sleep(100)
+        assert not consumer.told
+        server.come_back()
+        await consumer.until(("changed", "three"), REMOVED_ONE, SYNCED)
+
+
+async def test_the_same_name_with_another_uid_is_another_object(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    server.create(CONFIG_MAPS, config_map("one"))
+    async with reflection(server, consumer.take):
+        await consumer.until(CHANGED_ONE, SYNCED)
+        server.drop_watches()
+        server.delete(CONFIG_MAPS, "one")
+        server.create(CONFIG_MAPS, config_map("one"))
+        server.storage.compact()
+        await consumer.until(REMOVED_ONE, CHANGED_ONE, SYNCED)
+
+
+async def test_a_bookmark_moves_on_what_a_watch_needs(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    elsewhere = ObjectMeta(name="other", namespace="elsewhere")
+    other = server.create(CONFIG_MAPS, ConfigMap(metadata=elsewhere))
+    async with reflection(server, consumer.take, namespace="default"):
+        await consumer.until(SYNCED)
+        server.update(CONFIG_MAPS, evolve(other, data={"key": "1"}))
+        await trio.sleep(61)
+        server.storage.compact()
+        server.drop_watches()
+        server.create(CONFIG_MAPS, config_map("one"))
+        await consumer.until(CHANGED_ONE)
+
+
+async def test_a_restored_backup_is_followed_though_its_versions_are_lower(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    one = server.create(CONFIG_MAPS, config_map("one"))
+    for number in range(20):
+        one = server.update(CONFIG_MAPS, evolve(one, data={"key": str(number)}))
+    async with reflection(server, consumer.take):
+        await consumer.until(CHANGED_ONE, SYNCED)
+        server.go_away()
+        server.storage.restore(5)
+        server.update(CONFIG_MAPS, evolve(one, data={"key": "restored"}))
+        server.come_back()
+        await consumer.until(CHANGED_ONE, SYNCED)
+        assert consumer.objects["one"].data == {"key": "restored"}
+
+
+async def test_one_object_that_cannot_be_read_is_left_as_it_was(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    one = server.create(CONFIG_MAPS, config_map("one", key="good"))
+    bad = {"metadata": {"name": "bad", "namespace": "default", "uid": "u"}, "data": 5}
+    server.put_raw(CONFIG_MAPS, bad)
+    async with reflection(server, consumer.take):
+        await consumer.until(CHANGED_ONE, SYNCED)
+        spoilt = {"name": "one", "namespace": "default", "uid": one.metadata.uid}
+        server.put_raw(CONFIG_MAPS, {"metadata": spoilt, "data": 5})
+        server.create(CONFIG_MAPS, config_map("two"))
+        await consumer.until(("changed", "two"))
+        server.drop_watches()
+        server.create(CONFIG_MAPS, config_map("three"))
+        server.storage.compact()
+        await consumer.until(("changed", "three"), SYNCED)
+        assert consumer.objects["one"].data == {"key": "good"}
+        server.put_raw(CONFIG_MAPS, {"metadata": spoilt, "data": {"key": "better"}})
+        await consumer.until(CHANGED_ONE)
+
+
+async def test_a_refusal_at_first_is_over_soon(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    fault = server.faults.add(Fault(code=403, reason="Forbidden"))
+    async with reflection(server, consumer.take):
+        await trio.sleep(3)
+        server.faults.remove(fault)
+        with trio.fail_after(5):
+            await consumer.until(SYNCED)
+
+
+async def test_a_server_in_trouble_is_asked_less_and_less(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    server.faults.add(Fault(code=500, reason="InternalError"))
+    async with reflection(server, consumer.take):
+        await trio.sleep(600)
+        assert 20 <= len(server.asked) <= 45
+        server.faults.rules.clear()
+        await trio.sleep(30)
+        await consumer.until(SYNCED)
+
+
+async def test_watches_that_end_at_once_are_not_opened_in_a_hurry(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    async with reflection(server, consumer.take):
+        await consumer.until(SYNCED)
+        asked = len(server.asked)
+        with trio.move_on_after(60):
+            while True:
+                server.end_watches()
+                await trio.sleep(0.01)
+        assert len(server.asked) - asked < 15
+
+
+async def test_a_watch_is_renewed_after_five_to_ten_minutes(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer = Consumer()
+    async with reflection(server, consumer.take):
+        await trio.sleep(3600)
+        assert 6 <= sum(asked.verb == "watch" for asked in server.asked) <= 14
+        assert consumer.told == [SYNCED]
+
+
+async def test_pages_that_expire_under_way_are_read_in_one_piece() -> None:
+    server = ApiServer()
+    server.faults.streaming_lists = False
+    for number in range(1200):
+        server.create(CONFIG_MAPS, config_map(f"map-{number:04}"))
+    consumer = Consumer()
+
+    async def take(event: WatchEvent[ConfigMap]) -> None:
+        if not consumer.told:
+            server.storage.compact()
+        await consumer.take(event)
+
+    names = [("changed", f"map-{number:04}") for number in range(1200)]
+    async with reflection(server, take):
+        await consumer.until(*names, SYNCED)
+    lists = [asked.query for asked in server.asked if asked.verb == "list"]
+    assert ["limit=500" in query for query in lists] == [True, True, False]
+
+
+async def test_pages_are_read_one_after_the_other() -> None:
+    server = ApiServer()
+    server.faults.streaming_lists = False
+    for number in range(1001):
+        server.create(CONFIG_MAPS, config_map(f"map-{number:04}"))
+    consumer = Consumer()
+    async with reflection(server, consumer.take):
+        await consumer.until(*[("changed", f"map-{n:04}") for n in range(1001)], SYNCED)
+    assert sum(asked.verb == "list" for asked in server.asked) == 3
+
+
+async def test_what_the_consumer_raises_ends_the_reflection(server: ApiServer) -> None:
+    async def take(event: WatchEvent[ConfigMap]) -> None:
+        raise KeyError("a bug")
+
+    with pytest.raises(KeyError):
+        await reflect(server.client(), CONFIG_MAPS, take)
+    assert not server.watches

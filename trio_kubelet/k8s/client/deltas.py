@@ -1,0 +1,136 @@
+"""Which events a consumer is told, given what lists and watches say: pure, no I/O.
+
+Lists and watches repeat themselves, break, and have gaps. `Deltas` holds the version of each
+object that the consumer knows, and lets through only what is news to it: each version once and in
+order, the end of one incarnation (UID) before the beginning of the next, and, when a list is
+complete, the removal of all that was not in it.
+"""
+
+from typing import Generic, TypeVar
+
+from attrs import frozen
+
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.client.api import (
+    Changed,
+    Frame,
+    FrameType,
+    Removed,
+    Synced,
+    Undecodable,
+    WatchEvent,
+    metadata_of,
+)
+
+T = TypeVar("T", bound=ApiType)
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+
+@frozen
+class _Known(Generic[T]):
+    """What the consumer was told last of an object."""
+
+    uid: str
+    resource_version: str
+    object: T
+
+
+class Deltas(Generic[T]):
+    """What a consumer knows of the objects of one reflection.
+
+    A list begins with `begin_list`, hands every item to `listed`, and ends with `end_list`. A
+    streaming list begins with `begin_list` and goes on with frames: the bookmark that ends its
+    first part ends the list.
+    """
+
+    __slots__ = ("_known", "_listed", "_version", "resource_version")
+
+    def __init__(self) -> None:
+        self._known: dict[Key, _Known[T]] = {}
+        self._listed: set[Key] | None = set()
+        self._version = -1
+        self.resource_version = ""
+        """Where a watch has to go on; empty while there has to be a list first."""
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether a list has begun that is not complete."""
+        return self._listed is not None
+
+    def begin_list(self) -> None:
+        """Forget where the watch was, but not what the consumer knows."""
+        self._listed = set()
+        self.resource_version = ""
+
+    def listed(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+        """Take an item of a list: what is there now, whatever was known before."""
+        return self._present(item)
+
+    def end_list(self, resource_version: str) -> tuple[WatchEvent[T], ...]:
+        """The list is complete: what was not in it is gone. A watch goes on at this version."""
+        listed = self._listed or set()
+        gone = [key for key in self._known if key not in listed]
+        removed = tuple(Removed(self._known.pop(key).object) for key in gone)
+        self._listed = None
+        self.resource_version = resource_version
+        self._version = _number(resource_version)
+        return (*removed, Synced())
+
+    def take(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
+        """Take a frame of a watch, or of a streaming list."""
+        if frame.initial_events_end and self.is_listing:
+            return self.end_list(frame.resource_version)
+        if self.is_listing:
+            return self._told_by(frame)
+        if 0 <= _number(frame.resource_version) <= self._version:
+            return ()  # a repetition; also of objects that are gone meanwhile
+        self._version = _number(frame.resource_version)
+        self.resource_version = frame.resource_version
+        return self._told_by(frame)
+
+    def _told_by(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
+        if frame.object is None:
+            return ()
+        if frame.type is FrameType.DELETED:
+            return self._absent(frame.object)
+        return self._present(frame.object)
+
+    def _present(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+        key, uid, version = _identity(item)
+        if self._listed is not None:
+            self._listed.add(key)
+        known = self._known.get(key)
+        events: tuple[WatchEvent[T], ...] = ()
+        if known is not None and known.uid != uid:
+            del self._known[key]
+            events = (Removed(known.object),)
+            known = None
+        if isinstance(item, Undecodable):
+            return events
+        if known is not None and known.resource_version == version:
+            return events
+        self._known[key] = _Known(uid, version, item)
+        return (*events, Changed(item))
+
+    def _absent(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+        key, uid, _ = _identity(item)
+        if self._listed is not None:
+            self._listed.discard(key)
+        known = self._known.pop(key, None)
+        if known is None:
+            return ()
+        if isinstance(item, Undecodable) or known.uid != uid:
+            return (Removed(known.object),)
+        return (Removed(item),)
+
+
+def _identity(item: ApiType | Undecodable) -> tuple[Key, str, str]:
+    metadata = item if isinstance(item, Undecodable) else metadata_of(item)
+    return (metadata.namespace, metadata.name), metadata.uid, metadata.resource_version
+
+
+def _number(resource_version: str) -> int:
+    """Return the version as a number, by which versions are ordered; -1 for what is none."""
+    return int(resource_version) if resource_version.isdecimal() else -1

@@ -1,0 +1,206 @@
+"""List and watch, for ever: a reflection of what the API server has.
+
+It begins with a streaming list, or where the server has none with a list in pages; then a watch
+goes on from there, and again from where it ended. A version that the server has forgotten (410)
+leads back to the list. Lists ask for the current state, never for a cached one, so that none is
+older than what the consumer knows. What it is told is up to `Deltas`.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain
+from typing import Any, Generic, NoReturn, TypeVar
+
+import structlog
+import trio
+from attrs import define, field
+
+from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.client.api import Api, Frame, Undecodable, WatchEvent
+from trio_kubelet.k8s.client.back_off import FIRST_FORBIDDEN_SECONDS, FIRST_SECONDS, BackOff
+from trio_kubelet.k8s.client.deltas import Deltas
+from trio_kubelet.k8s.client.errors import ApiError
+from trio_kubelet.k8s.kinds import Kind
+
+T = TypeVar("T", bound=ApiType)
+
+OnEvent = Callable[[WatchEvent[T]], Awaitable[None]]
+
+PAGE_LIMIT = 500
+"""Objects a page. With a field selector all come at once: they are few, and servers older than
+1.34 answer pages from etcd, where they have to read the objects of all nodes."""
+
+WATCH_SECONDS = (300, 600)
+"""A watch lasts a random time in between, so that those of many nodes do not end together."""
+
+INITIAL_SILENCE_SECONDS = 30.0
+"""A streaming list that pauses for so long comes from a server that has none."""
+
+SHORT_WATCH_SECONDS = 1.0
+"""A watch that ends so soon, though in good order, is not opened again at once."""
+
+QUIET_SECONDS = 5.0
+"""So long a refusal for lack of rights is no news: see FIRST_FORBIDDEN_SECONDS."""
+
+_NO_STREAMING = frozenset({400, 405, 406, 422})
+_RESUMABLE = frozenset({0, 429, 503})
+
+log = structlog.get_logger()
+
+
+async def reflect(
+    client: Api,
+    kind: Kind[T],
+    on_event: OnEvent[T],
+    *,
+    namespace: str = "",
+    field_selector: str = "",
+    label_selector: str = "",
+    rng: random.Random | None = None,
+) -> NoReturn:
+    """Call `on_event` with all that happens to the selected objects, until cancelled.
+
+    `Changed` and `Removed` tell each object's versions in order and once; `Synced` comes after
+    each complete list, the first and later ones, when the removal of what vanished in a gap has
+    been told. Failures are waited out with growing pauses, and logged. What `on_event` raises ends
+    the reflection.
+    """
+    selection = {
+        "namespace": namespace,
+        "field_selector": field_selector,
+        "label_selector": label_selector,
+    }
+    rng = rng or random.Random()  # noqa: S311  jitter is no secret
+    await _Reflection(client, kind, on_event, selection, rng, BackOff(rng)).run()
+
+
+@define(eq=False)
+class _Reflection(Generic[T]):
+    client: Api
+    kind: Kind[T]
+    on_event: OnEvent[T]
+    selection: dict[str, str]
+    rng: random.Random
+    back_off: BackOff
+    deltas: Deltas[T] = field(factory=Deltas)
+    streams: bool = True
+    failing_since: float | None = None
+    announced: bool = False
+
+    async def run(self) -> NoReturn:
+        while True:
+            pause = 0.0
+            began = trio.current_time()
+            try:
+                await self._one_pass()
+                if trio.current_time() - began < SHORT_WATCH_SECONDS:
+                    pause = self.back_off.next_seconds()
+            except ApiError as error:
+                pause = self._pause_after(error)
+            await trio.sleep(pause)
+
+    async def _one_pass(self) -> None:
+        """List and watch, or watch on; returns when a watch has ended in good order."""
+        if self.deltas.resource_version:
+            await self._watch()
+            return
+        if self.streams and await self._streaming_list():
+            return
+        await self._list()
+        await self._watch()
+
+    async def _streaming_list(self) -> bool:
+        """List and watch in one; False if this takes another way of listing."""
+        self.deltas.begin_list()
+        try:
+            await self._watch(send_initial_events=True)
+        except ApiError as error:
+            refused = error.code in _NO_STREAMING or error.is_forbidden
+            if not self.deltas.is_listing or not refused:
+                raise
+            self.streams = error.code not in _NO_STREAMING
+        return not self.deltas.is_listing
+
+    async def _watch(self, *, send_initial_events: bool = False) -> None:
+        """Hand out frames until the watch ends, or turns out to be no streaming list."""
+        async with self.client.watch(
+            self.kind,
+            **self.selection,
+            resource_version=self.deltas.resource_version,
+            send_initial_events=send_initial_events,
+            timeout_seconds=self.rng.randint(*WATCH_SECONDS),
+        ) as frames:
+            while True:
+                listing = self.deltas.is_listing
+                silence = INITIAL_SILENCE_SECONDS if listing else float("inf")
+                frame: Frame[T] | None = None
+                with trio.move_on_after(silence):
+                    frame = await anext(frames, None)
+                if frame is None:
+                    return
+                if listing and frame.object is None and not frame.initial_events_end:
+                    self.streams = False  # a bookmark like any other: the server knows no better
+                    return
+                await self._hand_out(self.deltas.take(frame))
+                if not self.deltas.is_listing:
+                    self._is_healthy()
+
+    async def _list(self) -> None:
+        """List in pages, and in one piece if the pages expire under way."""
+        limit = 0 if self.selection["field_selector"] else PAGE_LIMIT
+        try:
+            await self._list_pages(limit)
+        except ApiError as error:
+            if not error.is_gone:
+                raise
+            await self._list_pages(0)
+        self._is_healthy()
+
+    async def _list_pages(self, limit: int) -> None:
+        self.deltas.begin_list()
+        continue_ = ""
+        while True:
+            page = await self.client.list(
+                self.kind, **self.selection, limit=limit, continue_=continue_
+            )
+            items: Iterable[T | Undecodable] = chain(page.items, page.undecodable)
+            for item in items:
+                await self._hand_out(self.deltas.listed(item))
+            if not page.continue_:
+                break
+            continue_ = page.continue_
+        await self._hand_out(self.deltas.end_list(page.resource_version))
+
+    async def _hand_out(self, events: Iterable[WatchEvent[T]]) -> None:
+        for event in events:
+            await self.on_event(event)
+
+    def _pause_after(self, error: ApiError) -> float:
+        """Decide whether a list is needed; returns the seconds to wait."""
+        if error.code not in _RESUMABLE:
+            self.deltas.begin_list()
+        self._complain(error)
+        first = FIRST_FORBIDDEN_SECONDS if error.is_forbidden else FIRST_SECONDS
+        return max(self.back_off.next_seconds(first), error.retry_after_seconds or 0.0)
+
+    def _complain(self, error: ApiError) -> None:
+        """Log a failure once, until all is well again."""
+        now = trio.current_time()
+        if self.failing_since is None:
+            self.failing_since = now
+        quiet = error.is_gone or (error.is_forbidden and now - self.failing_since < QUIET_SECONDS)
+        write = log.debug if self.announced or quiet else log.info
+        self.announced = self.announced or not quiet
+        write("objects cannot be followed for now", **self._facts(), error=str(error))
+
+    def _is_healthy(self) -> None:
+        self.back_off.reset()
+        if self.announced and self.failing_since is not None:
+            seconds = round(trio.current_time() - self.failing_since, 1)
+            log.info("objects are followed again", **self._facts(), after_seconds=seconds)
+        self.failing_since = None
+        self.announced = False
+
+    def _facts(self) -> dict[str, Any]:
+        given = {name: value for name, value in self.selection.items() if value}
+        return {"resource": self.kind.resource, **given}
