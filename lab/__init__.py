@@ -4,9 +4,10 @@
 from them, or from what is installed, the programs that one runtime needs; `containerd` runs
 them with its own root, state, socket, bridge and subnet, and leaves nothing behind; `images`
 makes the images to run, `registry` serves them, `agent` is trio-kubelet on top, `quickstart` shows
-it all. Standard library only (the quickstart's tables aside), so that it works before anything is
-installed. A containerd that the machine has is used, but never touched: nothing is shared with it
-but the program files.
+it all. `control_plane` is what such an agent can be a node of. Standard library only (the
+quickstart's tables and the control plane aside), so that it works before anything is installed.
+A containerd that the machine has is used, but never touched: nothing is shared with it but the
+program files.
 """
 
 

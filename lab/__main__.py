@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from lab import LabError, images, instances
+from lab import LabError, UnavailableError, control_plane_programs, images, instances
 from lab.containerd import Containerd
 
 
@@ -31,6 +31,13 @@ def _parser() -> argparse.ArgumentParser:
     containerd.add_argument("--version", default="default", help="1.6, 1.7, 2.1 or default")
     containerd.add_argument("--state", type=Path, required=True, help="its folder")
     containerd.set_defaults(act=_containerd)
+    programs = commands.add_parser(
+        "control-plane-programs",
+        help="find the programs of a control plane, or build them, which takes minutes",
+    )
+    newest = control_plane_programs.NEWEST
+    programs.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
+    programs.set_defaults(act=_control_plane_programs)
     cleanup = commands.add_parser(
         "cleanup", help="remove what runtimes left behind whose owner was killed"
     )
@@ -50,6 +57,16 @@ def _containerd(options: argparse.Namespace) -> None:
         names = (images.PAUSE, images.BUSYBOX, images.BUSYBOX_AS_USER, images.SLEEPER, images.WEB)
         print("images     " + "\n           ".join(names), flush=True)
         signal.pause()
+
+
+def _control_plane_programs(options: argparse.Namespace) -> None:
+    try:
+        found = control_plane_programs.find(options.version)
+    except UnavailableError as reason:
+        # Those who use them skip then, and say this again.
+        print(f"lab: {reason}", file=sys.stderr)
+    else:
+        print(f"Kubernetes {found.version}: {found.folder}")
 
 
 def _cleanup(_: argparse.Namespace) -> None:
