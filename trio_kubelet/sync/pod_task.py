@@ -33,6 +33,7 @@ log = structlog.get_logger("pod")
 
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 10.0
+MOST_DOUBLINGS = 10
 JITTER = 0.5
 """Delays are stretched by up to this share: what failed together does not retry together."""
 
@@ -280,7 +281,9 @@ class PodTask:
         if self._pending is not None:
             return 0.0
         if result is None or result.failed:
-            delay = min(FIRST_RETRY_SECONDS * 2.0**self._failures, LAST_RETRY_SECONDS)
+            # A float has its limits: a pod may fail for days.
+            doublings = min(self._failures, MOST_DOUBLINGS)
+            delay = min(FIRST_RETRY_SECONDS * 2.0**doublings, LAST_RETRY_SECONDS)
             self._failures += 1
         else:
             delay = self._resync_seconds

@@ -204,6 +204,18 @@ async def test_a_bug_in_a_session_is_logged_and_tried_again(
     assert failed[0] == "Error syncing pod, skipping: a bug"
 
 
+async def test_a_pod_that_fails_for_a_day_is_still_tried(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async def fail(pod: Pod) -> SyncResult:
+        return SyncResult(failed=True)
+
+    session.on_sync = fail
+    async with running(session, journal):
+        await trio.sleep(24 * 3600)
+        assert session.asked[-1][1] == pytest.approx(trio.current_time(), abs=20)
+
+
 async def test_a_sync_that_names_a_time_is_repeated_then(
     autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
 ) -> None:
