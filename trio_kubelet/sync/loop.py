@@ -17,7 +17,7 @@ import structlog
 import trio
 
 from state_machines.pod import PodEvent
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodPhase
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import (
@@ -70,7 +70,8 @@ class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
     `prepare` is awaited with pods that are new to the node, before they are decided on. `runs`
-    says whether something of a pod runs already.
+    says whether something of a pod runs already. `on_gone` is told the UID of a pod that no
+    source has any more and whose task has ended before.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class SyncLoop:
         recorder: EventRecorder,
         runs: Callable[[str], bool] = lambda _uid: False,
         prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
+        on_gone: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         self.sources_seen: set[Source] = set()
         self._recorder = recorder
@@ -100,6 +102,7 @@ class SyncLoop:
         self._clean_up = clean_up
         self._runs = runs
         self._prepare = prepare
+        self._on_gone = on_gone
         self._leaving: dict[str, trio.Event] = {}
         gate.add_listener(self._on_runtime_state)
 
@@ -251,8 +254,13 @@ class SyncLoop:
             self._tasks.put(pod.metadata.uid, Request(pod=pod, why=("spec",)))
 
     def _reconcile(self, pod: Pod) -> None:
-        """Only its status differs: nobody has to act, but the newest version is kept."""
-        self._store.update(pod)
+        """Only its status differs. The pod looks again if others' part of it says something new."""
+        before = self._store.get(pod.metadata.uid)
+        stored = self._store.update(pod)
+        if before is None or stored is None or not self._is_current(stored):
+            return
+        if _told_by_others(before.pod) != _told_by_others(pod):
+            self._tasks.put(pod.metadata.uid, Request(pod=pod, why=("status",)))
 
     def _delete(self, pod: Pod) -> None:
         stored = self._store.update(pod)
@@ -265,9 +273,13 @@ class SyncLoop:
 
     def _remove(self, pod: Pod) -> None:
         stored = self._store.remove(pod)
-        if stored is not None and self._is_current(stored):
+        if stored is None:
+            return
+        if self._is_current(stored):
             ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
+        elif pod.metadata.uid not in self._tasks:
+            self._on_gone(pod.metadata.uid)
 
     def _is_current(self, stored: StoredPod) -> bool:
         """Whether the task that lives under the UID is this incarnation's."""
@@ -279,6 +291,17 @@ class SyncLoop:
             self._tasks.resync_all("runtime is up")
         elif after.network_ready and not before.network_ready:
             self._tasks.resync_all("network is ready")
+
+
+def _told_by_others(pod: Pod) -> tuple[object, ...]:
+    """What somebody else may write into a status that the node acts on.
+
+    An end of the pod (the garbage collector of the control plane ends pods of lost nodes), and the
+    conditions that its readiness waits for (KEP-580).
+    """
+    gates = {gate.condition_type for gate in pod.spec.readiness_gates}
+    ended = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+    return ended, {c.type: c.status for c in pod.status.conditions if c.type in gates}
 
 
 def creation_order(pod: Pod) -> tuple[int, str, str]:

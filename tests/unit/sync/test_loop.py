@@ -10,7 +10,16 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus, Time
+from trio_kubelet.k8s import (
+    Container,
+    ObjectMeta,
+    Pod,
+    PodCondition,
+    PodReadinessGate,
+    PodSpec,
+    PodStatus,
+    Time,
+)
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
@@ -114,6 +123,7 @@ async def running(
         recorder=recorder,
         runs=lambda uid: uid == runs,
         prepare=prepare,
+        on_gone=lambda uid: log.append(f"gone {uid}"),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(tasks.run)
@@ -171,7 +181,39 @@ async def test_a_status_that_differs_is_no_reason_to_sync(autojump_clock: MockCl
         await at.say(PodOperation.ADD, A)
         at.heard()
         await at.say(PodOperation.RECONCILE, A)
+        await at.say(PodOperation.RECONCILE, evolve(A, status=PodStatus(phase="Running")))
         assert at.heard() == []
+
+
+async def test_a_pod_that_others_end_looks_at_once(autojump_clock: MockClock) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        at.heard()
+        await at.say(PodOperation.RECONCILE, evolve(A, status=PodStatus(phase="Failed")))
+        assert at.heard() == ["sync a i"]
+
+
+async def test_a_readiness_gate_that_opens_makes_the_pod_look(autojump_clock: MockClock) -> None:
+    def gated(status: str) -> Pod:
+        opened = PodCondition(type="x/gate", status=status)
+        gate = PodReadinessGate(condition_type="x/gate")
+        spec = evolve(A.spec, readiness_gates=(gate,))
+        return evolve(A, spec=spec, status=PodStatus(conditions=(opened,)))
+
+    async with running() as at:
+        await at.say(PodOperation.ADD, gated("False"))
+        await at.say(PodOperation.RECONCILE, gated("True"))
+        await at.say(PodOperation.RECONCILE, gated("True"))
+        assert at.heard() == ["admit a beside 0", "sync a i", "sync a i"]
+
+
+async def test_a_pod_that_goes_after_its_task_is_told_of(autojump_clock: MockClock) -> None:
+    async with running(reject="a") as at:
+        await at.say(PodOperation.ADD, A)
+        await trio.sleep(5)
+        at.heard()
+        await at.say(PodOperation.REMOVE, A)
+        assert at.heard() == ["gone uid-a"]
 
 
 async def test_a_removed_pod_is_stopped_and_discarded(autojump_clock: MockClock) -> None:
