@@ -1,1 +1,17 @@
-"""Objects of the API that pods here refer to, kept at hand while a pod uses them."""
+"""Objects of the API that pods here refer to, kept at hand while a pod uses them.
+
+`References` is all that others need: config maps, secrets, tokens and trust bundles for volumes,
+what variables are made of, the secrets to pull images with.
+"""
+
+from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.references import EnvironmentData, PullSecrets, References, Strategy
+
+__all__ = [
+    "EnvironmentData",
+    "ObjectError",
+    "ObjectNotFoundError",
+    "PullSecrets",
+    "References",
+    "Strategy",
+]

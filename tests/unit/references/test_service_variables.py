@@ -1,0 +1,69 @@
+"""The variables of services, in the words of the Go kubelet and of Docker's links."""
+
+import pytest
+
+from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
+from trio_kubelet.references.service_variables import service_variables, visible_services
+
+
+def service(
+    name: str, *ports: ServicePort, namespace: str = "shop", address: str = "10.96.0.1"
+) -> Service:
+    return Service(
+        metadata=ObjectMeta(name=name, namespace=namespace),
+        spec=ServiceSpec(cluster_ip=address, ports=ports or (ServicePort(port=80),)),
+    )
+
+
+def test_each_port_has_its_variables_and_the_first_is_the_services() -> None:
+    web = service(
+        "web-front",
+        ServicePort(port=80, name="http"),
+        ServicePort(port=53, name="dns-udp", protocol="UDP"),
+    )
+    assert service_variables([web]) == {
+        "WEB_FRONT_SERVICE_HOST": "10.96.0.1",
+        "WEB_FRONT_SERVICE_PORT": "80",
+        "WEB_FRONT_SERVICE_PORT_HTTP": "80",
+        "WEB_FRONT_SERVICE_PORT_DNS_UDP": "53",
+        "WEB_FRONT_PORT": "tcp://10.96.0.1:80",
+        "WEB_FRONT_PORT_80_TCP": "tcp://10.96.0.1:80",
+        "WEB_FRONT_PORT_80_TCP_PROTO": "tcp",
+        "WEB_FRONT_PORT_80_TCP_PORT": "80",
+        "WEB_FRONT_PORT_80_TCP_ADDR": "10.96.0.1",
+        "WEB_FRONT_PORT_53_UDP": "udp://10.96.0.1:53",
+        "WEB_FRONT_PORT_53_UDP_PROTO": "udp",
+        "WEB_FRONT_PORT_53_UDP_PORT": "53",
+        "WEB_FRONT_PORT_53_UDP_ADDR": "10.96.0.1",
+    }
+
+
+def test_an_ipv6_address_is_bracketed_in_urls_alone() -> None:
+    variables = service_variables([service("web", address="fd00::1")])
+    assert variables["WEB_SERVICE_HOST"] == "fd00::1"
+    assert variables["WEB_PORT"] == "tcp://[fd00::1]:80"
+
+
+API = service("kubernetes", namespace="default", address="10.96.0.9")
+OWN, OTHER = service("own"), service("other", namespace="elsewhere")
+OTHERS_OF_DEFAULT = service("not-this", namespace="default")
+HEADLESS, EXTERNAL = service("headless", address="None"), service("external", address="")
+ALL = (OWN, API, OTHER, OTHERS_OF_DEFAULT, HEADLESS, EXTERNAL)
+
+
+@pytest.mark.parametrize(
+    ("links", "expected"), [(True, ["kubernetes", "own"]), (False, ["kubernetes"])]
+)
+def test_a_pod_is_told_of_the_api_server_and_with_links_of_its_own_namespace(
+    links: bool, expected: list[str]
+) -> None:
+    visible = visible_services(ALL, "shop", service_links=links)
+    assert [each.metadata.name for each in visible] == expected
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_service_called_kubernetes_hides_that_of_the_api_server(turned: bool) -> None:
+    own = service("kubernetes", address="10.96.0.7")
+    services = (API, own) if turned else (own, API)
+    assert visible_services(services, "shop", service_links=True) == (own,)
+    assert visible_services(services, "shop", service_links=False) == (API,)

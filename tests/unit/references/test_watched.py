@@ -1,0 +1,242 @@
+"""Objects by watch: only those that are used, told of when they change, patient with a server."""
+
+import pytest
+import trio
+from attrs import evolve
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.apiserver.faults import Fault
+from tests.unit.references.cluster import NAMESPACE, Cluster, open_cluster
+from tests.unit.references.pods import pod_with
+from trio_kubelet.k8s.kinds import CONFIG_MAPS
+from trio_kubelet.references import ObjectError, ObjectNotFoundError
+
+
+async def data_of(cluster: Cluster, name: str) -> dict[str, str]:
+    return dict((await cluster.references.config_map(NAMESPACE, name)).data)
+
+
+async def test_a_pod_gets_its_object_at_once_and_is_told_of_changes(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        began = trio.current_time()
+        assert await data_of(cluster, "settings") == {"a": "1"}
+        assert trio.current_time() - began < 0.1
+        await wait_all_tasks_blocked()
+        cluster.put_map("settings", a="2")
+        changed_at = trio.current_time()
+        assert await cluster.told.wait() == ["u1"]
+        assert trio.current_time() - changed_at < 1
+        assert await data_of(cluster, "settings") == {"a": "2"}
+
+
+async def test_only_what_pods_use_is_watched_and_no_longer_than_they_do(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.put_map("others", b="2")
+        for uid in ("u1", "u2"):
+            cluster.references.register(pod_with(uid, config_map="settings", env_map="settings"))
+        await data_of(cluster, "settings")
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 1
+        cluster.references.unregister("u1")
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 1
+        cluster.references.unregister("u2")
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 0
+        with pytest.raises(ObjectError, match='object "shop"/"settings" not registered'):
+            await data_of(cluster, "settings")
+
+
+async def test_a_newer_pod_refers_to_other_things(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("one", a="1")
+        cluster.put_map("two", b="2")
+        pod = pod_with("u1", config_map="one")
+        cluster.references.register(pod)
+        cluster.references.register(evolve(pod_with("u1", config_map="one", env_map="two")))
+        assert await data_of(cluster, "two") == {"b": "2"}
+        cluster.references.register(pod_with("u1", env_map="two"))
+        with pytest.raises(ObjectError, match="not registered"):
+            await data_of(cluster, "one")
+
+
+async def test_all_pods_that_use_an_object_are_told_and_no_others(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.put_map("other", a="1")
+        for uid in ("u1", "u2"):
+            cluster.references.register(pod_with(uid, config_map="settings"))
+        cluster.references.register(pod_with("u3", config_map="other"))
+        await data_of(cluster, "settings")
+        await wait_all_tasks_blocked()
+        cluster.put_map("settings", a="2")
+        assert await cluster.told.wait() == ["u1", "u2"]
+
+
+async def test_an_object_that_is_missing_is_told_at_once_and_its_pod_when_it_comes(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.references.register(pod_with("u1", config_map="later", secret="too"))
+        began = trio.current_time()
+        with pytest.raises(ObjectNotFoundError, match=r'^configmap "later" not found$'):
+            await data_of(cluster, "later")
+        with pytest.raises(ObjectNotFoundError, match=r'^secret "too" not found$'):
+            await cluster.references.secret(NAMESPACE, "too")
+        assert trio.current_time() - began < 0.1
+        await wait_all_tasks_blocked()
+        cluster.put_map("later", a="1")
+        assert await cluster.told.wait() == ["u1"]
+        assert await data_of(cluster, "later") == {"a": "1"}
+
+
+async def test_an_object_that_is_deleted_is_missing(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        await data_of(cluster, "settings")
+        await wait_all_tasks_blocked()
+        cluster.delete_map("settings")
+        assert await cluster.told.wait() == ["u1"]
+        with pytest.raises(ObjectNotFoundError):
+            await data_of(cluster, "settings")
+
+
+async def test_an_object_that_is_deleted_before_the_watch_began_is_missing(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        for verb in ("list", "watch"):
+            cluster.server.faults.add(Fault(verb=verb, resource="configmaps", seconds=1, times=1))
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        await data_of(cluster, "settings")
+        cluster.delete_map("settings")
+        assert await cluster.told.wait() == ["u1"]
+        with pytest.raises(ObjectNotFoundError):
+            await data_of(cluster, "settings")
+
+
+async def test_a_change_of_labels_alone_is_no_news(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        await data_of(cluster, "settings")
+        await wait_all_tasks_blocked()
+        body = {"metadata": {"labels": {"x": "y"}}}
+        cluster.server.patch(CONFIG_MAPS, "settings", NAMESPACE, body=body)
+        cluster.put_map("settings", a="2")
+        assert await cluster.told.wait() == ["u1"]
+        assert cluster.told.uids == []
+
+
+async def test_an_immutable_object_is_asked_for_once_and_never_watched(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("fixed", immutable=True, a="1")
+        cluster.references.register(pod_with("u1", config_map="fixed"))
+        assert await data_of(cluster, "fixed") == {"a": "1"}
+        await wait_all_tasks_blocked()
+        assert (cluster.asked("get"), cluster.asked("list"), cluster.watched()) == (1, 0, 0)
+        assert await data_of(cluster, "fixed") == {"a": "1"}
+
+
+async def test_an_object_that_becomes_immutable_is_watched_no_more(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        await data_of(cluster, "settings")
+        await wait_all_tasks_blocked()
+        cluster.put_map("settings", immutable=True, a="2")
+        assert await cluster.told.wait() == ["u1"]
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 0
+        assert await data_of(cluster, "settings") == {"a": "2"}
+
+
+class TestAServerInTrouble:
+    async def test_an_authorizer_that_lags_is_waited_for_quietly(
+        self, autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        async with open_cluster() as cluster:
+            cluster.put_map("settings", a="1")
+            cluster.server.faults.add(Fault(resource="configmaps", code=403, times=3))
+            cluster.references.register(pod_with("u1", config_map="settings"))
+            began = trio.current_time()
+            assert await data_of(cluster, "settings") == {"a": "1"}
+            assert trio.current_time() - began < 0.5
+            assert "no answer yet" not in capsys.readouterr().out
+
+    async def test_a_refusal_that_lasts_is_told_after_five_seconds_and_then_at_once(
+        self, autojump_clock: MockClock
+    ) -> None:
+        async with open_cluster() as cluster:
+            cluster.put_map("settings", a="1")
+            refusal = cluster.server.faults.add(Fault(resource="configmaps", code=403))
+            cluster.references.register(pod_with("u1", config_map="settings"))
+            began = trio.current_time()
+            words = "failed to sync configmap cache: timed out waiting for the condition"
+            with pytest.raises(ObjectError, match=words):
+                await data_of(cluster, "settings")
+            assert trio.current_time() - began == pytest.approx(5, abs=0.5)
+            with pytest.raises(ObjectError, match=words):
+                await data_of(cluster, "settings")
+            assert trio.current_time() - began == pytest.approx(6, abs=0.5)
+            cluster.server.faults.remove(refusal)
+            assert await cluster.told.wait() == ["u1"]
+            assert await data_of(cluster, "settings") == {"a": "1"}
+
+    async def test_what_is_known_serves_through_an_outage_and_what_changed_is_told_after(
+        self, autojump_clock: MockClock
+    ) -> None:
+        async with open_cluster() as cluster:
+            cluster.put_map("settings", a="1")
+            cluster.references.register(pod_with("u1", config_map="settings"))
+            await data_of(cluster, "settings")
+            await wait_all_tasks_blocked()
+            cluster.server.go_away()
+            await trio.sleep(300)
+            assert await data_of(cluster, "settings") == {"a": "1"}
+            cluster.put_map("settings", a="2")
+            cluster.server.come_back()
+            assert await cluster.told.wait() == ["u1"]
+            assert await data_of(cluster, "settings") == {"a": "2"}
+
+    async def test_a_pod_that_came_in_an_outage_has_its_object_soon_after(
+        self, autojump_clock: MockClock
+    ) -> None:
+        async with open_cluster() as cluster:
+            cluster.put_map("settings", a="1")
+            cluster.server.go_away()
+            cluster.references.register(pod_with("u1", config_map="settings"))
+            with pytest.raises(ObjectError, match="timed out"):
+                await data_of(cluster, "settings")
+            await trio.sleep(300)
+            cluster.server.come_back()
+            back_at = trio.current_time()
+            assert await cluster.told.wait() == ["u1"]
+            assert trio.current_time() - back_at < 20
+
+    async def test_who_gives_up_waiting_leaves_the_others_waiting(
+        self, autojump_clock: MockClock
+    ) -> None:
+        async with open_cluster() as cluster:
+            cluster.put_map("settings", a="1")
+            cluster.server.faults.add(Fault(resource="configmaps", seconds=2, times=1))
+            cluster.references.register(pod_with("u1", config_map="settings"))
+            with trio.move_on_after(0.5) as impatient:
+                await data_of(cluster, "settings")
+            assert impatient.cancelled_caught
+            assert await data_of(cluster, "settings") == {"a": "1"}

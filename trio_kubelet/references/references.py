@@ -1,0 +1,220 @@
+"""All that pods here refer to, behind one object.
+
+A pod is registered when it comes and with every newer version of its spec; from then on what it
+refers to is kept at hand, counted by pod, until it is unregistered. Whoever needs an object asks
+for it and waits for the first answer; a pod whose objects changed is told by `on_change`.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from enum import StrEnum
+from functools import partial
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secret
+from trio_kubelet.k8s.client import Api
+from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
+from trio_kubelet.references.asked import AskedObjects
+from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.needs import (
+    Needs,
+    environment_config_maps,
+    environment_secrets,
+    needs_of,
+    pull_secrets,
+)
+from trio_kubelet.references.objects import Key, Objects, T
+from trio_kubelet.references.services import Services
+from trio_kubelet.references.tokens import Tokens
+from trio_kubelet.references.trust_bundles import TrustBundles
+from trio_kubelet.references.watched import WatchedObjects
+
+log = structlog.get_logger("references")
+
+
+class Strategy(StrEnum):
+    """`configMapAndSecretChangeDetectionStrategy`."""
+
+    WATCH = "Watch"
+    CACHE = "Cache"
+    GET = "Get"
+
+
+CACHE_SECONDS = 60.0
+"""How long an answer serves with the strategy Cache."""
+
+
+@frozen(kw_only=True)
+class EnvironmentData:
+    """What the variables of a pod's containers are made of.
+
+    `problems` are the messages for objects that could not be had, by kind and name; objects that
+    do not exist are simply not there. `services` are variables already.
+    """
+
+    config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
+    secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
+    problems: Mapping[tuple[str, str], str] = field(factory=dict)
+    services: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class PullSecrets:
+    """The secrets to pull a pod's images with, and the names of those that cannot be had."""
+
+    secrets: tuple[Secret, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+class References:
+    """Keeps the objects at hand. Its methods are for the volumes, variables and pulls of pods.
+
+    `on_change` is called with the UID of a pod when something that it refers to has changed; it
+    must neither block nor raise.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        clock: Clock,
+        on_change: Callable[[str], None],
+        strategy: str = Strategy.WATCH,
+        trust_bundles: bool = False,
+    ) -> None:
+        make = partial(_objects, api, Strategy(strategy), on_change)
+        self._config_maps: Objects[ConfigMap] = make(CONFIG_MAPS)
+        self._secrets: Objects[Secret] = make(SECRETS)
+        self._tokens = Tokens(api, clock, on_change)
+        self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
+        self._services = Services(api)
+        self._registered: dict[str, tuple[Pod, Needs]] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Keep everything up to date, for ever."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._config_maps.run)
+            await nursery.start(self._secrets.run)
+            await nursery.start(self._tokens.run)
+            nursery.start_soon(self._trust_bundles.run)
+            nursery.start_soon(self._services.run)
+            task_status.started()
+
+    def register(self, pod: Pod) -> None:
+        """A pod is here, or has a newer version. Calling it again costs nothing."""
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
+        known, before = self._registered.get(uid, (None, Needs()))
+        if known is pod:
+            return
+        after = needs_of(pod)
+        self._registered[uid] = (pod, after)
+        if after != before:
+            _exchange(self._config_maps, namespace, uid, before.config_maps, after.config_maps)
+            _exchange(self._secrets, namespace, uid, before.secrets, after.secrets)
+        if after.trust_bundles:
+            self._trust_bundles.use(uid)
+
+    def unregister(self, uid: str) -> None:
+        """A pod needs nothing any more; unknown ones are fine."""
+        pod, needs = self._registered.pop(uid, (None, Needs()))
+        if pod is None:
+            return
+        namespace = pod.metadata.namespace
+        _exchange(self._config_maps, namespace, uid, needs.config_maps, frozenset())
+        _exchange(self._secrets, namespace, uid, needs.secrets, frozenset())
+        self._trust_bundles.release(uid)
+        self._tokens.forget(uid)
+
+    async def config_map(self, namespace: str, name: str) -> ConfigMap:
+        """Return a config map that a registered pod refers to. Raises ObjectError."""
+        return await self._config_maps.get((namespace, name))
+
+    async def secret(self, namespace: str, name: str) -> Secret:
+        """Return a secret that a registered pod refers to. Raises ObjectError."""
+        return await self._secrets.get((namespace, name))
+
+    async def token(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
+        """Return a valid token of a pod's service account. Raises ObjectError."""
+        return await self._tokens.get(pod, audience, expiration_seconds)
+
+    async def trust_anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
+        """Return the certificates of a projection in PEM. Raises ObjectError."""
+        return await self._trust_bundles.anchors(projection)
+
+    async def environment(self, pod: Pod, *, is_static: bool = False) -> EnvironmentData:
+        """Return what the variables of a registered pod are made of; waits for first answers.
+
+        A static pod does not wait for the services. Raises ObjectError where these do not come.
+        """
+        namespace = pod.metadata.namespace
+        config_maps: dict[str, ConfigMap] = {}
+        secrets: dict[str, Secret] = {}
+        problems: dict[tuple[str, str], str] = {}
+        async with trio.open_nursery() as nursery:
+            for name in environment_config_maps(pod):
+                key = (namespace, name)
+                nursery.start_soon(_fetch, self._config_maps, key, config_maps, problems)
+            for name in environment_secrets(pod):
+                key = (namespace, name)
+                nursery.start_soon(_fetch, self._secrets, key, secrets, problems)
+        services = (
+            self._services.known_variables(pod)
+            if is_static
+            else await self._services.variables(pod)
+        )
+        return EnvironmentData(
+            config_maps={name: each.data for name, each in config_maps.items()},
+            secrets={name: each.data for name, each in secrets.items()},
+            problems=problems,
+            services=services,
+        )
+
+    async def pull_secrets(self, pod: Pod) -> PullSecrets:
+        """Return the secrets to pull a registered pod's images with; waits for first answers."""
+        namespace = pod.metadata.namespace
+        names = pull_secrets(pod)
+        found: dict[str, Secret] = {}
+        async with trio.open_nursery() as nursery:
+            for name in names:
+                nursery.start_soon(_fetch, self._secrets, (namespace, name), found, {})
+        return PullSecrets(
+            secrets=tuple(found[name] for name in names if name in found),
+            missing=tuple(name for name in names if name not in found),
+        )
+
+
+def _objects(
+    api: Api, strategy: Strategy, on_change: Callable[[str], None], kind: Kind[T]
+) -> Objects[T]:
+    if strategy is Strategy.WATCH:
+        return WatchedObjects(api, kind, on_change)
+    return AskedObjects(api, kind, CACHE_SECONDS if strategy is Strategy.CACHE else 0.0)
+
+
+def _exchange(
+    objects: Objects[T], namespace: str, uid: str, before: Iterable[str], after: Iterable[str]
+) -> None:
+    """Use what is new first: an object that stays in use is never forgotten in between."""
+    before, after = frozenset(before), frozenset(after)
+    for name in sorted(after - before):
+        objects.use((namespace, name), uid)
+    for name in sorted(before - after):
+        objects.release((namespace, name), uid)
+
+
+async def _fetch(
+    objects: Objects[T],
+    key: Key,
+    found: dict[str, T],
+    problems: dict[tuple[str, str], str],
+) -> None:
+    name = key[1]
+    try:
+        found[name] = await objects.get(key)
+    except ObjectNotFoundError:
+        return
+    except ObjectError as error:
+        problems[objects.word, name] = str(error)

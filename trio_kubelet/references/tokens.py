@@ -1,0 +1,187 @@
+"""Tokens for the service accounts of pods, bound to the pod, and kept fresh.
+
+A token is renewed when 80 % of its life are over, or after a day; somewhat earlier, so that many
+tokens made at once are not renewed at once. The pod goes on with the one it has meanwhile, and
+is told when the new one is there; one that cannot be renewed serves as long as it is valid.
+Tokens are never logged.
+"""
+
+import math
+import random
+from collections.abc import Callable
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import (
+    BoundObjectReference,
+    Pod,
+    TokenRequest,
+    TokenRequestSpec,
+)
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.kinds import SERVICE_ACCOUNTS
+from trio_kubelet.references.asking import ask
+from trio_kubelet.references.errors import ObjectError
+
+log = structlog.get_logger("tokens")
+
+_SECOND_NS = 1_000_000_000
+_LONGEST_USE_SECONDS = 24 * 60 * 60
+_USED_SHARE = 0.8
+_JITTER_SECONDS = 10.0
+_RETRY_SECONDS = 60.0
+_DEFAULT_LIFE_SECONDS = 60 * 60
+
+
+@frozen(kw_only=True)
+class TokenKey:
+    """What a token is for."""
+
+    pod_uid: str
+    audience: str
+    expiration_seconds: int | None
+
+
+@frozen(kw_only=True)
+class Token:
+    """A token, and when it is to be renewed and ends, in nanoseconds since the epoch."""
+
+    text: str = field(repr=False)
+    renew_at_ns: int
+    expires_at_ns: int
+
+
+def renewal_time_ns(expires_at_ns: int, life_seconds: float, jitter_seconds: float) -> int:
+    """Return when a token of that life is to be renewed."""
+    issued_at_ns = expires_at_ns - round(life_seconds * _SECOND_NS)
+    used_seconds = min(life_seconds * _USED_SHARE, _LONGEST_USE_SECONDS)
+    return issued_at_ns + round((used_seconds - jitter_seconds) * _SECOND_NS)
+
+
+class Tokens:
+    """The tokens of all pods here. `on_change` is told the UID of a pod whose token is new."""
+
+    def __init__(self, api: Api, clock: Clock, on_change: Callable[[str], None]) -> None:
+        self._api = api
+        self._clock = clock
+        self._on_change = on_change
+        self._entries: dict[TokenKey, _Entry] = {}
+        self._nursery: trio.Nursery | None = None
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Renew tokens in the background, for ever."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    async def get(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
+        """Return a token that is valid; waits only where there is none yet.
+
+        Raises ObjectError.
+        """
+        key = TokenKey(
+            pod_uid=pod.metadata.uid, audience=audience, expiration_seconds=expiration_seconds
+        )
+        entry = self._entries.setdefault(key, _Entry())
+        async with entry.lock:
+            now_ns = self._clock.now_ns()
+            token = entry.token
+            if token is None or token.expires_at_ns <= now_ns:
+                token = await self._first(pod, key, entry)
+            elif token.renew_at_ns <= now_ns:
+                self._begin_renewal(pod, key, entry)
+        return token.text
+
+    def forget(self, pod_uid: str) -> None:
+        """A pod is gone."""
+        for key in [key for key in self._entries if key.pod_uid == pod_uid]:
+            del self._entries[key]
+
+    async def _first(self, pod: Pod, key: TokenKey, entry: "_Entry") -> Token:
+        try:
+            token = await self._request(pod, key)
+        except ApiError as error:
+            if entry.token is None:
+                raise ObjectError(f"failed to fetch token: {error.message}") from error
+            raise ObjectError(
+                f"token of service account {pod.metadata.namespace}/"
+                f"{pod.spec.service_account_name} expired and refresh failed: {error.message}"
+            ) from error
+        entry.token = token
+        return token
+
+    def _begin_renewal(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
+        now = trio.current_time()
+        if self._nursery is not None and now >= entry.next_attempt:
+            entry.next_attempt = now + _RETRY_SECONDS
+            self._nursery.start_soon(self._renew, pod, key, entry)
+
+    async def _renew(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
+        try:
+            token = await self._request(pod, key)
+        except ApiError as error:
+            log.warning(
+                "token not renewed",
+                pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+                error=str(error),
+            )
+            return
+        if self._entries.get(key) is entry:
+            entry.token = token
+            self._on_change(key.pod_uid)
+
+    async def _request(self, pod: Pod, key: TokenKey) -> Token:
+        """Ask for a token. Raises ApiError."""
+        meta = pod.metadata
+        spec = TokenRequestSpec(
+            audiences=(key.audience,) if key.audience else (),
+            expiration_seconds=key.expiration_seconds,
+            bound_object_ref=BoundObjectReference(
+                api_version="v1", kind="Pod", name=meta.name, uid=meta.uid
+            ),
+        )
+        request = TokenRequest(
+            api_version="authentication.k8s.io/v1", kind="TokenRequest", spec=spec
+        )
+        answer = await ask(
+            lambda: self._api.create(
+                SERVICE_ACCOUNTS,
+                request,
+                meta.namespace,
+                name=pod.spec.service_account_name,
+                subresource="token",
+                answer_type=TokenRequest,
+            )
+        )
+        return self._token(answer)
+
+    def _token(self, answer: TokenRequest) -> Token:
+        life = answer.spec.expiration_seconds or _DEFAULT_LIFE_SECONDS
+        expires_at = answer.status.expiration_timestamp
+        expires_at_ns = (
+            expires_at.ns if expires_at is not None else self._clock.now_ns() + life * _SECOND_NS
+        )
+        jitter = random.uniform(0, _JITTER_SECONDS)  # noqa: S311 - it only spreads load
+        return Token(
+            text=answer.status.token,
+            renew_at_ns=renewal_time_ns(expires_at_ns, life, jitter),
+            expires_at_ns=expires_at_ns,
+        )
+
+
+class _Entry:
+    """One token in use; `next_attempt` is when a renewal may be tried, in trio's time."""
+
+    __slots__ = ("lock", "next_attempt", "token")
+
+    def __init__(self) -> None:
+        self.token: Token | None = None
+        self.lock = trio.Lock()
+        self.next_attempt = -math.inf

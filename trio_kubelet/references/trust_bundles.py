@@ -1,0 +1,165 @@
+"""Certificates to trust, from the cluster's ClusterTrustBundles (KEP-3257).
+
+Bundles are few and shared: all are followed once, from the first pod on that projects one. Many
+API servers do not serve them; then a pod is told so, and the server is asked again later.
+"""
+
+import re
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+import trio
+
+from trio_kubelet.k8s import (
+    ClusterTrustBundle,
+    ClusterTrustBundleProjection,
+    LabelSelector,
+    LabelSelectorOperator,
+    LabelSelectorRequirement,
+)
+from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
+from trio_kubelet.references.asking import LAG_SECONDS, pauses
+from trio_kubelet.references.errors import ObjectError
+
+log = structlog.get_logger("references")
+
+NOT_SERVED = "ClusterTrustBundle projection is not supported: the API server does not serve them"
+DISABLED = "ClusterTrustBundle projection is disabled by its feature gate"
+
+_ASK_AGAIN_SECONDS = 60.0
+_CERTIFICATE = re.compile(
+    r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", flags=re.DOTALL
+)
+
+
+class TrustBundles:
+    """All bundles. `on_change` is told the UID of each pod that projects any."""
+
+    def __init__(self, api: Api, on_change: Callable[[str], None], *, enabled: bool) -> None:
+        self._api = api
+        self._on_change = on_change
+        self._enabled = enabled
+        self._bundles: dict[str, ClusterTrustBundle] = {}
+        self._users: set[str] = set()
+        self._wanted = trio.Event()
+        self._answered = trio.Event()
+        self._served = True
+
+    async def run(self) -> None:
+        """Follow the bundles as soon as a pod wants any, for ever."""
+        await self._wanted.wait()
+        await self._until_served()
+        await reflect(self._api, CLUSTER_TRUST_BUNDLES, self._take)
+
+    def use(self, uid: str) -> None:
+        """A pod projects bundles."""
+        self._users.add(uid)
+        if self._enabled:
+            self._wanted.set()
+
+    def release(self, uid: str) -> None:
+        """A pod projects none any more."""
+        self._users.discard(uid)
+
+    async def anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
+        """Return the certificates of a projection in PEM, each once. Raises ObjectError."""
+        if not self._enabled:
+            raise ObjectError(DISABLED)
+        with trio.move_on_after(LAG_SECONDS):
+            await self._answered.wait()
+        if not self._answered.is_set():
+            raise ObjectError(
+                "failed to sync clustertrustbundle cache: timed out waiting for the condition"
+            )
+        if not self._served:
+            raise ObjectError(NOT_SERVED)
+        return selected_anchors(self._bundles, projection)
+
+    async def _until_served(self) -> None:
+        for pause in pauses():
+            try:
+                await self._api.list(CLUSTER_TRUST_BUNDLES, limit=1)
+            except ApiError as error:
+                if not error.is_not_found:
+                    await trio.sleep(pause)
+                    continue
+                self._served = False
+                self._answered.set()
+                await trio.sleep(_ASK_AGAIN_SECONDS)
+            else:
+                return
+
+    async def _take(self, event: WatchEvent[ClusterTrustBundle]) -> None:
+        if isinstance(event, Synced):
+            self._served = True
+            self._answered.set()
+        elif isinstance(event, Changed):
+            self._bundles[event.object.metadata.name] = event.object
+        elif isinstance(event, Removed):
+            self._bundles.pop(event.object.metadata.name, None)
+        if self._answered.is_set():
+            for uid in sorted(self._users):
+                self._on_change(uid)
+
+
+def selected_anchors(
+    bundles: Mapping[str, ClusterTrustBundle], projection: ClusterTrustBundleProjection
+) -> bytes:
+    """Return the certificates that a projection selects. Raises ObjectError."""
+    if projection.name:
+        named = bundles.get(projection.name)
+        if named is not None:
+            return anchors_of([named])
+        if projection.optional:
+            return b""
+        raise ObjectError(
+            "while getting ClusterTrustBundle: clustertrustbundle.certificates.k8s.io "
+            f'"{projection.name}" not found'
+        )
+    if not projection.signer_name:
+        raise ObjectError(
+            "ClusterTrustBundle projection requires either name or signerName to be set"
+        )
+    matching = [
+        bundle
+        for bundle in bundles.values()
+        if bundle.spec.signer_name == projection.signer_name
+        and selects(projection.label_selector, bundle.metadata.labels)
+    ]
+    if not matching and not projection.optional:
+        raise ObjectError(
+            "combination of signerName and labelSelector matched zero ClusterTrustBundles"
+        )
+    return anchors_of(matching)
+
+
+def anchors_of(bundles: Iterable[ClusterTrustBundle]) -> bytes:
+    """Return the certificates of bundles, each once, in an order that does not change."""
+    found = {
+        ssl.PEM_cert_to_DER_cert(block)
+        for bundle in bundles
+        for block in _CERTIFICATE.findall(bundle.spec.trust_bundle)
+    }
+    return "".join(ssl.DER_cert_to_PEM_cert(each) for each in sorted(found)).encode()
+
+
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Return whether a selector matches; none matches nothing, an empty one everything."""
+    if selector is None:
+        return False
+    return all(labels.get(key) == value for key, value in selector.match_labels.items()) and all(
+        _holds(requirement, labels) for requirement in selector.match_expressions
+    )
+
+
+def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    value = labels.get(requirement.key)
+    rules = {
+        LabelSelectorOperator.IN: value is not None and value in requirement.values,
+        LabelSelectorOperator.NOT_IN: value not in requirement.values,
+        LabelSelectorOperator.EXISTS: value is not None,
+        LabelSelectorOperator.DOES_NOT_EXIST: value is None,
+    }
+    return rules.get(LabelSelectorOperator(requirement.operator), False)

@@ -1,0 +1,190 @@
+"""Objects kept up to date by a watch of each: the strategy Watch.
+
+An object that a pod begins to use is asked for at once, and then followed by a watch of just
+that object: the Node authorizer allows no more, and nothing else is of interest. Its pods are
+told when its content changes. An immutable object is not followed any more once it was seen.
+"""
+
+from collections.abc import Callable
+from typing import Generic
+
+import structlog
+import trio
+from attrs import evolve
+
+from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.references.asking import LAG_SECONDS, is_lag, pauses
+from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.objects import Key, T
+
+log = structlog.get_logger("references")
+
+_PATIENCE_SECONDS = 1.0
+"""How long one question waits for an object that the server has failed to give for long."""
+
+
+class WatchedObjects(Generic[T]):
+    """The objects of one kind. `on_change` is told the UID of each pod that uses what changed."""
+
+    def __init__(
+        self,
+        api: Api,
+        kind: Kind[T],
+        on_change: Callable[[str], None],
+    ) -> None:
+        self._api = api
+        self._kind = kind
+        self._on_change = on_change
+        self._entries: dict[Key, _Entry[T]] = {}
+        self._nursery: trio.Nursery | None = None
+
+    @property
+    def word(self) -> str:
+        """The kind as messages have it."""
+        return self._kind.kind.lower()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follow what is in use, for ever."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for entry in self._entries.values():
+                nursery.start_soon(self._follow, entry)
+            task_status.started()
+            try:
+                await trio.sleep_forever()
+            finally:
+                self._nursery = None
+
+    def use(self, key: Key, uid: str) -> None:
+        """A pod begins to use an object."""
+        entry = self._entries.get(key)
+        if entry is None:
+            entry = self._entries[key] = _Entry(key, trio.current_time())
+            if self._nursery is not None:
+                self._nursery.start_soon(self._follow, entry)
+        entry.users.add(uid)
+
+    def release(self, key: Key, uid: str) -> None:
+        """A pod uses an object no more; after the last one it is forgotten."""
+        entry = self._entries.get(key)
+        if entry is None:
+            return
+        entry.users.discard(uid)
+        if not entry.users:
+            entry.scope.cancel()
+            del self._entries[key]
+
+    async def get(self, key: Key) -> T:
+        """Return an object that is in use, as it was last seen; waits for the first answer.
+
+        Raises ObjectNotFoundError, and ObjectError where no answer came within LAG_SECONDS.
+        """
+        entry = self._entries.get(key)
+        if entry is None:
+            raise ObjectError(f'object "{key[0]}"/"{key[1]}" not registered')
+        earliest = trio.current_time() + _PATIENCE_SECONDS
+        with trio.move_on_at(max(entry.since + LAG_SECONDS, earliest)):
+            await entry.answered.wait()
+        if not entry.answered.is_set():
+            entry.gave_up = True
+            raise ObjectError(
+                f"failed to sync {self.word} cache: timed out waiting for the condition"
+            )
+        if entry.object is None:
+            raise ObjectNotFoundError(self.word, key[1])
+        return entry.object
+
+    async def _follow(self, entry: "_Entry[T]") -> None:
+        with entry.scope:
+            await self._look(entry)
+            if entry.object is not None and entry.object.immutable:
+                return
+            namespace, name = entry.key
+            followed = _Followed(self, entry)
+            await reflect(
+                self._api,
+                self._kind,
+                followed.take,
+                namespace=namespace,
+                field_selector=f"metadata.name={name}",
+            )
+
+    async def _look(self, entry: "_Entry[T]") -> None:
+        """Ask until there is an answer, quietly at first."""
+        namespace, name = entry.key
+        told = False
+        for pause in pauses():
+            try:
+                self.store(entry, await self._api.get(self._kind, name, namespace))
+            except ApiError as error:
+                if error.is_not_found:
+                    self.store(entry, None)
+                    return
+                late = trio.current_time() > entry.since + LAG_SECONDS
+                if not told and (late or not is_lag(error)):
+                    told = True
+                    log.warning(
+                        "no answer yet",
+                        kind=self._kind.kind,
+                        object=f"{namespace}/{name}",
+                        error=str(error),
+                    )
+            else:
+                return
+            await trio.sleep(pause)
+
+    def store(self, entry: "_Entry[T]", found: T | None) -> None:
+        """Keep what is known of an object now, and tell its pods if that is news to them."""
+        is_first = not entry.answered.is_set()
+        is_news = entry.gave_up if is_first else not _same_content(entry.object, found)
+        entry.object = found
+        entry.answered.set()
+        if is_news:
+            entry.gave_up = False
+            for uid in sorted(entry.users):
+                self._on_change(uid)
+
+
+class _Entry(Generic[T]):
+    """One object in use: who uses it, and what is known of it."""
+
+    __slots__ = ("answered", "gave_up", "key", "object", "scope", "since", "users")
+
+    def __init__(self, key: Key, since: float) -> None:
+        self.key = key
+        self.since = since
+        self.users: set[str] = set()
+        self.object: T | None = None
+        self.answered = trio.Event()
+        self.gave_up = False
+        self.scope = trio.CancelScope()
+
+
+class _Followed(Generic[T]):
+    """What one reflection tells of one object."""
+
+    def __init__(self, objects: WatchedObjects[T], entry: _Entry[T]) -> None:
+        self._objects = objects
+        self._entry = entry
+        self._is_there = False
+
+    async def take(self, event: WatchEvent[T]) -> None:
+        """Take one event."""
+        if isinstance(event, Changed):
+            self._is_there = True
+            self._objects.store(self._entry, event.object)
+            if event.object.immutable:
+                self._entry.scope.cancel()
+        elif isinstance(event, Removed):
+            self._is_there = False
+            self._objects.store(self._entry, None)
+        elif isinstance(event, Synced) and not self._is_there:
+            # It vanished between the first look and the list: the reflection never saw it.
+            self._objects.store(self._entry, None)
+
+
+def _same_content(before: T | None, after: T | None) -> bool:
+    if before is None or after is None:
+        return before is after
+    return bool(evolve(before, metadata=after.metadata) == after)
