@@ -1,26 +1,34 @@
-"""Where pods come from: a folder of manifests, a URL; and the merge into one stream of changes.
+"""Where pods come from: the API server, a folder of manifests, a URL; and the merge of them.
 
 `watch_manifest_files` and `watch_manifest_url` are tasks that call back with the full set of their
-pods; `SourceMerge` turns full sets into `PodUpdate`s.
+pods; `SourceMerge` turns full sets, and changes of single pods, into `PodUpdate`s. `watch_api_pods`
+sends these itself. `MirrorPods` shows static pods in the API.
 """
 
 from trio_kubelet.sources.annotations import Source
+from trio_kubelet.sources.apiserver import PodFollower, SendUpdates, is_mirror, watch_api_pods
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.file import watch_manifest_files
 from trio_kubelet.sources.http import watch_manifest_url
 from trio_kubelet.sources.manifests import Adopt, ManifestReader
 from trio_kubelet.sources.merge import PodOperation, PodUpdate, SourceMerge
+from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.sources.static_pods import SendPods
 
 __all__ = [
     "Adopt",
     "InvalidManifest",
     "ManifestReader",
+    "MirrorPods",
+    "PodFollower",
     "PodOperation",
     "PodUpdate",
     "SendPods",
+    "SendUpdates",
     "Source",
     "SourceMerge",
+    "is_mirror",
+    "watch_api_pods",
     "watch_manifest_files",
     "watch_manifest_url",
 ]

@@ -1,0 +1,127 @@
+"""The pods of the API: what is handed out, when, and to whom."""
+
+from collections.abc import Iterable
+
+import pytest
+from attrs import define, evolve, field
+
+from tests.unit.sources.test_merge import Clock, changed, ops, pod
+from trio_kubelet.k8s import Pod, PodStatus, Time
+from trio_kubelet.k8s.client import Changed, Removed, Synced, WatchEvent
+from trio_kubelet.sources import PodOperation, PodUpdate, SourceMerge
+from trio_kubelet.sources.apiserver import ApiPods
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+ADD, UPDATE, DELETE, REMOVE, RECONCILE = (
+    PodOperation.ADD,
+    PodOperation.UPDATE,
+    PodOperation.DELETE,
+    PodOperation.REMOVE,
+    PodOperation.RECONCILE,
+)
+
+
+@define
+class Follower:
+    heard: list[str] = field(factory=list)
+
+    def changed(self, pod: Pod) -> None:
+        self.heard.append(f"+{pod.metadata.uid}")
+
+    def removed(self, pod: Pod) -> None:
+        self.heard.append(f"-{pod.metadata.uid}")
+
+    def synced(self) -> None:
+        self.heard.append("synced")
+
+
+@define
+class World:
+    pods: Follower = field(factory=Follower)
+    mirrors: Follower = field(factory=Follower)
+    updates: list[PodUpdate] = field(factory=list)
+    source: ApiPods = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        clock = Clock()
+        merge = SourceMerge(clock, EventRecorder(Journal(clock), "node"))
+        self.source = ApiPods(self.send, merge=merge, pods=self.pods, mirrors=self.mirrors)
+
+    async def send(self, updates: Iterable[PodUpdate]) -> None:
+        self.updates.extend(updates)
+
+    async def tell(self, *events: WatchEvent[Pod]) -> list[tuple[PodOperation, list[str]]]:
+        self.updates.clear()
+        for event in events:
+            await self.source.take(event)
+        return ops(self.updates)
+
+
+def mirror(uid: str) -> Pod:
+    return changed(pod(uid), annotations={"kubernetes.io/config.mirror": "hash"})
+
+
+async def test_nothing_is_handed_out_before_all_is_known() -> None:
+    world = World()
+    assert await world.tell(Changed(pod("a")), Changed(pod("b"))) == []
+    assert await world.tell(Synced()) == [(ADD, ["a", "b"])]
+
+
+async def test_what_came_and_went_before_all_was_known_never_was() -> None:
+    world = World()
+    events = (Changed(pod("a")), Changed(pod("b")), Removed(pod("a")), Synced())
+    assert await world.tell(*events) == [(ADD, ["b"])]
+
+
+async def test_a_node_without_pods_has_spoken_all_the_same() -> None:
+    assert await World().tell(Synced()) == [(ADD, [])]
+
+
+async def test_from_then_on_each_change_is_told_at_once() -> None:
+    world = World()
+    await world.tell(Changed(pod("a")), Synced())
+    assert await world.tell(Changed(pod("b"))) == [(ADD, ["b"])]
+    assert await world.tell(Changed(pod("b", hostname="h"))) == [(UPDATE, ["b"])]
+    shown = evolve(pod("a"), status=PodStatus(phase="Running"))
+    assert await world.tell(Changed(shown)) == [(RECONCILE, ["a"])]
+    deleted = changed(pod("b", hostname="h"), deletion_timestamp=Time.from_ns(0))
+    assert await world.tell(Changed(deleted)) == [(DELETE, ["b"])]
+    assert await world.tell(Removed(deleted)) == [(REMOVE, ["b"])]
+    assert await world.tell(Synced()) == []
+
+
+async def test_a_pod_of_the_same_name_ends_the_one_before() -> None:
+    world = World()
+    await world.tell(Changed(pod("old", "web")), Synced())
+    events = (Changed(pod("new", "web")), Removed(pod("old", "web")))
+    assert await world.tell(*events) == [(REMOVE, ["old"]), (ADD, ["new"])]
+
+
+async def test_pods_are_those_of_the_api_whatever_they_say() -> None:
+    world = World()
+    lying = changed(pod("a"), annotations={"kubernetes.io/config.source": "file"})
+    await world.tell(Changed(lying), Synced())
+    assert world.updates[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "api"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+async def test_mirrors_are_shown_to_their_keeper_and_never_run(listed: bool) -> None:
+    world = World()
+    if listed:
+        await world.tell(Synced())
+        world.mirrors.heard.clear()
+    assert [op for op in await world.tell(Changed(mirror("m"))) if op[1]] == []
+    assert await world.tell(Removed(mirror("m"))) == []
+    assert (world.mirrors.heard, "+m" in world.pods.heard) == (["+m", "-m"], False)
+
+
+async def test_followers_hear_of_a_pod_before_it_is_handed_out() -> None:
+    world = World()
+    heard_first: list[list[str]] = []
+
+    async def send(updates: Iterable[PodUpdate]) -> None:
+        heard_first.append(list(world.pods.heard))
+
+    world.source._send = send
+    await world.tell(Changed(pod("a")), Synced(), Changed(pod("b")))
+    assert heard_first == [["+a", "synced"], ["+a", "synced", "+b"]]

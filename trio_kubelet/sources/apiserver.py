@@ -1,0 +1,113 @@
+"""The pods that the API server binds to this node, by list and watch.
+
+Nothing is handed out before the first complete list. From then on each version of a pod goes
+through the merge alone, so that a change of one pod costs the same beside ten pods and beside
+two hundred. Mirrors are the API's picture of static pods: they are shown to whoever keeps them
+and never run. Followers see every version first, so that a status which the sync loop makes of
+it finds its object there.
+"""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+import structlog
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s.client import Api, Changed, Removed, WatchEvent, reflect
+from trio_kubelet.k8s.kinds import PODS
+from trio_kubelet.sources.annotations import CONFIG_MIRROR, Source
+from trio_kubelet.sources.merge import PodUpdate, SourceMerge
+
+log = structlog.get_logger("sources")
+
+SendUpdates = Callable[[Iterable[PodUpdate]], Awaitable[None]]
+"""Takes what changed, in order; may wait while the sync loop is behind."""
+
+
+class PodFollower(Protocol):
+    """Wants to know which pods, or mirrors, the API has. Plain methods, in the order of events."""
+
+    def changed(self, pod: Pod) -> None:
+        """There is this pod, or this newer version of it."""
+        ...
+
+    def removed(self, pod: Pod) -> None:
+        """The pod is gone; its last version."""
+        ...
+
+    def synced(self) -> None:
+        """All pods that there are have been told of; again after each gap in the watch."""
+        ...
+
+
+def is_mirror(pod: Pod) -> bool:
+    """Whether the object only shows a static pod of this node."""
+    return CONFIG_MIRROR in pod.metadata.annotations
+
+
+async def watch_api_pods(
+    api: Api,
+    node_name: str,
+    send: SendUpdates,
+    *,
+    merge: SourceMerge,
+    pods: PodFollower,
+    mirrors: PodFollower,
+) -> None:
+    """Follow the pods of this node for ever; an API server that is away is waited for.
+
+    Cancelling loses nothing but the place in the stream: the next run begins with a full list.
+    """
+    api_pods = ApiPods(send, merge=merge, pods=pods, mirrors=mirrors)
+    await reflect(api, PODS, api_pods.take, field_selector=f"spec.nodeName={node_name}")
+
+
+class ApiPods:
+    """What the watch told so far, until it has told all; then every event goes straight on."""
+
+    def __init__(
+        self, send: SendUpdates, *, merge: SourceMerge, pods: PodFollower, mirrors: PodFollower
+    ) -> None:
+        self._send = send
+        self._merge = merge
+        self._pods = pods
+        self._mirrors = mirrors
+        self._first: dict[str, Pod] | None = {}
+
+    async def take(self, event: WatchEvent[Pod]) -> None:
+        """Take one event of the watch."""
+        if isinstance(event, Changed):
+            await self._changed(event.object)
+        elif isinstance(event, Removed):
+            await self._removed(event.object)
+        else:
+            await self._synced()
+
+    async def _changed(self, pod: Pod) -> None:
+        if is_mirror(pod):
+            self._mirrors.changed(pod)
+            return
+        self._pods.changed(pod)
+        if self._first is not None:
+            self._first[pod.metadata.uid] = pod
+        else:
+            await self._send(self._merge.change(Source.API, pod))
+
+    async def _removed(self, pod: Pod) -> None:
+        if is_mirror(pod):
+            self._mirrors.removed(pod)
+            return
+        self._pods.removed(pod)
+        if self._first is not None:
+            self._first.pop(pod.metadata.uid, None)
+        else:
+            await self._send(self._merge.remove(Source.API, pod))
+
+    async def _synced(self) -> None:
+        self._pods.synced()
+        self._mirrors.synced()
+        if self._first is None:
+            return
+        pods, self._first = tuple(self._first.values()), None
+        log.info("pods of this node listed", pods=len(pods))
+        await self._send(self._merge.apply(Source.API, pods))
