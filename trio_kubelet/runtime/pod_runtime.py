@@ -7,7 +7,7 @@ pod is read back at once and put into the cache, so that its status is sent with
 """
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
 
@@ -72,8 +72,16 @@ class RuntimeOutcome:
     due_ns: int | None = None
 
 
+async def default_handler(_pod: Pod) -> str:
+    """Return the runtime's own default: where there are no runtime classes."""
+    return ""
+
+
 class PodRuntime:
-    """Does what plans say, for all pods. What it remembers of a pod is in the pod's memory."""
+    """Does what plans say, for all pods. What it remembers of a pod is in the pod's memory.
+
+    `runtime_handler` names the handler for a pod's sandbox, or raises ConfigError.
+    """
 
     def __init__(
         self,
@@ -90,6 +98,7 @@ class PodRuntime:
         slots: StartSlots,
         file_limiter: trio.CapacityLimiter,
         crash_backoff: BackoffPolicy,
+        runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -103,6 +112,7 @@ class PodRuntime:
         self._slots = slots
         self._file_limiter = file_limiter
         self._crash_backoff = crash_backoff
+        self._runtime_handler = runtime_handler
 
     async def look(self, pod: Pod) -> ObservedPod:
         """Ask the runtime about one pod and put the answer into the cache. Raises RpcError."""
@@ -287,11 +297,12 @@ class PodRuntime:
             return ReadySandbox(id=plan.sandbox_id, config=config, ips=ips)
         precedence = Precedence.STATIC_SANDBOX if inputs.is_static else Precedence.SANDBOX
         try:
+            handler = await self._runtime_handler(pod)
             async with self._slots.slot(precedence):
                 began = trio.current_time()
-                sandbox_id = await self._client.run_pod_sandbox(config)
+                sandbox_id = await self._client.run_pod_sandbox(config, handler)
             response = await self._client.pod_sandbox_status(sandbox_id)
-        except RpcError as error:
+        except (RpcError, ConfigError) as error:
             self._sandbox_failed(pod, error.message)
             return None
         self._journal.note(

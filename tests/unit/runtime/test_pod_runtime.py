@@ -1,6 +1,6 @@
 """Carrying out plans on the hollow runtime: what a sync leaves to be done, and when."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -35,6 +35,7 @@ from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.dns import NodeDns
@@ -44,7 +45,7 @@ from trio_kubelet.runtime.memory import PodMemory
 from trio_kubelet.runtime.mounts import MountedVolume
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ContainerState
-from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome
+from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome, default_handler
 from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -86,6 +87,7 @@ class SubPaths:
 class Node:
     """What acts on containers, on a hollow runtime."""
 
+    journal: Journal
     runtime: HollowRuntime
     client: RuntimeClient
     faults: ScriptedFaults
@@ -103,7 +105,10 @@ class Node:
 
 @asynccontextmanager
 async def node(
-    root: Path, behaviour: Behaviour | None = None, images: Images | None = None
+    root: Path,
+    behaviour: Behaviour | None = None,
+    images: Images | None = None,
+    runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
 ) -> AsyncIterator[Node]:
     clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
     hollow = HollowOptions(
@@ -142,8 +147,10 @@ async def node(
             slots=slots,
             file_limiter=files,
             crash_backoff=crash_loop_policy(),
+            runtime_handler=runtime_handler,
         )
         yield Node(
+            journal=journal,
             runtime=runtime,
             client=client,
             faults=faults,
@@ -171,6 +178,33 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
         outcome = await at.sync(POD, memory)
         assert outcome.failed
         assert outcome.due_ns is None
+
+
+async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async def handler(_pod: Pod) -> str:
+        return "runc"
+
+    async with node(tmp_path, runtime_handler=handler) as at:
+        outcome = await at.sync(POD, PodMemory())
+        assert not outcome.failed
+        assert [s.runtime_handler for s in outcome.observed.sandboxes] == ["runc"]
+
+
+async def test_a_runtime_class_that_nobody_knows_makes_no_sandbox(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async def unknown(_pod: Pod) -> str:
+        raise ConfigError('runtimeclass.node.k8s.io "gvisor" not found')
+
+    async with node(tmp_path, runtime_handler=unknown) as at:
+        outcome = await at.sync(POD, PodMemory())
+        assert outcome.failed
+        assert outcome.observed.sandboxes == ()
+        told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
+        words = 'Failed to create pod sandbox: runtimeclass.node.k8s.io "gvisor" not found'
+        assert ("FailedCreatePodSandBox", words) in told
 
 
 async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back_off_is_over(
