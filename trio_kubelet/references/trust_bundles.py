@@ -46,6 +46,7 @@ class TrustBundles:
         self._wanted = trio.Event()
         self._answered = trio.Event()
         self._served = True
+        self._synced = False
 
     async def run(self) -> None:
         """Follow the bundles as soon as a pod wants any, for ever."""
@@ -93,15 +94,23 @@ class TrustBundles:
 
     async def _take(self, event: WatchEvent[ClusterTrustBundle]) -> None:
         if isinstance(event, Synced):
-            self._served = True
+            is_late = self._answered.is_set() and not self._served
+            self._served = self._synced = True
             self._answered.set()
-        elif isinstance(event, Changed):
-            self._bundles[event.object.metadata.name] = event.object
+            if is_late:
+                self._tell()
+            return
+        name = event.object.metadata.name
+        if isinstance(event, Changed):
+            self._bundles[name] = event.object
         elif isinstance(event, Removed):
-            self._bundles.pop(event.object.metadata.name, None)
-        if self._answered.is_set():
-            for uid in sorted(self._users):
-                self._on_change(uid)
+            self._bundles.pop(name, None)
+        if self._synced:
+            self._tell()
+
+    def _tell(self) -> None:
+        for uid in sorted(self._users):
+            self._on_change(uid)
 
 
 def selected_anchors(
@@ -156,10 +165,10 @@ def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
 
 def _holds(requirement: LabelSelectorRequirement, labels: Mapping[str, str]) -> bool:
     value = labels.get(requirement.key)
-    rules = {
+    rules: Mapping[str, bool] = {
         LabelSelectorOperator.IN: value is not None and value in requirement.values,
         LabelSelectorOperator.NOT_IN: value not in requirement.values,
         LabelSelectorOperator.EXISTS: value is not None,
         LabelSelectorOperator.DOES_NOT_EXIST: value is None,
     }
-    return rules.get(LabelSelectorOperator(requirement.operator), False)
+    return rules.get(requirement.operator, False)

@@ -28,7 +28,7 @@ class Told:
 
     async def wait(self) -> list[str]:
         """Wait until a pod is told; return all that were told since the last time."""
-        with trio.fail_after(60):
+        with trio.fail_after(300):
             await self.news[0].wait()
         self.news[0] = trio.Event()
         uids = sorted(self.uids)
@@ -64,6 +64,10 @@ class Cluster:
     def delete_map(self, name: str) -> None:
         """Delete a config map."""
         self.server.delete(CONFIG_MAPS, name, NAMESPACE)
+
+    def another_node(self) -> References:
+        """References of another node, which do not run yet."""
+        return References(self.server.client(), clock=TrioClock(), on_change=Told())
 
     def asked(self, verb: str, resource: str = "configmaps") -> int:
         """How often the server was asked so."""
