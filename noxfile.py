@@ -32,7 +32,7 @@ def run_pytest(session: nox.Session, marks: str, *, test_may_take_seconds: int) 
 def tests(session: nox.Session) -> None:
     """Unit, property and simulation tests: no root, no container runtime."""
     install(session, "test", "protos")
-    run_pytest(session, "not integration", test_may_take_seconds=300)
+    run_pytest(session, "not integration and not e2e", test_may_take_seconds=300)
 
 
 @nox.session
@@ -40,6 +40,17 @@ def integration(session: nox.Session) -> None:
     """The agent on real containerds; as anyone but root, each test says why it is skipped."""
     install(session, "test")
     run_pytest(session, "integration", test_may_take_seconds=600)
+
+
+@nox.session
+def e2e(session: nox.Session) -> None:
+    """The agent as a node of a real control plane, which is built with Go where it is not there.
+
+    Building is no test's affair: it takes minutes, once, and failing is told before the tests.
+    """
+    install(session, "test")
+    session.run("python", "-m", "lab", "control-plane-programs")
+    run_pytest(session, "e2e", test_may_take_seconds=600)
 
 
 @nox.session

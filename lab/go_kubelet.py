@@ -1,0 +1,102 @@
+"""The Go kubelet as a process of its own, on a runtime of ours: what the agent is compared with.
+
+It takes the place of an `Agent` and is used in the same way: same folders, same configuration
+file. What only it needs is set here: a cgroup that exists beforehand, ports of its own, and
+nothing that it would change on the host as a whole.
+"""
+
+import json
+import subprocess
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab import host
+from lab.agent import Agent, Json
+from lab.control_plane_programs import NEWEST, go_kubelet
+from lab.ports import free_ports
+
+
+class GoKubelet(Agent):
+    """One Go kubelet; arguments as for an `Agent`, and its minor version."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        endpoint: str,
+        settings: Mapping[str, object] | None = None,
+        flags: tuple[str, ...] = (),
+        cgroup_root: str = "",
+        version: str = NEWEST,
+    ) -> None:
+        self._read_only_port, port = free_ports(2)
+        alone: Mapping[str, object] = {
+            "port": port,
+            "readOnlyPort": self._read_only_port,
+            "oomScoreAdj": 0,
+            "makeIPTablesUtilChains": False,
+            "enforceNodeAllocatable": [],
+            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
+            "volumePluginDir": str(folder.absolute() / "plugins"),
+        }
+        super().__init__(
+            folder,
+            endpoint=endpoint,
+            settings={**alone, **(settings or {})},
+            flags=("--cert-dir", str(folder.absolute() / "certificates"), *flags),
+            cgroup_root=cgroup_root,
+        )
+        self._version = version
+
+    def launch(self) -> None:
+        """Start it and do not wait; builds it first if it must, for minutes."""
+        program = go_kubelet(self._version)
+        self.manifests.mkdir(parents=True, exist_ok=True)
+        make_cgroups(self.cgroup_root)
+        config = self.folder / "config.json"
+        config.write_text(json.dumps(self.configuration))
+        command = [
+            str(program),
+            "--config",
+            str(config),
+            "--root-dir",
+            str(self.root),
+            *self._flags,
+        ]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, *self._flags],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def ask(self, path: str) -> Json:
+        """Ask its read-only port. Raises OSError when nobody answers."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(f"http://127.0.0.1:{self._read_only_port}{path}", timeout=5) as answer:
+            found: Json = json.loads(answer.read())
+        # Go writes an empty list of pods as null.
+        return {**found, "items": found.get("items") or []}
+
+
+def make_cgroups(path: str) -> None:
+    """Make the cgroup `/name` in every hierarchy; `host.remove_cgroups` removes it."""
+    name = path.strip("/")
+    mounted = Path("/sys/fs/cgroup")
+    if host.cgroup_version() == 2:
+        (mounted / name).mkdir(parents=True, exist_ok=True)
+        return
+    for hierarchy in mounted.iterdir():
+        if hierarchy.is_dir() and not hierarchy.is_symlink():
+            (hierarchy / name).mkdir(parents=True, exist_ok=True)
+            _inherit_cpuset(hierarchy, hierarchy / name)
+
+
+def _inherit_cpuset(parent: Path, child: Path) -> None:
+    """A cpuset of version 1 is made without processors and memory, and takes no process so."""
+    for file in ("cpuset.cpus", "cpuset.mems"):
+        if (child / file).exists():
+            (child / file).write_text((parent / file).read_text())

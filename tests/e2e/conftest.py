@@ -1,0 +1,112 @@
+"""What the end-to-end tests run on: a control plane, and the agent as a node of it.
+
+TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
+TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
+runs all on this host, `kind` uses Docker; `any`, the default, takes `kind` where a Docker daemon
+and kind are, and `local` elsewhere. What is missing is an error if it was asked for, and a reason
+to skip otherwise.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from lab import UnavailableError, host
+from lab.control_plane import ControlPlane
+from lab.control_plane_programs import NEWEST
+from tests.e2e.cluster import Cluster, Namespace
+from tests.e2e.kind import KindCluster
+from tests.e2e.local import LocalCluster
+
+HERE = Path(__file__).parent
+PROVIDER = os.environ.get("TRIO_KUBELET_E2E", "any")
+KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of our own; needs no root."""
+    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), version=KUBERNETES or NEWEST)
+    try:
+        plane.start()
+    except UnavailableError as reason:
+        if KUBERNETES:
+            raise
+        pytest.skip(str(reason))
+    yield plane
+    plane.stop()
+
+
+@pytest.fixture(scope="session")
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """A cluster with the agent as the node that pods are scheduled to."""
+    folder = tmp_path_factory.mktemp("cluster")
+    if PROVIDER == "kind" or (PROVIDER == "any" and _has_docker()):
+        kind = KindCluster(folder)
+        kind.start()
+        yield kind
+        kind.stop()
+        return
+    obstacles = host.obstacles()
+    if obstacles:
+        pytest.skip("; ".join(obstacles))
+    local = LocalCluster(folder, request.getfixturevalue("control_plane"))
+    try:
+        local.start()
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    yield local
+    local.stop()
+
+
+@pytest.fixture
+def local_cluster(cluster: Cluster) -> LocalCluster:
+    """The cluster, for a test that needs what only processes of our own allow."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("this test needs the provider local")
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace for one test; it is deleted afterwards, and nobody waits for that."""
+    name = request.node.name.replace("_", "-").partition("[")[0]
+    namespace = cluster.make_namespace(name.removeprefix("test-")[:50].strip("-"))
+    yield namespace
+    namespace.delete()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the ends of all logs to the report of a test that failed."""
+    report = yield
+    if report.failed:
+        for thing in item.funcargs.values():
+            if isinstance(thing, Cluster | ControlPlane):
+                report.sections.append(("ends of the logs", thing.last_words()))
+                break
+    return report
+
+
+def _has_docker() -> bool:
+    if not (shutil.which("docker") and shutil.which("kind")):
+        return False
+    try:
+        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return asked.returncode == 0

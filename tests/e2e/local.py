@@ -1,0 +1,125 @@
+"""The provider `local`: control plane, containerd and agent are processes on this host.
+
+TRIO_KUBELET_E2E_AGENT=go puts the Go kubelet in the agent's place: what the tests expect is what
+it does, so a test that is new or in doubt is tried on it.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab.agent import Agent
+from lab.cluster_api import ClusterApi, Json
+from lab.containerd import Containerd
+from lab.control_plane import ControlPlane
+from lab.go_kubelet import GoKubelet
+from lab.processes import wait_until
+from tests.e2e.cluster import Cluster
+
+CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", "2.1")
+AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else Agent
+NODE = "lab-node"
+EMPTY_DEADLINE_SECONDS = 90
+
+
+class LocalCluster(Cluster):
+    """A node beside a control plane of ours, which is left alone by `stop`."""
+
+    def __init__(self, folder: Path, control_plane: ControlPlane) -> None:
+        self.node = NODE
+        self.control_plane = control_plane
+        self.containerd = Containerd(CONTAINERD, folder / "containerd")
+        self._agent: Agent | None = None
+
+    @property
+    def agent(self) -> Agent:
+        """The agent's process; there once started."""
+        assert self._agent is not None, "not started"
+        return self._agent
+
+    @property
+    def api(self) -> ClusterApi:
+        return self.control_plane.api
+
+    def start(self) -> None:
+        """Start containerd and the agent, and wait until the node takes pods."""
+        self.containerd.start()
+        try:
+            self._agent = self.make_agent()
+            self._agent.start()
+            self.wait_node_ready()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End all pods, the agent and containerd."""
+        try:
+            if self._agent is not None:
+                self._delete_all_pods()
+                self._agent.__exit__(None, None, None)
+        finally:
+            self.containerd.stop()
+
+    def make_agent(self, **settings: object) -> Agent:
+        """An agent for this node that was not started; `settings` are of its configuration."""
+        kubeconfig = self.control_plane.node_kubeconfig(self.node)
+        return AGENT(
+            self.containerd.folder / "agent",
+            endpoint=self.containerd.endpoint,
+            settings={"syncFrequency": "10s", **settings},
+            flags=("--kubeconfig", str(kubeconfig), "--hostname-override", self.node),
+            cgroup_root=self.containerd.cgroup_root,
+        )
+
+    def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
+        return self.control_plane.kubectl(*words, stdin=stdin)
+
+    def start_agent(self) -> None:
+        self.agent.launch()
+
+    def stop_agent(self) -> None:
+        self.agent.stop()
+
+    def kill_agent(self) -> None:
+        self.agent.kill()
+
+    def stop_api_server(self) -> None:
+        self.control_plane.stop_api_server()
+
+    def start_api_server(self) -> None:
+        self.control_plane.start_api_server()
+
+    def add_static_pod(self, manifest: Json) -> None:
+        self.agent.write(f"{manifest['metadata']['name']}.json", manifest)
+
+    def remove_static_pod(self, name: str) -> None:
+        self.agent.remove(f"{name}.json")
+
+    def last_words(self) -> str:
+        agent = self._agent.last_words() if self._agent is not None else "not started"
+        return f"agent: {agent}\n{self.control_plane.last_words()}"
+
+    def sandboxes(self, uid: str) -> list[str]:
+        """The ids of what containerd has of a pod, sandbox and containers alike."""
+        wanted = f"labels.io.kubernetes.pod.uid=={uid}"
+        return self.containerd.ctr("containers", "list", "-q", wanted).split()
+
+    def running(self) -> frozenset[str]:
+        """The ids of all that runs in containerd."""
+        lines = self.containerd.ctr("tasks", "list").splitlines()[1:]
+        return frozenset(line.split()[0] for line in lines if line.split()[2] == "RUNNING")
+
+    def _delete_all_pods(self) -> None:
+        """Take away whatever creates pods here, then the pods, and wait for their end."""
+        for namespace in self.api.get("/api/v1/namespaces")["items"]:
+            name = namespace["metadata"]["name"]
+            if name != "default" and not name.startswith("kube-"):
+                self.api.delete(f"/api/v1/namespaces/{name}")
+        pods = "/api/v1/pods"
+        wait_until(
+            lambda: not self.api.get(pods, fieldSelector=f"spec.nodeName={self.node}")["items"],
+            deadline_seconds=EMPTY_DEADLINE_SECONDS,
+            else_say=lambda: f"pods are left: {self.last_words()}",
+        )
