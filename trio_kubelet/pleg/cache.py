@@ -7,7 +7,7 @@ runtime. Times are trio's clock, taken before the runtime was asked.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import trio
@@ -25,6 +25,7 @@ class RuntimeCache:
     def __init__(self) -> None:
         self._pods: dict[str, ObservedPod] = {}
         self._states: dict[str, States] = {}
+        self._empty: set[str] = set()
         self._listed_at = -math.inf
         self.unseen: frozenset[str] = frozenset()
         self._newer: dict[str, trio.Event] = {}
@@ -64,7 +65,7 @@ class RuntimeCache:
             observed = evolve(observed, ips=known.ips)
         before = self.get(observed.uid)
         self._pods[observed.uid] = observed
-        self._states[observed.uid] = observed_states(observed)
+        self._remember_states(observed)
         for listener in self._listeners:
             listener(before, observed)
         event = self._newer.pop(observed.uid, None)
@@ -80,11 +81,11 @@ class RuntimeCache:
         """
         self._listed_at = max(self._listed_at, began_at)
         self.unseen = frozenset(unseen)
-        for pod in tuple(self._pods.values()):
+        for uid in sorted(self._empty - self.unseen):
             # An event of a pod's removal may be followed when its task has forgotten it already.
-            is_empty = not (pod.sandboxes or pod.containers or pod.ips)
-            if is_empty and pod.observed_at < began_at and pod.uid not in self.unseen:
-                self.forget(pod.uid)
+            pod = self._pods[uid]
+            if not pod.ips and pod.observed_at < began_at:
+                self.forget(uid)
         self._listed.set()
         self._listed = trio.Event()
 
@@ -92,6 +93,7 @@ class RuntimeCache:
         """Drop a pod of which nothing is left."""
         self._pods.pop(uid, None)
         self._states.pop(uid, None)
+        self._empty.discard(uid)
         event = self._newer.pop(uid, None)
         if event is not None:
             event.set()
@@ -139,14 +141,35 @@ class RuntimeCache:
         seen_at = max(self.get(uid).observed_at, self._covered_at(uid))
         return seen_at >= instant and self._listed_at > -math.inf
 
-    def is_as_listed(self, uid: str, states: States, listed_at: float) -> bool:
-        """Whether the pod is known to look as a listing shows it, or better known than that."""
+    def unlike(self, listed: Mapping[str, States], listed_at: float) -> frozenset[str]:
+        """The pods that need a look, since they are not known as a listing shows them.
+
+        `listed` has the states of all pods that the listing shows. Pods that were looked at
+        since it began are better known than by it, and those that their own tasks act on are
+        left to these.
+        """
+        if listed == self._states:
+            return frozenset()
+        return frozenset(
+            uid
+            for uid in listed.keys() | self._states.keys()
+            if listed.get(uid) != self._states.get(uid)
+            and uid not in self._attended
+            and not self._was_seen_since(uid, listed_at)
+        )
+
+    def _was_seen_since(self, uid: str, instant: float) -> bool:
         known = self._pods.get(uid)
-        if known is None:
-            return not states
-        if known.observed_at >= listed_at:
-            return True
-        return states == self._states[uid]
+        return known is not None and known.observed_at >= instant
+
+    def _remember_states(self, observed: ObservedPod) -> None:
+        """Keep them where they are compared with a listing, which has none of an empty pod."""
+        if states := observed_states(observed):
+            self._states[observed.uid] = states
+            self._empty.discard(observed.uid)
+        else:
+            self._states.pop(observed.uid, None)
+            self._empty.add(observed.uid)
 
 
 def observed_states(observed: ObservedPod) -> States:

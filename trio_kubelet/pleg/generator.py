@@ -8,7 +8,6 @@ is decided by the machine in `state_machines/pleg.py`, whose every step goes to 
 """
 
 import math
-from collections.abc import Mapping
 
 import structlog
 import trio
@@ -28,7 +27,7 @@ from state_machines.pleg import (
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.pleg.cache import RuntimeCache
-from trio_kubelet.pleg.listing import ListedPod, Listing
+from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
 from trio_kubelet.pleg.witness import Witness
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -43,8 +42,6 @@ log = structlog.get_logger("pleg")
 INSPECTIONS_AT_ONCE = 8
 FIRST_RECONNECT_SECONDS = 0.5
 LAST_RECONNECT_SECONDS = 30.0
-
-_NOTHING = ListedPod()
 
 _EVENT_STATES = {
     cri.ContainerEventType.CONTAINER_STARTED_EVENT: ContainerState.RUNNING,
@@ -138,22 +135,17 @@ class Pleg:
         """
         self._tell_untold()
         listed_at = trio.current_time()
-        pods = await self._list()
-        changed = [
-            uid
-            for uid in sorted(pods.keys() | {known.uid for known in self._cache.pods()})
-            if not self._is_known(uid, pods.get(uid, _NOTHING), listed_at)
-        ]
+        listing = await self._list()
         unseen: set[str] = set()
         async with trio.open_nursery() as nursery:
-            for uid in changed:
-                listed = pods.get(uid, _NOTHING)
+            for uid in sorted(self._cache.unlike(listing.states, listed_at)):
+                listed = listing.pods.get(uid, NOTHING_LISTED)
                 nursery.start_soon(self._inspect_listed, uid, listed, listed_at, unseen)
         self._cache.listing_completed(listed_at, unseen)
         self._relisted_at = trio.current_time()
 
-    async def _list(self) -> Mapping[str, ListedPod]:
-        """Everything in the runtime, by the UID of its pod."""
+    async def _list(self) -> Listing:
+        """Everything in the runtime."""
         sandboxes: tuple[cri.PodSandbox, ...] = ()
         containers: tuple[cri.Container, ...] = ()
 
@@ -170,12 +162,7 @@ class Pleg:
         if self._witness is not None and self._listing is not last:
             listed = {container.id for container in containers}
             self._witness.forget(c.id for c in last.containers if c.id not in listed)
-        return self._listing.pods
-
-    def _is_known(self, uid: str, listed: ListedPod, listed_at: float) -> bool:
-        if self._cache.is_attended(uid):
-            return True
-        return self._cache.is_as_listed(uid, listed.states, listed_at)
+        return self._listing
 
     async def _inspect_listed(
         self, uid: str, listed: ListedPod, listed_at: float, unseen: set[str]

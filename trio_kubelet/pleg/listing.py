@@ -17,20 +17,26 @@ from trio_kubelet.runtime.observed import ContainerState
 
 @frozen(kw_only=True)
 class ListedPod:
-    """What a listing shows of one pod: entries, and the ids and states of them."""
+    """What a listing shows of one pod."""
 
     sandboxes: tuple[cri.PodSandbox, ...] = ()
     containers: tuple[cri.Container, ...] = ()
-    states: States = frozenset()
+
+
+NOTHING_LISTED = ListedPod()
 
 
 @frozen(kw_only=True)
 class Listing:
-    """All entries, and by the UIDs of their pods; entries without one are nobody's."""
+    """All entries; by the UIDs of their pods, also the entries' ids and states.
+
+    Entries without a pod's UID are nobody's.
+    """
 
     sandboxes: tuple[cri.PodSandbox, ...] = ()
     containers: tuple[cri.Container, ...] = ()
     pods: Mapping[str, ListedPod] = field(factory=dict)
+    states: Mapping[str, States] = field(factory=dict)
 
     def updated(
         self, sandboxes: tuple[cri.PodSandbox, ...], containers: tuple[cri.Container, ...]
@@ -38,9 +44,9 @@ class Listing:
         """Return this listing if the new one has the very same entries, else the new one."""
         if sandboxes is self.sandboxes and containers is self.containers:
             return self
-        return Listing(
-            sandboxes=sandboxes, containers=containers, pods=_by_pod(sandboxes, containers)
-        )
+        pods = _by_pod(sandboxes, containers)
+        states = {uid: _states(pod.sandboxes, pod.containers) for uid, pod in pods.items()}
+        return Listing(sandboxes=sandboxes, containers=containers, pods=pods, states=states)
 
 
 def _by_pod(
@@ -54,8 +60,7 @@ def _by_pod(
         grouped.setdefault(uid, ([], []))[1].append(container)
     grouped.pop("", None)
     return {
-        uid: ListedPod(sandboxes=tuple(s), containers=tuple(c), states=_states(s, c))
-        for uid, (s, c) in grouped.items()
+        uid: ListedPod(sandboxes=tuple(s), containers=tuple(c)) for uid, (s, c) in grouped.items()
     }
 
 

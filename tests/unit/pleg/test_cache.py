@@ -1,9 +1,12 @@
 """The cache of what the runtime shows: how fresh an answer is, and who waits for a fresher one."""
 
 import math
+from contextlib import ExitStack
 
 import trio
 import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
 
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.runtime.observed import (
@@ -35,6 +38,20 @@ def observed(at: float, *, ips: tuple[str, ...] = (), running: bool = True) -> O
             ),
         ),
     )
+
+
+changes = st.tuples(st.sampled_from(["c", "d"]), st.sampled_from(["running", "exited"]))
+some_states = st.frozensets(changes, min_size=1, max_size=2)
+states = st.just(frozenset[tuple[str, str]]()) | some_states
+
+
+def showing(uid: str, at: float, shown: frozenset[tuple[str, str]]) -> ObservedPod:
+    """A pod of which the runtime shows containers in some states."""
+    containers = tuple(
+        ObservedContainer(id=name, name=name, sandbox_id="s", state=ContainerState(state))
+        for name, state in sorted(shown)
+    )
+    return ObservedPod(uid=uid, name="p", namespace="ns", observed_at=at, containers=containers)
 
 
 def test_an_older_observation_does_not_replace_a_newer_one() -> None:
@@ -99,19 +116,56 @@ async def test_who_asks_for_newer_is_answered_by_the_next_listing(
         cache.listing_completed(3.0)
 
 
-def test_a_pod_that_looks_as_listed_need_not_be_inspected() -> None:
+def test_a_pod_that_looks_as_listed_needs_no_look() -> None:
     cache = RuntimeCache()
     cache.put(observed(1.0))
-    as_cached = frozenset({("s", "ready"), ("c", "running")})
-    assert cache.is_as_listed("u", as_cached, 2.0)
-    assert not cache.is_as_listed("u", frozenset({("s", "ready"), ("c", "exited")}), 2.0)
-    assert not cache.is_as_listed("u", frozenset(), 2.0)
+    assert not cache.unlike({"u": frozenset({("s", "ready"), ("c", "running")})}, 2.0)
+    assert cache.unlike({"u": frozenset({("s", "ready"), ("c", "exited")})}, 2.0) == {"u"}
+    assert cache.unlike({}, 2.0) == {"u"}
+    assert cache.unlike({"v": frozenset({("s", "ready")})}, 2.0) == {"u", "v"}
 
 
 def test_a_listing_that_is_older_than_the_observation_says_nothing() -> None:
     cache = RuntimeCache()
     cache.put(observed(3.0))
-    assert cache.is_as_listed("u", frozenset(), 2.0)
+    assert not cache.unlike({}, 2.0)
+
+
+def test_what_is_put_after_all_was_as_listed_is_compared_again() -> None:
+    cache = RuntimeCache()
+    listed = {"u": frozenset({("s", "ready"), ("c", "running")})}
+    cache.put(observed(1.0))
+    assert not cache.unlike(listed, 2.0)
+    cache.put(observed(2.5, running=False))
+    assert cache.unlike(listed, 3.0) == {"u"}
+    cache.forget("u")
+    assert cache.unlike(listed, 3.0) == {"u"}
+
+
+@given(
+    st.dictionaries(st.sampled_from("abc"), st.tuples(st.integers(0, 3), states)),
+    st.dictionaries(st.sampled_from("abc"), some_states),
+    st.sets(st.sampled_from("abc")),
+)
+def test_a_pod_needs_a_look_unless_it_is_as_listed_or_newer_or_attended(
+    known: dict[str, tuple[int, frozenset[tuple[str, str]]]],
+    listed: dict[str, frozenset[tuple[str, str]]],
+    attended: set[str],
+) -> None:
+    cache = RuntimeCache()
+    for uid, (at, shown) in known.items():
+        cache.put(showing(uid, float(at), shown))
+    with ExitStack() as stack:
+        for uid in attended:
+            stack.enter_context(cache.attend(uid))
+        needs_a_look = {
+            uid
+            for uid in "abc"
+            if uid not in attended
+            and known.get(uid, (0, frozenset()))[0] < 2
+            and known.get(uid, (0, frozenset()))[1] != listed.get(uid, frozenset())
+        }
+        assert cache.unlike(listed, 2.0) == needs_a_look
 
 
 async def test_a_pod_is_unattended_when_its_task_is_done(
