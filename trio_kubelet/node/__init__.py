@@ -1,6 +1,30 @@
-"""The machine as a node: its name, its size, its addresses, and its objects in the cluster."""
+"""The machine as a node: its name, its size, its addresses, and its objects in the cluster.
 
+`NodeAgent` registers the node, reports its status and renews its lease; `NodeView` is what the
+cluster says about it.
+"""
+
+from trio_kubelet.node.agent import NodeAgent
 from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses
+from trio_kubelet.node.machine import Machine, read_machine
 from trio_kubelet.node.names import node_name
+from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
+from trio_kubelet.node.readiness import relist_errors
+from trio_kubelet.node.view import NodeView
 
-__all__ = ["gather_dns", "gather_facts", "host_addresses", "node_name"]
+__all__ = [
+    "Machine",
+    "NodeAgent",
+    "NodeProfile",
+    "NodeView",
+    "Pressures",
+    "gather_dns",
+    "gather_facts",
+    "host_addresses",
+    "node_name",
+    "node_profile",
+    "profile_problem",
+    "read_machine",
+    "relist_errors",
+]

@@ -8,14 +8,9 @@ from collections.abc import Iterable
 
 from attrs import field, frozen
 
-from trio_kubelet.k8s import (
-    ContainerImage,
-    NodeFeatures,
-    NodeRuntimeHandler,
-    NodeRuntimeHandlerFeatures,
-)
-from trio_kubelet.rpc import is_present
+from trio_kubelet.k8s import ContainerImage
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.offers import RuntimeOffers
 
 MAX_NAMES_OF_AN_IMAGE = 5
 
@@ -34,15 +29,13 @@ class Observation:
     """One look at the node.
 
     `addresses` are the internal ones; None when they cannot be told, and those that are announced
-    stay. `runtime` is name and version, `containerd://2.1.4`. `errors` are the reasons why the
-    node is not ready, none if it is.
+    stay. `runtime` is name and version, `containerd://2.1.4`, empty while unknown. `errors` are
+    the reasons why the node is not ready, none if it is.
     """
 
     addresses: tuple[str, ...] | None = None
     runtime: str = ""
-    handlers: tuple[NodeRuntimeHandler, ...] = ()
-    features: NodeFeatures | None = None
-    host_network_user_namespaces: bool = False
+    offers: RuntimeOffers = field(factory=RuntimeOffers)
     images: tuple[ContainerImage, ...] = ()
     pressures: Pressures = field(factory=Pressures)
     errors: tuple[str, ...] = ()
@@ -51,28 +44,6 @@ class Observation:
 def runtime_words(version: cri.VersionResponse) -> str:
     """Name and version of a runtime as `nodeInfo.containerRuntimeVersion` has them."""
     return f"{version.runtime_name}://{version.runtime_version.removeprefix('v')}"
-
-
-def runtime_handlers(status: cri.StatusResponse) -> tuple[NodeRuntimeHandler, ...]:
-    """The handlers that the runtime offers, by name."""
-    found = (
-        NodeRuntimeHandler(
-            name=handler.name,
-            features=NodeRuntimeHandlerFeatures(
-                recursive_read_only_mounts=handler.features.recursive_read_only_mounts,
-                user_namespaces=handler.features.user_namespaces,
-            ),
-        )
-        for handler in status.runtime_handlers
-    )
-    return tuple(sorted(found, key=lambda handler: handler.name))
-
-
-def runtime_features(status: cri.StatusResponse) -> NodeFeatures | None:
-    """What the runtime can do whatever the handler; None where it does not say."""
-    if not is_present(status.features):
-        return None
-    return NodeFeatures(supplemental_groups_policy=status.features.supplemental_groups_policy)
 
 
 def container_images(images: Iterable[cri.Image], most: int) -> tuple[ContainerImage, ...]:

@@ -11,11 +11,12 @@ from collections.abc import Callable
 
 import structlog
 import trio
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.offers import RuntimeOffers, runtime_offers
 
 log = structlog.get_logger("runtime")
 
@@ -27,12 +28,18 @@ STATUS_DEADLINE_SECONDS = 10.0
 
 @frozen(kw_only=True)
 class RuntimeState:
-    """What the runtime said last. `reason` says why it is not up, or its network not ready."""
+    """What the runtime said last. `reason` says why it is not up, or its network not ready.
 
+    `answered` is False while it does not answer, None before it was asked; `offers` are those of
+    its last answer.
+    """
+
+    answered: bool | None = None
     up: bool = False
     network_ready: bool = False
     reason: str = "container runtime status check may not have completed yet"
     network_reason: str = ""
+    offers: RuntimeOffers = field(factory=RuntimeOffers)
 
 
 class RuntimeGate:
@@ -61,7 +68,14 @@ class RuntimeGate:
     def mark_down(self, reason: str) -> None:
         """The runtime did not answer."""
         self.update(
-            evolve(self.state, up=False, network_ready=False, reason=reason, network_reason=reason)
+            evolve(
+                self.state,
+                answered=False,
+                up=False,
+                network_ready=False,
+                reason=reason,
+                network_reason=reason,
+            )
         )
 
     async def wait_up(self) -> None:
@@ -95,10 +109,12 @@ def runtime_state(response: cri.StatusResponse) -> RuntimeState:
     conditions = {condition.type: condition for condition in response.status.conditions}
     ready, network = conditions.get("RuntimeReady"), conditions.get("NetworkReady")
     return RuntimeState(
+        answered=True,
         up=ready is not None and ready.status,
         network_ready=network is not None and network.status,
         reason=_why(ready, "RuntimeReady"),
         network_reason=_why(network, "NetworkReady"),
+        offers=runtime_offers(response),
     )
 
 

@@ -16,8 +16,6 @@ from trio_kubelet.k8s import (
     AttachedVolume,
     ContainerImage,
     NodeAddress,
-    NodeFeatures,
-    NodeRuntimeHandler,
     NodeStatus,
     NodeSystemInfo,
     Quantity,
@@ -27,13 +25,12 @@ from trio_kubelet.node.observation import (
     Observation,
     Pressures,
     container_images,
-    runtime_features,
-    runtime_handlers,
     runtime_words,
 )
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.status import has_changed, node_status, updated_node
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.offers import RuntimeOffers
 
 NOTHING = NodeStatus()
 
@@ -168,7 +165,7 @@ def test_user_namespaces_on_the_host_network_need_the_runtime() -> None:
         gates={"UserNamespacesHostNetworkSupport": True},
     )
     assert status(profile).declared_features == ()
-    able = seen(host_network_user_namespaces=True)
+    able = seen(offers=RuntimeOffers(host_network_user_namespaces=True))
     assert status(profile, able).declared_features == ("UserNamespacesHostNetworkSupport",)
 
 
@@ -207,28 +204,3 @@ def test_the_largest_images_are_told_with_five_names_digests_first() -> None:
 def test_the_runtime_is_named_with_its_version() -> None:
     version = cri.VersionResponse(runtime_name="containerd", runtime_version="v2.1.4")
     assert runtime_words(version) == "containerd://2.1.4"
-
-
-def test_runtime_handlers_are_told_by_name_with_what_they_can_do() -> None:
-    answer = cri.StatusResponse(
-        runtime_handlers=[
-            cri.RuntimeHandler(name="runc"),
-            cri.RuntimeHandler(
-                name="", features=cri.RuntimeHandlerFeatures(recursive_read_only_mounts=True)
-            ),
-        ]
-    )
-    handlers = runtime_handlers(answer)
-    assert [handler.name for handler in handlers] == ["", "runc"]
-    assert [_able(handler) for handler in handlers] == [(True, False), (False, False)]
-
-
-def _able(handler: NodeRuntimeHandler) -> tuple[bool | None, bool | None]:
-    assert handler.features is not None
-    return handler.features.recursive_read_only_mounts, handler.features.user_namespaces
-
-
-def test_features_are_told_only_by_a_runtime_that_knows_them() -> None:
-    assert runtime_features(cri.StatusResponse()) is None
-    able = cri.StatusResponse(features=cri.RuntimeFeatures(supplemental_groups_policy=True))
-    assert runtime_features(able) == NodeFeatures(supplemental_groups_policy=True)

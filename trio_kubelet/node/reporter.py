@@ -1,0 +1,223 @@
+"""Keeps the Node object true: registers the node, then reports its status.
+
+A report is due after ten seconds if something has changed (nodeStatusUpdateFrequency), else after
+five minutes (nodeStatusReportFrequency), and at once when the runtime says something new: a node
+is Ready as soon as it can be. Reports start from the watched object and are patches; after a
+failure the object is asked for. As in the Go kubelet a node that is deleted while its agent runs
+is not made again; one that somebody else makes is reported on.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import structlog
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.node.conditions import condition_events, is_ready
+from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.patch import node_patch
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.registration import adopted_node, initial_node
+from trio_kubelet.node.status import has_changed, updated_node
+from trio_kubelet.node.view import NodeView
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("node")
+
+FIRST_RETRY_SECONDS = 0.1
+LONGEST_RETRY_SECONDS = 7.0
+REPORTS = 5
+"""How often a report is tried in one round."""
+
+JITTER = 0.04
+UNREADY_SECONDS = 1.0
+"""A node that is not ready is looked at so often: what it waits for may be there."""
+
+SILENCE_SECONDS = 60.0
+"""A failure that lasts is logged so often."""
+
+
+class NodeReporter:
+    """Owner of the node's status.
+
+    `api` is for registration, `heartbeat` the client with its own connection for reports.
+    `observe()` looks at the node. `chance` spreads the reports of many nodes over time.
+    """
+
+    def __init__(
+        self,
+        *,
+        profile: NodeProfile,
+        view: NodeView,
+        api: Api,
+        heartbeat: Api,
+        observe: Callable[[], Awaitable[Observation]],
+        recorder: EventRecorder,
+        clock: Clock,
+        chance: random.Random,
+    ) -> None:
+        self._profile = profile
+        self._view = view
+        self._api = api
+        self._heartbeat = heartbeat
+        self._observe = observe
+        self._recorder = recorder
+        self._clock = clock
+        self._chance = chance
+        self._wake = trio.Event()
+        self._next_report_at: float | None = None
+        self._unschedulable = False
+        self._told_at = -SILENCE_SECONDS
+        self._reboot_told = False
+
+    def wake(self) -> None:
+        """Report now if something has changed, instead of when the next look is due."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Register, then report for ever. An API server that is away is waited for."""
+        await self._register()
+        while True:
+            self._wake = trio.Event()
+            await self._report()
+            with trio.move_on_after(self._seconds_to_next_look()):
+                await self._wake.wait()
+
+    def _seconds_to_next_look(self) -> float:
+        node = self._view.current
+        period = self._profile.update_seconds * (1 + JITTER * self._chance.random())
+        if node is None or is_ready(node.status.conditions):
+            return period
+        return min(period, UNREADY_SECONDS)
+
+    async def _register(self) -> None:
+        """Return when the cluster knows the node."""
+        if not self._profile.register_node:
+            await self._view.wait_known()
+            return
+        pause = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await self._try_to_register()
+            except ApiError as error:
+                self._complain("the node is not registered; it is tried again", error)
+            else:
+                return
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+
+    async def _try_to_register(self) -> None:
+        initial = initial_node(self._profile, await self._observe(), self._now())
+        try:
+            created = await self._api.create(NODES, initial)
+        except ApiError as error:
+            if not (error.is_already_exists or error.is_forbidden):
+                raise
+            await self._adopt(initial, error)
+        else:
+            log.info("node registered", name=self._profile.name)
+            self._view.offer(created)
+            self._schedule(changed=True)
+            self._record_conditions((), created)
+
+    async def _adopt(self, initial: Node, refusal: ApiError) -> None:
+        try:
+            existing = await self._api.get(NODES, self._profile.name)
+        except ApiError as error:
+            # Who may not create nodes is told that, not that there is none.
+            raise (refusal if error.is_not_found else error) from None
+        adopted = adopted_node(initial, existing)
+        if adopted != existing:
+            existing = await self._api.patch(
+                NODES,
+                self._profile.name,
+                body=node_patch(existing, adopted),
+                subresource="status",
+            )
+        log.info("node was registered before", name=self._profile.name)
+        self._view.offer(existing)
+
+    async def _report(self) -> None:
+        observed = await self._observe()
+        problem: ApiError | None = None
+        for attempt in range(REPORTS):
+            try:
+                node = await self._known(attempt)
+                if node is not None:
+                    await self._try_to_report(node, observed)
+                    return
+            except ApiError as error:
+                problem = error
+        self._complain("the status of the node is not reported; it is tried again", problem)
+
+    async def _known(self, attempt: int) -> Node | None:
+        """The node to start from: as watched at first, as the API server has it afterwards."""
+        if attempt == 0:
+            return self._view.current
+        return await self._heartbeat.get(NODES, self._profile.name)
+
+    async def _try_to_report(self, before: Node, observed: Observation) -> None:
+        self._record_schedulable(before)
+        after = updated_node(self._profile, observed, before, self._now())
+        changed = has_changed(before, after)
+        if not changed and not self._is_due():
+            return
+        answer = await self._heartbeat.patch(
+            NODES, self._profile.name, body=node_patch(before, after), subresource="status"
+        )
+        self._schedule(changed=changed)
+        self._view.offer(answer)
+        self._record_reboot(before)
+        self._record_conditions(before.status.conditions, after)
+
+    def _is_due(self) -> bool:
+        return self._next_report_at is None or trio.current_time() >= self._next_report_at
+
+    def _schedule(self, *, changed: bool) -> None:
+        """Say when the next report is due, though nothing changes.
+
+        After a change the time is spread by half the period to both sides, so that nodes which
+        changed together do not go on reporting together.
+        """
+        spread = self._chance.random() - 0.5 if changed or self._next_report_at is None else 0.0
+        period = self._profile.report_seconds * (1 + spread)
+        self._next_report_at = trio.current_time() + period
+
+    def _record_conditions(self, before: Sequence[NodeCondition], after: Node) -> None:
+        for reason in condition_events(before, after.status.conditions):
+            self._record(reason)
+
+    def _record_schedulable(self, node: Node) -> None:
+        unschedulable = bool(node.spec.unschedulable)
+        if unschedulable != self._unschedulable:
+            self._record("NodeNotSchedulable" if unschedulable else "NodeSchedulable")
+        self._unschedulable = unschedulable
+
+    def _record_reboot(self, before: Node) -> None:
+        boot_id = self._profile.machine.boot_id
+        known = before.status.node_info.boot_id if before.status.node_info is not None else ""
+        if self._reboot_told or not known or known == boot_id:
+            return
+        self._reboot_told = True
+        self._recorder.node(
+            EventType.WARNING,
+            "Rebooted",
+            f"Node {self._profile.name} has been rebooted, boot id: {boot_id}",
+        )
+
+    def _record(self, reason: str) -> None:
+        message = f"Node {self._profile.name} status is now: {reason}"
+        self._recorder.node(EventType.NORMAL, reason, message)
+
+    def _complain(self, what: str, error: ApiError | None) -> None:
+        """Log it, at most once a minute."""
+        if trio.current_time() - self._told_at < SILENCE_SECONDS:
+            return
+        self._told_at = trio.current_time()
+        log.warning(what, name=self._profile.name, error=str(error or "there is no such node"))
+
+    def _now(self) -> Time:
+        return Time.from_ns(self._clock.now_ns())

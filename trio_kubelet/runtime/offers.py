@@ -1,0 +1,48 @@
+"""What a runtime offers beyond running containers, as it tells with its status."""
+
+from attrs import frozen
+
+from trio_kubelet.k8s import NodeFeatures, NodeRuntimeHandler, NodeRuntimeHandlerFeatures
+from trio_kubelet.rpc import is_present
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+
+@frozen(kw_only=True)
+class RuntimeOffers:
+    """Handlers by name, and what holds whatever the handler; `features` is None if it is silent.
+
+    `host_network_user_namespaces`: user namespaces for pods on the host's network.
+    """
+
+    handlers: tuple[NodeRuntimeHandler, ...] = ()
+    features: NodeFeatures | None = None
+    host_network_user_namespaces: bool = False
+
+
+def runtime_offers(status: cri.StatusResponse) -> RuntimeOffers:
+    """What a status says of it."""
+    return RuntimeOffers(
+        handlers=_handlers(status),
+        features=_features(status),
+        host_network_user_namespaces=status.features.user_namespaces_host_network,
+    )
+
+
+def _handlers(status: cri.StatusResponse) -> tuple[NodeRuntimeHandler, ...]:
+    found = (
+        NodeRuntimeHandler(
+            name=handler.name,
+            features=NodeRuntimeHandlerFeatures(
+                recursive_read_only_mounts=handler.features.recursive_read_only_mounts,
+                user_namespaces=handler.features.user_namespaces,
+            ),
+        )
+        for handler in status.runtime_handlers
+    )
+    return tuple(sorted(found, key=lambda handler: handler.name))
+
+
+def _features(status: cri.StatusResponse) -> NodeFeatures | None:
+    if not is_present(status.features):
+        return None
+    return NodeFeatures(supplemental_groups_policy=status.features.supplemental_groups_policy)
