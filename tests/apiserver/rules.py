@@ -25,6 +25,9 @@ from trio_kubelet.k8s.kinds import KINDS, PODS, SERVICE_ACCOUNTS, Kind
 HAS_STATUS = frozenset({"pods", "nodes", "certificatesigningrequests", "services"})
 """Resources whose status is written through a subresource alone."""
 
+_BORN_WITH_STATUS = frozenset({"nodes"})
+"""Of these, the ones that keep the status with which they are created."""
+
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _DEFAULT_GRACE_SECONDS = 30
 _ENDED = frozenset({"Succeeded", "Failed"})
@@ -247,7 +250,7 @@ class Rules:
 
 
 def _prepared(resource: Resource, data: Data) -> Data:
-    """Return what is stored of a new object: checked, with defaults, without a status."""
+    """Return what is stored of a new object: checked, with defaults, mostly without a status."""
     kind = _BY_RESOURCE.get(resource)
     if kind is None:
         return data
@@ -256,7 +259,7 @@ def _prepared(resource: Resource, data: Data) -> Data:
         decoded = decode(kind.type, data)
     except ValidationError as error:
         raise invalid(str(error)) from None
-    if resource[1] in HAS_STATUS:
+    if resource[1] in HAS_STATUS - _BORN_WITH_STATUS:
         data = {name: value for name, value in data.items() if name != "status"}
     if kind is PODS:
         metadata = {**data["metadata"], "generation": 1}
@@ -267,10 +270,9 @@ def _prepared(resource: Resource, data: Data) -> Data:
 
 
 def _with_status(current: Data, data: Data) -> Data:
-    annotations = (data.get("metadata") or {}).get("annotations")
-    metadata = current["metadata"]
-    if annotations is not None:
-        metadata = {**metadata, "annotations": annotations}
+    written = data.get("metadata") or {}
+    changeable = {name: written[name] for name in ("annotations", "labels") if name in written}
+    metadata = {**current["metadata"], **changeable}
     return {**current, "metadata": metadata, "status": data.get("status", {})}
 
 
