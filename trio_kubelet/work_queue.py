@@ -4,7 +4,7 @@ For work that brings something outside into line: the work looks what is to be d
 does it, and says whether and when the key is to be looked at again. A key that is added while it
 waits is there once; one that is added while it is worked on is looked at once more. What has to
 wait because nobody answers outside (`Retry.until_reachable`) is looked at as soon as somebody got
-an answer and says so (`answered`).
+an answer and says so (`answered`); meanwhile only one of those keys is tried, in place of all.
 """
 
 import random
@@ -19,11 +19,12 @@ log = structlog.get_logger("work")
 JITTER = 0.2
 """Delays are stretched by up to this share: what failed together does not retry together."""
 BUG_RETRY_SECONDS = 10.0
+NEVER = float("inf")
 
 
 @frozen
 class Retry:
-    """Look again after so many seconds; or earlier, once the other side answers anybody."""
+    """Look again after so many seconds, or (`until_reachable`) once anybody gets an answer."""
 
     seconds: float
     until_reachable: bool = False
@@ -45,7 +46,7 @@ class WorkQueue:
         self._name = name
         self._ready: dict[str, None] = {}
         self._due: dict[str, float] = {}
-        self._for_answers: set[str] = set()
+        self._for_answers: dict[str, None] = {}
         self._busy: set[str] = set()
         self._again: set[str] = set()
         self._wake = trio.Event()
@@ -88,9 +89,9 @@ class WorkQueue:
         now = trio.current_time()
         for key in [key for key, due in self._due.items() if due <= now]:
             del self._due[key]
-            self._for_answers.discard(key)
+            self._for_answers.pop(key, None)
             self._ready[key] = None
-        return min(self._due.values(), default=float("inf"))
+        return min(self._due.values(), default=NEVER)
 
     async def _look_at(self, key: str) -> None:
         retry: Retry | None = Retry(0.0)
@@ -107,11 +108,18 @@ class WorkQueue:
     def _settle(self, key: str, retry: Retry | None) -> None:
         added_meanwhile = key in self._again
         self._again.discard(key)
-        if retry is None:
-            if added_meanwhile:
-                self._ready[key] = None
-            return
-        stretch = 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
-        self._due[key] = trio.current_time() + retry.seconds * stretch
-        if retry.until_reachable:
-            self._for_answers.add(key)
+        if retry is not None:
+            stretch = 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
+            self._due[key] = trio.current_time() + retry.seconds * stretch
+        elif added_meanwhile:
+            self._ready[key] = None
+        if retry is not None and retry.until_reachable:
+            if self._is_any_tried():
+                self._due[key] = NEVER
+            self._for_answers[key] = None
+        elif self._for_answers and not self._is_any_tried():
+            self._due[next(iter(self._for_answers))] = trio.current_time()
+
+    def _is_any_tried(self) -> bool:
+        """Whether a key that waits for an answer will be tried without one."""
+        return any(self._due[key] < NEVER for key in self._for_answers)

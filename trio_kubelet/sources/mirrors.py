@@ -28,6 +28,8 @@ log = structlog.get_logger("mirrors")
 MIRRORS_IN_FLIGHT = 4
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 60.0
+LAST_TRIAL_SECONDS = 5.0
+"""How far delays grow while nobody answers: only one mirror is tried then."""
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away."""
 
@@ -224,5 +226,6 @@ class MirrorPods:
             log.warning("a mirror cannot be brought into line", pod=name, error=str(error))
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
-        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 20), LAST_RETRY_SECONDS)
+        longest = LAST_TRIAL_SECONDS if unanswered else LAST_RETRY_SECONDS
+        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 20), longest)
         return Retry(max(seconds, error.retry_after_seconds or 0.0), until_reachable=unanswered)

@@ -5,7 +5,7 @@ disrupts the pod and kept; all others belong to somebody else and are passed on 
 them. Readiness gates are others' conditions that the pod's own readiness waits for.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from attrs import evolve
 
@@ -38,6 +38,9 @@ OWN_CONDITIONS = frozenset(
 )
 """Conditions that no one but the node sets. One that is not made anew is over."""
 
+BY_KUBELET = "TerminationByKubelet"
+"""The reason of a disruption by the node itself."""
+
 ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
 
 
@@ -49,12 +52,14 @@ def pod_conditions(
     phase: PodPhase,
     previous: PodStatus,
     now_ns: int,
+    disruption: str = "",
 ) -> tuple[PodCondition, ...]:
     """All conditions of the pod: others' first, then the node's.
 
-    A condition whose status is what it was in `previous` keeps its time.
+    A condition whose status is what it was in `previous` keeps its time. `disruption` is why the
+    node disrupts the pod, empty where it does not.
     """
-    others = _others(pod, previous)
+    others = others_conditions(pod, previous)
     containers_ready = _containers_ready(pod, statuses, phase)
     own = (
         _ready_to_start_containers(pod, observed),
@@ -62,6 +67,7 @@ def pod_conditions(
         _ready(pod, containers_ready, others),
         containers_ready,
         _condition(PodConditionType.POD_SCHEDULED, holds=True),
+        *_disrupted(others, disruption),
     )
     since = {condition.type: condition for condition in previous.conditions}
     generation = pod.metadata.generation or None
@@ -80,13 +86,20 @@ def pod_conditions(
     )
 
 
-def _others(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]:
+def others_conditions(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]:
     """Conditions of others: as the API has them now, but a disruption is not forgotten."""
     others = {c.type: c for c in pod.status.conditions if c.type not in OWN_CONDITIONS}
     for condition in previous.conditions:
         if condition.type == PodConditionType.DISRUPTION_TARGET:
             others[condition.type] = condition
     return tuple(others.values())
+
+
+def _disrupted(others: Iterable[PodCondition], message: str) -> Iterator[PodCondition]:
+    """That the node disrupts the pod, unless that was told already."""
+    target = PodConditionType.DISRUPTION_TARGET
+    if message and not any(condition.type == target for condition in others):
+        yield _condition(target, holds=True, reason=BY_KUBELET, message=message)
 
 
 def _transition_time(condition: PodCondition, before: PodCondition | None, now: Time) -> Time:

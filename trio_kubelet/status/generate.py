@@ -23,12 +23,13 @@ from trio_kubelet.k8s import (
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
 from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status.conditions import pod_conditions
+from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import (
     ProbeVerdict,
     StatusContext,
     container_statuses,
 )
+from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.phase import TERMINAL_PHASES, pod_phase
 
 IPAddress = IPv4Address | IPv6Address
@@ -56,7 +57,7 @@ def pod_status(
     now_ns: int,
     node: NodeIdentity,
     reasons: Mapping[str, Reason] | None = None,
-    failure: Reason | None = None,
+    failure: Failure | None = None,
     stopped: bool = False,
     probed: Mapping[str, ProbeVerdict] | None = None,
 ) -> PodStatus:
@@ -68,6 +69,8 @@ def pod_status(
     by container id; a container that is not in it is ready as soon as it runs.
     """
     previous = _final(pod, previous)
+    if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
+        return _rejected_status(pod, observed, previous, failure, now_ns)
     statuses = container_statuses(
         StatusContext(
             pod=pod,
@@ -97,7 +100,13 @@ def pod_status(
         reason=told.reason,
         message=told.message,
         conditions=pod_conditions(
-            pod, statuses, observed, phase=phase, previous=previous, now_ns=now_ns
+            pod,
+            statuses,
+            observed,
+            phase=phase,
+            previous=previous,
+            now_ns=now_ns,
+            disruption=failure.disruption if failure is not None else "",
         ),
         init_container_statuses=statuses.init,
         container_statuses=_by_name(statuses.regular),
@@ -120,6 +129,32 @@ def _by_name(statuses: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]
     return tuple(sorted(statuses, key=lambda status: status.name))
 
 
+def _rejected_status(
+    pod: Pod, observed: ObservedPod, previous: PodStatus, failure: Failure | None, now_ns: int
+) -> PodStatus:
+    """The status of a pod of which nothing was ever to run: why, and nothing of containers.
+
+    Clients show the reason only where no container has one of its own.
+    """
+    told = _reason_of_phase(PodPhase.FAILED, previous, failure)
+    return evolve(
+        pod.status,
+        phase=PodPhase.FAILED.value,
+        reason=told.reason,
+        message=told.message,
+        conditions=others_conditions(pod, previous),
+        qos_class=qos_class(pod).value,
+        start_time=_start_time(pod, observed, previous, now_ns),
+        observed_generation=pod.metadata.generation or None,
+    )
+
+
+def _was_rejected(pod: Pod, previous: PodStatus, observed: ObservedPod) -> bool:
+    """Whether an earlier agent rejected the pod: it failed, and never had a container."""
+    failed = previous.phase == pod.status.phase == PodPhase.FAILED
+    return failed and not (previous.container_statuses or observed.containers)
+
+
 def _final(pod: Pod, previous: PodStatus) -> PodStatus:
     """The previous status; if only the API knows that the pod is over, with the end it tells."""
     told = pod.status
@@ -128,11 +163,11 @@ def _final(pod: Pod, previous: PodStatus) -> PodStatus:
     return evolve(previous, phase=told.phase, reason=told.reason, message=told.message)
 
 
-def _reason_of_phase(phase: PodPhase, previous: PodStatus, failure: Reason | None) -> Reason:
+def _reason_of_phase(phase: PodPhase, previous: PodStatus, failure: Failure | None) -> Reason:
     if phase == previous.phase:
         return Reason(reason=previous.reason, message=previous.message)
     if phase is PodPhase.FAILED and failure is not None:
-        return failure
+        return Reason(reason=failure.reason, message=failure.message)
     return Reason(reason="")
 
 

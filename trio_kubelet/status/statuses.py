@@ -14,6 +14,7 @@ from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ProbeVerdict
+from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.generate import NodeIdentity, pod_status
 
 Listener = Callable[[Pod, PodStatus], None]
@@ -48,7 +49,7 @@ class Statuses:
         pod: Pod,
         observed: ObservedPod,
         reasons: Mapping[str, Reason],
-        failure: Reason | None,
+        failure: Failure | None,
         *,
         stopped: bool,
     ) -> PodStatus:

@@ -33,7 +33,7 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 5.0
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away. Who waits for its answer is told when there is one."""
-LAST_RETRY_FOR = {401: 30.0, 403: 30.0, **dict.fromkeys(UNANSWERED, 15.0)}
+LAST_RETRY_FOR = {401: 30.0, 403: 30.0}
 """By HTTP code: how far delays grow where it takes more than time to help."""
 QUIET_SECONDS = 5.0
 """How long a 403 is no news: the authorizer may learn of a fresh pod later than its node."""
