@@ -2,7 +2,8 @@
 
 It gets a folder for everything: manifests, root, logs, its own log. Methods block until what
 they promise is true, or raise LabError at their deadline; in a trio test run them in a thread.
-Killing or stopping the agent leaves containers alone; `cleanup` takes all pods away through it.
+Killing or stopping the agent leaves containers alone; `cleanup` takes all pods away through it,
+and so does the end of a `with` block, which starts it again if it does not run.
 """
 
 import http.client
@@ -13,16 +14,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from lab import LabError, host
 from lab.host import remove_cgroups
+from lab.orphans import cgroup_of_ours, marked
 from lab.processes import last_words, wait_until
 
-START_DEADLINE_SECONDS = 30
-STOP_DEADLINE_SECONDS = 15
+START_DEADLINE_SECONDS = 60
+STOP_DEADLINE_SECONDS = 30
 REMOVAL_DEADLINE_SECONDS = 60
 
 Json = dict[str, Any]
@@ -49,14 +52,18 @@ class Agent:
         self.root = self.folder / "root"
         self.pod_logs = self.folder / "pod-logs"
         self.log = self.folder / "agent.log"
-        self.cgroup_root = cgroup_root or f"/trio-kubelet-{os.getpid()}-{self.folder.name}"
+        self.cgroup_root = cgroup_root or f"/{cgroup_of_ours(self.folder.name)}"
         self._endpoint = endpoint
-        self._settings = dict(settings or {})
+        self.settings = dict(settings or {})
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
     def __exit__(
@@ -66,11 +73,11 @@ class Agent:
         traceback: TracebackType | None,
     ) -> None:
         try:
-            self.cleanup()
-        finally:
-            self.stop()
-            host.detach_mounts_below(self.folder)
-            self.remove_cgroups()
+            self.end()
+        except (LabError, OSError) as left:
+            if error is None:
+                raise
+            error.add_note(f"And then: {left}")  # What went wrong first is what matters.
 
     @property
     def pid(self) -> int:
@@ -93,7 +100,7 @@ class Agent:
             "healthzPort": 0,
             "clusterDNS": ["10.96.0.10"],
             "clusterDomain": "cluster.local",
-            **self._settings,
+            **self.settings,
         }
 
     def start(self) -> None:
@@ -116,7 +123,12 @@ class Agent:
             command.append("--hollow")
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=marked(os.environ),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
             )
 
     def stop(self) -> int:
@@ -176,7 +188,7 @@ class Agent:
         return seen
 
     def cleanup(self) -> None:
-        """Remove all manifests and wait until nothing of any pod is left."""
+        """Remove all manifests and wait until nothing of any pod is left. The agent must run."""
         for manifest in self.manifests.iterdir():
             manifest.unlink()
         wait_until(
@@ -184,6 +196,21 @@ class Agent:
             deadline_seconds=REMOVAL_DEADLINE_SECONDS,
             else_say=lambda: f"pods are left; {self.last_words()}",
         )
+
+    def end(self) -> None:
+        """Take the pods away, end the agent, and remove what it leaves.
+
+        An agent that does not run is started for it. LabError or OSError for what cannot be done;
+        all that can be is.
+        """
+        with ExitStack() as stack:
+            stack.callback(self.remove_cgroups)
+            stack.callback(host.detach_mounts_below, self.folder)
+            stack.callback(self.stop)
+            if not self._runs() and not self._nothing_is_left():
+                self.start()
+            if self._runs():
+                self.cleanup()
 
     def remove_cgroups(self) -> None:
         """Remove what the agent leaves as a node does: the cgroups above those of pods."""
@@ -195,8 +222,14 @@ class Agent:
 
     def _has_nothing_left(self) -> bool:
         self._must_run()
+        return self._nothing_is_left()
+
+    def _nothing_is_left(self) -> bool:
         folders = (self.root / "pods", self.pod_logs)
         return not any(list(folder.iterdir()) for folder in folders if folder.exists())
+
+    def _runs(self) -> bool:
+        return self._process is not None and self._process.poll() is None
 
     def _answers(self) -> bool:
         try:
@@ -207,9 +240,9 @@ class Agent:
         return True
 
     def _must_run(self) -> None:
-        """Raise LabError for an agent that ended by itself: waiting for it is in vain."""
-        if self._process is not None and self._process.poll() is not None:
-            raise LabError(f"the agent ended: {self.last_words()}")
+        """Raise LabError for an agent that does not run: waiting for it is in vain."""
+        if not self._runs():
+            raise LabError(f"the agent does not run: {self.last_words()}")
 
     def _end(self, how: signal.Signals) -> int:
         if self._process is None:

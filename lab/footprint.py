@@ -67,7 +67,7 @@ def put_back(before: Footprint, iptables: Path | None) -> None:
     if iptables is not None:
         for words in chain_removals(_nat_rules(iptables), before.chains):
             with suppress(LabError):
-                run([iptables, "-t", "nat", *words])
+                run([iptables, "--wait", "-t", "nat", *words])
     for folder in SHARED_FOLDERS:
         if str(folder) not in before.folders:
             with suppress(OSError):

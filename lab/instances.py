@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
-from lab import LabError, footprint
+from lab import LabError, footprint, orphans
 from lab.host import detach_mounts_below, remove_cgroups
 from lab.network import Network, free_subnet, remove
 from lab.processes import alive, command_lines, rooted_below, run, wait_until
@@ -119,7 +119,10 @@ def claim(folder: Path, *, runc: Path, iptables: Path | None) -> Claim:
 
 
 def sweep() -> tuple[str, ...]:
-    """Remove what instances left behind whose owner died; returns the folders they were in."""
+    """Remove what instances left behind whose owner died; returns the folders they were in.
+
+    Agents and cgroups of tests that were killed go as well.
+    """
     swept = []
     with _all_records():
         for record in tuple(_records()):
@@ -128,6 +131,7 @@ def sweep() -> tuple[str, ...]:
                     remove_remains(record)
                     _forget(record)
                     swept.append(record.folder)
+        orphans.sweep()
     return tuple(swept)
 
 

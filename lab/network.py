@@ -68,6 +68,13 @@ def free_subnet(taken: Iterable[str]) -> str:
     raise LabError(f"no free subnet left in {POOL}")
 
 
+def free_port() -> int:
+    """Find a TCP port that nobody listens on, on any address of the host."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
 def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
     """Destinations in /proc/net/route (hexadecimal, in the host's byte order), no default route."""
     for line in table.splitlines()[1:]:
@@ -107,7 +114,7 @@ def remove_rules(name: str, iptables: Path) -> None:
     """Delete the NAT rules that carry the network's name, and the chains made for them."""
     saved = run([iptables.with_name("iptables-save"), "-t", "nat"])
     for words in removals(name, saved):
-        run([iptables, "-t", "nat", *words])
+        run([iptables, "--wait", "-t", "nat", *words])
 
 
 def removals(name: str, saved: str) -> tuple[tuple[str, ...], ...]:

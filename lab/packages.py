@@ -196,7 +196,7 @@ class Packages:
         LabError if apt cannot fetch it and the cache has none.
         """
         suite = suite or self.distribution.codename
-        with self._locked():
+        with self.locked():
             answer = self.cache / "answers" / suite / f"{name}.json"
             known = _remembered(answer)
             if known is not None and _is_young(answer):
@@ -215,7 +215,7 @@ class Packages:
         """Return the version that `suite` has of the package, or "" if it has none."""
         suite = suite or self.distribution.codename
         answer = self.cache / "answers" / suite / f"{name}.version"
-        with self._locked():
+        with self.locked():
             if _is_young(answer):
                 return answer.read_text()
             shown = self._apt("apt-cache", self._apt_root(suite), "madison", name)
@@ -285,7 +285,8 @@ class Packages:
         )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from changing the cache; not to be held twice."""
         try:
             self.cache.mkdir(parents=True, exist_ok=True)
             lock = (self.cache / "lock").open("w")

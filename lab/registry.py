@@ -9,7 +9,6 @@ go away and come back; with `login` it asks for a name and a password.
 import base64
 import json
 import signal
-import socket
 import subprocess
 import urllib.error
 import urllib.parse
@@ -21,6 +20,7 @@ from typing import Self
 
 from lab import LabError
 from lab.images import Blob, Image
+from lab.network import free_port
 from lab.packages import Packages
 from lab.processes import last_words, wait_until
 
@@ -67,7 +67,7 @@ class Registry:
     def start(self) -> None:
         """Serve; on the same port as before if it was stopped. Ready when this returns."""
         program = (self._packages or Packages()).unpacked("docker-registry")
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "htpasswd").write_text(HTPASSWD)
         configuration = self.folder / "config.yml"
@@ -183,9 +183,3 @@ def _logged_requests(lines: Iterable[str]) -> Iterable[str]:
         _, quote, rest = line.partition('] "')
         if quote:
             yield " ".join(rest.split()[:2])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -157,10 +157,13 @@ def _iptables(packages: Packages) -> Path | None:
     if _works(wrapper):
         return wrapper
     roots = [packages.unpacked(name) for name in IPTABLES_PACKAGES]
-    for kind in IPTABLES_KINDS:
-        _write_iptables(folder, roots, kind)
-        if _works(wrapper):
+    with packages.locked():
+        if _works(wrapper):  # Another process was quicker.
             return wrapper
+        for kind in IPTABLES_KINDS:
+            _write_iptables(folder, roots, kind)
+            if _works(wrapper):
+                return wrapper
     return None
 
 
@@ -173,13 +176,14 @@ def _write_iptables(folder: Path, roots: Iterable[Path], kind: str) -> None:
     search = ":".join(dict.fromkeys(map(str, libraries)))
     folder.mkdir(parents=True, exist_ok=True)
     for name in IPTABLES_PROGRAMS:
-        wrapper = folder / name
+        wrapper = folder / f".{name}"
         wrapper.write_text(
             "#!/bin/sh\n"
             f'export LD_LIBRARY_PATH="{search}" XTABLES_LIBDIR="{extensions}"\n'
             f'exec "{binary}" {name} "$@"\n'
         )
         wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH)
+        wrapper.replace(folder / name)
 
 
 def _works(iptables: Path) -> bool:
