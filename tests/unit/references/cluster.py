@@ -26,9 +26,9 @@ class Told:
         self.uids.append(uid)
         self.news[0].set()
 
-    async def wait(self) -> list[str]:
+    async def wait(self, seconds: float = 300) -> list[str]:
         """Wait until a pod is told; return all that were told since the last time."""
-        with trio.fail_after(300):
+        with trio.fail_after(seconds):
             await self.news[0].wait()
         self.news[0] = trio.Event()
         uids = sorted(self.uids)

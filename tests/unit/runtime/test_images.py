@@ -56,12 +56,17 @@ async def node(
     limit: int | None = 1,
     rate: PullRate | None = None,
     keyring: Keyring | None = None,
+    pod_keyring: Keyring | None = None,
 ) -> AsyncIterator[Node]:
     clock = TrioClock()
     journal = Journal(clock)
     recorder = EventRecorder(journal, "node")
     events: list[RecordedEvent] = []
     recorder.add_sink(events.append)
+
+    async def of_pod(pod: Pod) -> Keyring:
+        return pod_keyring or Keyring()
+
     options = HollowOptions(images=present, registry=registry or Registry())
     async with open_hollow_runtime(clock, options) as runtime:
         yield Node(
@@ -72,7 +77,8 @@ async def node(
                 clock=clock,
                 limiter=trio.CapacityLimiter(limit) if limit else None,
                 rate=rate or PullRate(0, 0),
-                read_keyring=lambda: keyring or Keyring({}),
+                read_keyring=lambda: keyring or Keyring(),
+                pod_keyring=of_pod,
             ),
             runtime=runtime,
             memory=PodMemory(),
@@ -222,6 +228,19 @@ async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: M
     async with node(registry=private, keyring=keyring) as at:
         assert (await at.ensure("registry.test/a:1")).id
         assert "secret" not in "".join(at.said())
+
+
+@pytest.mark.parametrize("good", ["own", "shared"])
+async def test_a_pods_own_credentials_are_tried_and_then_the_nodes(
+    mock_clock: MockClock, good: str
+) -> None:
+    private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", good))})
+    own, shared = (
+        Keyring({"registry.test": Credentials(username="me", password=password)})
+        for password in ("own", "shared")
+    )
+    async with node(registry=private, keyring=shared, pod_keyring=own) as at:
+        assert (await at.ensure("registry.test/a:1")).id
 
 
 def test_the_bucket_fills_up_again() -> None:
