@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.rpc import Code, ListReuse, RpcError
+from trio_kubelet.rpc import Code, ListReuse, RpcError, wire
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.wire import split_entries
 
@@ -87,6 +87,64 @@ def test_of_a_known_container_only_another_state_is_a_change(
     (again,) = reuse.decode(encoded([later]))
     assert again == later
     assert (again is first) == (state == container.state and bool(container.id))
+
+
+@st.composite
+def two_responses(draw: st.DrawFn) -> tuple[list[cri.Container], list[cri.Container]]:
+    """Lists of the same few containers, in any states and orders, some twice, some missing."""
+    names = st.sampled_from([f"{number:064x}" for number in range(3)]) | st.sampled_from(["", "b"])
+    pool = draw(
+        st.lists(st.builds(cri.Container, id=names, labels=labels), unique_by=lambda c: c.id)
+    )
+    order = draw(st.randoms(use_true_random=False))
+
+    def listed() -> list[cri.Container]:
+        has_all, has_one_more = draw(st.booleans()), draw(st.booleans())
+        chosen = draw(st.permutations(pool)) if has_all else []
+        if pool and has_one_more:
+            chosen = [*chosen, draw(st.sampled_from(pool))]
+        entries = [shuffled(container, order) for container in chosen]
+        for entry in entries:
+            entry.state = draw(st.sampled_from([cri.ContainerState(1), cri.ContainerState(2)]))
+        return entries
+
+    return listed(), listed()
+
+
+@given(two_responses())
+def test_what_is_known_of_one_response_never_changes_what_another_says(
+    responses: tuple[list[cri.Container], list[cri.Container]],
+) -> None:
+    reuse = ListReuse(cri.Container)
+    first, second = responses
+    known = reuse.decode(encoded(first))
+    assert list(known) == first
+    now = list(reuse.decode(encoded(second)))
+    if now == list(known):
+        for container in second:
+            now.remove(container)
+        assert not now
+    else:
+        assert now == second
+
+
+def test_a_response_with_nothing_new_is_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    reuse = ListReuse(cri.Container)
+    sizes = (0, 5, 300, 40_000)
+    entries = [cri.Container(id=f"{n:064x}", image_ref="x" * n, state=1) for n in sizes]  # type: ignore[arg-type]
+    known = reuse.decode(encoded(entries))
+    monkeypatch.setattr(wire, "split_entries", None)
+    assert reuse.decode(encoded(entries[::-1])) is known
+
+
+@pytest.mark.parametrize("identifier", ["", "a", "a" * 63, "a" * 65, "a" * 130])
+def test_ids_of_any_length_are_told_apart(identifier: str) -> None:
+    reuse = ListReuse(cri.Container)
+    one, two = (cri.Container(id=identifier + end, image_ref=end * 3) for end in "ad")
+    other = cri.Container(id=identifier + "b", image_ref="ccc")
+    known = reuse.decode(encoded([one, two]))
+    assert reuse.decode(encoded([two, one])) is known
+    assert reuse.decode(encoded([one, other])) == (one, other)
 
 
 def test_an_unchanged_entry_is_not_decoded_again_however_its_maps_are_ordered() -> None:
