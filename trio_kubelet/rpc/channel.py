@@ -27,6 +27,7 @@ from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
 from trio_kubelet.rpc.answers import Inbox, read_answers, within
+from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import current_rpc_loop
 from trio_kubelet.rpc.messages import decode
@@ -94,7 +95,7 @@ class Channel:
     def __init__(self, endpoint: str) -> None:
         self._path = socket_path(endpoint)
         self._loop = current_rpc_loop()
-        self._grpc = grpclib.client.Channel(path=self._path, codec=BytesCodec(), config=WINDOWS)
+        self._grpc = GrpcChannel(path=self._path, codec=BytesCodec(), config=WINDOWS)
         self._closed = False
         self._loop.opened(self)
 

@@ -1,0 +1,47 @@
+"""The client's end of an HTTP/2 connection, made for answers of hundreds of kilobytes.
+
+The list of a thousand containers comes in 40 frames of HTTP/2's least size. So the server is told
+that frames may be larger: servers on h2, as the hollow runtime, then send fewer, and gRPC for Go
+does not care. And a frame's text is kept short: h2 hands the `repr` of each frame to a logger that
+nobody reads, which for a data frame would be all its bytes as hexadecimal numbers.
+"""
+
+from asyncio import BaseTransport
+from typing import final
+
+import grpclib.client
+from grpclib.protocol import H2Protocol
+from h2.settings import SettingCodes
+from hyperframe.frame import DataFrame
+
+LARGEST_FRAME = 64 * 2**10
+"""Bytes. Copies of still larger frames cost more in fresh memory than their number saves."""
+
+
+@final
+class ClientConnection(H2Protocol):
+    """Takes large frames, which the server may send as soon as it has read so."""
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Send the settings with grpclib's own, before the first call."""
+        super().connection_made(transport)
+        h2 = self.connection._connection
+        h2.update_settings({SettingCodes.MAX_FRAME_SIZE: LARGEST_FRAME})
+        self.connection.flush()
+
+
+@final
+class GrpcChannel(grpclib.client.Channel):
+    """grpclib's channel over such a connection."""
+
+    def _protocol_factory(self) -> H2Protocol:
+        protocol = super()._protocol_factory()
+        return ClientConnection(protocol.handler, protocol.config, protocol.h2_config)
+
+
+def _length(frame: DataFrame) -> str:
+    return f"{frame.body_len} bytes"
+
+
+# The frame's text is made before the logger is asked whether it wants it: there is no option.
+DataFrame._body_repr = _length  # type: ignore[assignment,method-assign]
