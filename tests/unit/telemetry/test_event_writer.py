@@ -1,0 +1,145 @@
+"""Events on their way to the API server: in order, through outages, counted when they repeat."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+from attrs import evolve, frozen
+from trio.testing import MockClock
+
+from tests.apiserver.faults import Fault
+from tests.apiserver.server import ApiServer
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s.kinds import EVENTS
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+from trio_kubelet.telemetry.event_writer import EventWriter
+
+QUEUE_SIZE = 20
+POD = Pod(
+    metadata=ObjectMeta(name="web", namespace="shop", uid="u", resource_version="7"),
+    spec=PodSpec(containers=(Container(name="c"),), init_containers=(Container(name="init"),)),
+)
+
+
+@frozen(kw_only=True)
+class Node:
+    server: ApiServer
+    recorder: EventRecorder
+
+    def fail(self, message: str = "no", container: str = "c") -> None:
+        self.recorder.pod(POD, EventType.WARNING, "Failed", message, container=container)
+
+    def events(self) -> list[Event]:
+        return sorted(
+            self.server.all(EVENTS), key=lambda event: event.metadata.name.rpartition(".")[2]
+        )
+
+    def messages(self) -> list[tuple[str, int | None]]:
+        return [(event.message, event.count) for event in self.events()]
+
+
+@asynccontextmanager
+async def node() -> AsyncIterator[Node]:
+    clock, server = TrioClock(), ApiServer()
+    recorder, writer = (
+        EventRecorder(Journal(clock), "n1"),
+        EventWriter("n1", clock, queue_size=QUEUE_SIZE),
+    )
+    recorder.add_sink(writer.take)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(writer.run, server.client())
+        yield Node(server=server, recorder=recorder)
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_event_names_the_container_the_component_and_the_time(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.fail(container="init")
+        await at.server.until(at.events)
+        (event,) = at.events()
+        about, source = event.involved_object, event.source
+        assert (about.kind, about.namespace, about.name, about.uid) == ("Pod", "shop", "web", "u")
+        assert about.field_path == "spec.initContainers{init}"
+        assert source is not None
+        assert (source.component, source.host) == ("kubelet", "n1")
+        assert (event.reporting_component, event.reporting_instance) == ("kubelet", "n1")
+        assert event.metadata.namespace == "shop"
+        assert event.first_timestamp == event.last_timestamp is not None
+
+
+async def test_an_event_of_the_node_is_where_describe_looks_for_it(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
+        await at.server.until(at.events)
+        (event,) = at.events()
+        about = event.involved_object
+        assert (about.kind, about.name, about.uid, about.namespace) == ("Node", "n1", "n1", "")
+        assert event.metadata.namespace == "default"
+
+
+async def test_what_repeats_is_one_event_with_a_count(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.fail()
+        await trio.sleep(5)
+        at.fail()
+        await trio.sleep(5)
+        at.fail()
+        await at.server.until(lambda: at.messages() == [("no", 3)])
+        (event,) = at.events()
+        assert event.first_timestamp is not None
+        assert event.last_timestamp is not None
+        assert event.last_timestamp.ns - event.first_timestamp.ns == 10_000_000_000
+
+
+async def test_an_event_that_somebody_deleted_is_written_anew(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.fail()
+        await at.server.until(at.events)
+        (event,) = at.events()
+        at.server.delete(EVENTS, event.metadata.name, event.metadata.namespace)
+        at.fail()
+        await at.server.until(at.events)
+        assert at.messages() == [("no", 2)]
+
+
+async def test_in_an_outage_events_wait_and_come_in_order(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.server.go_away()
+        for number in range(5):
+            at.fail(f"try {number}")
+            await trio.sleep(60)
+        at.server.come_back()
+        await at.server.until(lambda: len(at.events()) == 5)
+        assert [message for message, _ in at.messages()] == [f"try {n}" for n in range(5)]
+
+
+async def test_what_the_server_refuses_holds_up_nothing(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.server.faults.add(Fault(code=403, times=1))
+        at.fail("refused")
+        at.fail("taken")
+        await at.server.until(at.events)
+        assert at.messages() == [("taken", 1)]
+
+
+async def test_of_more_events_than_can_wait_the_latest_are_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.go_away()
+        pods = [
+            evolve(POD, metadata=evolve(POD.metadata, name=f"web-{n}", uid=f"u{n}"))
+            for n in range(QUEUE_SIZE + 5)
+        ]
+        for pod in pods:
+            at.recorder.pod(pod, EventType.NORMAL, "Started", "Container started")
+        at.server.come_back()
+        await at.server.until(lambda: len(at.events()) >= QUEUE_SIZE)
+        await trio.sleep(60)
+        told = {event.involved_object.name for event in at.events()}
+        assert told == {f"web-{n}" for n in range(QUEUE_SIZE)}

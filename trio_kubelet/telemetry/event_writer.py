@@ -1,0 +1,162 @@
+"""Writes events to the API server: one task, in the order in which they were recorded.
+
+Recording never waits: events go into a bounded queue, and what does not fit is dropped and
+counted. While the API server is away they stay there; what it refuses is logged and dropped.
+"""
+
+import structlog
+import trio
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import (
+    Event,
+    EventSource,
+    ObjectMeta,
+    ObjectReference,
+    Pod,
+    Time,
+)
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.kinds import EVENTS
+from trio_kubelet.telemetry.correlation import Correlated, Correlator
+from trio_kubelet.telemetry.events import RecordedEvent
+
+log = structlog.get_logger("events")
+
+COMPONENT = "kubelet"
+QUEUE_SIZE = 1000
+FIRST_RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 10.0
+NAME_LENGTH = 253
+MESSAGE_LENGTH = 1024
+"""What the API server takes of a message, in characters."""
+
+
+class EventWriter:
+    """A sink for `EventRecorder.add_sink`, and the task that writes what it took.
+
+    It takes events before there is an API server to write them to.
+    """
+
+    def __init__(self, node_name: str, clock: Clock, *, queue_size: int = QUEUE_SIZE) -> None:
+        self._node_name = node_name
+        self._clock = clock
+        self._correlator = Correlator()
+        self._take, self._taken = trio.open_memory_channel[Event](queue_size)
+        self._dropped = 0
+
+    def take(self, recorded: RecordedEvent) -> None:
+        """Take an event as of now; never blocks."""
+        event = api_event(recorded, self._node_name, self._clock.now_ns())
+        try:
+            self._take.send_nowait(event)
+        except trio.WouldBlock:
+            if not self._dropped:
+                log.warning("too many events wait for the API server; later ones are dropped")
+            self._dropped += 1
+
+    async def run(self, api: Api) -> None:
+        """Write events for ever. Cancelling loses those that wait."""
+        async for event in self._taken:
+            if self._dropped:
+                log.warning("events were dropped", number=self._dropped)
+                self._dropped = 0
+            correlated = self._correlator.correlate(event, self._clock.now_ns())
+            if correlated is not None:
+                await self._write(api, correlated)
+
+    async def _write(self, api: Api, correlated: Correlated) -> None:
+        wait = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                await _send(api, correlated)
+            except ApiError as error:
+                if not error.is_retriable:
+                    self._correlator.forget(correlated.key)
+                    log.warning("event refused", error=str(error))
+                    return
+                await trio.sleep(error.retry_after_seconds or wait)
+                wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+            else:
+                return
+
+
+async def _send(api: Api, correlated: Correlated) -> None:
+    event = correlated.event
+    if correlated.repeats and await _counted_up(api, event):
+        return
+    try:
+        await api.create(EVENTS, event, event.metadata.namespace)
+    except ApiError as error:
+        if not error.is_already_exists:  # the answer to an earlier try was lost
+            raise
+
+
+async def _counted_up(api: Api, event: Event) -> bool:
+    """Whether the event was there still, and says now that it happened again."""
+    fields = encode(event)
+    body = {name: fields[name] for name in ("count", "lastTimestamp", "message")}
+    try:
+        await api.patch(EVENTS, event.metadata.name, event.metadata.namespace, body=body)
+    except ApiError as error:
+        if not error.is_not_found:
+            raise
+        return False
+    return True
+
+
+def api_event(recorded: RecordedEvent, node_name: str, now_ns: int) -> Event:
+    """Make the API's event of one that was recorded, seen once, now."""
+    about = _about(recorded, node_name)
+    now = Time.from_ns(now_ns)
+    return Event(
+        metadata=ObjectMeta(
+            name=_name(about.name, now_ns),
+            namespace=about.namespace or "default",
+            annotations=recorded.annotations,
+        ),
+        involved_object=about,
+        reason=recorded.reason,
+        message=recorded.message[:MESSAGE_LENGTH],
+        source=EventSource(component=COMPONENT, host=node_name),
+        reporting_component=COMPONENT,
+        reporting_instance=node_name,
+        first_timestamp=now,
+        last_timestamp=now,
+        count=1,
+        type=str(recorded.type),
+    )
+
+
+def _name(about: str, now_ns: int) -> str:
+    """The name of the object and the time, as every Kubernetes client names its events."""
+    suffix = f".{now_ns:x}"
+    return about[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
+
+
+def _about(recorded: RecordedEvent, node_name: str) -> ObjectReference:
+    pod = recorded.pod
+    if pod is None:  # by its name, not its UID: `kubectl describe node` looks for that
+        return ObjectReference(kind="Node", name=node_name, uid=node_name)
+    return ObjectReference(
+        api_version="v1",
+        kind="Pod",
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        uid=pod.metadata.uid,
+        resource_version=pod.metadata.resource_version,
+        field_path=_field_path(pod, recorded.container),
+    )
+
+
+def _field_path(pod: Pod, container: str) -> str:
+    lists = (
+        ("containers", pod.spec.containers),
+        ("initContainers", pod.spec.init_containers),
+        ("ephemeralContainers", pod.spec.ephemeral_containers),
+    )
+    for name, containers in lists:
+        if any(each.name == container for each in containers):
+            return f"spec.{name}{{{container}}}"
+    return ""
