@@ -10,6 +10,8 @@ from attrs import frozen
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 _DELETED = b"//deleted"
+_ESCAPED = (b" ", b"\t", b"\n", b"\\", b"#")
+"""What the kernel writes as a number."""
 
 
 @frozen(kw_only=True)
@@ -34,9 +36,21 @@ def parse_mountinfo(text: bytes) -> tuple[MountPoint, ...]:
     return tuple(_mount_point(line) for line in text.splitlines() if line)
 
 
-def mount_points() -> tuple[MountPoint, ...]:
-    """Read what is mounted in this process's mount namespace."""
-    return parse_mountinfo(_MOUNTINFO.read_bytes())
+def mount_points(inside: Path | None = None) -> tuple[MountPoint, ...]:
+    """Read what is mounted in this process's mount namespace.
+
+    With `inside`, lines that do not name that path are not looked at any further: a node has
+    thousands of mounts, a pod a few. What is left may still be about other folders.
+    """
+    text = _MOUNTINFO.read_bytes()
+    return parse_mountinfo(text if inside is None else _lines_naming(inside, text))
+
+
+def _lines_naming(path: Path, text: bytes) -> bytes:
+    name = os.fsencode(path)
+    if any(special in name for special in _ESCAPED):
+        return text
+    return b"\n".join(line for line in text.splitlines() if name in line)
 
 
 def mounts_at_or_below(folder: Path, mounts: Iterable[MountPoint]) -> tuple[MountPoint, ...]:

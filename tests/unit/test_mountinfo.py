@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below, parse_mountinfo
 
 MOUNTINFO = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
@@ -27,6 +29,17 @@ def test_mountinfo_is_read_with_optional_fields_and_escapes() -> None:
 
 def test_the_kernels_own_table_is_read() -> None:
     assert Path("/proc") in {each.path for each in mount_points()}
+
+
+def test_the_table_can_be_read_for_one_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(MOUNTINFO)
+    monkeypatch.setattr("trio_kubelet.mountinfo._MOUNTINFO", table)
+    assert [each.path for each in mount_points(Path("/mnt2"))] == [Path("/mnt2")]
+    assert Path("/pods/a b") in {each.path for each in mount_points(Path("/pods/a b"))}
+    assert mount_points(Path("/nowhere")) == ()
 
 
 def test_mounts_are_unmounted_newest_first_and_only_inside_the_folder() -> None:

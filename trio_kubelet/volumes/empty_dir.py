@@ -65,7 +65,7 @@ class EmptyDir:
         uid = pod.metadata.uid
         folder = self._folders.volume(uid, self.name, volume.name)
         marks = self._folders.plugin(uid, self.name, volume.name)
-        present = _mounted_on(folder, mount_points())
+        present = _mounted_on(folder, mount_points(folder.resolve()))
         mounted = MountedVolume(name=volume.name, host_path=str(folder), selinux_relabel=True)
         if (marks / "ready").exists() and _is_as_wanted(folder, source.medium, present):
             return mounted

@@ -58,7 +58,7 @@ def _bind(found: int, target: Path) -> None:
 def _is_bound(target: Path) -> bool:
     # A bind mount within one file system shows in mountinfo only.
     real = target.resolve()
-    return any(each.path == real for each in mount_points())
+    return any(each.path == real for each in mount_points(real))
 
 
 def _make_mount_point(target: Path, *, is_folder: bool) -> None:

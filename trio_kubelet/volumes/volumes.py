@@ -142,7 +142,7 @@ class Volumes:
 
     def _unmount(self, pod_uid: str) -> None:
         pod = self._folders.pod(pod_uid).resolve()
-        for each in mounts_at_or_below(pod, mount_points()):
+        for each in mounts_at_or_below(pod, mount_points(pod)):
             try:
                 unmount(each.path)
             except OSError as error:
