@@ -6,6 +6,7 @@ nothing that it would change on the host as a whole.
 """
 
 import json
+import os
 import subprocess
 import urllib.request
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from pathlib import Path
 from lab import host
 from lab.agent import Agent, Json
 from lab.control_plane_programs import NEWEST, go_kubelet
+from lab.orphans import marked
 from lab.ports import free_ports
 
 
@@ -67,6 +69,7 @@ class GoKubelet(Agent):
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, *self._flags],
+                env=marked(os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -58,7 +58,7 @@ class LocalCluster(Cluster):
         try:
             if self._agent is not None:
                 self._delete_all_pods()
-                self._agent.__exit__(None, None, None)
+                self._agent.end()
         finally:
             self.containerd.stop()
 
