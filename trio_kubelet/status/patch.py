@@ -9,9 +9,9 @@ is in the body: a patch can never reach another pod that has taken over the name
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from attrs import Attribute, fields
+from attrs import Attribute, evolve, fields
 
-from trio_kubelet.k8s import PodStatus
+from trio_kubelet.k8s import ContainerState, ContainerStatus, PodStatus
 from trio_kubelet.k8s.codec import encode
 
 MERGE_KEYS = {
@@ -22,16 +22,38 @@ MERGE_KEYS = {
 }
 """The lists of a pod's status that the API merges, and by which field of their items."""
 
+EMPTY = ContainerState()
+_CONTAINER_LISTS = ("container_statuses", "init_container_statuses", "ephemeral_container_statuses")
+
 Json = Mapping[str, Any]
 
 
 def status_patch(uid: str, known: PodStatus, wanted: PodStatus) -> Json | None:
     """The body of a patch of a pod's `status` subresource, None if nothing differs."""
+    known, wanted = _plain(known), _plain(wanted)
     differing = [a for a in fields(PodStatus) if getattr(known, a.name) != getattr(wanted, a.name)]
     if not differing:
         return None
     before, after = _encoded(known, differing), _encoded(wanted, differing)
     return {"metadata": {"uid": uid}, "status": _difference(before, after, MERGE_KEYS)}
+
+
+def _plain(status: PodStatus) -> PodStatus:
+    """The status with no state of a container that says nothing: the API answers with `{}`."""
+    lists = {name: getattr(status, name) for name in _CONTAINER_LISTS}
+    if not any(EMPTY in (c.state, c.last_state) for each in lists.values() for c in each):
+        return status
+    return evolve(
+        status, **{name: tuple(map(_plain_container, each)) for name, each in lists.items()}
+    )
+
+
+def _plain_container(status: ContainerStatus) -> ContainerStatus:
+    return evolve(
+        status,
+        state=None if status.state == EMPTY else status.state,
+        last_state=None if status.last_state == EMPTY else status.last_state,
+    )
 
 
 def _encoded(status: PodStatus, attributes: Iterable["Attribute[Any]"]) -> Json:

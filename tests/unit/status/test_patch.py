@@ -6,6 +6,7 @@ from hypothesis import given
 from tests.unit.status.api import patched
 from tests.unit.status.test_merge import LATE, condition, statuses
 from trio_kubelet.k8s import (
+    ContainerState,
     ContainerStatus,
     PodIP,
     PodStatus,
@@ -18,6 +19,13 @@ from trio_kubelet.status.patch import status_patch
 def test_equal_statuses_need_no_patch() -> None:
     known = PodStatus(phase="Running", allocated_resources={"cpu": Quantity("1")})
     wanted = PodStatus(phase="Running", allocated_resources={"cpu": Quantity("1000m")})
+    assert status_patch("u", known, wanted) is None
+
+
+def test_a_state_that_says_nothing_is_no_state() -> None:
+    """The API answers with `lastState: {}` where nothing was sent."""
+    known = PodStatus(container_statuses=(ContainerStatus(name="c", last_state=ContainerState()),))
+    wanted = PodStatus(container_statuses=(ContainerStatus(name="c"),))
     assert status_patch("u", known, wanted) is None
 
 
