@@ -23,7 +23,6 @@ MERGE_KEYS = {
 """The lists of a pod's status that the API merges, and by which field of their items."""
 
 EMPTY = ContainerState()
-_CONTAINER_LISTS = ("container_statuses", "init_container_statuses", "ephemeral_container_statuses")
 
 Json = Mapping[str, Any]
 
@@ -40,15 +39,19 @@ def status_patch(uid: str, known: PodStatus, wanted: PodStatus) -> Json | None:
 
 def _plain(status: PodStatus) -> PodStatus:
     """The status with no state of a container that says nothing: the API answers with `{}`."""
-    lists = {name: getattr(status, name) for name in _CONTAINER_LISTS}
-    if not any(EMPTY in (c.state, c.last_state) for each in lists.values() for c in each):
-        return status
     return evolve(
-        status, **{name: tuple(map(_plain_container, each)) for name, each in lists.items()}
+        status,
+        container_statuses=tuple(map(_plain_container, status.container_statuses)),
+        init_container_statuses=tuple(map(_plain_container, status.init_container_statuses)),
+        ephemeral_container_statuses=tuple(
+            map(_plain_container, status.ephemeral_container_statuses)
+        ),
     )
 
 
 def _plain_container(status: ContainerStatus) -> ContainerStatus:
+    if EMPTY not in (status.state, status.last_state):
+        return status
     return evolve(
         status,
         state=None if status.state == EMPTY else status.state,
