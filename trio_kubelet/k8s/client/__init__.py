@@ -19,16 +19,21 @@ from trio_kubelet.k8s.client.api import (
 )
 from trio_kubelet.k8s.client.client import ApiClient
 from trio_kubelet.k8s.client.errors import ApiError
+from trio_kubelet.k8s.client.family import ApiClients, open_api_clients
+from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, KubeconfigError, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import RateLimit
 from trio_kubelet.k8s.client.reflector import reflect
 
 __all__ = [
     "Api",
     "ApiClient",
+    "ApiClients",
     "ApiError",
     "Changed",
     "Frame",
     "FrameType",
+    "Kubeconfig",
+    "KubeconfigError",
     "Listed",
     "PatchType",
     "RateLimit",
@@ -37,5 +42,7 @@ __all__ = [
     "Undecodable",
     "WatchEvent",
     "metadata_of",
+    "open_api_clients",
+    "read_kubeconfig",
     "reflect",
 ]

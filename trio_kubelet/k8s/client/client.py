@@ -22,7 +22,12 @@ from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import Frame, Listed, PatchType, Undecodable, metadata_of
-from trio_kubelet.k8s.client.credentials import NO_CREDENTIALS, CredentialError, Credentials
+from trio_kubelet.k8s.client.credentials import (
+    NO_CREDENTIALS,
+    CredentialError,
+    Credentials,
+    Headers,
+)
 from trio_kubelet.k8s.client.errors import (
     DEADLINE_EXCEEDED,
     UNREACHABLE,
@@ -328,15 +333,15 @@ class ApiClient:
                 raise error_answer
             await trio.sleep(pause)
 
-    async def _send(self, request: _Request, credentials: Mapping[str, str]) -> httpx.Response:
-        headers = {
-            "User-Agent": self._user_agent,
-            "Accept": _JSON,
-            "Accept-Encoding": "identity" if request.watch else "gzip",
-            **credentials,
-        }
+    async def _send(self, request: _Request, credentials: Headers) -> httpx.Response:
+        headers = [
+            ("User-Agent", self._user_agent),
+            ("Accept", _JSON),
+            ("Accept-Encoding", "identity" if request.watch else "gzip"),
+            *credentials,
+        ]
         if request.body:
-            headers["Content-Type"] = request.content_type
+            headers.append(("Content-Type", request.content_type))
         url = self._server.copy_with(raw_path=self._prefix + request.target.encode("ascii"))
         transport = self._watches if request.watch else self._requests
         response = await transport.handle_async_request(

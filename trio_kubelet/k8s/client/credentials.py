@@ -1,7 +1,9 @@
 """Who the client says it is: the headers of a request, and what to do when they are refused."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, TypeAlias
+
+Headers: TypeAlias = tuple[tuple[str, str], ...]
+"""Headers of a request; a name may come more than once."""
 
 
 class CredentialError(Exception):
@@ -11,11 +13,11 @@ class CredentialError(Exception):
 class Credentials(Protocol):
     """Where a client has its headers from."""
 
-    async def headers(self) -> Mapping[str, str]:
+    async def headers(self) -> Headers:
         """Return the headers that go with each request; raises CredentialError."""
         ...
 
-    async def renew(self, refused: Mapping[str, str]) -> bool:
+    async def renew(self, refused: Headers) -> bool:
         """After a 401 for these headers: say whether there are other credentials to try now."""
         ...
 
@@ -23,10 +25,10 @@ class Credentials(Protocol):
 class _NoCredentials:
     __slots__ = ()
 
-    async def headers(self) -> Mapping[str, str]:
-        return {}
+    async def headers(self) -> Headers:
+        return ()
 
-    async def renew(self, refused: Mapping[str, str]) -> bool:  # noqa: ARG002
+    async def renew(self, refused: Headers) -> bool:  # noqa: ARG002
         return False
 
 

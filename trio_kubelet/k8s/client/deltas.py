@@ -116,8 +116,6 @@ class Deltas(Generic[T]):
 
     def _absent(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
         key, uid, _ = _identity(item)
-        if self._listed is not None:
-            self._listed.discard(key)
         known = self._known.pop(key, None)
         if known is None:
             return ()

@@ -1,0 +1,90 @@
+"""The clients that an agent needs, all of one kubeconfig.
+
+They have pools of their own, so that no burst of one kind of requests starves another: the main
+one for reads and writes, with as many watches beside it as are needed; the heartbeat's without
+a rate limit, and with a deadline that is shorter than the lease; the events' with a rate of theirs.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import httpx
+import trio
+from attrs import frozen
+
+from trio_kubelet.clock import Clock, SystemClock
+from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient
+from trio_kubelet.k8s.client.identity import Identity
+from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
+from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit
+from trio_kubelet.k8s.client.transport import (
+    EVENTS,
+    HEARTBEAT,
+    REQUESTS,
+    WATCHES,
+    PoolSize,
+    RotatingTransport,
+    open_pool,
+    proxy_from_environment,
+)
+from trio_kubelet.k8s.client.user_agent import USER_AGENT
+
+
+@frozen
+class ApiClients:
+    """One server, one identity, three clients; only `main` is for watches."""
+
+    server: str
+    main: ApiClient
+    heartbeat: ApiClient
+    events: ApiClient
+
+
+@asynccontextmanager
+async def open_api_clients(
+    kubeconfig: Path | Kubeconfig,
+    *,
+    rate_limit: RateLimit = UNLIMITED,
+    event_rate_limit: RateLimit = UNLIMITED,
+    heartbeat_seconds: float = 10.0,
+    deadline_seconds: float = DEADLINE_SECONDS,
+    user_agent: str = USER_AGENT,
+    clock: Clock | None = None,
+) -> AsyncIterator[ApiClients]:
+    """Make the clients of a kubeconfig, and close their connections at the end.
+
+    `rate_limit` is kubeAPIQPS and kubeAPIBurst, `event_rate_limit` eventRecordQPS and
+    eventBurst; `heartbeat_seconds` is the deadline of the heartbeat's requests. Raises
+    KubeconfigError. The server need not be there: nothing is connected yet.
+    """
+    if isinstance(kubeconfig, Path):
+        kubeconfig = await trio.to_thread.run_sync(read_kubeconfig, kubeconfig)
+    clock = clock or SystemClock()
+    cluster = kubeconfig.cluster
+    identity = Identity(kubeconfig, clock)
+    proxy = cluster.proxy_url or proxy_from_environment(cluster.server)
+
+    def pool(size: PoolSize) -> httpx.AsyncBaseTransport:
+        make = partial(open_pool, size=size, proxy_url=proxy)
+        return RotatingTransport(identity.ssl_context, make)
+
+    client = partial(
+        ApiClient, cluster.server, credentials=identity, user_agent=user_agent, clock=clock
+    )
+    clients = ApiClients(
+        server=cluster.server,
+        main=client(
+            pool(REQUESTS),
+            pool(WATCHES),
+            rate_limit=rate_limit,
+            deadline_seconds=deadline_seconds,
+        ),
+        heartbeat=client(pool(HEARTBEAT), deadline_seconds=heartbeat_seconds),
+        events=client(pool(EVENTS), rate_limit=event_rate_limit, deadline_seconds=deadline_seconds),
+    )
+    async with AsyncExitStack() as stack:
+        for one in (clients.main, clients.heartbeat, clients.events):
+            stack.push_async_callback(one.aclose)
+        yield clients

@@ -1,0 +1,194 @@
+"""Connections: httpx's pools, with what notices a dead peer, and with certificates that change.
+
+A peer that vanished without a word is found by TCP itself: probes once a connection is idle, and
+a limit for what stays unacknowledged. So a watch that hears nothing for hours is still known to
+be alive, and a dead one is given up within 35 s.
+"""
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
+
+import httpx
+import trio
+from attrs import define, frozen
+
+KEEPALIVE_IDLE_SECONDS = 15
+KEEPALIVE_INTERVAL_SECONDS = 5
+UNACKNOWLEDGED_SECONDS = 30
+
+SOCKET_OPTIONS = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_SECONDS),
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_SECONDS * 1000),
+)
+"""With TCP_USER_TIMEOUT it is time that counts, not the number of probes (tcp(7))."""
+
+IDLE_SECONDS = 90.0
+"""Connections that nobody uses are kept for so long."""
+
+
+@frozen
+class PoolSize:
+    """How many connections a pool may have at all (None: as many as needed), and idle ones."""
+
+    connections: int | None
+    idle: int
+
+
+REQUESTS = PoolSize(connections=32, idle=8)
+WATCHES = PoolSize(connections=None, idle=8)
+HEARTBEAT = PoolSize(connections=2, idle=1)
+EVENTS = PoolSize(connections=4, idle=1)
+
+
+def open_pool(
+    context: ssl.SSLContext, size: PoolSize, proxy_url: str = ""
+) -> httpx.AsyncHTTPTransport:
+    """Make a pool of HTTP/1.1 connections; nothing is connected yet."""
+    limits = httpx.Limits(
+        max_connections=size.connections,
+        max_keepalive_connections=size.idle,
+        keepalive_expiry=IDLE_SECONDS,
+    )
+    return httpx.AsyncHTTPTransport(
+        verify=context,
+        http1=True,
+        http2=False,
+        limits=limits,
+        trust_env=False,
+        proxy=proxy_url or None,
+        socket_options=SOCKET_OPTIONS,
+    )
+
+
+def proxy_from_environment(server: str) -> str:
+    """Return the proxy that HTTPS_PROXY, HTTP_PROXY and NO_PROXY name for a server, as Go does.
+
+    This machine itself is never asked through a proxy.
+    """
+    url = urlsplit(server)
+    proxies = getproxies_environment()
+    proxy = proxies.get(url.scheme, "")
+    host = url.hostname or ""
+    if not proxy or host == "localhost" or _excepted(host, url.port, proxies.get("no", "")):
+        return ""
+    return proxy if "//" in proxy else f"http://{proxy}"
+
+
+def _excepted(host: str, port: int | None, no_proxy: str) -> bool:
+    address = _address(host)
+    if address is not None and address.is_loopback:
+        return True
+    for rule in no_proxy.split(","):
+        name = rule.strip().lower()
+        if name == "*" or (name and name in (host, f"{host}:{port}")):
+            return True
+        if address is not None and _holds(name, address):
+            return True
+        if name and address is None and host.endswith("." + name.lstrip(".")):
+            return True
+    return False
+
+
+def _holds(network: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return address in ip_network(network, strict=False)
+    except ValueError:
+        return False
+
+
+def _address(host: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+@define(eq=False)
+class _Generation:
+    """A pool of connections that were made with the same certificates."""
+
+    context: ssl.SSLContext
+    pool: httpx.AsyncBaseTransport
+    in_use: int = 0
+    retired: bool = False
+
+    async def leave(self) -> None:
+        """A request has ended; the last one of an old pool closes it."""
+        self.in_use -= 1
+        if self.retired and not self.in_use:
+            with trio.CancelScope(shield=True):
+                await self.pool.aclose()
+
+
+class RotatingTransport(httpx.AsyncBaseTransport):
+    """A pool that begins anew when the certificates change.
+
+    `context` is asked before each request. Requests that are under way, and watches, end on
+    their old connections.
+    """
+
+    def __init__(
+        self,
+        context: Callable[[], Awaitable[ssl.SSLContext]],
+        make_pool: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport],
+    ) -> None:
+        self._context = context
+        self._make_pool = make_pool
+        self._generation: _Generation | None = None
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Send the request over a connection with the current certificates."""
+        generation = await self._current(await self._context())
+        generation.in_use += 1
+        try:
+            response = await generation.pool.handle_async_request(request)
+        except BaseException:
+            await generation.leave()
+            raise
+        response.stream = _Stream(response.stream, generation)
+        return response
+
+    async def aclose(self) -> None:
+        """Close all connections."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            await generation.pool.aclose()
+
+    async def _current(self, context: ssl.SSLContext) -> _Generation:
+        old = self._generation
+        if old is not None and old.context is context:
+            return old
+        new = self._generation = _Generation(context, self._make_pool(context))
+        if old is not None:
+            old.retired = True
+            if not old.in_use:
+                await old.pool.aclose()
+        return new
+
+
+class _Stream(httpx.AsyncByteStream):
+    """An answer's body that tells its generation when it is closed."""
+
+    def __init__(
+        self, stream: httpx.SyncByteStream | httpx.AsyncByteStream, generation: _Generation
+    ) -> None:
+        assert isinstance(stream, httpx.AsyncByteStream)
+        self._stream = stream
+        self._generation: _Generation | None = generation
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._stream.__aiter__()
+
+    async def aclose(self) -> None:
+        generation, self._generation = self._generation, None
+        try:
+            await self._stream.aclose()
+        finally:
+            if generation is not None:
+                await generation.leave()
