@@ -11,7 +11,7 @@ import trio
 
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.asking import ask
+from trio_kubelet.references.asking import ANSWER_SECONDS, ask
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.objects import Key, T
 
@@ -65,7 +65,9 @@ class AskedObjects(Generic[T]):
         namespace, name = key
         asked_at = trio.current_time()
         try:
-            found: T = await ask(lambda: self._api.get(self._kind, name, namespace))
+            found: T = await ask(
+                lambda: self._api.get(self._kind, name, namespace, deadline_seconds=ANSWER_SECONDS)
+            )
         except ApiError as error:
             if error.is_not_found:
                 entry.object = None

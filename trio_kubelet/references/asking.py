@@ -17,6 +17,9 @@ R = TypeVar("R")
 LAG_SECONDS = 5.0
 """How long a refusal right after a pod's arrival is taken for the authorizer's lag."""
 
+ANSWER_SECONDS = 10.0
+"""How long one answer may take: a pod waits, and the next attempt may find a better connection."""
+
 _FIRST_PAUSE_SECONDS = 0.05
 _GROWTH = 1.5
 _LONGEST_PAUSE_SECONDS = 15.0

@@ -14,7 +14,7 @@ from attrs import evolve
 
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.asking import LAG_SECONDS, is_lag, pauses
+from trio_kubelet.references.asking import ANSWER_SECONDS, LAG_SECONDS, is_lag, pauses
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.objects import Key, T
 
@@ -116,7 +116,9 @@ class WatchedObjects(Generic[T]):
         told = False
         for pause in pauses():
             try:
-                self.store(entry, await self._api.get(self._kind, name, namespace))
+                found = await self._api.get(
+                    self._kind, name, namespace, deadline_seconds=ANSWER_SECONDS
+                )
             except ApiError as error:
                 if error.is_not_found:
                     self.store(entry, None)
@@ -131,6 +133,7 @@ class WatchedObjects(Generic[T]):
                         error=str(error),
                     )
             else:
+                self.store(entry, found)
                 return
             await trio.sleep(pause)
 

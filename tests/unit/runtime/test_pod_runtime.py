@@ -1,6 +1,7 @@
 """Carrying out plans on the hollow runtime: what a sync leaves to be done, and when."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -22,7 +23,10 @@ from trio_kubelet.hollow import (
 )
 from trio_kubelet.k8s import (
     Container,
+    EnvVar,
+    EnvVarSource,
     ExecAction,
+    FileKeySelector,
     Lifecycle,
     LifecycleHandler,
     ObjectMeta,
@@ -39,6 +43,7 @@ from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.dns import NodeDns
+from trio_kubelet.runtime.environment import FetchedSources
 from trio_kubelet.runtime.images import ImageError
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory
@@ -346,3 +351,23 @@ async def test_of_containers_that_are_gone_nothing_is_remembered(
         last = await at.sync(POD, memory)
         assert outcome.observed.containers[0].restart_count > 4
         assert memory.slots["c"].left_behind <= {c.id for c in last.observed.containers}
+
+
+async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_path: Path) -> None:
+    readers: list[threading.Thread] = []
+
+    def read(volume: str, path: str) -> Mapping[str, str]:
+        assert (volume, path) == ("data", "app.env")
+        readers.append(threading.current_thread())
+        return {"MODE": "fast"}
+
+    reference = FileKeySelector(volume_name="data", path="app.env", key="MODE")
+    variable = EnvVar(name="MODE", value_from=EnvVarSource(file_key_ref=reference))
+    container = Container(name="c", image="busybox", env=(variable,))
+    pod = evolve(POD, spec=evolve(POD.spec, containers=(container,)))
+    inputs = PodInputs(sources=FetchedSources(read_env_file=read))
+    async with node(tmp_path) as at:
+        outcome = await at.pods.sync(pod, await at.pods.look(pod), inputs, PodMemory())
+        assert not outcome.failed
+        assert readers
+        assert threading.main_thread() not in readers
