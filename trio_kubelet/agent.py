@@ -15,6 +15,7 @@ import trio
 from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.assembly import Foundation, assemble
 from trio_kubelet.clock import Clock
+from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name
@@ -94,6 +95,7 @@ class Agent:
         clock: Clock,
         transports: Transports,
         notifier: ServiceNotifier | None = None,
+        open_clients: OpenClients | None = None,
     ) -> None:
         configuration = settings.configuration
         self.settings = settings
@@ -118,7 +120,7 @@ class Agent:
             journal=self.journal,
             recorder=self.recorder,
             resync_seconds=configuration.sync_frequency.total_seconds(),
-            on_finished=lambda uid, incarnation: self.loop.on_finished(uid, incarnation),
+            on_finished=self._on_finished,
         )
         self.loop = SyncLoop(
             store=self.store,
@@ -127,6 +129,8 @@ class Agent:
                 max_pods=configuration.max_pods,
                 allowed_sysctls=configuration.allowed_unsafe_sysctls,
                 allocatable=lambda: self.node.allocatable,
+                node=lambda: self.cluster.view.current if self.cluster else None,
+                runtime_classes=open_clients is not None,
             ),
             gate=self.gate,
             monitor=self.monitor,
@@ -156,6 +160,18 @@ class Agent:
             journal=self.journal,
             recorder=self.recorder,
         )
+        self.cluster: Cluster | None = None
+        if open_clients is not None:
+            self.cluster = Cluster(
+                self.foundation,
+                open_clients,
+                node_name=self.node_name,
+                tasks=self.tasks,
+                pleg=self.pleg,
+                merge=self.merge,
+                send=self._send,
+                static_sources=self.static_sources,
+            )
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -168,11 +184,12 @@ class Agent:
             Step("loop", ("pods",), self.loop.run),
             Step("watchdog", ("loop",), self._tell_service_manager),
             Step("runtime", ("folders",), self._watch_runtime),
-            Step("parts", ("runtime",), once(self._build_parts)),
+            Step("parts", ("runtime", "api"), once(self._build_parts)),
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
             Step("server", ("folders",), self._serve_pods),
+            *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
         )
 
     async def run(self) -> None:
@@ -223,9 +240,16 @@ class Agent:
     async def _build_parts(self) -> None:
         """Everything that depends on what the machine and the runtime can do."""
         driver, runtime_name = await self._ask_runtime()
-        assembled = await assemble(self.foundation, driver=driver, runtime_name=runtime_name)
+        assembled = await assemble(
+            self.foundation,
+            driver=driver,
+            runtime_name=runtime_name,
+            references=self.cluster.references if self.cluster else None,
+        )
         self.node, self.statuses = assembled.node, assembled.statuses
         self.parts = assembled.parts
+        if self.cluster is not None:
+            self.cluster.add_parts(assembled.statuses, assembled.profile)
         self.housekeeper = Housekeeper(
             store=self.store,
             tasks=self.tasks,
@@ -263,6 +287,12 @@ class Agent:
 
     @property
     def sources(self) -> frozenset[Source]:
+        """All sources of pods that this node has."""
+        api = {Source.API} if self.cluster is not None else set()
+        return self.static_sources | api
+
+    @property
+    def static_sources(self) -> frozenset[Source]:
         """The sources that the configuration names."""
         configuration = self.settings.configuration
         named = {
@@ -329,8 +359,20 @@ class Agent:
 
     async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
         """Take the full set of pods that a source has now; waits while the sync loop is behind."""
-        for update in self.merge.apply(source, pods):
+        await self._send(self.merge.apply(source, pods))
+
+    async def _send(self, updates: Iterable[PodUpdate]) -> None:
+        """Hand to the sync loop what changed in a source; who mirrors static pods is told too."""
+        for update in updates:
+            if self.cluster is not None:
+                self.cluster.static_pods(update)
             await self.config_in.send(update)
+
+    def _on_finished(self, uid: str, incarnation: int) -> None:
+        """A pod's task has ended."""
+        self.loop.on_finished(uid, incarnation)
+        if self.cluster is not None:
+            self.cluster.pod_finished(uid)
 
     async def _clean_up(self) -> None:
         """One round of housekeeping; none before the parts that know what there is."""
@@ -410,6 +452,11 @@ class Agent:
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
+
+
+async def _nothing() -> None:
+    """Without an API server there is nobody to connect to."""
+    await trio.lowlevel.checkpoint()
 
 
 async def _listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from state_machines.container import crash_loop_policy
 from trio_kubelet.clock import Clock
@@ -17,7 +17,11 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_dns, gather_facts
+from trio_kubelet.node.allocatable import allocatable
+from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.references import References
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
@@ -30,7 +34,7 @@ from trio_kubelet.resources import (
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
-from trio_kubelet.runtime.credentials import credential_files, read_keyring
+from trio_kubelet.runtime.credentials import credential_files, no_keyring, read_keyring
 from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_complaint
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images import Images, PullRate
@@ -43,7 +47,14 @@ from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes import PodFolders, local_volumes
-from trio_kubelet.wiring import HousekeepingPlaces, NoCgroups, PodCgroups, PodStorage, PodSubPaths
+from trio_kubelet.wiring import (
+    HousekeepingPlaces,
+    NoCgroups,
+    PodCgroups,
+    PodStorage,
+    PodSubPaths,
+    PullSecrets,
+)
 
 FILE_THREADS = 8
 """Threads for the small files of pods: hosts files, logs, termination messages."""
@@ -68,23 +79,36 @@ class Assembled:
     """What was built. `places` are where housekeeping looks for what is left of pods."""
 
     node: NodeFacts
+    profile: NodeProfile
     statuses: Statuses
     parts: Parts
     places: tuple[Callable[[], Awaitable[Iterable[Found]]], ...]
 
 
-async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str) -> Assembled:
-    """Build everything. Raises StartError."""
+async def assemble(
+    base: Foundation,
+    *,
+    driver: CgroupDriver,
+    runtime_name: str,
+    references: References | None = None,
+) -> Assembled:
+    """Build everything; `references` are there with an API server. Raises StartError."""
     settings = base.settings
+    profile = await trio.to_thread.run_sync(_profile, settings)
     tree = None if settings.options.hollow else CgroupTree.find(mount_points())
     cgroup_v2 = tree is not None and tree.version != 1
     node = await trio.to_thread.run_sync(
         partial(gather_facts, settings, cgroup_v2=cgroup_v2, driver=driver)
     )
+    node = evolve(node, allocatable=allocatable(profile.capacity, profile.reservations))
     await trio.to_thread.run_sync(_check_resolv_conf, base, node)
     files = trio.CapacityLimiter(FILE_THREADS)
     volumes = local_volumes(
-        PodFolders(Path(settings.options.root_dir)), partial(_memory_available, node)
+        PodFolders(Path(settings.options.root_dir)),
+        partial(_memory_available, node),
+        data=references,
+        allocatable=lambda: node.allocatable,
+        clock=base.clock,
     )
     cgroups = await build_cgroups(base, node, tree)
     statuses = Statuses(
@@ -96,10 +120,10 @@ async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str)
         ),
     )
     parts = Parts(
-        runtime=build_runtime(base, node, PodSubPaths(volumes), files),
+        runtime=build_runtime(base, node, PodSubPaths(volumes), files, references),
         cache=base.cache,
         statuses=statuses,
-        storage=PodStorage(volumes, base.recorder, node, files),
+        storage=PodStorage(volumes, base.recorder, node, files, references),
         cgroups=cgroups,
         gate=base.gate,
         recorder=base.recorder,
@@ -108,10 +132,19 @@ async def assemble(base: Foundation, *, driver: CgroupDriver, runtime_name: str)
     places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files)
     return Assembled(
         node=node,
+        profile=profile,
         statuses=statuses,
         parts=parts,
         places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
     )
+
+
+def _profile(settings: Settings) -> NodeProfile:
+    """What the settings make of this machine. Blocks. Raises StartError."""
+    profile = node_profile(settings, read_machine(Path(settings.options.root_dir)))
+    if problem := profile_problem(profile):
+        raise StartError(problem)
+    return profile
 
 
 def _check_resolv_conf(base: Foundation, node: NodeFacts) -> None:
@@ -132,7 +165,11 @@ def _memory_available(node: NodeFacts, pod: Pod) -> int:
 
 
 def build_runtime(
-    base: Foundation, node: NodeFacts, sub_paths: PodSubPaths, files: trio.CapacityLimiter
+    base: Foundation,
+    node: NodeFacts,
+    sub_paths: PodSubPaths,
+    files: trio.CapacityLimiter,
+    references: References | None,
 ) -> PodRuntime:
     """What acts on containers."""
     settings = base.settings
@@ -147,7 +184,7 @@ def build_runtime(
     starter = ContainerStarter(
         client=base.client,
         stopper=stopper,
-        images=build_images(base),
+        images=build_images(base, references),
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
@@ -175,8 +212,11 @@ def build_runtime(
     )
 
 
-def build_images(base: Foundation) -> Images:
+def build_images(base: Foundation, references: References | None) -> Images:
     """What gets images."""
+    pod_keyring = no_keyring
+    if references is not None:
+        pod_keyring = PullSecrets(references, base.recorder).keyring
     configuration = base.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))
@@ -188,6 +228,7 @@ def build_images(base: Foundation) -> Images:
         limiter=trio.CapacityLimiter(parallel) if parallel else None,
         rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
         read_keyring=partial(read_keyring, files),
+        pod_keyring=pod_keyring,
     )
 
 

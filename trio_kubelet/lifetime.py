@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,7 +20,11 @@ import trio
 from trio_kubelet.agent import Agent, Transports
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s.client import Api, ApiClients, RateLimit, open_api_clients
+from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.node import node_name
+from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, open_rpc_loop
@@ -28,6 +33,8 @@ from trio_kubelet.startup import StartError
 log = structlog.get_logger("agent")
 
 SHUTDOWN_SECONDS = 10
+NO_LIMIT = -1.0
+"""eventRecordQPS 0 means that, a rate limit of 0 does not."""
 INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -81,7 +88,8 @@ async def _run(settings: Settings) -> None:
         await stack.enter_async_context(open_rpc_loop())
         clock = SystemClock()
         transports = await stack.enter_async_context(_transports(settings, clock))
-        await Agent(settings, clock, transports, notifier).run()
+        open_clients = partial(_clients, settings, clock) if _has_api_server(settings) else None
+        await Agent(settings, clock, transports, notifier, open_clients).run()
 
 
 def _check_preconditions(settings: Settings) -> None:
@@ -190,3 +198,52 @@ async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transpo
     except ValueError as error:
         raise StartError(f"imageServiceEndpoint: {error}") from error
     yield runtime_channel, image_channel
+
+
+def _has_api_server(settings: Settings) -> bool:
+    options = settings.options
+    return bool(options.kubeconfig or options.bootstrap_kubeconfig)
+
+
+@asynccontextmanager
+async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients]:
+    """The way to the API server; credentials are asked for where there are none. Raises StartError.
+
+    A bootstrap may take until somebody approves the node's request.
+    """
+    options, configuration = settings.options, settings.configuration
+    if not options.kubeconfig:
+        raise StartError(
+            "--bootstrap-kubeconfig needs --kubeconfig, the file to write the node's own "
+            "credentials to"
+        )
+    kubeconfig = Path(options.kubeconfig)
+    try:
+        if options.bootstrap_kubeconfig:
+            await bootstrap(
+                kubeconfig=kubeconfig,
+                bootstrap_kubeconfig=Path(options.bootstrap_kubeconfig),
+                cert_dir=Path(options.cert_dir),
+                node_name=node_name(settings),
+                connect=_bootstrap_client,
+                clock=clock,
+            )
+        clients = open_api_clients(
+            kubeconfig,
+            rate_limit=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
+            event_rate_limit=RateLimit(
+                configuration.event_record_qps or NO_LIMIT, configuration.event_burst
+            ),
+            clock=clock,
+        )
+        async with clients as opened:
+            log.info("API server", server=opened.server)
+            yield opened
+    except (BootstrapError, KubeconfigError) as error:
+        raise StartError(str(error)) from error
+
+
+@asynccontextmanager
+async def _bootstrap_client(kubeconfig: Path) -> AsyncIterator[Api]:
+    async with open_api_clients(kubeconfig) as clients:
+        yield clients.main

@@ -45,6 +45,16 @@ def once(work: Callable[[], Awaitable[object]]) -> Task:
     return run
 
 
+def forever(work: Callable[[], Awaitable[object]]) -> Task:
+    """A step that others may build on as soon as it has begun."""
+
+    async def run(*, task_status: trio.TaskStatus[None]) -> None:
+        task_status.started()
+        await work()
+
+    return run
+
+
 async def run_steps(steps: Iterable[Step], announce: Callable[[str], None]) -> None:
     """Run all steps until the last one ends, or one raises.
 

@@ -5,22 +5,26 @@ sub-paths; volumes, logs and folders are other parts with words of their own. Ho
 each part what it has of which pod.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import trio
 
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.references import EnvironmentData, ObjectError, References
 from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_hash import container_hash
+from trio_kubelet.runtime.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.environment import FetchedSources
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.mounts import MountedVolume as RuntimeVolume
 from trio_kubelet.runtime.names import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
+from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.sources import Source
 from trio_kubelet.sync.housekeeping import Found, Trace
 from trio_kubelet.sync.session import PreparationError
@@ -33,6 +37,7 @@ from trio_kubelet.volumes import (
     Volumes,
     VolumesNotReady,
 )
+from trio_kubelet.volumes.env_file import read_env_file
 
 
 class PodStorage:
@@ -44,16 +49,45 @@ class PodStorage:
         recorder: EventRecorder,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
+        references: References | None = None,
     ) -> None:
+        self._references = references
         self._volumes = volumes
         self._recorder = recorder
         self._node = node
         self._file_limiter = file_limiter
 
     async def prepare(self, pod: Pod) -> PodInputs:
-        """Make folders and mount volumes. Raises PreparationError."""
+        """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
+        if self._references is not None:
+            self._references.register(pod)
+        mounted: Mapping[str, MountedVolume] = {}
+        data = EnvironmentData()
+
+        async def mount() -> None:
+            nonlocal mounted
+            mounted = await self._mount(pod)
+
+        async def fetch() -> None:
+            nonlocal data
+            data = await self._fetch(pod)
+
+        await side_by_side(mount, fetch)
+        return PodInputs(
+            volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
+            sources=FetchedSources(
+                config_maps=data.config_maps,
+                secrets=data.secrets,
+                problems=data.problems,
+                read_env_file=partial(read_env_file, mounted),
+            ),
+            services=data.services,
+            is_static=is_static(pod),
+        )
+
+    async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
         try:
-            mounted = await self._volumes.prepare(pod)
+            return await self._volumes.prepare(pod)
         except VolumesNotReady as error:
             for each in error.errors[:-1]:
                 self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
@@ -61,10 +95,14 @@ class PodStorage:
         except OSError as error:
             message = f"error making pod data directories: {error}"
             raise PreparationError("FailedCreatePodContainer", message) from error
-        return PodInputs(
-            volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
-            is_static=is_static(pod),
-        )
+
+    async def _fetch(self, pod: Pod) -> EnvironmentData:
+        if self._references is None:
+            return EnvironmentData()
+        try:
+            return await self._references.environment(pod, is_static=is_static(pod))
+        except ObjectError as error:
+            raise PreparationError("Failed", f"Error: {error}") from error
 
     async def unmount(self, pod: Pod) -> None:
         """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
@@ -72,6 +110,8 @@ class PodStorage:
             await self._volumes.tear_down(pod.metadata.uid)
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
+        if self._references is not None:
+            self._references.unregister(pod.metadata.uid)
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's folders and logs. Raises PreparationError."""
@@ -82,6 +122,28 @@ class PodStorage:
             )
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
+
+
+class PullSecrets:
+    """The keyrings of pods: their pull secrets."""
+
+    def __init__(self, references: References, recorder: EventRecorder) -> None:
+        self._references = references
+        self._recorder = recorder
+
+    async def keyring(self, pod: Pod) -> Keyring:
+        """What the pod's pull secrets hold; those that are not there are told of."""
+        found = await self._references.pull_secrets(pod)
+        if found.missing:
+            names = ", ".join(found.missing)
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({names}); attempting to pull the "
+                "image may not succeed.",
+            )
+        return keyring_of(found.secrets)
 
 
 class PodSubPaths:

@@ -34,28 +34,29 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
         authentication=KubeletAuthentication(x509=KubeletX509Authentication(client_ca_file="/ca")),
         logging=LoggingConfiguration(verbosity=4, vmodule=(VModuleItem(file_pattern="a"),)),
         system_reserved={"cpu": "1"},
+        system_reserved_cgroup="/system",
         eviction_hard={},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
         "authentication.x509.clientCAFile",
         "logging.vmodule",
-        "systemReserved",
+        "systemReservedCgroup",
         "evictionHard",
     }
 
 
 def test_flags_are_named_with_their_dashes() -> None:
-    options = NodeOptions(kubeconfig="/k", cadvisor={"storage-driver-password": "hunter2"})
+    options = NodeOptions(runtime_cgroups="/k", cadvisor={"storage-driver-password": "hunter2"})
     assert not_acted_on(KubeletConfiguration(), options) == (
-        "--kubeconfig",
+        "--runtime-cgroups",
         "--storage-driver-password",
     )
 
 
 def test_there_is_one_warning_for_all_of_them_without_values() -> None:
-    warnings = load(["--kubeconfig=/k", "--storage-driver-password=hunter2"]).warnings
+    warnings = load(["--runtime-cgroups=/k", "--storage-driver-password=hunter2"]).warnings
     (warning,) = (warning for warning in warnings if "does not act on" in warning)
-    assert "--kubeconfig, --storage-driver-password" in warning
+    assert "--runtime-cgroups, --storage-driver-password" in warning
     assert not any("hunter2" in line for line in warnings)
 
 

@@ -1,0 +1,221 @@
+"""The parts that only a node of a cluster has, and when each of them starts.
+
+    api        the clients, once there are credentials, which a bootstrap asks for
+    events     events of the recorder                             → API
+    node       the Node object: watched, registered, reported; its lease
+    pods       pods that are bound to this node                   → sync loop
+    statuses   statuses of pods, and deleted pods                 → API
+    mirrors    static pods                                        → API
+    references secrets, config maps, tokens, services of the pods here
+
+A node without an API server has none of this. One whose API server is away starts all the same:
+what it has from elsewhere runs, and what runs goes on.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+
+import structlog
+import trio
+
+from state_machines.pleg import health_threshold_seconds
+from trio_kubelet.assembly import Foundation
+from trio_kubelet.k8s import Node, PodStatus
+from trio_kubelet.k8s.client import ApiClients
+from trio_kubelet.node.lease import NodeLease
+from trio_kubelet.node.observer import NodeObserver
+from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.readiness import Readiness, relist_errors
+from trio_kubelet.node.reporter import NodeReporter
+from trio_kubelet.node.view import NodeView
+from trio_kubelet.pleg import Pleg
+from trio_kubelet.references import References
+from trio_kubelet.sources import PodUpdate, Source, SourceMerge
+from trio_kubelet.sources.apiserver import watch_api_pods
+from trio_kubelet.sources.mirrors import MirrorPods
+from trio_kubelet.startup import Step, forever
+from trio_kubelet.status import Statuses, StatusWriter
+from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.telemetry.event_writer import EventWriter
+
+log = structlog.get_logger("cluster")
+
+CHANCE = random.Random()  # noqa: S311 - it only spreads load
+
+OpenClients = Callable[[], AbstractAsyncContextManager[ApiClients]]
+"""Opens the clients; may wait long for credentials. Raises StartError."""
+
+
+class Cluster:
+    """What joins the agent to a cluster.
+
+    `clients` and all that is made with them are there from the step `api` on, the reporter from
+    `report_node` on. `send` takes what changed in a source.
+    """
+
+    clients: ApiClients
+    references: References
+    writer: StatusWriter
+    mirrors: MirrorPods
+    reporter: NodeReporter
+
+    def __init__(
+        self,
+        base: Foundation,
+        open_clients: OpenClients,
+        *,
+        node_name: str,
+        tasks: PodTasks,
+        pleg: Pleg,
+        merge: SourceMerge,
+        send: Callable[[Iterable[PodUpdate]], Awaitable[None]],
+        static_sources: frozenset[Source],
+    ) -> None:
+        self._base = base
+        self._open_clients = open_clients
+        self._node_name = node_name
+        self._tasks = tasks
+        self._pleg = pleg
+        self._merge = merge
+        self._send = send
+        self._static_sources = static_sources
+        self._statuses: Statuses | None = None
+        self.view = NodeView(node_name)
+        self._events = EventWriter(node_name, base.clock)
+        base.recorder.add_sink(self._events.take)
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """The order of the start; `parts`, `listing` and `loop` are the agent's."""
+        return (
+            Step("api", (), self._connect),
+            Step("events", ("api",), forever(self._write_events)),
+            Step("node", ("api",), forever(self._watch_node)),
+            Step("references", ("api",), self._keep_references),
+            Step("statuses", ("api",), self._send_statuses),
+            Step("mirrors", ("api",), self._keep_mirrors),
+            Step("report", ("parts",), forever(self._report_node)),
+            Step("lease", ("parts",), forever(self._keep_lease)),
+            Step("pods of the API", ("listing", "loop"), forever(self._watch_pods)),
+        )
+
+    def add_parts(self, statuses: Statuses, profile: NodeProfile) -> None:
+        """Take over what is known once the runtime has answered."""
+        base = self._base
+        self._statuses = statuses
+        statuses.add_listener(self.writer.status_changed)
+        readiness = Readiness(base.gate, (self._relist_errors,))
+        self.reporter = NodeReporter(
+            profile=profile,
+            view=self.view,
+            api=self.clients.main,
+            heartbeat=self.clients.heartbeat,
+            observe=NodeObserver(
+                profile=profile, client=base.client, gate=base.gate, readiness=readiness
+            ).observe,
+            recorder=base.recorder,
+            clock=base.clock,
+            chance=CHANCE,
+        )
+        readiness.add_listener(self.reporter.wake)
+
+    def static_pods(self, update: PodUpdate) -> None:
+        """A source of static pods has said something."""
+        self.mirrors.static_changed(update)
+
+    def pod_finished(self, uid: str) -> None:
+        """The task of a pod has ended."""
+        self.writer.look_at(uid)
+        self.mirrors.finished(uid)
+
+    async def _connect(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with self._open_clients() as self.clients:
+            self._make_parts()
+            task_status.started()
+            await trio.sleep_forever()
+
+    def _make_parts(self) -> None:
+        configuration, base = self._base.settings.configuration, self._base
+        api = self.clients.main
+        self.references = References(
+            api,
+            clock=base.clock,
+            on_change=lambda uid: self._tasks.put(uid, Request(why=("configuration data",))),
+            strategy=configuration.config_map_and_secret_change_detection_strategy,
+        )
+        self.writer = StatusWriter(api, self._newest_status, self._is_over)
+        self.mirrors = MirrorPods(
+            api,
+            self._node_name,
+            self._static_sources,
+            lambda uid: uid in self._tasks,
+            self.writer.mirror_changed,
+        )
+        self.view.add_listener(self._on_node)
+
+    def _on_node(self, node: Node | None) -> None:
+        if node is not None:
+            self.mirrors.node_registered(node.metadata.uid)
+
+    def _newest_status(self, uid: str) -> PodStatus | None:
+        return self._statuses.get(uid) if self._statuses is not None else None
+
+    def _is_over(self, uid: str) -> bool:
+        """Whether a pod was here and nothing of it is left but its object."""
+        stored = self._base.store.get(uid)
+        return stored is not None and stored.over and uid not in self._tasks
+
+    def _relist_errors(self) -> tuple[str, ...]:
+        return relist_errors(
+            self._pleg.seconds_since_relist(), health_threshold_seconds(self._pleg.state)
+        )
+
+    async def _write_events(self) -> None:
+        await self._events.run(self.clients.events)
+
+    async def _watch_node(self) -> None:
+        await self.view.watch(self.clients.main)
+
+    async def _report_node(self) -> None:
+        await self.reporter.run()
+
+    async def _keep_references(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        await self.references.run(task_status=task_status)
+
+    async def _send_statuses(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        await self.writer.run(task_status=task_status)
+
+    async def _keep_mirrors(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        await self.mirrors.run(task_status=task_status)
+
+    async def _keep_lease(self) -> None:
+        seconds = self._base.settings.configuration.node_lease_duration_seconds
+        await self.view.wait_known()
+        await NodeLease(
+            api=self.clients.heartbeat,
+            view=self.view,
+            clock=self._base.clock,
+            seconds=seconds,
+            chance=CHANCE,
+        ).run()
+
+    async def _watch_pods(self) -> None:
+        await self.view.wait_known()
+        await watch_api_pods(
+            self.clients.main,
+            self._node_name,
+            self._send,
+            merge=self._merge,
+            pods=self.writer,
+            mirrors=self.mirrors,
+        )
