@@ -214,9 +214,7 @@ def build_runtime(
 
 def build_images(base: Foundation, references: References | None) -> Images:
     """What gets images."""
-    pod_keyring = no_keyring
-    if references is not None:
-        pod_keyring = PullSecrets(references, base.recorder).keyring
+    secrets = PullSecrets(references, base.recorder) if references is not None else None
     configuration = base.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))
@@ -228,7 +226,7 @@ def build_images(base: Foundation, references: References | None) -> Images:
         limiter=trio.CapacityLimiter(parallel) if parallel else None,
         rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
         read_keyring=partial(read_keyring, files),
-        pod_keyring=pod_keyring,
+        pod_keyring=secrets.keyring if secrets is not None else no_keyring,
     )
 
 

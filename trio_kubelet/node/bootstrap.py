@@ -1,0 +1,242 @@
+"""How a node gets its first certificate: TLS bootstrapping, as `kubeadm join` relies on it.
+
+With the credentials of --bootstrap-kubeconfig, good for nothing else, the node asks the API server
+to sign a certificate for the user `system:node:NAME`, waits until somebody approves it, and writes
+the kubeconfig that it works with from then on. A kubeconfig whose certificate is still good ends it
+before it begins. Whatever interrupts it, the next attempt uses the same key and the same request.
+An API server that is away is waited for; what waiting does not mend is a `BootstrapError`.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    CertificateSigningRequest,
+    CertificateSigningRequestSpec,
+    CertificateSigningRequestStatus,
+    ObjectMeta,
+)
+from trio_kubelet.k8s.client import (
+    Api,
+    ApiError,
+    Kubeconfig,
+    KubeconfigError,
+    Removed,
+    Synced,
+    WatchEvent,
+    open_api_clients,
+    read_kubeconfig,
+    reflect,
+)
+from trio_kubelet.node.client_certificate import (
+    CertificateStore,
+    ClientKey,
+    is_certificate_of,
+    is_request_of,
+    key_usages,
+    request_name,
+    signing_request,
+    utc,
+    write_whole,
+)
+from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
+
+log = structlog.get_logger("bootstrap")
+
+SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
+APPROVAL_SECONDS = 3600.0
+"""A request that nobody approves; the API server forgets it after a day."""
+
+FIRST_RETRY_SECONDS = 0.5
+LONGEST_RETRY_SECONDS = 15.0
+UNAUTHORIZED = 401
+
+Connect = Callable[[Kubeconfig], AbstractAsyncContextManager[Api]]
+"""Opens a client with the credentials of a kubeconfig."""
+
+
+@asynccontextmanager
+async def connect_to(kubeconfig: Kubeconfig) -> AsyncIterator[Api]:
+    """A client for as long as the block lasts."""
+    async with open_api_clients(kubeconfig) as clients:
+        yield clients.main
+
+
+class BootstrapError(Exception):
+    """The node gets no certificate: one line that says why and what to do."""
+
+
+async def bootstrap(
+    *,
+    kubeconfig: Path,
+    bootstrap_kubeconfig: Path,
+    cert_dir: Path,
+    node_name: str,
+    clock: Clock,
+    connect: Connect = connect_to,
+) -> None:
+    """Return when `kubeconfig` holds a client certificate that is good now.
+
+    Raises BootstrapError. When cancelled, key and request stay for the next attempt.
+    """
+    reason = await trio.to_thread.run_sync(why_not_valid, kubeconfig, utc(clock.now_ns()))
+    if not reason:
+        log.debug("kubeconfig is good, no bootstrap", path=str(kubeconfig))
+        return
+    log.info("asking for a client certificate", kubeconfig=str(kubeconfig), because=reason)
+    try:
+        granted = await trio.to_thread.run_sync(read_kubeconfig, bootstrap_kubeconfig)
+    except KubeconfigError as error:
+        raise BootstrapError(f"--bootstrap-kubeconfig: {error}") from error
+    store = CertificateStore(cert_dir)
+    try:
+        async with connect(granted) as api:
+            asking = _Asking(api, store, node_name, bootstrap_kubeconfig, clock)
+            chain, key = await asking.certificate()
+        await trio.to_thread.run_sync(store.write, chain, key, utc(clock.now_ns()))
+        content = node_kubeconfig(granted.cluster, store.current_path)
+        await trio.to_thread.run_sync(write_whole, kubeconfig, content)
+    except (OSError, ValueError) as error:
+        raise BootstrapError(f"the client certificate cannot be kept: {error}") from error
+    log.info("client certificate written", path=str(store.current_path))
+
+
+@frozen
+class _Asking:
+    """One attempt to get a certificate."""
+
+    api: Api
+    store: CertificateStore
+    node_name: str
+    credentials: Path
+    clock: Clock
+
+    async def certificate(self) -> tuple[bytes, ClientKey]:
+        """The chain that was issued, in PEM, and the key it is for. Raises BootstrapError."""
+        key = await trio.to_thread.run_sync(self.store.key_to_ask_with)
+        request = await self._insist(key)
+        if request is None:
+            key = await trio.to_thread.run_sync(self.store.fresh_key)
+            request = await self._insist(key)
+        if request is None:
+            raise BootstrapError("the API server has a request of this name for something else")
+        name = request.metadata.name
+        approve = f"kubectl certificate approve {name}"
+        log.info("waiting until the request is approved", request=name, approve=approve)
+        with trio.move_on_after(APPROVAL_SECONDS):
+            return await _issued(self.api, request), key
+        raise BootstrapError(
+            f"nobody approved the certificate signing request {name} within an hour; see whether "
+            f"it is still there (kubectl get csr), approve it with: {approve}"
+        )
+
+    async def _insist(self, key: ClientKey) -> CertificateSigningRequest | None:
+        """Ask until the API server answers; None if its answer cannot be used with this key."""
+        pause = FIRST_RETRY_SECONDS
+        while True:
+            try:
+                return await self._request(key)
+            except ApiError as error:
+                if not error.is_retriable:
+                    raise BootstrapError(_refusal(error, self.credentials)) from error
+                log.warning("the API server is not there; it is asked again", error=str(error))
+            await trio.sleep(pause)
+            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+
+    async def _request(self, key: ClientKey) -> CertificateSigningRequest | None:
+        """The request for this key, made or found; None if one of its name cannot be used."""
+        usages = key_usages(key)
+        name = request_name(key, self.node_name, usages)
+        spec = CertificateSigningRequestSpec(
+            request=signing_request(key, self.node_name), signer_name=SIGNER, usages=usages
+        )
+        wanted = CertificateSigningRequest(metadata=ObjectMeta(name=name), spec=spec)
+        try:
+            return await self.api.create(CERTIFICATE_SIGNING_REQUESTS, wanted)
+        except ApiError as error:
+            if not error.is_already_exists:
+                raise
+        found = await self.api.get(CERTIFICATE_SIGNING_REQUESTS, name)
+        return found if self._is_usable(found, key) else None
+
+    def _is_usable(self, found: CertificateSigningRequest, key: ClientKey) -> bool:
+        """Whether a request that is there is ours, and what was issued for it still good."""
+        ours = is_request_of(found.spec.request, key, self.node_name)
+        if found.spec.signer_name != SIGNER or not ours:
+            return False
+        issued = found.status.certificate
+        return not issued or is_certificate_of(issued, key, utc(self.clock.now_ns()))
+
+
+async def _issued(api: Api, request: CertificateSigningRequest) -> bytes:
+    """The certificate, as soon as the request has one. Raises BootstrapError."""
+    waiting = _Waiting(request.metadata.name, request.metadata.uid)
+    selector = f"metadata.name={request.metadata.name}"
+    with waiting.scope:
+        await reflect(api, CERTIFICATE_SIGNING_REQUESTS, waiting.on_event, field_selector=selector)
+    if waiting.problem:
+        raise BootstrapError(waiting.problem)
+    return waiting.certificate
+
+
+@define
+class _Waiting:
+    """What has been heard of a request. `scope` is cancelled when there is nothing to wait for."""
+
+    name: str
+    uid: str
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+    certificate: bytes = b""
+    problem: str = ""
+    _was_seen: bool = False
+
+    async def on_event(self, event: WatchEvent[CertificateSigningRequest]) -> None:
+        await trio.lowlevel.checkpoint()
+        if isinstance(event, Synced):
+            is_gone = not self._was_seen
+        else:
+            self._was_seen = True
+            is_gone = isinstance(event, Removed) or event.object.metadata.uid != self.uid
+        if is_gone:
+            self.problem = (
+                f"the certificate signing request {self.name} was deleted; start the agent again"
+            )
+        elif not isinstance(event, Synced):
+            self._take(event.object.status)
+        if self.problem or self.certificate:
+            self.scope.cancel()
+
+    def _take(self, status: CertificateSigningRequestStatus) -> None:
+        conditions = {condition.type: condition for condition in status.conditions}
+        for kind, what in (("Denied", "is denied"), ("Failed", "failed")):
+            refusal = conditions.get(kind)
+            if refusal is not None:
+                self.problem = (
+                    f"certificate signing request {self.name} {what}, reason: {refusal.reason}, "
+                    f"message: {refusal.message}; delete it (kubectl delete csr {self.name}) and "
+                    "start the agent again"
+                )
+                return
+        if "Approved" in conditions:
+            self.certificate = status.certificate
+
+
+def _refusal(error: ApiError, credentials: Path) -> str:
+    if error.code == UNAUTHORIZED:
+        return (
+            f"the API server does not accept the credentials in {credentials}; a bootstrap token "
+            "may have expired: make a new one (kubeadm token create)"
+        )
+    if error.is_forbidden:
+        return (
+            f"the credentials in {credentials} may not request certificates; bind their group to "
+            f"the cluster role system:node-bootstrapper: {error}"
+        )
+    return f"the API server refused to take a certificate signing request: {error}"
