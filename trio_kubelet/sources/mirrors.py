@@ -15,7 +15,7 @@ import structlog
 import trio
 from attrs import define, evolve, field
 
-from trio_kubelet.k8s import OwnerReference, Pod, PodStatus
+from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
@@ -32,6 +32,8 @@ LAST_TRIAL_SECONDS = 5.0
 """How far delays grow while nobody answers: only one mirror is tried then."""
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away."""
+
+_ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 class Attach(Protocol):
@@ -88,6 +90,7 @@ class MirrorPods:
     _static: dict[str, Pod] = field(factory=dict, init=False)
     _mirrors: dict[str, Pod] = field(factory=dict, init=False)
     _attached: dict[str, str] = field(factory=dict, init=False)
+    _outdated: set[str] = field(factory=set, init=False)
     _failures: dict[str, int] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
@@ -115,6 +118,20 @@ class MirrorPods:
         if update.source not in self._spoken:
             self._spoken.add(update.source)
             self._look_at_all()
+
+    def status_changed(self, pod: Pod, status: PodStatus) -> None:
+        """There is a new status (a listener of `Statuses`).
+
+        A pod that ended may run again, after a reboot for instance. Its mirror cannot show that:
+        the API takes no ended container for one that runs. So it is made anew.
+        """
+        name = full_name(pod)
+        mirror = self._mirrors.get(name)
+        if mirror is None or self._attached.get(name) != pod.metadata.uid:
+            return
+        if mirror.status.phase in _ENDED and status.phase not in _ENDED:
+            self._outdated.add(mirror.metadata.uid)
+            self._queue.add(name)
 
     def finished(self, uid: str) -> None:
         """The task of a pod is over: if it was a static one, its mirror may go now."""
@@ -170,7 +187,8 @@ class MirrorPods:
 
     def _drop(self, name: str) -> None:
         """Nothing shows the static pod any more."""
-        self._mirrors.pop(name, None)
+        mirror = self._mirrors.pop(name)
+        self._outdated.discard(mirror.metadata.uid)
         uid = self._attached.pop(name, "")
         if uid:
             self._attach(uid, None)
@@ -203,7 +221,8 @@ class MirrorPods:
         """Whether the mirror shows nothing that is there, or somebody has deleted it."""
         uid = shown_uid(mirror)
         if pod is not None and pod.metadata.uid == uid:
-            return mirror.metadata.deletion_timestamp is not None
+            deleted = mirror.metadata.deletion_timestamp is not None
+            return deleted or mirror.metadata.uid in self._outdated
         return self._spoken >= self._sources and not self._has_task(uid)
 
     async def _delete(self, name: str, mirror: Pod) -> None:

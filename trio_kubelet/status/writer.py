@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import structlog
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
@@ -167,7 +167,8 @@ class StatusWriter:
         )
         self._queue.answered()
         if is_newer(answer.metadata, reported.object.metadata):
-            reported.object = answer
+            # The spec is held once: that of the answer is another copy of it.
+            reported.object = evolve(answer, spec=reported.object.spec)
 
     def _may_go(self, uid: str, reported: _Reported) -> bool:
         """Whether the object is all that is left of a deleted pod.

@@ -199,6 +199,22 @@ async def test_while_a_pod_ends_its_mirror_shows_it(autojump_clock: MockClock) -
         assert bool(node.attached["h1"])
 
 
+async def test_a_pod_that_ended_and_runs_again_gets_another_mirror(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        pod = static_pod("web", "h1", restart_policy="OnFailure")
+        node.add(pod)
+        await trio.sleep(SOON)
+        ended = node.api.put(evolve(node.api.pods["web"], status=PodStatus(phase="Succeeded")))
+        node.mirrors.status_changed(pod, PodStatus(phase="Succeeded"))
+        await trio.sleep(SOON)
+        assert node.api.pods["web"] == ended
+        node.mirrors.status_changed(pod, PodStatus(phase="Running"))
+        await trio.sleep(SOON)
+        assert node.api.log == ["create web", "delete web 0", "create web"]
+
+
 async def test_orphans_go_once_the_sources_have_spoken(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.api.put(mirror_of(static_pod("old", "h0"), "Node-1", "node-uid"))
