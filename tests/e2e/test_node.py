@@ -1,0 +1,110 @@
+"""The node object, its lease, and how soon the node takes pods."""
+
+import time
+from datetime import datetime, timedelta
+
+from lab.processes import wait_until
+from tests.e2e.cluster import Cluster, Namespace, conditions, is_ready, is_usable, until_term
+from tests.e2e.local import LocalCluster
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+READY_SECONDS = 5.0
+PRESSURES = {
+    "MemoryPressure": "KubeletHasSufficientMemory",
+    "DiskPressure": "KubeletHasNoDiskPressure",
+    "PIDPressure": "KubeletHasSufficientPID",
+}
+NODE_EVENTS = {
+    "Starting",
+    "NodeHasSufficientMemory",
+    "NodeHasNoDiskPressure",
+    "NodeHasSufficientPID",
+}
+
+
+def test_a_new_node_is_ready_within_five_seconds_of_its_start(
+    local_cluster: LocalCluster,
+) -> None:
+    local_cluster.stop_agent()
+    path = f"/api/v1/nodes/{local_cluster.node}"
+    local_cluster.api.delete(path)
+    started = time.monotonic()
+    local_cluster.start_agent()
+    local_cluster.api.wait_for(path, is_ready)
+    taken = time.monotonic() - started
+    local_cluster.api.wait_for(path, is_usable)
+    assert taken < READY_SECONDS
+
+
+def test_the_node_says_what_it_is_and_has(cluster: Cluster) -> None:
+    node = cluster.wait_node_ready()
+    labels = node["metadata"]["labels"]
+    assert labels["kubernetes.io/hostname"] == cluster.node
+    assert labels["kubernetes.io/os"] == "linux"
+    status = node["status"]
+    assert set(status["capacity"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
+    assert set(status["allocatable"]) >= {"cpu", "memory", "pods", "ephemeral-storage"}
+    assert {each["type"] for each in status["addresses"]} == {"InternalIP", "Hostname"}
+    info = status["nodeInfo"]
+    assert info["containerRuntimeVersion"].startswith("containerd://")
+    assert all(info[name] for name in ("bootID", "kernelVersion", "osImage", "systemUUID"))
+    assert info["kubeletVersion"].startswith("v1.")
+
+
+def test_the_node_has_no_pressure_and_says_why_it_is_ready(cluster: Cluster) -> None:
+    seen = conditions(cluster.wait_node_ready())
+    assert {name: seen[name]["reason"] for name in PRESSURES} == PRESSURES
+    assert {seen[name]["status"] for name in PRESSURES} == {"False"}
+    assert (seen["Ready"]["reason"], seen["Ready"]["message"]) == (
+        "KubeletReady",
+        "kubelet is posting ready status",
+    )
+
+
+def test_images_of_the_node_are_listed(cluster: Cluster) -> None:
+    node = cluster.api.wait_for(
+        f"/api/v1/nodes/{cluster.node}", lambda seen: seen["status"].get("images")
+    )
+    names = {name for image in node["status"]["images"] for name in image["names"]}
+    assert any(name.startswith("localhost/lab/busybox") for name in names)
+
+
+def test_the_lease_is_renewed_and_belongs_to_the_node(cluster: Cluster) -> None:
+    path = f"{LEASES}/{cluster.node}"
+    first = cluster.api.wait_for(path, lambda lease: lease["spec"].get("renewTime"))
+    assert first["spec"]["holderIdentity"] == cluster.node
+    assert first["spec"]["leaseDurationSeconds"] == 40
+    owner = first["metadata"]["ownerReferences"][0]
+    assert (owner["kind"], owner["name"]) == ("Node", cluster.node)
+    renewed = cluster.api.wait_for(
+        path,
+        lambda lease: lease["spec"]["renewTime"] != first["spec"]["renewTime"],
+        deadline_seconds=20,
+    )
+    before, after = (
+        datetime.fromisoformat(lease["spec"]["renewTime"]) for lease in (first, renewed)
+    )
+    assert after - before < timedelta(seconds=15)
+
+
+def test_events_tell_that_the_node_started(cluster: Cluster) -> None:
+    def seen() -> set[str]:
+        selector = f"involvedObject.kind=Node,involvedObject.name={cluster.node}"
+        events = cluster.api.get("/api/v1/events", fieldSelector=selector)["items"]
+        return {event["reason"] for event in events}
+
+    wait_until(
+        lambda: seen() >= NODE_EVENTS,
+        deadline_seconds=30,
+        else_say=lambda: f"only {seen()} of {NODE_EVENTS}",
+    )
+
+
+def test_kubectl_shows_the_node_and_its_pod(cluster: Cluster, namespace: Namespace) -> None:
+    namespace.run("shown", until_term("c"))
+    line = cluster.kubectl("get", "node", cluster.node, "--no-headers").split()
+    assert line[:2] == [cluster.node, "Ready"]
+    assert namespace.kubectl("get", "pod", "shown", "--no-headers").split()[:4] == [
+        *("shown", "1/1", "Running", "0"),
+    ]
+    assert "shown" in cluster.kubectl("describe", "node", cluster.node)
