@@ -20,7 +20,7 @@ import trio
 from trio_kubelet.agent import Agent, Transports
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s.client import Api, ApiClients, RateLimit, open_api_clients
+from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
@@ -225,7 +225,6 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
                 bootstrap_kubeconfig=Path(options.bootstrap_kubeconfig),
                 cert_dir=Path(options.cert_dir),
                 node_name=node_name(settings),
-                connect=_bootstrap_client,
                 clock=clock,
             )
         clients = open_api_clients(
@@ -241,9 +240,3 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
             yield opened
     except (BootstrapError, KubeconfigError) as error:
         raise StartError(str(error)) from error
-
-
-@asynccontextmanager
-async def _bootstrap_client(kubeconfig: Path) -> AsyncIterator[Api]:
-    async with open_api_clients(kubeconfig) as clients:
-        yield clients.main

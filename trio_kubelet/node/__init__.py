@@ -1,10 +1,9 @@
 """The machine as a node: its name, its size, its addresses, and its objects in the cluster.
 
-`NodeAgent` registers the node, reports its status and renews its lease; `NodeView` is what the
-cluster says about it. `bootstrap` gets the node its first certificate.
+`NodeReporter` registers the node and reports its status, `NodeLease` renews its lease, `NodeView`
+is what the cluster says about it. `bootstrap` gets the node its first certificate.
 """
 
-from trio_kubelet.node.agent import NodeAgent
 from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
 from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses
 from trio_kubelet.node.machine import Machine, read_machine
@@ -17,7 +16,6 @@ from trio_kubelet.node.view import NodeView
 __all__ = [
     "BootstrapError",
     "Machine",
-    "NodeAgent",
     "NodeProfile",
     "NodeView",
     "Pressures",
