@@ -29,7 +29,7 @@ from trio_kubelet.runtime.observed import (
     ObservedPod,
     ObservedSandbox,
 )
-from trio_kubelet.status import NodeIdentity, ProbeVerdict, pod_status
+from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
 
 SECOND = 1_000_000_000
 START = 1_800_000_000 * SECOND
@@ -152,7 +152,7 @@ class Look:
     observed: ObservedPod
     reasons: dict[str, Reason]
     probed: dict[str, ProbeVerdict]
-    failure: Reason | None
+    failure: Failure | None
     stopped: bool
     deleted: bool
 
@@ -177,7 +177,7 @@ looks = st.builds(
     observed=observations,
     reasons=reasons,
     probed=verdicts,
-    failure=st.sampled_from([None, None, None, Reason(reason="Evicted")]),
+    failure=st.sampled_from([None, None, None, Failure(reason="Evicted", disruption="No room")]),
     stopped=seldom,
     deleted=seldom,
 )

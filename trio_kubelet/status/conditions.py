@@ -62,12 +62,12 @@ def pod_conditions(
     others = others_conditions(pod, previous)
     containers_ready = _containers_ready(pod, statuses, phase)
     own = (
+        *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
         _initialized(pod, statuses, phase),
         _ready(pod, containers_ready, others),
         containers_ready,
         _condition(PodConditionType.POD_SCHEDULED, holds=True),
-        *_disrupted(others, disruption),
     )
     since = {condition.type: condition for condition in previous.conditions}
     generation = pod.metadata.generation or None

@@ -21,6 +21,7 @@ from trio_kubelet.k8s import Pod, PodPhase
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import (
+    DISRUPTED,
     PREEMPTED,
     PREEMPTING,
     Preemption,
@@ -245,7 +246,12 @@ class SyncLoop:
             log.info("preempting a pod", pod=pod_key(victim), critical=pod_key(pod))
             self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
             stopped = self._leaving[victim.metadata.uid] = trio.Event()
-            ending = Ending(causes=(PodEvent.PREEMPTED,), reason=PREEMPTING, message=PREEMPTED)
+            ending = Ending(
+                causes=(PodEvent.PREEMPTED,),
+                reason=PREEMPTING,
+                message=PREEMPTED,
+                disruption=DISRUPTED,
+            )
             self.end(victim.metadata.uid, ending, stopped)
 
     def _update(self, pod: Pod) -> None:

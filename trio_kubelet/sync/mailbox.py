@@ -29,14 +29,16 @@ class Ending:
     `causes` are the events of the pod machine in the order in which they came; the first is
     what the status reports. `grace_seconds` overrides terminationGracePeriodSeconds; None
     leaves it. `reason` and `message` go into a status whose phase becomes Failed; they are
-    empty when the end is no failure. `discard`: the pod's object is gone or going, so its
-    containers, logs and folders go as well.
+    empty when the end is no failure. `disruption` is the message of the condition
+    DisruptionTarget, empty where the end is no disruption. `discard`: the pod's object is gone
+    or going, so its containers, logs and folders go as well.
     """
 
     causes: tuple[PodEvent, ...]
     grace_seconds: int | None = None
     reason: str = ""
     message: str = ""
+    disruption: str = ""
     discard: bool = False
 
     @property

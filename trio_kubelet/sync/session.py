@@ -29,6 +29,7 @@ from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -103,7 +104,7 @@ class Statuses(Protocol):
         pod: Pod,
         observed: ObservedPod,
         reasons: Mapping[str, Reason],
-        failure: Reason | None,
+        failure: Failure | None,
         *,
         stopped: bool,
     ) -> PodStatus:
@@ -178,7 +179,7 @@ class Session:
     def __init__(self, parts: Parts, pod: Pod) -> None:
         self._parts = parts
         self._memory = PodMemory()
-        self._failure: Reason | None = None
+        self._failure: Failure | None = None
         self._uid = pod.metadata.uid
 
     async def sync(self, pod: Pod) -> SyncResult:
@@ -234,7 +235,12 @@ class Session:
     async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
         """Stop all containers, then look what still runs."""
         if ending.cause in FAILING_ENDINGS:
-            self._failure = Reason(reason=ending.reason, message=ending.message)
+            self._failure = Failure(
+                reason=ending.reason,
+                message=ending.message,
+                rejected=ending.cause is PodEvent.REJECTED,
+                disruption=ending.disruption,
+            )
         grace = effective_grace_seconds(
             None,
             ending.grace_seconds,

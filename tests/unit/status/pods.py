@@ -20,7 +20,7 @@ from trio_kubelet.runtime.observed import (
     ObservedPod,
     ObservedSandbox,
 )
-from trio_kubelet.status import NodeIdentity, ProbeVerdict, pod_status
+from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND
@@ -134,7 +134,7 @@ def status_of(
     previous: PodStatus | None = None,
     now_ns: int = NOW,
     reasons: Mapping[str, Reason] | None = None,
-    failure: Reason | None = None,
+    failure: Failure | None = None,
     stopped: bool = False,
     probed: Mapping[str, ProbeVerdict] | None = None,
     node: NodeIdentity = NODE,

@@ -17,7 +17,7 @@ from tests.unit.status.pods import (
 )
 from trio_kubelet.k8s import Container, Pod, PodCondition, PodStatus, Time
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import ProbeVerdict
+from trio_kubelet.status import Failure, ProbeVerdict
 
 INIT = (Container(name="i"), Container(name="j"))
 
@@ -221,6 +221,25 @@ def test_a_condition_that_others_removed_is_gone() -> None:
     theirs = PodCondition(type="lb/attached", status="True")
     status = status_of(a_pod(), previous=PodStatus(conditions=(theirs,)))
     assert "lb/attached" not in [c.type for c in status.conditions]
+
+
+def test_a_pod_that_the_node_disrupts_tells_why_once() -> None:
+    failure = Failure(reason="Preempting", disruption="for a critical pod")
+    first = status_of(a_pod(generation=3), failure=failure)
+    expected = PodCondition(
+        type="DisruptionTarget",
+        status="True",
+        reason="TerminationByKubelet",
+        message="for a critical pod",
+        observed_generation=3,
+        last_transition_time=Time.from_ns(NOW),
+    )
+    assert condition(first, "DisruptionTarget") == expected
+    later = status_of(a_pod(), previous=first, failure=failure, now_ns=NOW + SECOND)
+    assert condition(later, "DisruptionTarget") == expected
+    assert "DisruptionTarget" not in [
+        c.type for c in status_of(a_pod(), failure=Failure(reason="DeadlineExceeded")).conditions
+    ]
 
 
 def test_a_disruption_is_not_forgotten() -> None:

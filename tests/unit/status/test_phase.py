@@ -8,7 +8,9 @@ from tests.unit.status.pods import (
     CREATED,
     EXITED,
     NOTHING,
+    NOW,
     RUNNING,
+    SECOND,
     UNKNOWN,
     a_pod,
     instance,
@@ -22,11 +24,12 @@ from trio_kubelet.k8s import (
     ContainerRestartRule,
     ContainerRestartRuleOnExitCodes,
     Pod,
+    PodCondition,
     PodStatus,
+    Time,
 )
-from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import ProbeVerdict
+from trio_kubelet.status import Failure, ProbeVerdict
 
 INIT = (Container(name="i"),)
 TWO_INITS = (Container(name="i"), Container(name="j"))
@@ -165,12 +168,12 @@ def test_a_terminal_phase_is_never_taken_back(
     pod = a_pod(status=told if known_to == "the API" else None)
     before = told if known_to == "us" else PodStatus(phase="Running")
     after = status_of(
-        pod, observed, previous=before, failure=Reason(reason="Evicted"), stopped=True
+        pod, observed, previous=before, failure=Failure(reason="Evicted"), stopped=True
     )
     assert (after.phase, after.reason, after.message) == (final, "Why", "words")
 
 
-EVICTED = Reason(reason="Evicted", message="The node was low on resource: memory.")
+EVICTED = Failure(reason="Evicted", message="The node was low on resource: memory.")
 
 
 def test_a_failed_pod_says_why() -> None:
@@ -182,10 +185,30 @@ def test_a_failed_pod_says_why() -> None:
     )
 
 
-def test_a_rejected_pod_has_failed_before_anything_was_made() -> None:
-    rejected = Reason(reason="OutOfcpu", message="Pod was rejected: no cpu")
-    after = status_of(a_pod(), NOTHING, failure=rejected, stopped=True)
-    assert (after.phase, after.reason) == ("Failed", "OutOfcpu")
+REJECTED = Failure(reason="OutOfcpu", message="Pod was rejected: no cpu", rejected=True)
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_rejected_pod_says_why_and_nothing_of_containers(stopped: bool) -> None:
+    scheduled = PodCondition(type="PodScheduled", status="True")
+    gate = PodCondition(type="example.com/gate", status="True")
+    told = PodStatus(phase="Pending", conditions=(scheduled, gate))
+    after = status_of(a_pod(status=told), NOTHING, failure=REJECTED, stopped=stopped)
+    assert after == PodStatus(
+        phase="Failed",
+        reason="OutOfcpu",
+        message="Pod was rejected: no cpu",
+        conditions=(gate,),
+        qos_class="BestEffort",
+        start_time=Time.from_ns(NOW),
+    )
+
+
+def test_a_pod_that_an_earlier_agent_rejected_stays_as_it_was_told() -> None:
+    rejected = status_of(a_pod(), NOTHING, failure=REJECTED, stopped=True)
+    pod = a_pod(status=rejected)
+    assert status_of(pod, NOTHING, previous=rejected, now_ns=NOW + SECOND) == rejected
+    assert status_of(pod, NOTHING, previous=rejected, stopped=True) == rejected
 
 
 def test_a_static_pod_that_was_evicted_has_failed() -> None:

@@ -323,6 +323,7 @@ async def test_a_critical_pod_starts_when_its_victim_has_stopped(
             causes=(PodEvent.PREEMPTED,),
             reason="Preempting",
             message="Preempted in order to admit critical pod",
+            disruption="Pod was preempted by Kubelet to accommodate a critical pod.",
             grace_seconds=30,
         )
         await trio.sleep(2)

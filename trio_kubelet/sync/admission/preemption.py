@@ -24,6 +24,9 @@ PREEMPTING = "Preempting"
 PREEMPTED = "Preempted in order to admit critical pod"
 """The message of the victims' event and status."""
 
+DISRUPTED = "Pod was preempted by Kubelet to accommodate a critical pod."
+"""The message of the victims' condition DisruptionTarget."""
+
 Missing = Mapping[str, int]
 """How much of which resource is still to be found, in the numbers of shortages; none is 0."""
 
