@@ -1,0 +1,84 @@
+"""Pods go as they were told to: with grace, by force, and with their namespace."""
+
+import time
+
+from lab.processes import wait_until
+from tests.e2e.cluster import Namespace, container, is_ready, shell, until_term
+from tests.e2e.local import LocalCluster
+
+STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
+
+
+def test_a_pod_that_obeys_is_gone_soon(namespace: Namespace) -> None:
+    namespace.run("obeys", until_term("c"), terminationGracePeriodSeconds=30)
+    started = time.monotonic()
+    namespace.kubectl("delete", "pod", "obeys", "--timeout=20s")
+    assert time.monotonic() - started < 10
+    namespace.wait_event("obeys", "Killing", "Stopping container c")
+
+
+def test_a_container_has_its_grace_period_to_end_in(namespace: Namespace) -> None:
+    last_will = shell(
+        "c", "trap 'sleep 3; exit 5' TERM; while :; do sleep 0.1; done", workingDir="/"
+    )
+    namespace.run("lingers", last_will, terminationGracePeriodSeconds=30)
+    with namespace.api.watch(
+        namespace.path("Pod"), deadline_seconds=40, fieldSelector="metadata.name=lingers"
+    ) as events:
+        namespace.api.delete(namespace.path("Pod", "lingers"))
+        seen = []
+        for event in events:
+            seen.append(event)
+            if event["type"] == "DELETED":
+                break
+    assert seen[-1]["object"]["metadata"]["deletionGracePeriodSeconds"] == 0
+    assert container(seen[-1]["object"])["state"]["terminated"]["exitCode"] == 5
+
+
+def test_a_stubborn_container_is_killed_after_its_grace_period(namespace: Namespace) -> None:
+    namespace.run("stubborn", shell("c", STUBBORN), terminationGracePeriodSeconds=2)
+    started = time.monotonic()
+    namespace.kubectl("delete", "pod", "stubborn", "--timeout=40s")
+    assert 2 <= time.monotonic() - started < 20
+
+
+def test_a_shorter_grace_period_ends_a_longer_wait(namespace: Namespace) -> None:
+    """The Go kubelet was seen to wait longer than this on a busy machine."""
+    namespace.run("stubborn", shell("c", STUBBORN), terminationGracePeriodSeconds=600)
+    path = namespace.path("Pod", "stubborn")
+    namespace.api.delete(path)
+    namespace.wait_event("stubborn", "Killing")
+    namespace.api.delete(path, grace_seconds=1)
+    namespace.wait_gone("stubborn", deadline_seconds=40)
+
+
+def test_containers_of_a_pod_deleted_by_force_end_too(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    pod = namespace.run("forced", shell("c", STUBBORN), terminationGracePeriodSeconds=600)
+    uid = pod["metadata"]["uid"]
+    assert local_cluster.sandboxes(uid)
+    namespace.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
+    namespace.wait_gone("forced", deadline_seconds=5)
+    wait_until(
+        lambda: not local_cluster.sandboxes(uid),
+        deadline_seconds=60,
+        else_say=lambda: f"left of the pod: {local_cluster.sandboxes(uid)}",
+    )
+
+
+def test_a_pod_of_the_same_name_follows_one_deleted_by_force(namespace: Namespace) -> None:
+    first = namespace.run("again", shell("c", STUBBORN), terminationGracePeriodSeconds=600)
+    namespace.kubectl("delete", "pod", "again", "--grace-period=0", "--force")
+    namespace.add("again", until_term("c"))
+    second = namespace.wait("again", is_ready)
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    assert container(second)["restartCount"] == 0
+
+
+def test_a_namespace_goes_with_all_its_pods(namespace: Namespace) -> None:
+    for number in range(5):
+        namespace.add(f"pod-{number}", until_term("c"))
+    namespace.wait_all(lambda pods: len(pods) == 5 and all(map(is_ready, pods)))
+    namespace.delete()
+    namespace.api.wait_gone(f"/api/v1/namespaces/{namespace.name}")
