@@ -109,6 +109,7 @@ async def assemble(
         data=references,
         allocatable=lambda: node.allocatable,
         clock=base.clock,
+        privileged=False if settings.options.hollow else None,
     )
     cgroups = await build_cgroups(base, node, tree)
     statuses = Statuses(

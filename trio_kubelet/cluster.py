@@ -146,6 +146,7 @@ class Cluster:
             clock=base.clock,
             on_change=lambda uid: self._tasks.put(uid, Request(why=("configuration data",))),
             strategy=configuration.config_map_and_secret_change_detection_strategy,
+            trust_bundles=base.settings.gates["ClusterTrustBundleProjection"],
         )
         self.writer = StatusWriter(api, self._newest_status, self._is_over)
         self.mirrors = MirrorPods(

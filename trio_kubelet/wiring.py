@@ -87,7 +87,7 @@ class PodStorage:
 
     async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
         try:
-            return await self._volumes.prepare(pod)
+            mounted = await self._volumes.prepare(pod)
         except VolumesNotReady as error:
             for each in error.errors[:-1]:
                 self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
@@ -95,6 +95,10 @@ class PodStorage:
         except OSError as error:
             message = f"error making pod data directories: {error}"
             raise PreparationError("FailedCreatePodContainer", message) from error
+        for volume in mounted.values():
+            if volume.outdated is not None:
+                self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(volume.outdated))
+        return mounted
 
     async def _fetch(self, pod: Pod) -> EnvironmentData:
         if self._references is None:

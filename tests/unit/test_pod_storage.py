@@ -1,0 +1,92 @@
+"""What a pod's containers are made with, from the volumes and references of the node."""
+
+from pathlib import Path
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from tests.unit.references.cluster import Cluster, open_cluster
+from tests.unit.references.pods import pod_with
+from tests.unit.references.test_volumes_of_running_pods import mounting
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import Pod
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.sync.session import PreparationError
+from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.wiring import PodStorage
+
+
+class Storage:
+    """The storage of one node, and the events that it records."""
+
+    def __init__(self, cluster: Cluster, root: Path) -> None:
+        volumes = local_volumes(
+            PodFolders(root),
+            lambda pod: 1 << 20,
+            data=cluster.references,
+            clock=TrioClock(),
+            privileged=False,
+        )
+        recorder = EventRecorder(Journal(TrioClock()), "node")
+        self.events: list[RecordedEvent] = []
+        recorder.add_sink(self.events.append)
+        self.pods = PodStorage(
+            volumes,
+            recorder,
+            NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
+            trio.CapacityLimiter(1),
+            cluster.references,
+        )
+
+    def said(self) -> list[tuple[str, str]]:
+        return [(event.reason, event.message) for event in self.events]
+
+
+async def test_a_pod_that_runs_goes_on_when_its_config_map_vanishes_and_says_so(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        storage, pod = Storage(cluster, tmp_path), running_pod()
+        volume = (await storage.pods.prepare(pod)).volumes["cm"]
+        assert storage.said() == []
+        await wait_all_tasks_blocked()
+        cluster.delete_map("settings")
+        await cluster.told.wait()
+        assert (await storage.pods.prepare(pod)).volumes["cm"] == volume
+        assert (Path(volume.host_path) / "a").read_text() == "1"
+        words = 'MountVolume.SetUp failed for volume "cm" : configmap "settings" not found'
+        assert storage.said() == [("FailedMount", words)]
+
+
+async def test_a_pod_that_never_had_its_config_map_waits_for_it(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster() as cluster:
+        storage, pod = Storage(cluster, tmp_path), running_pod()
+        with pytest.raises(PreparationError, match='configmap "settings" not found'):
+            await storage.pods.prepare(pod)
+        await wait_all_tasks_blocked()
+        cluster.put_map("settings", a="1")
+        assert await cluster.told.wait() == ["u1"]
+        assert "cm" in (await storage.pods.prepare(pod)).volumes
+
+
+async def test_nothing_is_followed_any_more_when_the_volumes_are_gone(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        storage, pod = Storage(cluster, tmp_path), running_pod()
+        await storage.pods.prepare(pod)
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 1
+        await storage.pods.unmount(pod)
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 0
+
+
+def running_pod() -> Pod:
+    return mounting(pod_with("u1", config_map="settings"))
