@@ -1,0 +1,82 @@
+"""What the settings make of a machine."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.unit.node.nodes import a_machine
+from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.parts import Taint as ConfiguredTaint
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Quantity, Taint
+from trio_kubelet.node.names import node_name
+from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
+
+
+def profile(options: NodeOptions | None = None, **configuration: Any) -> NodeProfile:
+    settings = Settings(
+        configuration=KubeletConfiguration(**configuration),
+        options=options or NodeOptions(hostname_override="node-1"),
+    )
+    return node_profile(settings, a_machine())
+
+
+def test_without_settings_it_is_what_a_kubelet_is_by_default() -> None:
+    found = profile()
+    assert found.name == "node-1"
+    assert found.kubelet_version == "v1.36.3"
+    assert found.capacity["pods"] == Quantity(110)
+    assert (found.update_seconds, found.report_seconds, found.lease_seconds) == (10, 300, 40)
+    assert found.max_images == 50
+    assert found.register_node
+    assert found.controller_attaches_volumes
+    assert not found.external_cloud_provider
+
+
+def test_flags_and_fields_are_taken_over() -> None:
+    options = NodeOptions(
+        hostname_override="Node-2 ",
+        node_ip="10.0.0.7,fd00::7",
+        node_labels={"tier": "db"},
+        cloud_provider="external",
+        version="v1.35.0",
+    )
+    found = profile(
+        options,
+        port=10251,
+        max_pods=30,
+        provider_id="example://7",
+        register_node=False,
+        register_with_taints=(ConfiguredTaint(key="dedicated", value="db", effect="NoSchedule"),),
+        enable_controller_attach_detach=False,
+        node_status_update_frequency=timedelta(seconds=5),
+    )
+    assert found.name == "node-2"
+    assert found.node_ips == ("10.0.0.7", "fd00::7")
+    assert found.labels == {"tier": "db"}
+    assert found.external_cloud_provider
+    assert found.kubelet_version == "v1.35.0"
+    assert found.kubelet_port == 10251
+    assert found.capacity["pods"] == Quantity(30)
+    assert found.provider_id == "example://7"
+    assert not found.register_node
+    assert found.taints == (Taint(key="dedicated", value="db", effect="NoSchedule"),)
+    assert not found.controller_attaches_volumes
+    assert found.update_seconds == 5
+
+
+def test_a_node_that_reserves_more_than_it_has_is_refused_with_the_numbers() -> None:
+    assert profile_problem(profile()) == ""
+    assert profile_problem(profile(kube_reserved={"memory": "10Gi"})) == (
+        'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
+        "10340Mi but capacity of 8Gi. Expected capacity >= reservation."
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name"), [("Web-1", "web-1"), (" a.example.com\n", "a.example.com")]
+)
+def test_names_are_lower_case(given: str, name: str) -> None:
+    assert node_name(Settings(options=NodeOptions(hostname_override=given))) == name
