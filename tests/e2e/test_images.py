@@ -1,0 +1,91 @@
+"""Images that cannot be pulled, what users see of it, and registries that ask for a password."""
+
+import base64
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lab.images import SLEEPER
+from lab.registry import NAME, PASSWORD, USER, Registry
+from tests.e2e.cluster import Namespace, is_ready, waiting
+from tests.e2e.local import LocalCluster
+
+ABSENT = "registry.invalid/nobody/nothing:1"
+
+
+@pytest.fixture
+def closed_registry(local_cluster: LocalCluster) -> Iterator[Registry]:
+    """A registry with a password, which the node's containerd reaches."""
+    containerd = local_cluster.containerd
+    with Registry(containerd.folder / "registry", login=True) as registry:
+        registry.serve_to(containerd.registries)
+        yield registry
+
+
+def test_an_image_that_cannot_be_pulled_is_tried_again(namespace: Namespace) -> None:
+    namespace.add("absent", {"name": "c", "image": ABSENT})
+    namespace.wait("absent", lambda pod: waiting(pod).get("reason") == "ErrImagePull")
+    pod = namespace.wait("absent", lambda pod: waiting(pod).get("reason") == "ImagePullBackOff")
+    assert waiting(pod)["message"].startswith(f'Back-off pulling image "{ABSENT}": ErrImagePull: ')
+    namespace.wait_event("absent", "Pulling", f'Pulling image "{ABSENT}"')
+    namespace.wait_event("absent", "Failed", f'Failed to pull image "{ABSENT}": ')
+    namespace.wait_event("absent", "Failed", "Error: ErrImagePull")
+    namespace.wait_event("absent", "BackOff", f'Back-off pulling image "{ABSENT}"')
+    shown = namespace.kubectl("get", "pod", "absent", "--no-headers").split()
+    assert shown[1:3] in (["0/1", "ImagePullBackOff"], ["0/1", "ErrImagePull"])
+
+
+def test_an_image_without_a_proper_name_is_not_even_tried(namespace: Namespace) -> None:
+    namespace.add("nonsense", {"name": "c", "image": "no/NAME:1"})
+    pod = namespace.wait("nonsense", lambda pod: waiting(pod).get("reason") == "InvalidImageName")
+    assert waiting(pod)["message"].startswith(
+        'Failed to apply default image tag "no/NAME:1": couldn\'t parse image name "no/NAME:1": '
+    )
+    namespace.wait_event("nonsense", "InspectFailed", "Failed to apply default image tag")
+    namespace.wait_event("nonsense", "Failed", "Error: InvalidImageName")
+
+
+def test_an_image_that_may_not_be_pulled_is_not(namespace: Namespace) -> None:
+    namespace.add("never", {"name": "c", "image": ABSENT, "imagePullPolicy": "Never"})
+    pod = namespace.wait("never", lambda pod: waiting(pod).get("reason") == "ErrImageNeverPull")
+    words = f'Container image "{ABSENT}" is not present with pull policy of Never'
+    assert waiting(pod)["message"] == words
+    namespace.wait_event("never", "ErrImageNeverPull", words)
+
+
+def test_a_pod_starts_once_its_image_has_a_name_that_works(namespace: Namespace) -> None:
+    namespace.add("mended", {"name": "c", "image": ABSENT})
+    namespace.wait("mended", lambda pod: waiting(pod).get("reason") == "ImagePullBackOff")
+    namespace.kubectl("set", "image", "pod/mended", f"c={SLEEPER}")
+    namespace.wait("mended", is_ready)
+
+
+@pytest.mark.parametrize("where", ["the pod", "its service account"])
+def test_a_pull_secret_opens_a_registry(
+    local_cluster: LocalCluster, closed_registry: Registry, namespace: Namespace, where: str
+) -> None:
+    tag = where.replace(" ", "-")
+    image = local_cluster.containerd.images[SLEEPER].marked(tag)
+    name = closed_registry.push(image, f"lab/closed:{tag}")
+    namespace.add("locked-out", {"name": "c", "image": name})
+    refused = namespace.wait("locked-out", lambda pod: "ErrImagePull" in str(waiting(pod)))
+    assert "401" in waiting(refused)["message"] or "no basic auth" in waiting(refused)["message"]
+
+    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    content = json.dumps({"auths": {NAME: {"auth": login}}})
+    namespace.create(
+        "Secret",
+        "key",
+        {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": content}},
+    )
+    if where == "its service account":
+        account = namespace.path("ServiceAccount", "default")
+        namespace.api.patch(account, {"imagePullSecrets": [{"name": "key"}]})
+        spec: dict[str, object] = {}
+    else:
+        spec = {"imagePullSecrets": [{"name": "key"}]}
+    namespace.run("let-in", {"name": "c", "image": name}, **spec)
+    pulled = namespace.wait_event("let-in", "Pulled", f'Successfully pulled image "{name}" in ')
+    assert "including waiting). Image size: " in pulled["message"]
+    assert login not in local_cluster.agent.log.read_text()
