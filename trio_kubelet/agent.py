@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.assembly import Foundation, assemble
+from trio_kubelet.assembly import Foundation, assemble, build_admission
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
@@ -36,6 +36,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_runtime import default_handler
 from trio_kubelet.server import (
     healthz_routes,
     listen_tcp,
@@ -53,7 +54,6 @@ from trio_kubelet.sources import (
 )
 from trio_kubelet.startup import StartError, Step, once, run_steps
 from trio_kubelet.status import Statuses
-from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -122,16 +122,17 @@ class Agent:
             resync_seconds=configuration.sync_frequency.total_seconds(),
             on_finished=self._on_finished,
         )
+        admission = build_admission(
+            settings,
+            allocatable=lambda: self.node.allocatable,
+            node=lambda: self.cluster.view.current if self.cluster else None,
+            refresh_node=self._refresh_node if open_clients is not None else None,
+        )
         self.loop = SyncLoop(
             store=self.store,
             tasks=self.tasks,
-            admit=Admission(
-                max_pods=configuration.max_pods,
-                allowed_sysctls=configuration.allowed_unsafe_sysctls,
-                allocatable=lambda: self.node.allocatable,
-                node=lambda: self.cluster.view.current if self.cluster else None,
-                runtime_classes=open_clients is not None,
-            ),
+            admit=admission,
+            prepare=admission.prepare,
             gate=self.gate,
             monitor=self.monitor,
             config=config_out,
@@ -245,6 +246,7 @@ class Agent:
             driver=driver,
             runtime_name=runtime_name,
             references=self.cluster.references if self.cluster else None,
+            runtime_handler=self.cluster.classes.handler if self.cluster else default_handler,
         )
         self.node, self.statuses = assembled.node, assembled.statuses
         self.parts = assembled.parts
@@ -378,6 +380,10 @@ class Agent:
         """One round of housekeeping; none before the parts that know what there is."""
         if self.housekeeper is not None:
             await self.housekeeper.clean_up()
+
+    async def _refresh_node(self) -> None:
+        assert self.cluster is not None, "only a node of a cluster has a Node object"
+        await self.cluster.refresh_node()
 
     def _runs(self, uid: str) -> bool:
         """Whether something of a pod runs; what could not be looked at yet may run."""

@@ -4,7 +4,7 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -14,12 +14,18 @@ from attrs import evolve, frozen
 from state_machines.container import crash_loop_policy
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Node, Pod, Quantity
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.allocatable import allocatable
 from trio_kubelet.node.machine import read_machine
-from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
+from trio_kubelet.node.profile import (
+    IMPLEMENTED_FEATURES,
+    NodeProfile,
+    node_profile,
+    profile_problem,
+)
+from trio_kubelet.node.security_modules import apparmor_enabled
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import References
 from trio_kubelet.resources import (
@@ -39,9 +45,10 @@ from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_c
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images import Images, PullRate
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_runtime import PodRuntime, default_start_slots
+from trio_kubelet.runtime.pod_runtime import PodRuntime, default_handler, default_start_slots
 from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
+from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.housekeeping import Found
 from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
@@ -91,8 +98,12 @@ async def assemble(
     driver: CgroupDriver,
     runtime_name: str,
     references: References | None = None,
+    runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
 ) -> Assembled:
-    """Build everything; `references` are there with an API server. Raises StartError."""
+    """Build everything; `references` are there with an API server. Raises StartError.
+
+    `runtime_handler` is as for PodRuntime.
+    """
     settings = base.settings
     profile = await trio.to_thread.run_sync(_profile, settings)
     tree = None if settings.options.hollow else CgroupTree.find(mount_points())
@@ -121,7 +132,7 @@ async def assemble(
         ),
     )
     parts = Parts(
-        runtime=build_runtime(base, node, PodSubPaths(volumes), files, references),
+        runtime=build_runtime(base, node, PodSubPaths(volumes), files, references, runtime_handler),
         cache=base.cache,
         statuses=statuses,
         storage=PodStorage(volumes, base.recorder, node, files, references),
@@ -171,6 +182,7 @@ def build_runtime(
     sub_paths: PodSubPaths,
     files: trio.CapacityLimiter,
     references: References | None,
+    runtime_handler: Callable[[Pod], Awaitable[str]],
 ) -> PodRuntime:
     """What acts on containers."""
     settings = base.settings
@@ -210,6 +222,30 @@ def build_runtime(
             longest.total_seconds() if longest is not None else None,
             reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
         ),
+        runtime_handler=runtime_handler,
+    )
+
+
+def build_admission(
+    settings: Settings,
+    *,
+    allocatable: Callable[[], Mapping[str, Quantity]],
+    node: Callable[[], Node | None],
+    refresh_node: Callable[[], Awaitable[None]] | None,
+) -> Admission:
+    """What decides which pods may run here; `refresh_node` is there with an API server."""
+    configuration, gates = settings.configuration, settings.gates
+    features = tuple(name for name in IMPLEMENTED_FEATURES if gates[name])
+    return Admission(
+        max_pods=configuration.max_pods,
+        allowed_sysctls=configuration.allowed_unsafe_sysctls,
+        allocatable=allocatable,
+        node=node,
+        refresh_node=refresh_node,
+        runtime_classes=refresh_node is not None,
+        apparmor=settings.options.hollow or apparmor_enabled(),
+        declared_features=(lambda: features) if gates["NodeDeclaredFeatures"] else None,
+        compare_taints=gates["TaintTolerationComparisonOperators"],
     )
 
 

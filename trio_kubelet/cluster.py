@@ -7,6 +7,7 @@
     statuses   statuses of pods, and deleted pods                 → API
     mirrors    static pods                                        → API
     references secrets, config maps, tokens, services of the pods here
+    classes    the runtime classes
 
 A node without an API server has none of this. One whose API server is away starts all the same:
 what it has from elsewhere runs, and what runs goes on.
@@ -21,8 +22,8 @@ import trio
 
 from state_machines.pleg import health_threshold_seconds
 from trio_kubelet.assembly import Foundation
-from trio_kubelet.k8s import Node, PodStatus
-from trio_kubelet.k8s.client import ApiClients
+from trio_kubelet.k8s import NODES, Node, PodStatus
+from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node.lease import NodeLease
 from trio_kubelet.node.observer import NodeObserver
 from trio_kubelet.node.profile import NodeProfile
@@ -31,6 +32,7 @@ from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView
 from trio_kubelet.pleg import Pleg
 from trio_kubelet.references import References
+from trio_kubelet.runtime.runtime_classes import RuntimeClasses
 from trio_kubelet.sources import PodUpdate, Source, SourceMerge
 from trio_kubelet.sources.apiserver import watch_api_pods
 from trio_kubelet.sources.mirrors import MirrorPods
@@ -43,6 +45,9 @@ from trio_kubelet.telemetry.event_writer import EventWriter
 log = structlog.get_logger("cluster")
 
 CHANCE = random.Random()  # noqa: S311 - it only spreads load
+
+REFRESH_SECONDS = 5.0
+"""How long admission waits for the newest version of the node."""
 
 OpenClients = Callable[[], AbstractAsyncContextManager[ApiClients]]
 """Opens the clients; may wait long for credentials. Raises StartError."""
@@ -57,6 +62,7 @@ class Cluster:
 
     clients: ApiClients
     references: References
+    classes: RuntimeClasses
     writer: StatusWriter
     mirrors: MirrorPods
     reporter: NodeReporter
@@ -94,6 +100,7 @@ class Cluster:
             Step("events", ("api",), forever(self._write_events)),
             Step("node", ("api",), forever(self._watch_node)),
             Step("references", ("api",), self._keep_references),
+            Step("classes", ("api",), forever(self._follow_classes)),
             Step("statuses", ("api",), self._send_statuses),
             Step("mirrors", ("api",), self._keep_mirrors),
             Step("report", ("parts",), forever(self._report_node)),
@@ -130,6 +137,17 @@ class Cluster:
         self.writer.look_at(uid)
         self.mirrors.finished(uid)
 
+    async def refresh_node(self) -> None:
+        """Fetch the Node object; where that fails or takes too long, what is known counts."""
+        try:
+            node = await self.clients.main.get(
+                NODES, self._node_name, deadline_seconds=REFRESH_SECONDS
+            )
+        except ApiError as error:
+            log.info("the node could not be fetched for admission", error=str(error))
+        else:
+            self.view.offer(node)
+
     async def _connect(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
@@ -148,6 +166,7 @@ class Cluster:
             strategy=configuration.config_map_and_secret_change_detection_strategy,
             trust_bundles=base.settings.gates["ClusterTrustBundleProjection"],
         )
+        self.classes = RuntimeClasses(api)
         self.writer = StatusWriter(api, self._newest_status, self._is_over)
         self.mirrors = MirrorPods(
             api,
@@ -183,6 +202,9 @@ class Cluster:
 
     async def _report_node(self) -> None:
         await self.reporter.run()
+
+    async def _follow_classes(self) -> None:
+        await self.classes.run()
 
     async def _keep_references(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
