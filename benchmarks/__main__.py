@@ -11,10 +11,10 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import burst, idle, pod_start, pod_stop, relist
+from benchmarks import burst, cluster, idle, pod_start, pod_stop, relist
 from benchmarks.figures import Figure, table
 from benchmarks.real_node import RealNode, open_real_node, private_containerd
-from lab import LabError, host
+from lab import LabError, UnavailableError, host
 from lab.containerd import Containerd
 
 HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
@@ -23,6 +23,8 @@ HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
 REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
     module.NAME: module.measure for module in (pod_start, pod_stop, burst, idle)
 }
+NAMES = (*HOLLOW, *REAL, cluster.NAME)
+NEEDS_ROOT = (*REAL, cluster.NAME)
 BUSY_LOAD = 0.75
 """Load for each core from which on a machine counts as busy."""
 
@@ -30,10 +32,10 @@ BUSY_LOAD = 0.75
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 if all goals are met that were measured, 1 if not."""
     options = _parser().parse_args(argv)
-    names = options.names or (*HOLLOW, *REAL)
+    names = options.names or NAMES
     obstacles = host.obstacles()
-    if obstacles and any(name in REAL for name in names):
-        left_out = ", ".join(name for name in names if name in REAL)
+    if obstacles and any(name in NEEDS_ROOT for name in names):
+        left_out = ", ".join(name for name in names if name in NEEDS_ROOT)
         print(f"not measured: {left_out}: {'; '.join(obstacles)}", file=sys.stderr)
         names = [name for name in names if name in HOLLOW]
     machine = _machine()
@@ -54,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
-        "names", nargs="*", metavar="NAME", choices=(*HOLLOW, *REAL, []), help="all without one"
+        "names", nargs="*", metavar="NAME", choices=(*NAMES, []), help="all without one"
     )
-    parser.add_argument("--list", action="version", version="\n".join((*HOLLOW, *REAL)))
+    parser.add_argument("--list", action="version", version="\n".join(NAMES))
     parser.add_argument("--containerd", default="2.1", help="its version (2.1): 1.6, 1.7, default")
     parser.add_argument("--rounds", type=int, default=0, help="how often, instead of as usual")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
@@ -83,6 +85,12 @@ def _measure(names: Sequence[str], folder: Path, options: argparse.Namespace) ->
         with private_containerd(options.containerd, folder) as containerd:
             print(f"containerd {containerd.tools.version}, {containerd.tools.runc}", flush=True)
             figures += trio.run(_measure_real, real, containerd, folder, options.rounds)
+    if cluster.NAME in names:
+        _say(cluster.NAME)
+        try:
+            figures += cluster.measure(folder, options.rounds, options.containerd)
+        except UnavailableError as error:
+            print(f"not measured: {cluster.NAME}: {error}", file=sys.stderr)
     return figures
 
 
