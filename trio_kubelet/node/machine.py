@@ -49,7 +49,11 @@ OPERATING_SYSTEM = "linux"
 
 @frozen(kw_only=True)
 class Machine:
-    """One machine. `storage_bytes` is the size of --root-dir's file system, None if unknown."""
+    """One machine.
+
+    `storage_bytes` is the size of --root-dir's file system, `max_pids` how many tasks the kernel
+    allows; None if unknown.
+    """
 
     machine_id: str = ""
     system_uuid: str = ""
@@ -60,6 +64,7 @@ class Machine:
     resources: NodeResources
     swap_bytes: int = 0
     storage_bytes: int | None = None
+    max_pids: int | None = None
 
 
 def go_architecture(machine: str) -> str:
@@ -81,6 +86,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
         resources=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
         swap_bytes=_swap_bytes(meminfo.read_text()),
         storage_bytes=_storage_bytes(root_directory),
+        max_pids=_max_pids(host),
     )
 
 
@@ -103,6 +109,12 @@ def _os_image(host: Path) -> str:
 def _swap_bytes(meminfo: str) -> int:
     matched = _SWAP_TOTAL.search(meminfo)
     return int(matched[1]) << 10 if matched is not None else 0
+
+
+def _max_pids(host: Path) -> int | None:
+    """The smaller of the limits on process ids and on threads: both bound the tasks."""
+    limits = (_first(host, (f"proc/sys/kernel/{name}",)) for name in ("pid_max", "threads-max"))
+    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 
 
 def _storage_bytes(root_directory: Path) -> int | None:

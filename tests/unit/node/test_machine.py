@@ -8,6 +8,8 @@ from trio_kubelet.node.machine import go_architecture, read_machine
 
 FILES = {
     "proc/meminfo": "MemTotal:        4030068 kB\nSwapTotal:       1048576 kB\n",
+    "proc/sys/kernel/pid_max": "4194304\n",
+    "proc/sys/kernel/threads-max": "31000\n",
     "proc/sys/kernel/random/boot_id": "99135cc2-87e3\n",
     "etc/machine-id": "3d1219c7c4c5\n",
     "etc/os-release": 'NAME="Debian"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n',
@@ -32,6 +34,7 @@ def test_identity_and_size_are_read_from_the_host(tmp_path: Path) -> None:
     assert machine.boot_id == "99135cc2-87e3"
     assert machine.os_image == "Debian GNU/Linux 13 (trixie)"
     assert machine.swap_bytes == 1 << 30
+    assert machine.max_pids == 31000
     assert machine.resources.memory_bytes == 4030068 << 10
     assert machine.resources.hugepages == {2 << 20: 6 << 20}
     assert machine.kernel_version
@@ -47,6 +50,11 @@ def test_what_cannot_be_read_is_empty(tmp_path: Path) -> None:
     host = a_host(tmp_path, "etc/machine-id", "etc/os-release", "sys/class/dmi/id/product_uuid")
     machine = read_machine(tmp_path, host)
     assert (machine.machine_id, machine.system_uuid, machine.os_image) == ("", "", "Linux")
+
+
+def test_an_unlimited_number_of_tasks_is_unknown(tmp_path: Path) -> None:
+    host = a_host(tmp_path, "proc/sys/kernel/pid_max", "proc/sys/kernel/threads-max")
+    assert read_machine(tmp_path, host).max_pids is None
 
 
 def test_a_root_folder_that_is_not_there_yet_has_the_size_of_what_it_will_be_on(
