@@ -171,8 +171,8 @@ def _check_resolv_conf(base: Foundation, node: NodeFacts) -> None:
 
 
 def _memory_available(node: NodeFacts, pod: Pod) -> int:
-    """Bytes that a pod may use: its limit, or what the node has."""
-    limit = pod_limits(pod).get("memory")
+    """Bytes that a pod may use: its limit, or what the node has for pods."""
+    limit = pod_limits(pod).get("memory") or node.allocatable.get("memory")
     return limit.value if limit is not None else node.memory_capacity_bytes
 
 

@@ -21,7 +21,12 @@ from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.references.errors import ObjectError
 from trio_kubelet.volumes.atomic_writer import has_data, write_payload
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
-from trio_kubelet.volumes.folders import PodFolders, make_folder, make_folders
+from trio_kubelet.volumes.folders import (
+    PLUGIN_FOLDER_MODE,
+    PodFolders,
+    make_folder,
+    make_folders,
+)
 from trio_kubelet.volumes.memory import has_own_file_system, mount_memory
 from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
@@ -118,7 +123,7 @@ class ConfigurationVolume:
             log.debug("volume written", pod=pod.metadata.name, volume=name, files=len(payload))
 
     def _make(self, pod: Pod, name: str, folder: Path) -> None:
-        make_folders(folder.parent)
+        make_folders(folder.parent, PLUGIN_FOLDER_MODE)
         make_folder(folder, _FOLDER_MODE)
         if self._needs_mount:
             mount_memory(folder, self.ground.memory_available(pod))

@@ -13,7 +13,12 @@ import trio
 
 from trio_kubelet.k8s import EmptyDirVolumeSource, Pod, Quantity, StorageMedium, Volume
 from trio_kubelet.mountinfo import MountPoint, mount_points
-from trio_kubelet.volumes.folders import PodFolders, make_folder, make_folders
+from trio_kubelet.volumes.folders import (
+    PLUGIN_FOLDER_MODE,
+    PodFolders,
+    make_folder,
+    make_folders,
+)
 from trio_kubelet.volumes.memory import memory_options
 from trio_kubelet.volumes.mount import mount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
@@ -69,7 +74,7 @@ class EmptyDir:
         mounted = MountedVolume(name=volume.name, host_path=str(folder), selinux_relabel=True)
         if (marks / "ready").exists() and _is_as_wanted(folder, source.medium, present):
             return mounted
-        make_folders(folder.parent)
+        make_folders(folder.parent, PLUGIN_FOLDER_MODE)
         make_folder(folder, _FOLDER_MODE)
         wanted = _file_system(source, pod, volume.name, self._memory_available)
         if wanted is not None and present is None:

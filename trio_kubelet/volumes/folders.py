@@ -7,6 +7,8 @@ from pathlib import Path
 
 FOLDER_MODE = 0o750
 PRIVATE_MODE = 0o700
+PLUGIN_FOLDER_MODE = 0o755
+"""Of `pods/<uid>/volumes/<plugin>`, as the Go kubelet makes it."""
 _PODS = "pods"
 _PARTS = ("volumes", "containers", "plugins")
 

@@ -139,6 +139,8 @@ async def test_each_kind_has_its_folder_and_no_container_writes_there(
         "d": "kubernetes.io~downward-api",
         "all": "kubernetes.io~projected",
     }
+    for parent in (Path(each.host_path).parent for each in mounted.values()):
+        assert stat.S_IMODE(parent.stat().st_mode) == 0o755
     assert all(each.read_only and each.selinux_relabel for each in mounted.values())
     assert shown(mounted["v"].host_path) == {"a": "1", "b": "2"}
     assert shown(mounted["s"].host_path) == {"key": "k"}
