@@ -44,12 +44,13 @@ class _Reported:
     """What the writer knows of one pod.
 
     `object` is the newest version that the API has shown. `settled` are the status that it had
-    and the node's when there was nothing more to send.
+    and the node's when there was nothing more to send, or (`is_refused`) nothing to be gained.
     """
 
     object: Pod
     is_mirror: bool = False
     settled: tuple[PodStatus, PodStatus] | None = None
+    is_refused: bool = False
     deleted: bool = False
     failures: int = 0
     failing_since: float = 0.0
@@ -113,8 +114,8 @@ class StatusWriter:
     def _look_at_all(self) -> None:
         """What differs without anybody having said so; and what was refused, once more."""
         for uid, reported in self._pods.items():
-            if reported.failures:
-                reported.settled = None
+            if reported.is_refused:
+                reported.is_refused, reported.settled = False, None
             self._queue.add(uid)
 
     def _see(self, uid: str, pod: Pod, *, is_mirror: bool) -> None:
@@ -155,7 +156,7 @@ class StatusWriter:
                 await self._patch(reported, body)
             except ApiError as error:
                 if not _may_help_to_repeat(error):
-                    reported.settled = (known, own)
+                    reported.is_refused, reported.settled = True, (known, own)
                 raise
             sent = body["status"]
         reported.settled = (reported.object.status, own)

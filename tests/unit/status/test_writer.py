@@ -213,6 +213,18 @@ async def test_what_was_refused_is_sent_again_with_the_resync(autojump_clock: Mo
         assert node.phase("p") == "Running"
 
 
+async def test_what_was_refused_is_not_forgotten_for_being_looked_at(
+    autojump_clock: MockClock,
+) -> None:
+    async with running("p") as node:
+        node.api.faults = [refused(422, "Invalid")]
+        node.report("p", RUNNING)
+        await trio.sleep(1)
+        node.writer.look_at("uid-p")
+        await trio.sleep(RESYNC_SECONDS + 1)
+        assert node.phase("p") == "Running"
+
+
 async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:
     async with running("p") as node:
         node.watching = False
