@@ -68,7 +68,7 @@ async def open_api_clients(
 
     def pool(size: PoolSize) -> httpx.AsyncBaseTransport:
         make = partial(open_pool, size=size, proxy_url=proxy)
-        return RotatingTransport(identity.ssl_context, make)
+        return RotatingTransport(identity.ssl_context, make, size.connections)
 
     client = partial(
         ApiClient, cluster.server, credentials=identity, user_agent=user_agent, clock=clock

@@ -8,6 +8,7 @@ be alive, and a dead one is given up within 35 s.
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
@@ -130,29 +131,48 @@ class RotatingTransport(httpx.AsyncBaseTransport):
     """A pool that begins anew when the certificates change.
 
     `context` is asked before each request. Requests that are under way, and watches, end on
-    their old connections.
+    their old connections. Of requests only as many are handed to the pool as it may have
+    connections: httpcore looks at all that wait whenever one has ended.
     """
 
     def __init__(
         self,
         context: Callable[[], Awaitable[ssl.SSLContext]],
         make_pool: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport],
+        connections: int | None = None,
     ) -> None:
         self._context = context
         self._make_pool = make_pool
+        self._slots = None if connections is None else trio.Semaphore(connections)
         self._generation: _Generation | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send the request over a connection with the current certificates."""
-        generation = await self._current(await self._context())
-        generation.in_use += 1
+        if self._slots is not None:
+            await self._slots.acquire()
         try:
-            response = await generation.pool.handle_async_request(request)
+            generation = await self._current(await self._context())
+            generation.in_use += 1
+            try:
+                response = await generation.pool.handle_async_request(request)
+            except BaseException:
+                await generation.leave()
+                raise
         except BaseException:
-            await generation.leave()
+            self._free_slot()
             raise
-        response.stream = _Stream(response.stream, generation)
+        stream = response.stream
+        assert isinstance(stream, httpx.AsyncByteStream)
+        response.stream = _Stream(stream, partial(self._done, generation))
         return response
+
+    async def _done(self, generation: _Generation) -> None:
+        self._free_slot()
+        await generation.leave()
+
+    def _free_slot(self) -> None:
+        if self._slots is not None:
+            self._slots.release()
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -173,22 +193,21 @@ class RotatingTransport(httpx.AsyncBaseTransport):
 
 
 class _Stream(httpx.AsyncByteStream):
-    """An answer's body that tells its generation when it is closed."""
+    """An answer's body that says when it is closed."""
 
     def __init__(
-        self, stream: httpx.SyncByteStream | httpx.AsyncByteStream, generation: _Generation
+        self, stream: httpx.AsyncByteStream, closed: Callable[[], Awaitable[None]]
     ) -> None:
-        assert isinstance(stream, httpx.AsyncByteStream)
         self._stream = stream
-        self._generation: _Generation | None = generation
+        self._closed: Callable[[], Awaitable[None]] | None = closed
 
     def __aiter__(self) -> AsyncIterator[bytes]:
         return self._stream.__aiter__()
 
     async def aclose(self) -> None:
-        generation, self._generation = self._generation, None
+        closed, self._closed = self._closed, None
         try:
             await self._stream.aclose()
         finally:
-            if generation is not None:
-                await generation.leave()
+            if closed is not None:
+                await closed()
