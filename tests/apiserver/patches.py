@@ -73,19 +73,17 @@ def _merge_object(type_: str, data: Mapping[str, Any], patch: Mapping[str, Any])
         if value is None:
             merged.pop(name, None)
         else:
-            merged[name] = _merge_value(fields.get(name, Field("")), merged.get(name), value)
+            field = fields.get(name, Field(""))
+            order = patch.get(f"{_ORDER}{name}")
+            merged[name] = _merge_value(field, merged.get(name), value, order)
     for name, gone in patch.items():
         if name.startswith(_DELETE):
             there = merged.get(name.removeprefix(_DELETE), [])
             merged[name.removeprefix(_DELETE)] = [item for item in there if item not in gone]
-    for name, order in patch.items():
-        field = name.removeprefix(_ORDER)
-        if name.startswith(_ORDER) and field in merged:
-            merged[field] = _ordered(fields.get(field, Field("")).key, merged[field], order)
     return merged
 
 
-def _merge_value(field: Field, before: Any, value: Any) -> Any:
+def _merge_value(field: Field, before: Any, value: Any, order: list[Any] | None) -> Any:
     if isinstance(value, Mapping):
         known = before if isinstance(before, Mapping) else {}
         if field.type.startswith("map<"):
@@ -96,10 +94,12 @@ def _merge_value(field: Field, before: Any, value: Any) -> Any:
     known_items = before if isinstance(before, list) else []
     if not field.key:
         return [*known_items, *(item for item in value if item not in known_items)]
-    return _merge_list(field, known_items, value)
+    return _merge_list(field, known_items, value, order)
 
 
-def _merge_list(field: Field, before: list[Any], patch: list[Any]) -> list[Any]:
+def _merge_list(
+    field: Field, before: list[Any], patch: list[Any], order: list[Any] | None
+) -> list[Any]:
     if any(item.get("$patch") == "replace" for item in patch):
         return [item for item in patch if "$patch" not in item]
     merged = {item[field.key]: item for item in before}
@@ -109,11 +109,17 @@ def _merge_list(field: Field, before: list[Any], patch: list[Any]) -> list[Any]:
             merged.pop(key, None)
         else:
             merged[key] = _merge_object(field.type, merged.get(key, {}), item)
-    return list(merged.values())
+    wished = [item[field.key] for item in (patch if order is None else order)]
+    keys = _ordered([item[field.key] for item in before], wished)
+    return [merged[key] for key in keys if key in merged]
 
 
-def _ordered(key: str, items: list[Any], order: list[Any]) -> list[Any]:
-    """Return the items in the wished order; those it does not name come last."""
-    wished = [item[key] if key else item for item in order]
-    place = {name: number for number, name in enumerate(wished)}
-    return sorted(items, key=lambda item: place.get(item[key] if key else item, len(place)))
+def _ordered(before: list[Any], wished: list[Any]) -> list[Any]:
+    """Return the keys in the wished order; others stay before those they stood before."""
+    others = [key for key in before if key not in wished]
+    ordered: list[Any] = []
+    for key in wished:
+        while key in before and others and before.index(others[0]) < before.index(key):
+            ordered.append(others.pop(0))
+        ordered.append(key)
+    return ordered + others

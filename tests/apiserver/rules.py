@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 import orjson
+from attrs import evolve
 
 from tests.apiserver.answers import already_exists, bad_request, conflict, invalid, not_found
 from tests.apiserver.patches import json_merge, strategic_merge
 from tests.apiserver.storage import Data, Resource, Storage
 from trio_kubelet.clock import Clock
-from trio_kubelet.k8s import Time, ValidationError
+from trio_kubelet.k8s import PodStatus, Time, ValidationError
 from trio_kubelet.k8s.client import PatchType
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.kinds import KINDS, PODS, SERVICE_ACCOUNTS, Kind
+from trio_kubelet.resources import qos_class
 
 HAS_STATUS = frozenset({"pods", "nodes", "certificatesigningrequests", "services"})
 """Resources whose status is written through a subresource alone."""
@@ -99,11 +101,9 @@ class Rules:
         asked = body.get("metadata") or {}
         uid = current["metadata"]["uid"]
         if asked.get("uid", uid) != uid:
-            raise conflict(
-                resource[1],
-                name,
-                f"Precondition failed: UID in precondition: {asked['uid']}, "
-                f"UID in object meta: {uid}",
+            raise invalid(
+                f"{current.get('kind')} {name!r} is invalid: metadata.uid: Invalid value: "
+                f"{asked['uid']!r}: field is immutable"
             )
         if patch_type == PatchType.STRATEGIC:
             data = strategic_merge(current.get("kind", ""), current, body)
@@ -263,8 +263,9 @@ def _prepared(resource: Resource, data: Data) -> Data:
         data = {name: value for name, value in data.items() if name != "status"}
     if kind is PODS:
         metadata = {**data["metadata"], "generation": 1}
-        spec = encode(with_defaults(decoded)).get("spec", {})
-        status = {"phase": "Pending"}
+        complete = with_defaults(evolve(decoded, status=PodStatus()))
+        spec = encode(complete).get("spec", {})
+        status = {"phase": "Pending", "qosClass": qos_class(complete).value}
         return {**data, "metadata": metadata, "spec": spec, "status": status}
     return data
 

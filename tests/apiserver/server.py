@@ -239,7 +239,6 @@ class ApiServer:
         return {"kind": f"{name}List", "apiVersion": "v1", "metadata": metadata, "items": shown}
 
     def _watch(self, resource: Resource, asked: Asked, query: httpx.QueryParams) -> httpx.Response:
-        self._check_version(query)
         version = self.storage.version
         streaming = query.get("sendInitialEvents") == "true"
         if streaming and not self.faults.streaming_lists:

@@ -22,6 +22,9 @@ Key = tuple[str, str]
 _REMEMBERED = 20_000
 """So many writes are remembered before the older half is forgotten."""
 
+_VERSIONS_AHEAD = 1_000_000
+"""How far a restored backup moves the counter, so that no version comes twice."""
+
 
 @frozen
 class Change:
@@ -87,10 +90,15 @@ class Storage:
         self._pages.clear()
         self.wake()
 
-    def restore(self, version: int) -> None:
-        """Set the counter of versions back, as a restored backup does; the objects stay."""
+    def backup(self) -> dict[Resource, dict[Key, Data]]:
+        """Return what `restore` takes."""
+        return {resource: dict(objects) for resource, objects in self._objects.items()}
+
+    def restore(self, backup: dict[Resource, dict[Key, Data]]) -> None:
+        """Go back to a backup as etcd does it: old objects, but a counter far ahead, no history."""
+        self._objects = {resource: dict(objects) for resource, objects in backup.items()}
+        self.version += _VERSIONS_AHEAD
         self.compact()
-        self.version = self._oldest = version
 
     def since(self, resource: Resource, version: int) -> Iterator[Change]:
         """Return the changes after a version; raises RefusedError for what is forgotten."""

@@ -7,7 +7,7 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
-from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod, PodStatus, ServiceAccount, TokenRequest
+from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod, ServiceAccount, TokenRequest
 from trio_kubelet.k8s.client import ApiError, FrameType, PatchType, RateLimit
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS
 
@@ -50,10 +50,10 @@ async def test_an_update_replaces_what_is_there(server: ApiServer) -> None:
 async def test_a_patch_of_the_status_leaves_the_rest(server: ApiServer) -> None:
     client = server.client()
     server.create(PODS, pod("web"))
-    body = {"status": {"phase": "Running"}, "metadata": {"labels": {"a": "b"}}}
+    body = {"status": {"phase": "Running"}, "spec": {"nodeName": "n1"}}
     patched = await client.patch(PODS, "web", "default", body=body, subresource="status")
-    assert patched.status == PodStatus(phase="Running")
-    assert server.get(PODS, "web").metadata.labels == {}
+    assert patched.status.phase == "Running"
+    assert not server.get(PODS, "web").spec.node_name
 
 
 async def test_a_merge_patch_is_sent_as_one(server: ApiServer) -> None:
