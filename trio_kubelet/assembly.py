@@ -18,6 +18,13 @@ from trio_kubelet.k8s import Node, Pod, Quantity
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.allocatable import allocatable
+from trio_kubelet.node.enforcement import (
+    ENFORCED_MESSAGE,
+    ENFORCED_REASON,
+    FAILED_REASON,
+    failed_message,
+    pods_cgroup_config,
+)
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.node.profile import (
     IMPLEMENTED_FEATURES,
@@ -37,6 +44,7 @@ from trio_kubelet.resources import (
     SystemdError,
     pod_limits,
 )
+from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
@@ -122,7 +130,7 @@ async def assemble(
         clock=base.clock,
         privileged=False if settings.options.hollow else None,
     )
-    cgroups = await build_cgroups(base, node, tree)
+    cgroups = await build_cgroups(base, node, tree, profile)
     statuses = Statuses(
         base.clock,
         NodeIdentity(
@@ -268,7 +276,7 @@ def build_images(base: Foundation, references: References | None) -> Images:
 
 
 async def build_cgroups(
-    base: Foundation, node: NodeFacts, tree: CgroupTree | None
+    base: Foundation, node: NodeFacts, tree: CgroupTree | None, profile: NodeProfile
 ) -> PodCgroups | NoCgroups:
     """What makes cgroups; those above the pods are made at once. Raises StartError."""
     if tree is None:
@@ -287,10 +295,32 @@ async def build_cgroups(
     )
     cgroups = Cgroups(tree, settings)
     try:
-        await cgroups.start()
+        await _start_cgroups(base, cgroups, profile)
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
     return PodCgroups(cgroups, lambda: [stored.pod for stored in base.store.active()])
+
+
+async def _start_cgroups(base: Foundation, cgroups: Cgroups, profile: NodeProfile) -> None:
+    """Make those above the pods, with what all pods may use, or without where that is refused."""
+    configuration = base.settings.configuration
+    if not configuration.cgroups_per_qos:
+        return
+    limits = pods_cgroup_config(
+        profile.capacity,
+        profile.reservations,
+        configuration.enforce_node_allocatable,
+        profile.machine.max_pids,
+    )
+    try:
+        await cgroups.start(limits)
+    except (OSError, SystemdError) as error:
+        where = kubepods_name(configuration.cgroup_root).cgroupfs_path
+        message = failed_message(where, error)
+        base.recorder.node(EventType.WARNING, FAILED_REASON, message)
+        await cgroups.start()
+    else:
+        base.recorder.node(EventType.NORMAL, ENFORCED_REASON, ENFORCED_MESSAGE)
 
 
 def _host_file() -> str:
