@@ -144,14 +144,15 @@ class StatusWriter:
 
     async def _send_status(self, uid: str, reported: _Reported) -> None:
         """Send what differs, until the answer shows what was wanted, or that it is not taken."""
-        own, sent = self._newest(uid), dict[str, object]()
-        if own is None or reported.deleted or reported.settled == (reported.object.status, own):
-            return
+        sent: Json = {}
         for _ in range(SENT_AT_MOST):
-            known = reported.object.status
+            own, known = self._newest(uid), reported.object.status
+            if own is None or reported.deleted or (reported.settled == (known, own) and not sent):
+                return
             body = status_patch(reported.object.metadata.uid, known, merged_status(known, own))
             if body is None or body["status"].items() <= sent.items():
-                break
+                reported.settled = (known, own)
+                return
             try:
                 await self._patch(reported, body)
             except ApiError as error:
@@ -159,7 +160,7 @@ class StatusWriter:
                     reported.is_refused, reported.settled = True, (known, own)
                 raise
             sent = body["status"]
-        reported.settled = (reported.object.status, own)
+            reported.settled = (reported.object.status, own)
 
     async def _patch(self, reported: _Reported, body: Json) -> None:
         meta = reported.object.metadata
@@ -172,13 +173,15 @@ class StatusWriter:
             reported.object = evolve(answer, spec=reported.object.spec)
 
     def _may_go(self, uid: str, reported: _Reported) -> bool:
-        """Whether the object is all that is left of a deleted pod.
+        """Whether the object is all that is left of a deleted pod, and shows how it ended.
 
         An object that somebody's finalizer holds has been deleted already. What is a mirror only
         shows another pod; whoever makes mirrors takes them away.
         """
-        to_go = reported.object.metadata.deletion_timestamp is not None
-        return to_go and not reported.is_mirror and not reported.deleted and self._finished(uid)
+        own, settled = self._newest(uid), reported.settled
+        is_told = own is None or (settled is not None and settled[1] == own)
+        to_go = reported.object.metadata.deletion_timestamp is not None and self._finished(uid)
+        return to_go and is_told and not (reported.is_mirror or reported.deleted)
 
     async def _delete(self, reported: _Reported) -> None:
         meta = reported.object.metadata

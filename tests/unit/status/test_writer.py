@@ -308,6 +308,17 @@ async def test_no_pod_goes_before_its_last_status_is_there(autojump_clock: MockC
         assert node.api.patches == [("p", {"phase": "Succeeded"})]
 
 
+async def test_no_pod_goes_while_an_older_status_is_on_its_way(autojump_clock: MockClock) -> None:
+    async with running("p") as node:
+        node.api.mark_deleted("p")
+        node.api.faults = [1.0]
+        node.report("p", RUNNING)
+        await trio.sleep(0.5)
+        node.report("p", SUCCEEDED)
+        node.finish("p")
+        await node.until(["patch p status", "patch p status", "delete p 0"])
+
+
 async def test_a_pod_that_a_finalizer_holds_is_deleted_once(autojump_clock: MockClock) -> None:
     async with running() as node:
         node.api.put(a_named_pod("p", finalizers=("x/held",)))

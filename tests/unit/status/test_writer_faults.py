@@ -34,6 +34,9 @@ class World:
     reports: int = 0
     late: list[Callable[[], None]] = field(factory=list)
     told: dict[str, list[int]] = field(factory=lambda: defaultdict(list))
+    shown: dict[str, Pod] = field(factory=dict)
+    untold: list[str] = field(factory=list)
+    by_force: bool = False
 
     def __attrs_post_init__(self) -> None:
         watched = self.node.api.on_change
@@ -44,12 +47,22 @@ class World:
                 assert uid == pod.metadata.uid, "a status reached another pod"
                 if self.told[uid][-1:] != [int(number)]:
                     self.told[uid].append(int(number))
+            if pod is not None:
+                self.shown[name] = pod
+            elif not self.by_force:
+                self.note_end(self.shown[name])
             self.late.append(lambda: watched(name, pod))
 
         self.node.api.on_change = on_change
         for name in NAMES:
             self.replace(name)
         self.catch_up()
+
+    def note_end(self, pod: Pod) -> None:
+        """The agent took the pod out of the API: was all told by then?"""
+        newest = self.node.statuses.get(pod.metadata.uid)
+        if newest is not None and newest.reason != pod.status.reason:
+            self.untold.append(pod.metadata.uid)
 
     def report(self, name: str) -> None:
         """The node makes a new status of the pod that it knows under the name."""
@@ -64,7 +77,9 @@ class World:
     def replace(self, name: str) -> None:
         """Somebody removes the pod by force, and makes another one of its name."""
         if name in self.node.api.pods:
+            self.by_force = True
             self.node.api.remove(name)
+            self.by_force = False
         self.made += 1
         self.node.api.put(a_named_pod(name, uid=f"uid-{self.made}"))
 
@@ -76,11 +91,13 @@ class World:
             self.node.api.put(evolve(pod, status=evolve(pod.status, message=message)))
 
     def delete(self, name: str) -> None:
-        """Somebody deletes the pod; its task is over at once."""
+        """Somebody deletes the pod; its task ends at once, with a last status."""
         pod = self.node.api.pods.get(name)
         if pod is not None:
             self.node.api.mark_deleted(name)
+            self.report(name)
             self.node.over.add(pod.metadata.uid)
+            self.node.writer.look_at(pod.metadata.uid)
 
     def catch_up(self) -> None:
         """The watch delivers what it has held back."""
@@ -140,5 +157,7 @@ def test_the_newest_status_arrives_and_none_goes_astray(
         newest = world.node.statuses.get(pod.metadata.uid, pod.status)
         assert (pod.status.reason, pod.status.message) == (newest.reason, newest.message), name
         assert pod.metadata.uid not in world.node.over, "a deleted pod stayed"
+    if not any(isinstance(fault, ApiError) and fault.code == 422 for fault in weather):
+        assert world.untold == [], "a pod went before its last status had come"
     for numbers in world.told.values():
         assert numbers == sorted(numbers), "an older status came after a newer one"
