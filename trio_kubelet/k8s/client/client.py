@@ -315,7 +315,7 @@ class ApiClient:
                 response = await self._send(request, credentials)
             except CredentialError as error:
                 raise ApiError(0, "NoCredentials", f"{request.asked}: {error}") from error
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 if may_be_stale and isinstance(error, _CLOSED_BY_SERVER):
                     may_be_stale = False
                     continue
@@ -387,7 +387,7 @@ class _Frames(Generic[T]):
                     chunk = await anext(self._chunks)
             except trio.TooSlowError:
                 raise StopAsyncIteration from None
-            except httpx.TransportError as error:
+            except httpx.RequestError as error:
                 raise _unreachable(error, self._asked) from error
             self._documents.extend(self._reader.feed(chunk))
         return read_frame(self._kind, self._documents.popleft(), self._asked)
@@ -412,7 +412,7 @@ def _target(path: str, query: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def _unreachable(error: httpx.TransportError, asked: str) -> ApiError:
+def _unreachable(error: httpx.RequestError, asked: str) -> ApiError:
     """Say why there was no answer: the first cause that says anything, from the bottom up."""
     said = ""
     cause: BaseException | None = error

@@ -184,11 +184,19 @@ class _Reflection(Generic[T]):
         return max(self.back_off.next_seconds(first), error.retry_after_seconds or 0.0)
 
     def _complain(self, error: ApiError) -> None:
-        """Log a failure once, until all is well again."""
+        """Log a failure once, until all is well again.
+
+        That the server is away need not be told by each of hundreds of single objects.
+        """
         now = trio.current_time()
         if self.failing_since is None:
             self.failing_since = now
-        quiet = error.is_gone or (error.is_forbidden and now - self.failing_since < QUIET_SECONDS)
+        one_of_many = self.selection["field_selector"].startswith("metadata.name=")
+        quiet = (
+            error.is_gone
+            or (error.is_unreachable and one_of_many)
+            or (error.is_forbidden and now - self.failing_since < QUIET_SECONDS)
+        )
         write = log.debug if self.announced or quiet else log.info
         self.announced = self.announced or not quiet
         write("objects cannot be followed for now", **self._facts(), error=str(error))

@@ -183,6 +183,50 @@ async def test_a_plugin_is_run_once_and_again_after_a_refusal(server: TlsServer)
     assert tokens == ["Bearer token-1"] * 3 + ["Bearer token-2"]
 
 
+EXPIRING = """
+import json, os, pathlib
+runs = pathlib.Path(os.environ["FOLDER"], "runs")
+runs.write_text(runs.read_text() + "x" if runs.exists() else "x")
+count = len(runs.read_text())
+print(json.dumps({
+    "apiVersion": "client.authentication.k8s.io/v1beta1",
+    "kind": "ExecCredential",
+    "status": {
+        "token": f"token-{count}",
+        "expirationTimestamp": f"{2000 + 500 * (count - 1)}-01-01T00:00:00Z",
+    },
+}))
+"""
+
+
+async def test_a_plugin_is_run_again_when_what_it_printed_has_expired(server: TlsServer) -> None:
+    async with server.running():
+        version = "client.authentication.k8s.io/v1beta1"
+        expiring = plugin(server.folder, args=["-c", EXPIRING], apiVersion=version)
+        async with open_api_clients(server.kubeconfig({"exec": expiring})) as clients:
+            for _ in range(3):
+                await clients.main.get(NODES, "n1")
+    tokens = [seen.headers["authorization"].removeprefix("Bearer ") for seen in server.seen]
+    assert tokens[0] in ("token-1", "token-2")
+    assert tokens[1:] == ["token-2", "token-2"]
+
+
+async def test_a_plugin_may_print_a_certificate(server: TlsServer) -> None:
+    server.client_files("printed")
+    script = (
+        "import json, os, pathlib; read = lambda name: "
+        "pathlib.Path(os.environ['FOLDER'], name).read_text(); "
+        "print(json.dumps({'apiVersion': 'client.authentication.k8s.io/v1', "
+        "'kind': 'ExecCredential', 'status': {'clientCertificateData': read('client.crt'), "
+        "'clientKeyData': read('client.key')}}))"
+    )
+    async with server.running():
+        printing = plugin(server.folder, args=["-c", script])
+        async with open_api_clients(server.kubeconfig({"exec": printing})) as clients:
+            await clients.main.get(NODES, "n1")
+    assert [seen.certificate for seen in server.seen] == ["printed"]
+
+
 async def test_a_plugin_that_fails_says_why_and_how_to_get_it(server: TlsServer) -> None:
     async with server.running():
         broken = plugin(server.folder, args=["-c", "import sys; sys.exit('no luck')"])

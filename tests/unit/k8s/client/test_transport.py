@@ -1,8 +1,14 @@
+import ssl
+from collections.abc import AsyncIterator
+
+import httpx
 import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
 
 from trio_kubelet.k8s.client.errors import error_from_answer
 from trio_kubelet.k8s.client.rate_limit import RateLimit, TokenBucket
-from trio_kubelet.k8s.client.transport import proxy_from_environment
+from trio_kubelet.k8s.client.transport import RotatingTransport, proxy_from_environment
 
 PROXY = "http://proxy.test:3128"
 
@@ -69,3 +75,88 @@ def test_a_date_to_try_again_becomes_seconds() -> None:
     error = error_from_answer(503, headers, b"", asked="GET /", now_seconds=70)
     assert error.retry_after_seconds == 30
     assert error.reason == "ServiceUnavailable"
+
+
+class Body(httpx.AsyncByteStream):
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        yield b"ok"
+
+
+class Pool(httpx.AsyncBaseTransport):
+    """Answers everything, and knows what it was made with."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self.context = context
+        self.closed = False
+        self.requests = 0
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        assert not self.closed
+        self.requests += 1
+        return httpx.Response(200, stream=Body())
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+class Pools:
+    """Pools whose certificates can be changed."""
+
+    def __init__(self, connections: int | None = None) -> None:
+        self.pools: list[Pool] = []
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self.transport = RotatingTransport(self.current, self.make, connections)
+
+    async def current(self) -> ssl.SSLContext:
+        return self.context
+
+    def make(self, context: ssl.SSLContext) -> Pool:
+        self.pools.append(Pool(context))
+        return self.pools[-1]
+
+    def change(self) -> None:
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    async def ask(self) -> httpx.Response:
+        return await self.transport.handle_async_request(httpx.Request("GET", "https://a.test"))
+
+
+async def test_the_same_certificates_share_a_pool() -> None:
+    pools = Pools()
+    for _ in range(2):
+        await (await pools.ask()).aclose()
+    assert [pool.requests for pool in pools.pools] == [2]
+
+
+async def test_new_certificates_close_the_idle_connections_of_the_old() -> None:
+    pools = Pools()
+    await (await pools.ask()).aclose()
+    pools.change()
+    await (await pools.ask()).aclose()
+    assert [pool.closed for pool in pools.pools] == [True, False]
+
+
+async def test_what_is_under_way_ends_on_its_old_connection() -> None:
+    pools = Pools()
+    watch = await pools.ask()
+    pools.change()
+    await (await pools.ask()).aclose()
+    assert [pool.closed for pool in pools.pools] == [False, False]
+    await watch.aclose()
+    assert [pool.closed for pool in pools.pools] == [True, False]
+
+
+async def test_requests_wait_for_one_another_when_there_are_too_many() -> None:
+    pools = Pools(connections=1)
+    first = await pools.ask()
+    answers: list[httpx.Response] = []
+
+    async def ask() -> None:
+        answers.append(await pools.ask())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await wait_all_tasks_blocked()
+        assert not answers
+        await first.aclose()
+    assert len(answers) == 1
