@@ -251,7 +251,7 @@ class Agent:
         self.node, self.statuses = assembled.node, assembled.statuses
         self.parts = assembled.parts
         if self.cluster is not None:
-            self.cluster.add_parts(assembled.statuses, assembled.profile)
+            self.cluster.add_parts(assembled.statuses)
         self.housekeeper = Housekeeper(
             store=self.store,
             tasks=self.tasks,

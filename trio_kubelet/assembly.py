@@ -94,7 +94,6 @@ class Assembled:
     """What was built. `places` are where housekeeping looks for what is left of pods."""
 
     node: NodeFacts
-    profile: NodeProfile
     statuses: Statuses
     parts: Parts
     places: tuple[Callable[[], Awaitable[Iterable[Found]]], ...]
@@ -113,7 +112,7 @@ async def assemble(
     `runtime_handler` is as for PodRuntime.
     """
     settings = base.settings
-    profile = await trio.to_thread.run_sync(_profile, settings)
+    profile = await trio.to_thread.run_sync(read_profile, settings)
     tree = None if settings.options.hollow else CgroupTree.find(mount_points())
     cgroup_v2 = tree is not None and tree.version != 1
     node = await trio.to_thread.run_sync(
@@ -152,14 +151,13 @@ async def assemble(
     places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files)
     return Assembled(
         node=node,
-        profile=profile,
         statuses=statuses,
         parts=parts,
         places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
     )
 
 
-def _profile(settings: Settings) -> NodeProfile:
+def read_profile(settings: Settings) -> NodeProfile:
     """What the settings make of this machine. Blocks. Raises StartError."""
     profile = node_profile(settings, read_machine(Path(settings.options.root_dir)))
     if problem := profile_problem(profile):

@@ -21,12 +21,11 @@ import structlog
 import trio
 
 from state_machines.pleg import health_threshold_seconds
-from trio_kubelet.assembly import Foundation
+from trio_kubelet.assembly import Foundation, read_profile
 from trio_kubelet.k8s import NODES, Node, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node.lease import NodeLease
 from trio_kubelet.node.observer import NodeObserver
-from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.readiness import Readiness, relist_errors
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView
@@ -36,7 +35,7 @@ from trio_kubelet.runtime.runtime_classes import RuntimeClasses
 from trio_kubelet.sources import PodUpdate, Source, SourceMerge
 from trio_kubelet.sources.apiserver import watch_api_pods
 from trio_kubelet.sources.mirrors import MirrorPods
-from trio_kubelet.startup import Step, forever
+from trio_kubelet.startup import Step, forever, once
 from trio_kubelet.status import Statuses, StatusWriter
 from trio_kubelet.sync.mailbox import Request
 from trio_kubelet.sync.pod_tasks import PodTasks
@@ -57,7 +56,7 @@ class Cluster:
     """What joins the agent to a cluster.
 
     `clients` and all that is made with them are there from the step `api` on, the reporter from
-    `report_node` on. `send` takes what changed in a source.
+    `report` on. `send` takes what changed in a source.
     """
 
     clients: ApiClients
@@ -94,7 +93,10 @@ class Cluster:
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The order of the start; `parts`, `listing` and `loop` are the agent's."""
+        """The order of the start; `folders`, `listing` and `loop` are the agent's.
+
+        Node and lease do not wait for the runtime: a node without one says that it is not ready.
+        """
         return (
             Step("api", (), self._connect),
             Step("events", ("api",), forever(self._write_events)),
@@ -103,30 +105,16 @@ class Cluster:
             Step("classes", ("api",), forever(self._follow_classes)),
             Step("statuses", ("api",), self._send_statuses),
             Step("mirrors", ("api",), self._keep_mirrors),
-            Step("report", ("parts",), forever(self._report_node)),
-            Step("lease", ("parts",), forever(self._keep_lease)),
+            Step("report", ("api", "folders"), self._report_node),
+            Step("lease", ("api",), forever(self._keep_lease)),
+            Step("readiness", ("report", "listing"), once(self._look_at_node)),
             Step("pods of the API", ("listing", "loop"), forever(self._watch_pods)),
         )
 
-    def add_parts(self, statuses: Statuses, profile: NodeProfile) -> None:
+    def add_parts(self, statuses: Statuses) -> None:
         """Take over what is known once the runtime has answered."""
-        base = self._base
         self._statuses = statuses
         statuses.add_listener(self.writer.status_changed)
-        readiness = Readiness(base.gate, (self._relist_errors,))
-        self.reporter = NodeReporter(
-            profile=profile,
-            view=self.view,
-            api=self.clients.main,
-            heartbeat=self.clients.heartbeat,
-            observe=NodeObserver(
-                profile=profile, client=base.client, gate=base.gate, readiness=readiness
-            ).observe,
-            recorder=base.recorder,
-            clock=base.clock,
-            chance=CHANCE,
-        )
-        readiness.add_listener(self.reporter.wake)
 
     def static_pods(self, update: PodUpdate) -> None:
         """A source of static pods has said something."""
@@ -200,8 +188,32 @@ class Cluster:
     async def _watch_node(self) -> None:
         await self.view.watch(self.clients.main)
 
-    async def _report_node(self) -> None:
+    async def _report_node(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        base = self._base
+        profile = await trio.to_thread.run_sync(read_profile, base.settings)
+        readiness = Readiness(base.gate, (self._relist_errors,))
+        self.reporter = NodeReporter(
+            profile=profile,
+            view=self.view,
+            api=self.clients.main,
+            heartbeat=self.clients.heartbeat,
+            observe=NodeObserver(
+                profile=profile, client=base.client, gate=base.gate, readiness=readiness
+            ).observe,
+            recorder=base.recorder,
+            clock=base.clock,
+            chance=CHANCE,
+        )
+        readiness.add_listener(self.reporter.wake)
+        task_status.started()
         await self.reporter.run()
+
+    async def _look_at_node(self) -> None:
+        """The first listing is there: nothing else may keep the node from being ready."""
+        await trio.lowlevel.checkpoint()
+        self.reporter.wake()
 
     async def _follow_classes(self) -> None:
         await self.classes.run()
@@ -223,7 +235,6 @@ class Cluster:
 
     async def _keep_lease(self) -> None:
         seconds = self._base.settings.configuration.node_lease_duration_seconds
-        await self.view.wait_known()
         await NodeLease(
             api=self.clients.heartbeat,
             view=self.view,
