@@ -4,6 +4,8 @@
 follows `--` goes to the program: `nox -s tests -- tests/unit/sync -x`.
 """
 
+import os
+
 import nox
 
 nox.needs_version = ">=2024.10"
@@ -11,6 +13,9 @@ nox.options.sessions = ["lint", "types", "tests", "integration"]
 nox.options.reuse_venv = "yes"
 
 PYPROJECT = nox.project.load_toml("pyproject.toml")
+CORES = len(os.sched_getaffinity(0))
+# Tests of real nodes wait most of their time; each process has containerds of its own.
+WAITING = min(4, CORES + 1)
 TYPED = ("trio_kubelet", "state_machines", "lab", "benchmarks", "protos", "tests", "noxfile.py")
 
 
@@ -19,27 +24,34 @@ def install(session: nox.Session, *groups: str) -> None:
     session.install("-e", ".", *nox.project.dependency_groups(PYPROJECT, *groups))
 
 
-def run_pytest(session: nox.Session, marks: str, *, test_may_take_seconds: int) -> None:
-    """Run the tests with these marks; one that hangs shows where, and ends the run."""
+def run_pytest(
+    session: nox.Session, marks: str, *, workers: int = 0, test_may_take_seconds: int
+) -> None:
+    """Run the tests with these marks in so many processes (0: in this one, as a debugger needs).
+
+    A test that hangs shows where it does and fails; its process is replaced a few times at most.
+    """
+    side_by_side = ("-n", f"{workers}", "--dist=loadscope", "--no-loadscope-reorder")
     hang = (
         f"--override-ini=faulthandler_timeout={test_may_take_seconds}",
         "--override-ini=faulthandler_exit_on_timeout=true",
+        "--max-worker-restart=2",
     )
-    session.run("pytest", "-m", marks, *hang, *session.posargs)
+    session.run("pytest", "-m", marks, *side_by_side, *hang, *session.posargs)
 
 
 @nox.session
 def tests(session: nox.Session) -> None:
     """Unit, property and simulation tests: no root, no container runtime."""
     install(session, "test", "protos")
-    run_pytest(session, "not integration and not e2e", test_may_take_seconds=300)
+    run_pytest(session, "not integration and not e2e", workers=CORES, test_may_take_seconds=300)
 
 
 @nox.session
 def integration(session: nox.Session) -> None:
     """The agent on real containerds; as anyone but root, each test says why it is skipped."""
     install(session, "test")
-    run_pytest(session, "integration", test_may_take_seconds=600)
+    run_pytest(session, "integration", workers=WAITING, test_may_take_seconds=600)
 
 
 @nox.session

@@ -10,8 +10,8 @@ import pytest
 import trio
 
 from lab import UnavailableError, host
-from lab.containerd import Containerd
 from lab.images import BUSYBOX, BUSYBOX_AS_USER
+from tests.containerds import Containerds
 from tests.cri.node import CGROUP_PARENT, MISSING_PROGRAM, Node
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import (
@@ -45,21 +45,15 @@ OPTIONS = HollowOptions(
 
 
 @pytest.fixture(scope="session")
-def containerd_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A containerd 2.1 of the lab's own, for all tests together."""
+def containerd_endpoint(containerds: Containerds) -> Iterator[str]:
+    """A containerd 2.1 of the lab's own."""
     if obstacles := host.obstacles():
         pytest.skip(f"containers cannot run here: {'; '.join(obstacles)}")
     try:
-        containerd = Containerd("2.1", tmp_path_factory.mktemp("containerd"))
-        containerd.start()
+        yield containerds.running("2.1").endpoint
     except UnavailableError as reason:
         pytest.skip(f"{reason}")
-    try:
-        yield containerd.endpoint
-    finally:
-        containerd.stop()
-        for folder in Path("/sys/fs/cgroup").glob(f"**/{CGROUP_PARENT}"):
-            folder.rmdir()
+    host.remove_cgroups(CGROUP_PARENT)
 
 
 @pytest.fixture(

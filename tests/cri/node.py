@@ -1,7 +1,6 @@
 """What the conformance tests do with a runtime, in few words; nothing is left behind."""
 
 import itertools
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import trio
 from attrs import define, field, frozen
 
 from lab.images import BUSYBOX
+from lab.orphans import cgroup_of_ours
 from trio_kubelet.rpc import Transport
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -19,7 +19,7 @@ OBEYS_TERM = ("sh", "-c", "trap 'exit 5' TERM; while true; do sleep 0.1; done")
 MISSING_PROGRAM = "/no-such-program"
 IGNORES_TERM = ("sleep", "3600")
 # Runtimes make it, and leave its removal to the node agent.
-CGROUP_PARENT = f"trio-kubelet-conformance-{os.getpid()}"
+CGROUP_PARENT = cgroup_of_ours("conformance")
 NOBODY = "nobody"
 DEADLINE_SECONDS = 60
 

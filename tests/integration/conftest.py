@@ -1,12 +1,14 @@
-"""What the integration tests run on: private containerds, one for a version and a whole run.
+"""What the integration tests run on: private containerds.
 
 TRIO_KUBELET_CONTAINERD lists the versions (`1.6`, `1.7`, `2.1`, `default`), separated by commas;
 every test that takes `containerd` runs once on each. A version that cannot be had is an error if
 it was asked for like this, and skipped otherwise. State is in pytest's temporary folders.
+
+Several processes may share the tests (`tests/distribution.py`). The modules that take longest come
+first, or all would wait for them at the end.
 """
 
 import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,11 +18,11 @@ from lab import UnavailableError, host
 from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.registry import Registry
+from tests.containerds import ASKED_FOR, VERSIONS, Containerds
 from tests.integration.pods import Node
 
-ASKED_FOR = os.environ.get("TRIO_KUBELET_CONTAINERD", "")
-VERSIONS = tuple((ASKED_FOR or "1.6,2.1").split(","))
 HERE = Path(__file__).parent
+LONGEST = ("test_kills", "test_pods_restarts", "test_configs", "test_pods_images")
 
 _numbers = itertools.count()
 
@@ -29,6 +31,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.integration)
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """The longest groups are the first."""
+    stem = item.path.stem
+    return LONGEST.index(stem) if stem in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(autouse=True)
@@ -48,25 +57,19 @@ def real_containers() -> None:
 
 @pytest.fixture(scope="session", params=VERSIONS, ids=lambda version: f"containerd-{version}")
 def containerd(
-    request: pytest.FixtureRequest,
-    real_containers: None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Containerd]:
+    request: pytest.FixtureRequest, real_containers: None, containerds: Containerds
+) -> Containerd:
     """A running containerd with the lab's images.
 
     Of use to a test: `endpoint`, `socket`, `ctr(...)`, `images`, `pid`, `network`, `registries`,
     and from a thread `kill()`, `restart()`. A test leaves it running and without pods of its own.
     """
-    runtime = Containerd(request.param, tmp_path_factory.mktemp("containerd"))
     try:
-        runtime.start()
-        yield runtime
+        return containerds.running(request.param)
     except UnavailableError as reason:
         if ASKED_FOR:
             raise
         pytest.skip(str(reason))
-    finally:
-        runtime.stop()
 
 
 @pytest.fixture

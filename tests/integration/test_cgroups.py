@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from lab.orphans import cgroup_of_ours
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.resources import CgroupBusy, CgroupConfig, Cgroups, CgroupSettings, CgroupTree
@@ -43,7 +44,7 @@ def tree() -> CgroupTree:
 
 @pytest.fixture
 def root() -> str:
-    return f"/trio-kubelet-test-{uuid.uuid4().hex[:8]}"
+    return f"/{cgroup_of_ours(uuid.uuid4().hex[:8])}"
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ async def cgroups(tree: CgroupTree, root: str) -> AsyncIterator[Cgroups]:
     cgroups = Cgroups(tree, CgroupSettings(cgroup_root=root))
     await cgroups.start(CgroupConfig(cpu_shares=2048, memory_limit_bytes=512 * MI))
     yield cgroups
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         while not tree.remove(root):
             await trio.lowlevel.checkpoint()
 
@@ -159,7 +160,7 @@ async def test_removing_kills_what_still_runs_below(
             (folder / name).write_text((folder.parent / name).read_text())
     process = await trio.lowlevel.open_process(["sleep", "600"])
     _join(tree, container, process.pid)
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         await cgroups.remove("b-1")
         assert await process.wait() == -9
     assert await cgroups.list_pod_uids() == set()

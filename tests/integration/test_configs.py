@@ -4,6 +4,7 @@ The pods and what is expected of them are in `configs/`. The agent runs them, ea
 manifest as it stands there; the runtime is asked for what it was given.
 """
 
+import fcntl
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -19,6 +20,7 @@ from lab import host
 from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.processes import run
+from tests.containerds import VERSIONS
 from tests.integration.config_cases import (
     FOLDER,
     Case,
@@ -41,6 +43,11 @@ from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
+
+# Older runtimes do not know all fields.
+pytestmark = pytest.mark.parametrize(
+    "containerd", [v for v in VERSIONS if v == "2.1"], indirect=True, ids="containerd-{}".format
+)
 
 CASES = load_cases()
 SHARED = Path("/run/trio-kubelet-shared")
@@ -99,21 +106,21 @@ def node(
 @pytest.fixture(scope="module")
 def shared_folder(real_containers: None) -> Iterator[None]:
     """The folder of the host from and to which mounts propagate."""
-    SHARED.mkdir(exist_ok=True)
-    run(["mount", "--bind", SHARED, SHARED])
-    try:
-        run(["mount", "--make-shared", SHARED])
-        yield
-    finally:
-        run(["umount", SHARED])
-        SHARED.rmdir()
+    with SHARED.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Its path is in the manifests, the same for every run.
+        SHARED.mkdir(exist_ok=True)
+        run(["mount", "--bind", SHARED, SHARED])
+        try:
+            run(["mount", "--make-shared", SHARED])
+            yield
+        finally:
+            run(["umount", SHARED])
+            SHARED.rmdir()
 
 
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
-def case(request: pytest.FixtureRequest, containerd: Containerd) -> Case:
+def case(request: pytest.FixtureRequest) -> Case:
     """A case that can be run here."""
-    if containerd.wish != "2.1":
-        pytest.skip("older runtimes do not know all fields")
     case: Case = request.param
     if case.needs and not HOST_HAS[case.needs]():
         pytest.skip(f"this host has no {case.needs}")

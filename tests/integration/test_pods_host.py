@@ -8,6 +8,7 @@ import pytest
 
 from lab.agent import Json, pod_manifest
 from lab.images import PAGE, WEB
+from lab.network import free_port
 from tests.integration.pods import (
     Node,
     fetch,
@@ -19,12 +20,6 @@ from tests.integration.pods import (
 )
 
 NAMESPACES = "for each in net pid ipc; do readlink /proc/self/ns/$each; done"
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
 
 
 def of_this_host(*kinds: str) -> list[str]:

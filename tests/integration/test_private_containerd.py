@@ -17,13 +17,14 @@ from lab import LabError, instances
 from lab.containerd import Containerd
 from lab.host import mounts_below
 from lab.images import SLEEPER, WEB
+from lab.network import free_port
 from lab.processes import alive, command_lines, rooted_below, wait_until
 from lab.registry import PASSWORD, USER, Registry
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 
-DEADLINE_SECONDS = 30
+DEADLINE_SECONDS = 120
 
 
 @pytest.fixture
@@ -101,9 +102,10 @@ def interfaces() -> set[str]:
 async def test_a_pod_serves_its_page_on_its_address_and_on_a_host_port(
     runtime: RuntimeClient,
 ) -> None:
-    sandbox = await run_pod(runtime, "web", WEB, host_port=38080)
+    port = free_port()
+    sandbox = await run_pod(runtime, "web", WEB, host_port=port)
     assert "Hello from a pod" in await fetch(await ip_of(runtime, sandbox))
-    assert "Hello from a pod" in await fetch("127.0.0.1:38080")
+    assert "Hello from a pod" in await fetch(f"127.0.0.1:{port}")
     await remove_pod(runtime, sandbox)
 
 
@@ -126,14 +128,15 @@ async def test_containers_run_on_while_containerd_is_killed_and_comes_back(
 async def test_two_instances_do_not_meet_and_one_that_stops_leaves_nothing(
     containerd: Containerd, runtime: RuntimeClient, own: Containerd
 ) -> None:
-    neighbour = await run_pod(runtime, "neighbour", WEB, host_port=38081)
+    port = free_port()
+    neighbour = await run_pod(runtime, "neighbour", WEB, host_port=port)
     await trio.to_thread.run_sync(own.start)
     network = own.network
     assert network.subnet != containerd.network.subnet
     assert network.bridge != containerd.network.bridge
     with client(own) as leaves:
         await run_pod(leaves, "first", SLEEPER)
-        second = await run_pod(leaves, "second", WEB, host_port=38082)
+        second = await run_pod(leaves, "second", WEB, host_port=free_port())
         assert "Hello from a pod" in await fetch(await ip_of(leaves, second))
     assert network.bridge in interfaces()
     await trio.to_thread.run_sync(own.stop)
@@ -145,7 +148,7 @@ async def test_two_instances_do_not_meet_and_one_that_stops_leaves_nothing(
     assert not (own.folder / "root").exists()
     assert not own.socket.exists()
     assert "Hello from a pod" in await fetch(await ip_of(runtime, neighbour))
-    assert "Hello from a pod" in await fetch("127.0.0.1:38081")
+    assert "Hello from a pod" in await fetch(f"127.0.0.1:{port}")
     await remove_pod(runtime, neighbour)
 
 
@@ -175,9 +178,8 @@ async def test_what_a_killed_owner_left_behind_is_swept(
     owner.send_signal(signal.SIGKILL)
     await owner.wait()
 
-    swept = await trio.to_thread.run_sync(instances.sweep)
+    await trio.to_thread.run_sync(instances.sweep)
 
-    assert str(own.folder) in swept
     assert left
     assert contained
     assert not any(map(alive, (*left, *contained)))

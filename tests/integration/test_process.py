@@ -17,10 +17,12 @@ import pytest
 from lab.agent import Agent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import SLEEPER
+from lab.network import free_port
+from lab.orphans import cgroup_of_ours
 from lab.processes import wait_until
 
-START_SECONDS = 30
-END_SECONDS = 10
+START_SECONDS = 60
+END_SECONDS = 30
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -109,13 +111,6 @@ def run(tmp_path: Path, configuration: dict[str, object]) -> Iterator[Run]:
     for program in programs:
         program.process.kill()
         program.process.wait()
-
-
-def free_port() -> int:
-    with closing(socket.socket()) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def answers(root: Path) -> bool:
@@ -280,7 +275,7 @@ def test_an_endpoint_that_cannot_be_one_is_one_line_and_exit_code_1(
 
 @NEEDS_ROOT
 def test_without_root_a_real_runtime_is_one_line_and_exit_code_1(run: Run, tmp_path: Path) -> None:
-    for folder in (tmp_path, *list(tmp_path.parents)[:2]):
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
         folder.chmod(0o755)
     program = run(hollow=False, code=AS_NOBODY)
     assert program.ended() == 1
@@ -330,7 +325,7 @@ def test_a_runtime_that_is_not_there_is_waited_for(
     run: Run, manager: Manager, tmp_path: Path, configuration: dict[str, object]
 ) -> None:
     configuration["containerRuntimeEndpoint"] = f"unix://{tmp_path / 'nobody.sock'}"
-    configuration["cgroupRoot"] = f"/trio-kubelet-{os.getpid()}"
+    configuration["cgroupRoot"] = f"/{cgroup_of_ours('program')}"
     program = run(hollow=False, NOTIFY_SOCKET=str(tmp_path / "notify"))
     status = manager.wait_for("STATUS=")
     assert status.startswith("STATUS=waiting for the container runtime: ")

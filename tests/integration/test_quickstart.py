@@ -88,9 +88,8 @@ async def test_what_it_left_when_it_was_killed_goes_with_the_next_sweep(
     cgroup = f"trio-kubelet-{instances.name_of(folder)}"
     assert cgroups_named(cgroup) != []
 
-    swept = await trio.to_thread.run_sync(instances.sweep)
+    await trio.to_thread.run_sync(instances.sweep)
 
-    assert str(folder) in swept
     assert programs_started_below(temporary) == []
     assert cgroups_named(cgroup) == []
     assert folder / "agent" / "root" not in entries(folder / "agent")

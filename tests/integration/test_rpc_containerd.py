@@ -10,7 +10,9 @@ import trio
 from attrs import frozen
 
 from lab.containerd import Containerd
+from lab.host import remove_cgroups
 from lab.images import BUSYBOX
+from lab.orphans import cgroup_of_ours
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop, present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -18,6 +20,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 MIB = 2**20
 LABELS = {f"label-{number}": str(number) for number in range(30)}
 HOST = cri.NamespaceMode(2)
+CGROUP_PARENT = f"/{cgroup_of_ours('rpc')}"
 exec_sync = cri.RuntimeServiceStub.exec_sync
 
 
@@ -35,7 +38,7 @@ class Running:
         return found.stdout.decode()
 
     async def wait_until_process(self, args: str, *, runs: bool) -> None:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while (args in await self.processes()) is not runs:
                 await trio.lowlevel.checkpoint()
 
@@ -48,7 +51,7 @@ def sandbox_config(folder: Path) -> cri.PodSandboxConfig:
         labels=LABELS,
         annotations=LABELS,
         linux=cri.LinuxPodSandboxConfig(
-            cgroup_parent=f"/rpc-{name}",
+            cgroup_parent=CGROUP_PARENT,
             overhead=present(cri.LinuxContainerResources()),
             security_context=cri.LinuxSandboxSecurityContext(
                 namespace_options=cri.NamespaceOption(network=HOST)
@@ -88,6 +91,7 @@ async def running_pod(endpoint: str, folder: Path) -> AsyncIterator[Running]:
             with trio.CancelScope(shield=True):
                 await client.stop_pod_sandbox(sandbox_id)
                 await client.remove_pod_sandbox(sandbox_id)
+                await trio.to_thread.run_sync(remove_cgroups, CGROUP_PARENT)
 
 
 @pytest.fixture
@@ -175,13 +179,13 @@ async def test_what_is_not_there_is_not_found(pod: Running) -> None:
 async def test_events_arrive_where_the_runtime_has_them(pod: Running) -> None:
     async with pod.client.container_events() as events:
         if (await pod.client.version()).runtime_version.startswith(("1.6", "v1.6")):
-            with trio.fail_after(10), pytest.raises(RpcError) as caught:
+            with trio.fail_after(60), pytest.raises(RpcError) as caught:
                 await anext(events)
             assert caught.value.code is Code.UNIMPLEMENTED
             return
         await pod.client.stop_container(pod.container_id, 0)
         stopped = cri.ContainerEventType.CONTAINER_STOPPED_EVENT
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             # Events from before somebody listened come first.
             async for event in events:
                 if event.container_id == pod.container_id and event.container_event_type == stopped:
@@ -203,7 +207,7 @@ async def test_a_restart_fails_what_was_under_way_and_the_next_call_connects(
         nursery.start_soon(wait_long)
         await pod.wait_until_process("sleep 9999", runs=True)
         await trio.to_thread.run_sync(containerd.kill)
-        with trio.fail_after(5):
+        with trio.fail_after(60):
             await failed.wait()
         with pytest.raises(RpcError) as caught:
             await pod.client.version()

@@ -1,0 +1,28 @@
+"""Which tests go to the same process where several share them (pytest-xdist).
+
+Tests of one module on one containerd share an agent, and end-to-end tests a control plane; each
+such group goes to one process, as a whole. All other tests go wherever there is time for them.
+"""
+
+import re
+
+from xdist.scheduler import LoadScopeScheduling
+
+ON_A_CONTAINERD = re.compile(r"[\[-](containerd(-[0-9a-z.]+)?)[\]-]")
+
+
+class Distribution(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist has no types
+    """Hands out the groups in the order of their first tests."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test; one that needs no company is a group of its own."""
+    path, _, name = nodeid.partition("::")
+    if path.startswith("tests/e2e/"):
+        return "tests/e2e"
+    if found := ON_A_CONTAINERD.search(name):
+        return f"{path} {found[1]}"
+    return nodeid
