@@ -26,7 +26,7 @@ from lab.processes import last_words, wait_until
 
 START_DEADLINE_SECONDS = 60
 STOP_DEADLINE_SECONDS = 30
-REMOVAL_DEADLINE_SECONDS = 60
+REMOVAL_DEADLINE_SECONDS = 120
 
 Json = dict[str, Any]
 
@@ -167,7 +167,7 @@ class Agent:
         return answer
 
     def wait_for(
-        self, holds: Callable[[dict[str, Json]], bool], *, deadline_seconds: float = 60
+        self, holds: Callable[[dict[str, Json]], bool], *, deadline_seconds: float = 120
     ) -> dict[str, Json]:
         """Wait until the pods look as wanted; returns them as they look then."""
         seen: dict[str, Json] = {}

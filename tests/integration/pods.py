@@ -21,7 +21,7 @@ from lab.images import BUSYBOX
 from lab.processes import wait_until
 
 NODE_NAME = os.uname().nodename.lower()
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 120.0
 CGROUPS = Path("/sys/fs/cgroup")
 SLEEP = "while :; do sleep 1; done"
 

@@ -21,7 +21,7 @@ from lab.images import BUSYBOX, SLEEPER
 from lab.processes import wait_until
 
 STAYING = 4
-SETTLE_SECONDS = 30
+SETTLE_SECONDS = 90
 SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().randrange(2**32)
 
 

@@ -20,7 +20,7 @@ from lab.registry import NAME, PASSWORD, USER, Registry
 from tests.integration.pods import Node, phase, status_of, until_term, waiting_reason
 
 FIRST_WAIT_SECONDS = 10
-LATE_SECONDS = 6
+LATE_SECONDS = 9
 
 _numbers = count()
 
@@ -124,7 +124,7 @@ def test_a_registry_that_goes_away_and_comes_back(node: Node, registry: Registry
     assert message.startswith(f'Back-off pulling image "{name}": ErrImagePull: ')
     registry.start()
     node.wait("away", is_running)
-    first, second = times_of(node, "away", "Pulling")
+    first, second, *_ = times_of(node, "away", "Pulling")
     assert FIRST_WAIT_SECONDS <= second - first <= FIRST_WAIT_SECONDS + LATE_SECONDS
     events = node.events("away")
     assert ("Failed", "Error: ErrImagePull") in events
@@ -176,7 +176,7 @@ def test_the_next_pull_begins_when_the_last_one_is_through(node: Node, registry:
             node.add(pod_of(pod, name))
         wait_until(
             lambda: sum(bool(times_of(node, f"in-turn-{n}", "Pulling")) for n in range(2)) == 1,
-            deadline_seconds=30,
+            deadline_seconds=60,
             else_say=lambda: "nobody pulls",
         )
         thawed_at = time.time()

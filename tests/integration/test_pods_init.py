@@ -102,7 +102,7 @@ def test_a_sidecar_starts_before_the_next_and_stops_after_the_regular_ones(
     pod = node.wait("sidecars", is_running)
     wait_until(
         lambda: {"one begins", "two begins", "regular begins"} <= set(notes(tmp_path)),
-        deadline_seconds=20,
+        deadline_seconds=60,
         else_say=lambda: str(notes(tmp_path)),
     )
     assert status_of(pod, "one")["started"] is True
@@ -201,7 +201,7 @@ def test_with_other_policies_a_failed_init_container_is_repeated(
     assert status_of(pod, "after")["restartCount"] == 0
     wait_until(
         lambda: "regular begins" in notes(tmp_path),
-        deadline_seconds=20,
+        deadline_seconds=60,
         else_say=lambda: str(notes(tmp_path)),
     )
     assert notes(tmp_path) == [

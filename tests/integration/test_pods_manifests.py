@@ -28,7 +28,7 @@ def wait_for_report(node: Node, name: str, event: str = "Rejected") -> str:
     """Wait until a file was reported; what was said."""
     wait_until(
         lambda: name in reports(node, event),
-        deadline_seconds=30,
+        deadline_seconds=60,
         else_say=lambda: f"{name} is not reported; {node.agent.last_words()}",
     )
     return reports(node, event)[name]

@@ -29,8 +29,9 @@ from tests.integration.pods import (
 )
 
 CRASHING = pod_manifest("crashing", shell("c", "sleep 2; exit 1"))
-LATE_SECONDS = 6
-"""By how much a restart may be late on a machine that does other things as well."""
+LATE_SECONDS = 9
+"""By how much a restart may be late on a machine that does other things as well; with the next
+longer wait, it would be later."""
 
 
 class Ends:
@@ -227,19 +228,19 @@ def test_a_pod_that_ran_too_long_fails(node: Node) -> None:
 def test_restarts_wait_for_10_20_and_40_seconds_after_a_first_one_at_once(
     crashing: Ends,
 ) -> None:
-    waits = crashing.waits(deadline_seconds=120)
+    waits = crashing.waits(deadline_seconds=180)
     for seconds, wanted in zip(waits, (0, 10, 20, 40), strict=True):
         assert wanted <= seconds <= wanted + LATE_SECONDS, waits
 
 
 def test_the_longest_wait_can_be_set(crashing_with_cap: Ends) -> None:
-    waits = crashing_with_cap.waits(deadline_seconds=120)
+    waits = crashing_with_cap.waits(deadline_seconds=180)
     for seconds, wanted in zip(waits, (0, 10, 20, 20), strict=True):
         assert wanted <= seconds <= wanted + LATE_SECONDS, waits
 
 
 def test_of_a_container_that_crashes_only_the_last_one_is_kept(node: Node, crashing: Ends) -> None:
-    crashing.waits(deadline_seconds=120)
+    crashing.waits(deadline_seconds=180)
     pod = node.wait("crashing", lambda pod: waiting_reason(pod, "c") == "CrashLoopBackOff")
     (sandbox,) = set(node.sandboxes(pod["metadata"]["uid"])) - {container_ids(pod)["c"]}
     assert sandbox

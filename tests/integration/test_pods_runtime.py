@@ -28,10 +28,8 @@ def agent(containerd: Containerd, tmp_path: Path) -> Iterator[Agent]:
     agent = Agent(tmp_path / "node", endpoint=containerd.endpoint)
     try:
         yield agent
-        agent.cleanup()
     finally:
-        agent.stop()
-        agent.remove_cgroups()
+        agent.end()
 
 
 @pytest.fixture
@@ -59,7 +57,7 @@ def without_network(containerd: Containerd, tmp_path: Path) -> Iterator[Path]:
 def wait_for_log(agent: Agent, text: str) -> None:
     wait_until(
         lambda: text in agent.log.read_text(),
-        deadline_seconds=30,
+        deadline_seconds=60,
         else_say=lambda: f"{text!r} is not in the log; {agent.last_words()}",
     )
 

@@ -82,7 +82,7 @@ def test_containers_can_share_their_processes(node: Node) -> None:
     )
     wait_until(
         lambda: any("sleep 1234567" in line for line in node.output(pod, "looks")),
-        deadline_seconds=20,
+        deadline_seconds=60,
         else_say=lambda: "the other container's process is not seen",
     )
     node.remove("shared-processes")

@@ -23,6 +23,10 @@ from tests.integration.pods import (
     waiting_reason,
 )
 
+DEFAULT_GRACE_SECONDS = 30
+LONG_GRACE_SECONDS = 600
+"""Longer than anybody waits here: who is gone before that has not used it up."""
+
 FAREWELL = "trap 'echo farewell >> /shared/notes; exit 0' TERM; sleep 1000000 & wait"
 DEAF = "trap '' TERM; while :; do sleep 0.1; done"
 
@@ -37,29 +41,41 @@ def sharing(name: str, script: str, **fields: object) -> Json:
     return shell(name, script, volumeMounts=[mount("/shared")], **fields)
 
 
-def seconds_to_go(node: Node, name: str) -> float:
-    """Take a pod's manifest away and wait until it is gone; how long that took."""
-    began = time.monotonic()
+def go(node: Node, name: str) -> None:
+    """Take a pod's manifest away and wait until it is gone."""
     node.remove(name)
     node.wait_gone(name)
+
+
+def seconds_to_go(node: Node, name: str) -> float:
+    """How long it takes until a pod is gone."""
+    began = time.monotonic()
+    go(node, name)
     return time.monotonic() - began
 
 
 def test_a_process_that_obeys_has_time_for_a_farewell(node: Node, tmp_path: Path) -> None:
-    node.run(pod_manifest("obeys", sharing("c", FAREWELL), **host_folder(tmp_path)))
-    assert seconds_to_go(node, "obeys") < 15
+    node.run(
+        pod_manifest(
+            "obeys",
+            sharing("c", FAREWELL),
+            terminationGracePeriodSeconds=LONG_GRACE_SECONDS,
+            **host_folder(tmp_path),
+        )
+    )
+    go(node, "obeys")
     assert notes(tmp_path) == ["farewell"]
     assert ("Killing", "Stopping container c") in node.events("obeys")
 
 
 def test_a_process_that_does_not_obey_is_killed_when_its_time_is_over(node: Node) -> None:
     node.run(pod_manifest("deaf", shell("c", DEAF), terminationGracePeriodSeconds=3))
-    assert 3 <= seconds_to_go(node, "deaf") < 20
+    assert seconds_to_go(node, "deaf") >= 3
 
 
 def test_without_a_grace_period_of_its_own_a_container_is_killed_at_once(node: Node) -> None:
     node.run(pod_manifest("no-grace", shell("c", DEAF), terminationGracePeriodSeconds=0))
-    assert seconds_to_go(node, "no-grace") < 15
+    assert seconds_to_go(node, "no-grace") < DEFAULT_GRACE_SECONDS
 
 
 def test_a_hook_runs_before_the_stop(node: Node, tmp_path: Path) -> None:
@@ -88,7 +104,7 @@ def test_a_hook_has_no_more_time_than_the_pod(node: Node, tmp_path: Path) -> Non
             **host_folder(tmp_path),
         )
     )
-    assert 3 <= seconds_to_go(node, "long-hook") < 20
+    assert seconds_to_go(node, "long-hook") >= 3
     assert notes(tmp_path) == ["farewell"]
 
 
@@ -96,10 +112,13 @@ def test_a_hook_that_fails_is_told_and_the_stop_goes_on(node: Node, tmp_path: Pa
     lifecycle = {"preStop": {"exec": {"command": ["sh", "-c", "exit 9"]}}}
     node.run(
         pod_manifest(
-            "bad-hook", sharing("c", FAREWELL, lifecycle=lifecycle), **host_folder(tmp_path)
+            "bad-hook",
+            sharing("c", FAREWELL, lifecycle=lifecycle),
+            terminationGracePeriodSeconds=LONG_GRACE_SECONDS,
+            **host_folder(tmp_path),
         )
     )
-    assert seconds_to_go(node, "bad-hook") < 15
+    go(node, "bad-hook")
     assert notes(tmp_path) == ["farewell"]
     assert ("FailedPreStopHook", "PreStopHook failed") in node.events("bad-hook")
 
@@ -115,7 +134,7 @@ def test_a_hook_runs_after_the_start(node: Node, tmp_path: Path) -> None:
     )
     wait_until(
         lambda: notes(tmp_path) == ["hook"],
-        deadline_seconds=20,
+        deadline_seconds=60,
         else_say=lambda: str(notes(tmp_path)),
     )
     node.remove("post-start")

@@ -18,7 +18,7 @@ from trio_kubelet.volumes.mount import mount, unmount
 
 pytestmark = pytest.mark.integration
 
-DEADLINE_SECONDS = 10
+DEADLINE_SECONDS = 60
 
 
 def manifest(name: str) -> str:
