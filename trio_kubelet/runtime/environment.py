@@ -28,9 +28,11 @@ from trio_kubelet.runtime.field_refs import PodAddresses, pod_field, resource_fi
 
 T = TypeVar("T")
 
+NO_ENV_FILE = "couldn't parse env file"
+
 
 class EnvironmentSources(Protocol):
-    """Where values outside the pod come from. Each method answers None for what is not there."""
+    """Where values outside the pod come from; None is for what is not there."""
 
     def config_map(self, name: str) -> Mapping[str, str] | None:
         """The data of a config map in the pod's namespace."""
@@ -40,8 +42,11 @@ class EnvironmentSources(Protocol):
         """The data of a secret in the pod's namespace."""
         ...
 
-    def env_file(self, volume: str, path: str) -> Mapping[str, str] | None:
-        """The variables in a file on one of the pod's volumes (KEP-3721)."""
+    def file_variable(self, selector: FileKeySelector) -> str | None:
+        """A variable in a file on one of the pod's volumes (KEP-3721), None if it is optional.
+
+        Raises ConfigError.
+        """
         ...
 
 
@@ -54,8 +59,10 @@ class NoSources:
     def secret(self, _name: str) -> Mapping[str, bytes] | None:
         return None
 
-    def env_file(self, _volume: str, _path: str) -> Mapping[str, str] | None:
-        return None
+    def file_variable(self, selector: FileKeySelector) -> str | None:
+        if selector.optional:
+            return None
+        raise ConfigError(NO_ENV_FILE)
 
 
 @frozen(kw_only=True)
@@ -63,15 +70,14 @@ class FetchedSources:
     """What was fetched before a pod's containers are made; env files are read when they are.
 
     `problems` are messages by kind (`configmap`, `secret`) and name, for objects that could not
-    be had. `read_env_file` takes volume and path, blocks, and answers None where nothing is.
+    be had. `read_env_file` takes volume, path and name, and blocks; it raises LookupError, with
+    the message to show, for a variable that is not there, OSError or ValueError for a bad file.
     """
 
     config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
     secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
     problems: Mapping[tuple[str, str], str] = field(factory=dict)
-    read_env_file: Callable[[str, str], Mapping[str, str] | None] = field(
-        default=lambda _volume, _path: None
-    )
+    read_env_file: Callable[[str, str, str], str] | None = None
 
     def config_map(self, name: str) -> Mapping[str, str] | None:
         """The data of a config map. Raises ConfigError where the API server did not tell."""
@@ -83,12 +89,17 @@ class FetchedSources:
         self._check("secret", name)
         return self.secrets.get(name)
 
-    def env_file(self, volume: str, path: str) -> Mapping[str, str] | None:
-        """The variables in a file. Raises ConfigError for what is none."""
+    def file_variable(self, selector: FileKeySelector) -> str | None:
+        """A variable in a file, None if it is optional and not there. Raises ConfigError."""
+        if self.read_env_file is None:
+            return NoSources().file_variable(selector)
         try:
-            return self.read_env_file(volume, path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"couldn't parse env file: {error}") from error
+            return self.read_env_file(selector.volume_name, selector.path, selector.key)
+        except (LookupError, OSError, ValueError) as error:
+            if selector.optional and isinstance(error, LookupError | FileNotFoundError):
+                return None
+            missing = isinstance(error, LookupError)
+            raise ConfigError(str(error.args[0]) if missing else NO_ENV_FILE) from error
 
     def _check(self, kind: str, name: str) -> None:
         problem = self.problems.get((kind, name))
@@ -188,7 +199,7 @@ def _looked_up(pod: Pod, source: EnvVarSource, sources: EnvironmentSources) -> s
         value = _entry("Secret", namespace, secret_selector, data)
         return None if value is None else _text(value)
     if source.file_key_ref is not None:
-        return _file_entry(source.file_key_ref, sources)
+        return sources.file_variable(source.file_key_ref)
     return ""
 
 
@@ -203,15 +214,6 @@ def _entry(
     found = data or {}
     if selector.key not in found and not selector.optional:
         raise ConfigError(f"couldn't find key {selector.key} in {kind} {namespace}/{selector.name}")
-    return found.get(selector.key)
-
-
-def _file_entry(selector: FileKeySelector, sources: EnvironmentSources) -> str | None:
-    found = sources.env_file(selector.volume_name, selector.path) or {}
-    if selector.key not in found and not selector.optional:
-        raise ConfigError(
-            f'environment variable key "{selector.key}" not found in file "{selector.path}"'
-        )
     return found.get(selector.key)
 
 

@@ -6,6 +6,7 @@
 
 It is what a POSIX shell would read, and nothing else that a shell would take. The file is a
 container's work: it is opened beneath its volume, following no symlink, and never waited for.
+What is refused was tried on the Go kubelet v1.36.
 """
 
 import os
@@ -13,57 +14,67 @@ import re
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
+import structlog
+
 from trio_kubelet.volumes.plugin import MountedVolume
 from trio_kubelet.volumes.safe_open import open_file_beneath, opened_folder
 
 MAX_BYTES = 1 << 20
 """More than that nobody could pass to a process anyway."""
 
+log = structlog.get_logger("volumes")
+
 _DECLARATION = re.compile(
-    r"[ \t]*(?P<name>[^=\s#'][^=\s']*)='(?P<value>[^']*)'[ \t]*(?:#[^\n]*)?$", re.M
+    r"[ \t]*(?P<name>[^=\s#'][^=\n']*)(?<!\s)='(?P<value>[^']*)'[ \t\r]*(?:#[^\n]*)?$", re.MULTILINE
 )
-_NOTHING = re.compile(r"[ \t]*(?:#[^\n]*)?$", re.M)
+_NOTHING = re.compile(r"[ \t\r]*(?:#[^\n]*)?$", re.MULTILINE)
 
 
-def parse_env_file(text: str) -> Mapping[str, str]:
-    """Return the variables of a file; the first declaration of a name counts.
+def find_variable(text: str, name: str) -> str | None:
+    """Return the first value that a file's text declares for a name, None if there is none.
 
-    Raises ValueError with the number of a line that is none.
+    What comes after it is not looked at. Raises ValueError with the number of a line before it
+    that is no declaration.
     """
-    variables: dict[str, str] = {}
     position = 0
     while position < len(text):
         found = _DECLARATION.match(text, position)
-        if found is not None:
-            variables.setdefault(found["name"], found["value"])
-        else:
-            found = _NOTHING.match(text, position)
+        if found is not None and found["name"] == name:
+            return found["value"]
+        found = found or _NOTHING.match(text, position)
         if found is None:
             line = text.count("\n", 0, position) + 1
             raise ValueError(f"invalid environment variable format at line {line}")
         position = found.end() + 1
-    return variables
+    return None
 
 
-def read_env_file(
-    volumes: Mapping[str, MountedVolume], volume: str, path: str
-) -> Mapping[str, str] | None:
-    """Return the variables of a file on a pod's volume, None if it is not there.
+def read_env_file(volumes: Mapping[str, MountedVolume], volume: str, path: str, name: str) -> str:
+    """Return the value of a variable in a file on a pod's volume.
 
-    Blocks. Raises ValueError for a file that cannot be understood, OSError for one that cannot
-    be read.
+    Blocks. Raises LookupError with a message for users where the file has no such variable,
+    ValueError for a file that cannot be understood, OSError for one that cannot be read.
     """
     mounted = volumes.get(volume)
     if mounted is None:
-        return None
+        raise LookupError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+    file = Path(mounted.host_path, path)
+    try:
+        value = find_variable(_text(Path(mounted.host_path), path), name)
+    except (OSError, ValueError) as error:
+        log.warning("env file not read", file=str(file), error=str(error))
+        raise
+    if value is None:
+        raise LookupError(f'environment variable key "{name}" not found in file "{file}"')
+    return value
+
+
+def _text(volume: Path, path: str) -> str:
     if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
         raise ValueError(f"{path} must stay inside its volume")
-    try:
-        with opened_folder(Path(mounted.host_path)) as folder:
-            descriptor = open_file_beneath(folder, path)
-    except FileNotFoundError:
-        return None
+    with opened_folder(volume) as folder:
+        descriptor = open_file_beneath(folder, path)
     with open(descriptor, "rb") as stream:
         if os.fstat(stream.fileno()).st_size > MAX_BYTES:
             raise ValueError(f"{path} has more than {MAX_BYTES} bytes")
-        return parse_env_file(stream.read(MAX_BYTES).decode("utf-8", "surrogateescape"))
+        return stream.read(MAX_BYTES).decode("utf-8", "surrogateescape")

@@ -55,8 +55,11 @@ class Fetched:
     def secret(self, name: str) -> Mapping[str, bytes] | None:
         return self.secrets.get(name)
 
-    def env_file(self, volume: str, path: str) -> Mapping[str, str] | None:
-        return self.files.get((volume, path))
+    def file_variable(self, selector: FileKeySelector) -> str | None:
+        found = self.files.get((selector.volume_name, selector.path), {})
+        if selector.key not in found and not selector.optional:
+            raise ConfigError("not in the file")
+        return found.get(selector.key)
 
 
 FETCHED = Fetched(
@@ -147,12 +150,6 @@ def test_what_is_looked_up_is_not_expanded() -> None:
         (map_key("settings", "z"), "couldn't find key z in ConfigMap shop/settings"),
         (secret_key("gone", "a"), 'secret "gone" not found'),
         (secret_key("keys", "z"), "couldn't find key z in Secret shop/keys"),
-        (
-            EnvVarSource(
-                file_key_ref=FileKeySelector(volume_name="config", path="app.env", key="Z")
-            ),
-            'environment variable key "Z" not found in file "app.env"',
-        ),
     ],
 )
 def test_what_is_missing_is_told_in_the_words_of_the_go_kubelet(
@@ -298,16 +295,31 @@ class TestFetchedSources:
             environment(POD, late, facts)
         assert environment(POD, fine, facts) == {"X": "1"}
 
-    @pytest.mark.parametrize("error", [OSError("cannot be read"), ValueError("at line 3")])
-    def test_a_file_that_is_no_env_file_is_told(self, error: Exception) -> None:
-        def fail(_volume: str, _path: str) -> Mapping[str, str] | None:
+    @pytest.mark.parametrize(
+        ("error", "optional", "message"),
+        [
+            (OSError("is a pipe"), True, "couldn't parse env file"),
+            (ValueError("at line 3"), True, "couldn't parse env file"),
+            (FileNotFoundError("no"), False, "couldn't parse env file"),
+            (FileNotFoundError("no"), True, None),
+            (LookupError('key "k" not found'), False, 'key "k" not found'),
+            (LookupError('key "k" not found'), True, None),
+        ],
+    )
+    def test_what_is_wrong_with_a_file_is_told_unless_it_is_optional(
+        self, error: Exception, optional: bool, message: str | None
+    ) -> None:
+        def fail(_volume: str, _path: str, _name: str) -> str:
             raise error
 
-        reference = FileKeySelector(volume_name="v", path="p", key="k", optional=True)
+        reference = FileKeySelector(volume_name="v", path="p", key="k", optional=optional)
         variable = EnvVar(name="X", value_from=EnvVarSource(file_key_ref=reference))
         container = Container(name="c", env=(variable,))
         assert reads_files(container)
-        with pytest.raises(ConfigError, match=f"couldn't parse env file: {error}"):
-            environment(
-                POD, container, EnvironmentFacts(sources=FetchedSources(read_env_file=fail))
-            )
+        facts = EnvironmentFacts(sources=FetchedSources(read_env_file=fail))
+        if message is None:
+            assert environment(POD, container, facts) == {}
+        else:
+            with pytest.raises(ConfigError) as caught:
+                environment(POD, container, facts)
+            assert caught.value.message == message

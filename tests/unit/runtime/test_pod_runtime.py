@@ -1,7 +1,7 @@
 """Carrying out plans on the hollow runtime: what a sync leaves to be done, and when."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -356,10 +356,10 @@ async def test_of_containers_that_are_gone_nothing_is_remembered(
 async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_path: Path) -> None:
     readers: list[threading.Thread] = []
 
-    def read(volume: str, path: str) -> Mapping[str, str]:
-        assert (volume, path) == ("data", "app.env")
+    def read(volume: str, path: str, name: str) -> str:
+        assert (volume, path, name) == ("data", "app.env", "MODE")
         readers.append(threading.current_thread())
-        return {"MODE": "fast"}
+        return "fast"
 
     reference = FileKeySelector(volume_name="data", path="app.env", key="MODE")
     variable = EnvVar(name="MODE", value_from=EnvVarSource(file_key_ref=reference))
