@@ -1,0 +1,165 @@
+"""The API server goes away, the agent is killed: pods run on, and the API is told the truth."""
+
+import os
+import random
+import time
+
+from lab.images import SLEEPER
+from lab.processes import wait_until
+from tests.e2e.cluster import (
+    Cluster,
+    Namespace,
+    conditions,
+    container,
+    container_ids,
+    is_over,
+    is_ready,
+    is_usable,
+    shell,
+    until_term,
+    workload,
+)
+from tests.e2e.local import LocalCluster
+
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+# Longer than a lease lasts, by default.
+OUTAGE_SECONDS = float(os.environ.get("TRIO_KUBELET_E2E_OUTAGE_SECONDS", "45"))
+KILLS = 20
+TRUE_AGAIN_SECONDS = 10.0
+# Chosen once, so that a run that failed can be repeated as it was.
+SEED = 4
+
+
+def test_pods_run_on_and_end_while_the_api_server_is_away(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    """What happens at the node during an outage is in the API soon after it."""
+    stays = namespace.run("stays", until_term("c"))
+    namespace.run("ends", shell("c", "sleep 8; exit 4"), restartPolicy="Never")
+    namespace.run("restarts", shell("c", "sleep 6; exit 1"))
+    cluster.stop_api_server()
+    time.sleep(OUTAGE_SECONDS)  # The outage itself: there is nobody to ask.
+    cluster.start_api_server()
+    ended = namespace.wait("ends", is_over, deadline_seconds=20)
+    assert container(ended)["state"]["terminated"]["exitCode"] == 4
+    namespace.wait("restarts", lambda pod: container(pod)["restartCount"] > 0, deadline_seconds=20)
+    assert container_ids([namespace.pod("stays")]) == container_ids([stays])
+    assert container(namespace.pod("stays"))["restartCount"] == 0
+    # The controller manager may have given the node up meanwhile; a watch that failed often waits
+    # half a minute before it is tried again.
+    cluster.wait_node_ready(deadline_seconds=90)
+
+
+def test_pods_that_are_deleted_and_made_right_after_an_outage_are_not_missed(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    for number in range(4):
+        namespace.add(f"old-{number}", until_term("c"))
+    namespace.wait_all(lambda pods: len(pods) == 4 and all(map(is_ready, pods)))
+    cluster.stop_api_server()
+    cluster.start_api_server()
+    for number in range(4):
+        namespace.api.delete(namespace.path("Pod", f"old-{number}"))
+        namespace.add(f"new-{number}", until_term("c"))
+    namespace.wait_all(
+        lambda pods: (
+            {pod["metadata"]["name"] for pod in pods} == {f"new-{number}" for number in range(4)}
+            and all(map(is_ready, pods))
+        )
+    )
+
+
+def test_the_lease_goes_on_after_an_outage(cluster: Cluster) -> None:
+    path = f"{LEASES}/{cluster.node}"
+    before = cluster.api.get(path)["spec"]["renewTime"]
+    cluster.stop_api_server()
+    cluster.start_api_server()
+    cluster.api.wait_for(
+        path, lambda lease: lease["spec"]["renewTime"] > before, deadline_seconds=25
+    )
+    cluster.api.wait_for(f"/api/v1/nodes/{cluster.node}", is_usable)
+
+
+def test_an_agent_that_starts_without_its_api_server_keeps_its_pods(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    before = namespace.run("stays", until_term("c"))
+    cluster.stop_api_server()
+    cluster.kill_agent()
+    cluster.start_agent()
+    time.sleep(5)  # As long as a start takes; there is nobody to ask.
+    cluster.start_api_server()
+    cluster.wait_node_ready()
+    namespace.add("next", until_term("c"))
+    namespace.wait("next", is_ready)
+    assert container_ids([namespace.pod("stays")]) == container_ids([before])
+
+
+def test_no_container_restarts_when_the_agent_is_killed_in_a_churn(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """Pods of a Deployment stay what they are; others come and go at every kill."""
+    chance = random.Random(SEED)
+    namespace.create(
+        "Deployment", "stays", workload("stays", {"name": "c", "image": SLEEPER}, replicas=8)
+    )
+    pods = namespace.wait_all(lambda pods: len(pods) == 8 and all(map(is_ready, pods)), "stays")
+    before = container_ids(pods)
+    for kill in range(KILLS):
+        namespace.add(f"churn-{kill}", until_term("c"))
+        if kill >= 3:
+            namespace.api.delete(namespace.path("Pod", f"churn-{kill - 3}"))
+        time.sleep(chance.uniform(0.2, 3))
+        local_cluster.kill_agent()
+        local_cluster.start_agent()
+    local_cluster.agent.wait_for(lambda _: True)
+    wait_until(
+        lambda: _is_true(local_cluster, namespace),
+        deadline_seconds=TRUE_AGAIN_SECONDS,
+        else_say=lambda: f"{_said(namespace)} are said to run, {_run(local_cluster, namespace)} do",
+    )
+    assert container_ids(namespace.pods("stays")) == before
+    # The scheduler may have waited for the node, which nobody reported on between the kills.
+    pods = namespace.wait_all(lambda pods: len(pods) == 8 + 3 and all(map(is_ready, pods)))
+    assert container_ids(namespace.pods("stays")) == before
+    assert {container(pod)["restartCount"] for pod in pods} == {0}
+
+
+def test_a_node_whose_agent_is_away_is_found_to_be_and_returns(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    """The controller manager marks the node after 40 seconds; its pods run on."""
+    before = namespace.run("stays", until_term("c"))
+    path = f"/api/v1/nodes/{cluster.node}"
+    cluster.kill_agent()
+    cluster.api.wait_for(
+        path,
+        lambda node: conditions(node)["Ready"]["status"] == "Unknown",
+        deadline_seconds=100,
+    )
+    cluster.start_agent()
+    cluster.wait_node_ready()
+    namespace.wait("stays", is_ready)
+    assert container_ids([namespace.pod("stays")]) == container_ids([before])
+
+
+def _is_true(cluster: LocalCluster, namespace: Namespace) -> bool:
+    """Whether the containers that the API says to run are those that do."""
+    return _said(namespace) == _run(cluster, namespace)
+
+
+def _said(namespace: Namespace) -> set[str]:
+    return {
+        each["containerID"].partition("://")[2]
+        for pod in namespace.pods()
+        for each in pod.get("status", {}).get("containerStatuses") or ()
+        if "running" in each["state"]
+    }
+
+
+def _run(cluster: LocalCluster, namespace: Namespace) -> frozenset[str]:
+    kind, owner = "io.cri-containerd.kind", "io.kubernetes.pod.namespace"
+    wanted = f'labels."{kind}"==container,labels."{owner}"=={namespace.name}'
+    return cluster.running() & set(
+        cluster.containerd.ctr("containers", "list", "-q", wanted).split()
+    )
