@@ -93,7 +93,7 @@ def _merge_value(field: Field, before: Any, value: Any, order: list[Any] | None)
         return value
     known_items = before if isinstance(before, list) else []
     if not field.key:
-        return [*known_items, *(item for item in value if item not in known_items)]
+        return _ordered(known_items, value)
     return _merge_list(field, known_items, value, order)
 
 

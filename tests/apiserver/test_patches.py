@@ -63,7 +63,7 @@ CASES: dict[str, tuple[Data, Data, Data]] = {
     "finalizers are added": (
         {"metadata": {"finalizers": ["a"]}},
         {"metadata": {"finalizers": ["b"]}},
-        {"metadata": {"finalizers": ["a", "b"]}},
+        {"metadata": {"finalizers": ["b", "a"]}},
     ),
     "a finalizer is taken away": (
         {"metadata": {"finalizers": ["a", "b"]}},
