@@ -1,12 +1,15 @@
 """The clients of a kubeconfig against a real socket with TLS."""
 
+import gc
 import socket
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from httpcore._backends.trio import TrioBackend
 
 from tests.unit.k8s.client.tls_server import NODE, Seen, TlsServer
@@ -279,6 +282,21 @@ async def test_nobody_at_the_address_is_told_in_plain_words(server: TlsServer) -
         error = await failure(clients.main)
     assert error.is_unreachable
     assert "Connection refused" in error.message
+
+
+async def test_a_server_that_accepts_and_says_nothing_leaves_no_socket_open(
+    server: TlsServer,
+) -> None:
+    [silent] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    server.port = silent.socket.getsockname()[1]
+    async with silent, open_api_clients(server.kubeconfig(TOKEN)) as clients:
+        with pytest.raises(ApiError) as caught:
+            await clients.heartbeat.get(NODES, "n1", deadline_seconds=0.5)
+    assert caught.value.is_unreachable
+    with warnings.catch_warnings(record=True) as leaks:
+        warnings.simplefilter("always")
+        gc.collect()
+    assert [str(leak.message) for leak in leaks if leak.category is ResourceWarning] == []
 
 
 async def test_files_that_cannot_be_read_any_more_stay_in_force(
