@@ -10,6 +10,7 @@ from lab.agent import Json, is_running, pod_manifest
 from lab.images import BUSYBOX
 from lab.processes import wait_until
 from tests.integration.pods import (
+    CGROUPS,
     Node,
     container_ids,
     containers_in,
@@ -228,6 +229,8 @@ def test_a_pod_that_goes_while_it_starts_goes_wholly(node: Node) -> None:
 
 
 def _cgroups(node: Node, uid: str) -> list[Path]:
-    root = node.agent.cgroup_root.lstrip("/")
-    found = Path("/sys/fs/cgroup").glob(f"**/{root}/kubepods/**/pod{uid}")
-    return [each for each in found if each.is_dir()]
+    # No search through all: those of other agents come and go meanwhile.
+    kubepods = f"{node.agent.cgroup_root.lstrip('/')}/kubepods"
+    places = [f"{kubepods}/{qos}pod{uid}" for qos in ("", "burstable/", "besteffort/")]
+    roots = (CGROUPS, *CGROUPS.iterdir())
+    return [root / place for root in roots for place in places if (root / place).is_dir()]
