@@ -12,7 +12,7 @@ import pytest
 import trio
 from httpcore._backends.trio import TrioBackend
 
-from tests.unit.k8s.client.tls_server import NODE, Seen, TlsServer
+from tests.unit.k8s.client.tls_server import NODE, Proxy, Seen, TlsServer
 from trio_kubelet.k8s.client import ApiError, open_api_clients
 from trio_kubelet.k8s.client.user_agent import USER_AGENT
 from trio_kubelet.k8s.kinds import NODES
@@ -140,6 +140,20 @@ async def test_a_server_may_be_known_by_another_name(server: TlsServer) -> None:
         path = server.kubeconfig(TOKEN, {"tls-server-name": "kubernetes.test"})
         async with open_api_clients(path) as clients:
             await clients.main.get(NODES, "n1")
+
+
+async def test_a_proxy_is_asked_for_a_tunnel_and_the_server_for_its_name(
+    server: TlsServer,
+) -> None:
+    server.names = ("kubernetes.test",)
+    async with server.running(), Proxy().running() as proxy:
+        cluster = {
+            "proxy-url": f"http://127.0.0.1:{proxy.port}",
+            "tls-server-name": "kubernetes.test",
+        }
+        async with open_api_clients(server.kubeconfig(TOKEN, cluster)) as clients:
+            await clients.main.get(NODES, "n1")
+        assert proxy.targets == [f"127.0.0.1:{server.port}"]
 
 
 async def test_the_server_need_not_prove_itself_if_nobody_asks(server: TlsServer) -> None:

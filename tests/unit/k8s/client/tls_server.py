@@ -147,3 +147,42 @@ class TlsServer:
         await stream.send_all(head + connection.send(h11.Data(body)))
         connection.send(h11.EndOfMessage())
         return True
+
+
+@define(eq=False)
+class Proxy:
+    """An HTTP proxy that opens tunnels, and remembers where to."""
+
+    port: int = 0
+    targets: list[str] = field(factory=list)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["Proxy"]:
+        async with trio.open_nursery() as nursery:
+            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+            self.port = listeners[0].socket.getsockname()[1]
+            nursery.start_soon(trio.serve_listeners, self._serve, listeners)
+            yield self
+            nursery.cancel_scope.cancel()
+
+    async def _serve(self, client: trio.SocketStream) -> None:
+        head = b""
+        while not head.endswith(b"\r\n\r\n"):
+            head += await client.receive_some()
+        target = head.split()[1].decode()
+        self.targets.append(target)
+        host, _, port = target.partition(":")
+        async with client, await trio.open_tcp_stream(host, int(port)) as server:
+            await client.send_all(b"HTTP/1.1 200 Connected\r\n\r\n")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_pass_on, client, server)
+                await _pass_on(server, client)
+                nursery.cancel_scope.cancel()
+
+
+async def _pass_on(source: trio.SocketStream, target: trio.SocketStream) -> None:
+    try:
+        async for chunk in source:
+            await target.send_all(chunk)
+    except trio.BrokenResourceError:
+        pass  # the other side has gone
