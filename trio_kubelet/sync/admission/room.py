@@ -30,16 +30,13 @@ def shortages(
     is not in it is somebody else's to count (an extender of the scheduler, or a claim). Of
     others that are not in it there is none, if `limits_are_complete`; else they are not checked.
     """
-    wanted = {PODS: Quantity(1)} | {
+    asked = {
         name: amount
         for name, amount in pod_requests(pod).items()
         if amount > ZERO and (name in limits or (limits_are_complete and _is_counted(name)))
     }
-    used = dict.fromkeys(wanted, ZERO)
-    for other in others:
-        for name, amount in {**pod_requests(other), PODS: Quantity(1)}.items():
-            if name in used:
-                used[name] += amount
+    wanted = {PODS: Quantity(1), **asked}
+    used = {PODS: Quantity(len(others)), **_sums(others, asked)}
     return tuple(
         Shortage(
             resource=name,
@@ -50,6 +47,17 @@ def shortages(
         for name in sorted(wanted, key=_rank)
         if used[name] + wanted[name] > limits.get(name, ZERO)
     )
+
+
+def _sums(pods: Iterable[Pod], names: Iterable[str]) -> dict[str, Quantity]:
+    """What pods ask for together, of the resources of these names."""
+    sums = dict.fromkeys(names, ZERO)
+    for pod in pods if sums else ():
+        requests = pod_requests(pod)
+        for name in sums:
+            if name in requests:
+                sums[name] += requests[name]
+    return sums
 
 
 def ports_taken(pod: Pod, others: Iterable[Pod]) -> Rejection | None:
