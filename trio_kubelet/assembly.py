@@ -257,7 +257,7 @@ def build_admission(
 
 def build_images(base: Foundation, references: References | None) -> Images:
     """What gets images."""
-    secrets = PullSecrets(references, base.recorder) if references is not None else None
+    secrets = PullSecrets(references) if references is not None else None
     configuration = base.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))

@@ -103,6 +103,15 @@ class PodStorage:
     async def _fetch(self, pod: Pod) -> EnvironmentData:
         if self._references is None:
             return EnvironmentData()
+        missing = (await self._references.pull_secrets(pod)).missing
+        if missing:
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); attempting "
+                "to pull the image may not succeed.",
+            )
         try:
             return await self._references.environment(pod, is_static=is_static(pod))
         except ObjectError as error:
@@ -131,23 +140,12 @@ class PodStorage:
 class PullSecrets:
     """The keyrings of pods: their pull secrets."""
 
-    def __init__(self, references: References, recorder: EventRecorder) -> None:
+    def __init__(self, references: References) -> None:
         self._references = references
-        self._recorder = recorder
 
     async def keyring(self, pod: Pod) -> Keyring:
-        """What the pod's pull secrets hold; those that are not there are told of."""
-        found = await self._references.pull_secrets(pod)
-        if found.missing:
-            names = ", ".join(found.missing)
-            self._recorder.pod(
-                pod,
-                EventType.WARNING,
-                "FailedToRetrieveImagePullSecret",
-                f"Unable to retrieve some image pull secrets ({names}); attempting to pull the "
-                "image may not succeed.",
-            )
-        return keyring_of(found.secrets)
+        """What the pod's pull secrets hold, as far as they are there."""
+        return keyring_of((await self._references.pull_secrets(pod)).secrets)
 
 
 class PodSubPaths:

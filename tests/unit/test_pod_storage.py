@@ -88,5 +88,19 @@ async def test_nothing_is_followed_any_more_when_the_volumes_are_gone(
         assert cluster.watched() == 0
 
 
+async def test_pull_secrets_that_are_missing_are_told_whether_they_are_needed_or_not(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster() as cluster:
+        cluster.put_secret("there", key=b"k")
+        storage = Storage(cluster, tmp_path)
+        await storage.pods.prepare(pod_with("u1", pull_secrets=("one", "there", "two")))
+        words = (
+            "Unable to retrieve some image pull secrets (one, two); attempting to pull the image "
+            "may not succeed."
+        )
+        assert storage.said() == [("FailedToRetrieveImagePullSecret", words)]
+
+
 def running_pod() -> Pod:
     return mounting(pod_with("u1", config_map="settings"))
