@@ -115,6 +115,7 @@ class Cluster:
         """Take over what is known once the runtime has answered."""
         self._statuses = statuses
         statuses.add_listener(self.writer.status_changed)
+        statuses.add_listener(self.mirrors.status_changed)
 
     def static_pods(self, update: PodUpdate) -> None:
         """A source of static pods has said something."""
