@@ -11,7 +11,7 @@ from typing import Any
 
 from attrs import evolve
 
-from trio_kubelet.k8s import Node
+from trio_kubelet.k8s import Node, NodeCondition
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.node.conditions import OWN_CONDITIONS
 
@@ -33,12 +33,17 @@ def _status_patch(before: Node, after: Node) -> Mapping[str, object]:
     old = encode(evolve(before.status, conditions=(), addresses=()))
     new = encode(evolve(after.status, conditions=(), addresses=()))
     patch = dict(_changes(old, new))
-    conditions = [encode(c) for c in after.status.conditions if c.type in OWN_CONDITIONS]
+    conditions = [_whole(c) for c in after.status.conditions if c.type in OWN_CONDITIONS]
     if conditions:
         patch["conditions"] = conditions
     if before.status.addresses != after.status.addresses:
         patch["addresses"] = [*(encode(each) for each in after.status.addresses), REPLACE]
     return patch
+
+
+def _whole(condition: NodeCondition) -> Mapping[str, object]:
+    """A condition with its words though they be empty: what is left out would stay as it was."""
+    return {"reason": "", "message": "", **encode(condition)}
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,9 +1,24 @@
 """What goes over the wire when the node changes."""
 
 from attrs import evolve
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import LATER, NOW, a_node, a_profile, seen
-from trio_kubelet.k8s import ContainerImage, NodeCondition, Quantity
+from trio_kubelet.clock import SystemClock
+from trio_kubelet.k8s import (
+    NODES,
+    ContainerImage,
+    Node,
+    NodeAddress,
+    NodeCondition,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
+    NodeStatus,
+    NodeSystemInfo,
+    Quantity,
+)
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.patch import node_patch
 from trio_kubelet.node.status import updated_node
@@ -85,3 +100,56 @@ def test_labels_go_into_the_same_patch() -> None:
     assert body["metadata"] == {
         "labels": {"kubernetes.io/os": "linux", "kubernetes.io/arch": "amd64"}
     }
+
+
+names = st.sampled_from(["a", "b.example.com/x", "kubernetes.io/os"])
+texts = st.text(alphabet="abc", max_size=3)
+amounts = st.integers(0, 3).map(Quantity.from_bytes)
+addresses = st.builds(NodeAddress, type=st.sampled_from(["InternalIP", "Hostname"]), address=texts)
+images = st.builds(
+    ContainerImage, names=st.lists(texts, max_size=2).map(tuple), size_bytes=st.integers(1, 9)
+)
+features = st.builds(NodeRuntimeHandlerFeatures, user_namespaces=st.booleans())
+handlers = st.builds(NodeRuntimeHandler, name=texts, features=features)
+foreign = NodeCondition(type="NetworkUnavailable", status="False", reason="RouteCreated")
+own = st.builds(
+    NodeCondition,
+    type=st.just("Ready"),
+    status=st.sampled_from(["True", "False"]),
+    message=texts,
+    last_heartbeat_time=st.sampled_from([NOW, LATER]),
+)
+statuses = st.builds(
+    NodeStatus,
+    capacity=st.dictionaries(names, amounts),
+    allocatable=st.dictionaries(names, amounts),
+    conditions=own.map(lambda ready: (foreign, ready)),
+    addresses=st.lists(addresses, max_size=3).map(tuple),
+    node_info=st.builds(NodeSystemInfo, boot_id=texts, kubelet_version=texts),
+    images=st.lists(images, max_size=2).map(tuple),
+    runtime_handlers=st.lists(handlers, max_size=2).map(tuple),
+    declared_features=st.lists(texts, max_size=2).map(tuple),
+)
+nodes = st.builds(
+    a_node,
+    statuses,
+    labels=st.dictionaries(names, texts),
+    annotations=st.dictionaries(names, texts),
+)
+
+
+@settings(max_examples=50)
+@given(before=nodes, after=nodes)
+def test_an_api_server_makes_of_the_patch_what_the_node_meant(before: Node, after: Node) -> None:
+    server = ApiServer(clock=SystemClock())
+    server.create(NODES, before)
+    server.patch(NODES, before.metadata.name, body=node_patch(before, after), subresource="status")
+    made = server.get(NODES, before.metadata.name)
+    assert made.metadata.labels == after.metadata.labels
+    assert made.metadata.annotations == after.metadata.annotations
+    assert by_type(made.status) == by_type(after.status)
+
+
+def by_type(status: NodeStatus) -> NodeStatus:
+    """A status with its conditions in an order of its own: the API does not keep one."""
+    return evolve(status, conditions=tuple(sorted(status.conditions, key=lambda c: c.type)))
