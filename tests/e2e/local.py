@@ -49,7 +49,8 @@ class LocalCluster(Cluster):
             self._agent = self.make_agent()
             self._agent.start()
             self.wait_node_ready()
-        except BaseException:
+        except BaseException as error:
+            error.add_note(self.last_words())
             self.stop()
             raise
 
