@@ -45,10 +45,15 @@ class EventWriter:
         self._correlator = Correlator()
         self._take, self._taken = trio.open_memory_channel[Event](queue_size)
         self._dropped = 0
+        self._last_ns = 0
 
     def take(self, recorded: RecordedEvent) -> None:
-        """Take an event as of now; never blocks."""
-        event = api_event(recorded, self._node_name, self._clock.now_ns())
+        """Take an event as of now; never blocks.
+
+        Names are made of the time: no two events have the same.
+        """
+        self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
+        event = api_event(recorded, self._node_name, self._last_ns)
         try:
             self._take.send_nowait(event)
         except trio.WouldBlock:

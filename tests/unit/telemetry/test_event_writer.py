@@ -96,6 +96,15 @@ async def test_what_repeats_is_one_event_with_a_count(autojump_clock: MockClock)
         assert event.last_timestamp.ns - event.first_timestamp.ns == 10_000_000_000
 
 
+async def test_two_events_of_one_moment_have_names_of_their_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.fail("one")
+        at.fail("two")
+        await at.server.until(lambda: len(at.events()) == 2)
+
+
 async def test_an_event_that_somebody_deleted_is_written_anew(autojump_clock: MockClock) -> None:
     async with node() as at:
         at.fail()
