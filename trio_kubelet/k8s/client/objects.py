@@ -39,8 +39,10 @@ def read_json(body: bytes, asked: str) -> dict[str, Any]:
 
 def read_object(cls: type[T], body: bytes, asked: str) -> T:
     """Decode an answer that is one object; raises ApiError."""
+    data = read_json(body, asked)
+    _lighten(data)
     try:
-        return decode(cls, read_json(body, asked))
+        return decode(cls, data)
     except ValidationError as error:
         raise ApiError(200, UNREADABLE, f"{asked}: the answer does not fit: {error}") from None
 
@@ -50,6 +52,7 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
     if isinstance(data, dict):  # items of a list do not say what they are, objects of a watch do
         data.setdefault("apiVersion", kind.api_version)
         data.setdefault("kind", kind.kind)
+        _lighten(data)
     try:
         return decode(kind.type, data)
     except ValidationError as error:
@@ -61,6 +64,13 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
             error=found.why,
         )
         return found
+
+
+def _lighten(data: dict[str, Any]) -> None:
+    """Leave out who wrote which field: often half of an object, and nobody here reads it."""
+    metadata = data.get("metadata")
+    if isinstance(metadata, dict):
+        metadata.pop("managedFields", None)
 
 
 def write_object(kind: Kind[T], obj: ApiType) -> bytes:

@@ -41,7 +41,7 @@ class PoolSize:
     idle: int
 
 
-REQUESTS = PoolSize(connections=32, idle=8)
+REQUESTS = PoolSize(connections=32, idle=32)
 WATCHES = PoolSize(connections=None, idle=8)
 HEARTBEAT = PoolSize(connections=2, idle=1)
 EVENTS = PoolSize(connections=4, idle=1)

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trio_kubelet.k8s import ConfigMap
 from trio_kubelet.k8s.client import ApiError, FrameType, Undecodable
-from trio_kubelet.k8s.client.objects import FrameReader, read_frame
+from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
 
@@ -51,3 +52,14 @@ def test_what_is_no_frame_is_an_error(document: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         read_frame(CONFIG_MAPS, document, "GET /x")
     assert caught.value.reason == "UnreadableAnswer"
+
+
+def test_who_wrote_which_field_is_left_out() -> None:
+    metadata = {"name": "m", "namespace": "n", "managedFields": [{"manager": "kubectl"}]}
+    frame = {"type": "ADDED", "object": {"metadata": metadata, "data": {"a": "b"}}}
+    found = read_frame(CONFIG_MAPS, orjson.dumps(frame), "asked").object
+    assert isinstance(found, ConfigMap)
+    assert found.metadata.managed_fields == ()
+    assert found.data == {"a": "b"}
+    alone = read_object(ConfigMap, orjson.dumps(frame["object"]), "asked")
+    assert alone.metadata.managed_fields == ()
