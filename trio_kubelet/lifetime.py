@@ -24,7 +24,6 @@ from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
-from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, open_rpc_loop
@@ -217,18 +216,11 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
             "--bootstrap-kubeconfig needs --kubeconfig, the file to write the node's own "
             "credentials to"
         )
-    kubeconfig = Path(options.kubeconfig)
+    if options.bootstrap_kubeconfig:
+        await _bootstrap(settings, clock)
     try:
-        if options.bootstrap_kubeconfig:
-            await bootstrap(
-                kubeconfig=kubeconfig,
-                bootstrap_kubeconfig=Path(options.bootstrap_kubeconfig),
-                cert_dir=Path(options.cert_dir),
-                node_name=node_name(settings),
-                clock=clock,
-            )
         clients = open_api_clients(
-            kubeconfig,
+            Path(options.kubeconfig),
             rate_limit=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
             event_rate_limit=RateLimit(
                 configuration.event_record_qps or NO_LIMIT, configuration.event_burst
@@ -238,5 +230,23 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
         async with clients as opened:
             log.info("API server", server=opened.server)
             yield opened
-    except (BootstrapError, KubeconfigError) as error:
+    except KubeconfigError as error:
+        raise StartError(str(error)) from error
+
+
+async def _bootstrap(settings: Settings, clock: Clock) -> None:
+    """Get the node its first certificate, if it has none that is good. Raises StartError."""
+    # Here, because what it takes is large, and a node without --bootstrap-kubeconfig needs none.
+    from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
+
+    options = settings.options
+    try:
+        await bootstrap(
+            kubeconfig=Path(options.kubeconfig),
+            bootstrap_kubeconfig=Path(options.bootstrap_kubeconfig),
+            cert_dir=Path(options.cert_dir),
+            node_name=node_name(settings),
+            clock=clock,
+        )
+    except BootstrapError as error:
         raise StartError(str(error)) from error

@@ -1,10 +1,9 @@
 """The machine as a node: its name, its size, its addresses, and its objects in the cluster.
 
 `NodeReporter` registers the node and reports its status, `NodeLease` renews its lease, `NodeView`
-is what the cluster says about it. `bootstrap` gets the node its first certificate.
+is what the cluster says about it. `bootstrap.py` gets the node its first certificate.
 """
 
-from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
 from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses
 from trio_kubelet.node.machine import Machine, read_machine
 from trio_kubelet.node.names import node_name
@@ -14,12 +13,10 @@ from trio_kubelet.node.readiness import relist_errors
 from trio_kubelet.node.view import NodeView
 
 __all__ = [
-    "BootstrapError",
     "Machine",
     "NodeProfile",
     "NodeView",
     "Pressures",
-    "bootstrap",
     "gather_dns",
     "gather_facts",
     "host_addresses",
