@@ -1,6 +1,6 @@
 """A machine becomes a node: certificate, object, status and lease, as a real API server has them.
 
-There is no runtime here: what the node sees of itself is written down.
+There is no runtime of containers here: what the node sees of itself is written down, or hollow.
 """
 
 import random
@@ -11,7 +11,9 @@ from pathlib import Path
 import trio
 from attrs import evolve
 
+from lab.agent import Agent
 from lab.control_plane import ControlPlane
+from tests.e2e.cluster import is_ready as is_node_ready
 from tests.unit.node.nodes import GIB, a_machine, a_profile, seen
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import LEASES, NODES, ContainerImage, Node, Quantity
@@ -140,3 +142,30 @@ async def test_a_machine_with_a_bootstrap_token_becomes_a_node_and_stays_one(
         assert adopted.status.node_info is not None
         assert adopted.status.node_info.boot_id == "boot-2"
     control_plane.api.delete(f"/api/v1/nodes/{NAME}")
+
+
+def test_an_agent_joins_with_the_flags_that_kubeadm_gives_it(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    kubeconfig = tmp_path / "kubelet.conf"
+    flags = (
+        *("--bootstrap-kubeconfig", str(control_plane.bootstrap_kubeconfig())),
+        *("--kubeconfig", str(kubeconfig)),
+        *("--cert-dir", str(tmp_path / "pki")),
+        *("--hostname-override", "kubeadm-joins"),
+    )
+    path = "/api/v1/nodes/kubeadm-joins"
+    agent = Agent(tmp_path / "agent", flags=flags)
+    try:
+        agent.launch()
+        control_plane.api.wait_for(path, is_node_ready)
+        written = kubeconfig.read_bytes()
+        agent.stop()
+        control_plane.api.delete(path)
+        agent.launch()
+        control_plane.api.wait_for(path, is_node_ready)
+    finally:
+        agent.kill()
+    assert kubeconfig.read_bytes() == written
+    assert len(list((tmp_path / "pki").glob("kubelet-client-2*.pem"))) == 1
+    control_plane.api.delete(path)
