@@ -225,6 +225,10 @@ async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients
             event_rate_limit=RateLimit(
                 configuration.event_record_qps or NO_LIMIT, configuration.event_burst
             ),
+            heartbeat_seconds=min(
+                configuration.node_status_update_frequency.total_seconds(),
+                configuration.node_lease_duration_seconds,
+            ),
             clock=clock,
         )
         async with clients as opened:
