@@ -46,7 +46,7 @@ class HostNetwork:
         """As `Network.resolve`."""
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):  # the latter for what cannot be a name in DNS
             return ()
         return tuple(dict.fromkeys(str(each[4][0]) for each in found))
 

@@ -104,3 +104,7 @@ def test_a_machine_knows_which_addresses_are_its_own() -> None:
     network = HostNetwork()
     assert network.is_local("127.0.0.1")
     assert not network.is_local("192.0.2.1")
+
+
+def test_a_name_that_cannot_be_one_has_no_addresses() -> None:
+    assert HostNetwork().resolve(f"{'x' * 64}.example.com") == ()
