@@ -18,6 +18,7 @@ from lab.images import BUSYBOX
 from lab.processes import wait_until
 
 DEADLINE_SECONDS = 60.0
+CONTROLLERS_DEADLINE_SECONDS = 120.0
 # Where the API has what tests make, by kind.
 COLLECTIONS: Mapping[str, str] = {
     "Pod": "/api/v1/namespaces/{}/pods",
@@ -94,7 +95,12 @@ class Cluster(ABC):
         """Make a namespace with a name of its own, ready for pods."""
         name = f"{prefix}-{next(_numbers)}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        self.api.wait_for(f"/api/v1/namespaces/{name}/serviceaccounts/default", bool)
+        # After an outage of the API server the controllers' watches come back late.
+        self.api.wait_for(
+            f"/api/v1/namespaces/{name}/serviceaccounts/default",
+            bool,
+            deadline_seconds=CONTROLLERS_DEADLINE_SECONDS,
+        )
         return Namespace(cluster=self, name=name)
 
 
