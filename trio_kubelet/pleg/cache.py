@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import trio
 from attrs import evolve
 
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ContainerState, ObservedPod
 
 States = frozenset[tuple[str, str]]
 """The ids and states of all sandboxes and containers of a pod."""
@@ -56,11 +56,14 @@ class RuntimeCache:
     def put(self, observed: ObservedPod) -> ObservedPod:
         """Store an observation unless a newer one is there; returns what is stored.
 
-        The pod's IPs outlive its sandbox, so that its last status still has them.
+        The pod's IPs outlive its sandbox, so that its last status still has them. Of two looks
+        that overlapped, the one that ends later may have asked earlier: no end is unseen by it.
         """
         known = self._pods.get(observed.uid)
         if known is not None and known.observed_at > observed.observed_at:
             return known
+        if known is not None and observed.observed_at <= known.answered_at:
+            observed = _with_known_ends(observed, known)
         if known is not None and not observed.ips:
             observed = evolve(observed, ips=known.ips)
         before = self.get(observed.uid)
@@ -170,6 +173,17 @@ class RuntimeCache:
         else:
             self._states.pop(observed.uid, None)
             self._empty.add(observed.uid)
+
+
+def _with_known_ends(observed: ObservedPod, known: ObservedPod) -> ObservedPod:
+    """The observation, but what was seen at its end before stays there: nothing runs again."""
+    ended = {c.id: c for c in known.containers if c.state is ContainerState.EXITED}
+    stopped = {s.id: s for s in known.sandboxes if not s.ready}
+    return evolve(
+        observed,
+        containers=tuple(ended.get(c.id, c) for c in observed.containers),
+        sandboxes=tuple(stopped.get(s.id, s) for s in observed.sandboxes),
+    )
 
 
 def observed_states(observed: ObservedPod) -> States:

@@ -113,7 +113,8 @@ async def inspect_listed(
         )
         for sandbox_id, status in statuses
     )
-    return observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
+    pod = observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
+    return evolve(pod, answered_at=trio.current_time())
 
 
 async def _unless_gone(question: Awaitable[T]) -> T | None:

@@ -5,6 +5,7 @@ values; everything that decides (`runtime/actions.py`, `status/`, housekeeping) 
 No CRI message travels further than this file and `runtime/client.py`.
 """
 
+import math
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -83,14 +84,16 @@ class ObservedPod:
     """All that the runtime shows of one pod.
 
     `containers` and `sandboxes` are sorted newest first. `observed_at` is trio's clock just
-    before the runtime was asked: everything that ended before it is seen. `ips` are kept from
-    an earlier observation when the sandbox is gone.
+    before the runtime was asked: everything that ended before it is seen. `answered_at` is when
+    it had answered: what is shown may be as late as that. `ips` are kept from an earlier
+    observation when the sandbox is gone.
     """
 
     uid: str
     name: str
     namespace: str
     observed_at: float
+    answered_at: float = -math.inf
     ips: tuple[str, ...] = ()
     sandboxes: tuple[ObservedSandbox, ...] = ()
     containers: tuple[ObservedContainer, ...] = ()

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import trio
 import trio.testing
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,14 @@ def test_an_older_observation_does_not_replace_a_newer_one() -> None:
     newer = cache.put(observed(2.0))
     assert cache.put(observed(1.0, running=False)) is newer
     assert cache.get("u") is newer
+
+
+def test_of_looks_that_overlap_none_brings_back_what_was_seen_at_its_end() -> None:
+    cache = RuntimeCache()
+    cache.put(evolve(observed(1.0, running=False), answered_at=3.0))
+    assert cache.put(observed(2.0)).containers[0].state is ContainerState.EXITED
+    later = cache.put(observed(3.5))
+    assert later.containers[0].state is ContainerState.RUNNING, "the runtime has the last word"
 
 
 def test_the_addresses_of_a_pod_outlive_its_sandbox() -> None:
