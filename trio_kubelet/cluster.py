@@ -106,7 +106,7 @@ class Cluster:
             Step("statuses", ("api",), self._send_statuses),
             Step("mirrors", ("api",), self._keep_mirrors),
             Step("report", ("api", "folders"), self._report_node),
-            Step("lease", ("api",), forever(self._keep_lease)),
+            Step("lease", ("report",), forever(self._keep_lease)),
             Step("readiness", ("report", "listing"), once(self._look_at_node)),
             Step("pods of the API", ("listing", "loop"), forever(self._watch_pods)),
         )
@@ -242,6 +242,7 @@ class Cluster:
             clock=self._base.clock,
             seconds=seconds,
             chance=CHANCE,
+            on_return=self.reporter.returned,
         ).run()
 
     async def _watch_pods(self) -> None:

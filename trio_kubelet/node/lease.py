@@ -7,6 +7,7 @@ asks for the lease again. `renewed_lease` is pure.
 """
 
 import random
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -27,6 +28,9 @@ RENEWALS = 5
 
 FIRST_RETRY_SECONDS = 0.2
 LONGEST_RETRY_SECONDS = 7.0
+
+SILENCE_SECONDS = 60.0
+"""A failure that lasts is logged so often."""
 
 
 def new_lease(name: str) -> Lease:
@@ -55,7 +59,10 @@ def renewed_lease(lease: Lease, node: Node | None, *, seconds: int, now: MicroTi
 
 
 class NodeLease:
-    """Owner of the lease. `api` is the heartbeat's own client, with a deadline of its own."""
+    """Owner of the lease. `api` is the heartbeat's own client, with a deadline of its own.
+
+    `on_return()` is called when a renewal succeeds after one has failed; it must not block.
+    """
 
     def __init__(
         self,
@@ -65,7 +72,11 @@ class NodeLease:
         clock: Clock,
         seconds: int,
         chance: random.Random,
+        on_return: Callable[[], None] = lambda: None,
     ) -> None:
+        self._on_return = on_return
+        self._is_failing = False
+        self._told_at = -SILENCE_SECONDS
         self._api = api
         self._view = view
         self._clock = clock
@@ -85,8 +96,8 @@ class NodeLease:
             return
         lease, created = await self._ensure()
         self._latest = lease
-        if not created and not await self._renew(lease):
-            log.warning("the lease is not renewed; it is tried again", name=self._view.name)
+        if not created:
+            await self._renew(lease)
 
     async def _renew(self, lease: Lease) -> bool:
         """Whether the lease could be written, after a few tries."""
@@ -94,12 +105,14 @@ class NodeLease:
             try:
                 self._latest = await self._api.update(LEASES, self._renewed(lease))
             except ApiError as error:
-                log.debug("lease not renewed", error=str(error))
                 if error.is_not_found:
                     return False
                 if error.is_conflict:
                     lease, _ = await self._ensure()
+                else:
+                    self._complain("the lease is not renewed; it is tried again", error)
             else:
+                self._succeeded()
                 return True
         return False
 
@@ -113,7 +126,7 @@ class NodeLease:
             try:
                 return await self._get_or_create()
             except ApiError as error:
-                log.warning("no lease yet", error=str(error), retry_seconds=round(pause, 1))
+                self._complain("no lease yet; it is tried again", error)
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 
@@ -126,6 +139,18 @@ class NodeLease:
                 raise
         await self._view.wait_known()
         return await self._api.create(LEASES, self._renewed(new_lease(name)), LEASE_NAMESPACE), True
+
+    def _complain(self, what: str, error: ApiError) -> None:
+        """Log it, at most once a minute."""
+        self._is_failing = True
+        if trio.current_time() - self._told_at >= SILENCE_SECONDS:
+            self._told_at = trio.current_time()
+            log.warning(what, name=self._view.name, error=str(error))
+
+    def _succeeded(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
+            self._on_return()
 
     def _renewed(self, lease: Lease) -> Lease:
         now = MicroTime.from_ns(self._clock.now_ns())

@@ -72,10 +72,19 @@ class NodeReporter:
         self._unschedulable = False
         self._told_at = -SILENCE_SECONDS
         self._reboot_told = False
+        self._is_outdated = False
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next look is due."""
         self._wake.set()
+
+    def returned(self) -> None:
+        """The API server is back: look at once what it made of the node meanwhile.
+
+        Controllers call a node unknown that was not heard of, and the watch may tell late.
+        """
+        self._is_outdated = True
+        self.wake()
 
     async def run(self) -> None:
         """Register, then report for ever. An API server that is away is waited for."""
@@ -155,9 +164,11 @@ class NodeReporter:
 
     async def _known(self, attempt: int) -> Node | None:
         """The node to start from: as watched at first, as the API server has it afterwards."""
-        if attempt == 0:
+        if attempt == 0 and not self._is_outdated:
             return self._view.current
-        return await self._heartbeat.get(NODES, self._profile.name)
+        node = await self._heartbeat.get(NODES, self._profile.name)
+        self._is_outdated = False
+        return node
 
     async def _try_to_report(self, before: Node, observed: Observation) -> None:
         self._record_schedulable(before)

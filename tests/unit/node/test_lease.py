@@ -25,12 +25,21 @@ class Scene:
     """A node and its lease at an API server."""
 
     server: ApiServer = field(factory=ApiServer)
+    returns: int = 0
+
+    def returned(self) -> None:
+        self.returns += 1
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         view, api = NodeView(NAME), self.server.client()
         lease = NodeLease(
-            api=api, view=view, clock=TrioClock(), seconds=40, chance=random.Random(1)
+            api=api,
+            view=view,
+            clock=TrioClock(),
+            seconds=40,
+            chance=random.Random(1),
+            on_return=self.returned,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(view.watch, api)
@@ -150,6 +159,19 @@ async def test_an_outage_is_waited_out(scene: Scene, autojump_clock: MockClock) 
         scene.server.come_back()
         await trio.sleep(7.1)
         assert scene.renewed_seconds_ago <= 7.1
+
+
+async def test_the_end_of_an_outage_is_told_once(scene: Scene, autojump_clock: MockClock) -> None:
+    scene.server.create(NODES, a_node())
+    async with scene.running():
+        await scene.until_there()
+        await trio.sleep(30)
+        assert scene.returns == 0
+        scene.server.go_away()
+        await trio.sleep(120)
+        scene.server.come_back()
+        await trio.sleep(60)
+    assert scene.returns == 1
 
 
 async def test_a_few_refusals_do_not_delay_a_renewal(

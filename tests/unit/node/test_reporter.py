@@ -35,6 +35,7 @@ class Scene:
     events: list[RecordedEvent] = field(factory=list)
     view: NodeView = field(factory=lambda: NodeView(NAME))
     wake: Callable[[], None] = lambda: None
+    returned: Callable[[], None] = lambda: None
 
     async def observe(self) -> Observation:
         await trio.lowlevel.checkpoint()
@@ -57,7 +58,7 @@ class Scene:
             clock=clock,
             chance=random.Random(1),
         )
-        self.wake = reporter.wake
+        self.wake, self.returned = reporter.wake, reporter.returned
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.view.watch, api)
             nursery.start_soon(reporter.run)
@@ -263,6 +264,25 @@ async def test_an_outage_of_five_minutes_loses_nothing(
         began = trio.current_time()
         await scene.until(lambda node: node.status.images)
         assert trio.current_time() - began <= 10.4
+
+
+async def test_after_an_outage_what_controllers_did_meanwhile_is_put_right_without_a_watch(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    async with scene.running():
+        await scene.until(ready)
+        scene.server.faults.add(Fault(verb="watch", code=503))
+        scene.server.drop_watches()
+        unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+        scene.server.patch(
+            NODES, NAME, body={"status": {"conditions": [unknown]}}, subresource="status"
+        )
+        await trio.sleep(60)
+        assert not ready(scene.node), "nobody has told of it"
+        scene.returned()
+        began = trio.current_time()
+        await scene.until(ready)
+        assert trio.current_time() - began < 1
 
 
 async def test_a_report_is_tried_five_times_in_a_round(
