@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Self
 
 import pytest
+import trio
 
 from lab.agent import Agent, Json, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import BUSYBOX, SLEEPER
 from lab.processes import wait_until
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.names import POD_UID_LABEL
 
 STAYING = 4
 SETTLE_SECONDS = 90
@@ -137,6 +141,30 @@ def traces(agent: Agent) -> dict[str, set[str]]:
     }
 
 
+def in_runtime(containerd: Containerd) -> set[str]:
+    """The UIDs of the pods that containerd tells kubelets of, or that something runs of.
+
+    A record that containerd keeps to itself does not count: when the agent is killed while a
+    sandbox starts, it may forget the sandbox and keep the record until it is started again.
+    """
+    tasks = (line.split() for line in containerd.ctr("tasks", "list").splitlines()[1:])
+    running = {
+        json.loads(containerd.ctr("containers", "info", words[0]))["Labels"][POD_UID_LABEL]
+        for words in tasks
+        if words[2] == "RUNNING"
+    }
+    return running | trio.run(_listed, containerd.endpoint)
+
+
+async def _listed(endpoint: str) -> set[str]:
+    async with open_rpc_loop():
+        client = RuntimeClient(Channel(endpoint))
+        sandboxes, containers = await client.list_pod_sandboxes(), await client.list_containers()
+        return {each.metadata.uid for each in sandboxes} | {
+            each.labels[POD_UID_LABEL] for each in containers
+        }
+
+
 def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
     """Why node and manifests do not agree, empty if they do. `expected` are names of pods."""
     pods = agent.pods()
@@ -149,14 +177,8 @@ def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
     for place, found in traces(agent).items():
         if found - uids:
             return f"{place} are left of {sorted(found - uids)}"
-    sandboxes = {
-        json.loads(containerd.ctr("containers", "info", identifier))["Labels"].get(
-            "io.kubernetes.pod.uid"
-        )
-        for identifier in containerd.ctr("containers", "list", "-q").split()
-    }
-    if sandboxes != uids:
-        return f"the runtime has pods {sorted(map(str, sandboxes))}, wanted {sorted(uids)}"
+    if (present := in_runtime(containerd)) != uids:
+        return f"the runtime has pods {sorted(present)}, wanted {sorted(uids)}"
     return ""
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from lab.agent import Json, is_running, pod_manifest
 from lab.images import BUSYBOX, SLEEPER
+from lab.processes import wait_until
 from tests.integration.pods import (
     Node,
     container_ids,
@@ -20,7 +21,8 @@ from tests.integration.pods import (
 )
 
 UID = "6f1d4b1e-0000-4000-8000-0000000000aa"
-NOTES = "echo begins >> /shared/notes; trap 'echo ends >> /shared/notes; exit 0' TERM; "
+NOTES = "trap 'echo ends >> /shared/notes; exit 0' TERM; echo begins >> /shared/notes; "
+"""What it notes it notes a moment after it runs; from its first line on it hears of its end."""
 
 
 def with_uid(manifest: Json, uid: str, **labels: str) -> Json:
@@ -30,6 +32,18 @@ def with_uid(manifest: Json, uid: str, **labels: str) -> Json:
 
 def staying(image: str = BUSYBOX) -> Json:
     return {**until_term("changes"), "image": image}
+
+
+def wait_for_notes(folder: Path, *lines: str) -> None:
+    """Wait until the containers have noted this, and nothing else."""
+
+    def notes() -> list[str]:
+        path = folder / "notes"
+        return path.read_text().split() if path.exists() else []
+
+    wait_until(
+        lambda: notes() == list(lines), deadline_seconds=60, else_say=lambda: f"notes: {notes()}"
+    )
 
 
 def test_of_a_pod_with_a_uid_only_the_changed_container_restarts(node: Node) -> None:
@@ -73,6 +87,7 @@ def test_without_a_uid_a_changed_manifest_is_another_pod_and_others_are_left_alo
     other = node.run(pod_manifest("other", until_term("c")))
     note = shell("c", NOTES + "sleep 1000000 & wait", volumeMounts=[mount("/shared")])
     before = node.run(pod_manifest("replaced", note, **host_folder(tmp_path)))
+    wait_for_notes(tmp_path, "begins")
     node.add(pod_manifest("replaced", note, **host_folder(tmp_path), hostname="another"))
     after = node.wait(
         "replaced",
@@ -80,7 +95,7 @@ def test_without_a_uid_a_changed_manifest_is_another_pod_and_others_are_left_alo
     )
     assert container_ids(after) != container_ids(before)
     assert status_of(after, "c")["restartCount"] == 0
-    assert (tmp_path / "notes").read_text().split()[:2] == ["begins", "ends"]
+    wait_for_notes(tmp_path, "begins", "ends", "begins")
     assert container_ids(node.pod("other")) == container_ids(other)
     assert status_of(node.pod("other"), "c")["restartCount"] == 0
     node.remove("other", "replaced")
@@ -96,6 +111,7 @@ def test_a_manifest_that_goes_and_comes_back_is_a_new_incarnation(
         **host_folder(tmp_path),
     )
     before = node.run(manifest)
+    wait_for_notes(tmp_path, "begins")
     node.remove("comes-back")
     node.agent.wait_for(
         lambda pods: ("Killing", "Stopping container c") in node.events("comes-back")
@@ -103,7 +119,7 @@ def test_a_manifest_that_goes_and_comes_back_is_a_new_incarnation(
     after = node.wait_for_incarnation(manifest, before)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
     assert status_of(after, "c")["restartCount"] == 0
-    assert (tmp_path / "notes").read_text().split() == ["begins", "ends", "begins"]
+    wait_for_notes(tmp_path, "begins", "ends", "begins")
     node.remove("comes-back")
 
 
@@ -124,6 +140,7 @@ def test_a_file_with_another_name_is_another_pod_that_waits_for_the_first(
         "renamed", shell("c", script, volumeMounts=[mount("/shared")]), **host_folder(tmp_path)
     )
     before = node.run(manifest)
+    wait_for_notes(tmp_path, "begins")
     (node.agent.manifests / "renamed.json").rename(node.agent.manifests / "new-name.json")
     pods = node.agent.wait_for(
         lambda pods: (
@@ -133,5 +150,5 @@ def test_a_file_with_another_name_is_another_pod_that_waits_for_the_first(
         )
     )
     assert len([name for name in pods if name.startswith("renamed")]) == 1
-    assert (tmp_path / "notes").read_text().split() == ["begins", "ends", "begins"]
+    wait_for_notes(tmp_path, "begins", "ends", "begins")
     (node.agent.manifests / "new-name.json").unlink()
