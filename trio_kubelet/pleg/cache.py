@@ -152,6 +152,8 @@ class RuntimeCache:
         left to these.
         """
         if listed == self._states:
+            # The same sets from now on: the next listing like this one is known by identity.
+            self._states = dict(listed)
             return frozenset()
         return frozenset(
             uid
