@@ -62,6 +62,7 @@ prepare_environment() {
 # Programs leave their caches beside the environment instead of in the checkout.
 keep_checkout_clean() {
     export PYTHONPYCACHEPREFIX="$cache/bytecode"
+    unset PYTHONDONTWRITEBYTECODE # or each start of an agent would compile everything anew
     export RUFF_CACHE_DIR="$cache/ruff"
     export MYPY_CACHE_DIR="$cache/mypy"
     export HYPOTHESIS_STORAGE_DIRECTORY="$cache/hypothesis"
