@@ -10,8 +10,9 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import IO
 
 import structlog
 from attrs import evolve
@@ -52,33 +53,47 @@ class KeptManifests:
         """Bring the disk from one state to another; raises OSError."""
         for origin in before.keys() - after.keys():
             self._path(origin).unlink(missing_ok=True)
-        for origin, pods in after.items():
-            if _essence(pods) == _essence(before.get(origin, ())):
-                continue
-            if pods:
-                self._write(origin, pods)
-            else:
+        changed = {
+            origin: pods
+            for origin, pods in after.items()
+            if _essence(pods) != _essence(before.get(origin, ()))
+        }
+        for origin, pods in changed.items():
+            if not pods:
                 self._path(origin).unlink(missing_ok=True)
+        self._write({origin: pods for origin, pods in changed.items() if pods})
 
-    def _write(self, origin: str, pods: tuple[ManifestPod, ...]) -> None:
+    def _write(self, records: Records) -> None:
+        """Write files whole or not at all; in three rounds, so that the disk is waited for once."""
+        if not records:
+            return
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.ExitStack() as stack:
+            files = {
+                self._path(origin): stack.enter_context(self._scratch(origin, pods))
+                for origin, pods in records.items()
+            }
+            for file in files.values():
+                os.fsync(file.fileno())
+            for path, file in files.items():
+                Path(file.name).replace(path)
+
+    @contextlib.contextmanager
+    def _scratch(self, origin: str, pods: tuple[ManifestPod, ...]) -> Iterator[IO[str]]:
+        """A record in a file of its own, still to be renamed; else it is gone at the end."""
+        path = self._path(origin).with_suffix(".new")
         record = {
             "origin": origin,
             "pods": [{"uid": each.uid, "document": each.document} for each in pods],
         }
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = self._path(origin)
-        scratch = path.with_suffix(".new")
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         try:
-            with os.fdopen(descriptor, "w") as file:
+            with open(path, "w", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
                 json.dump(record, file, default=str)
                 file.flush()
-                os.fsync(file.fileno())
-            scratch.replace(path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                scratch.unlink()
-            raise
+                yield file
+        finally:
+            path.unlink(missing_ok=True)
 
     def _path(self, origin: str) -> Path:
         digest = hashlib.sha256(os.fsencode(origin)).hexdigest()[:32]
