@@ -30,7 +30,7 @@ from trio_kubelet.process import (
 from trio_kubelet.resources import (
     CgroupDriver,
 )
-from trio_kubelet.rpc import Code, RpcError, Transport
+from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
@@ -52,7 +52,7 @@ from trio_kubelet.sources import (
     watch_manifest_files,
     watch_manifest_url,
 )
-from trio_kubelet.startup import StartError, Step, once, run_steps
+from trio_kubelet.startup import StartError, Step, forever, once, run_steps
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
@@ -190,6 +190,7 @@ class Agent:
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
+            Step("messages", ("sources",), forever(partial(look_over, cri))),
             Step("server", ("folders",), self._serve_pods),
             *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
         )

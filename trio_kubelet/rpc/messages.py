@@ -9,13 +9,19 @@ the mark. When reading, ask `is_present(message.run_as_user)`: reading an absent
 empty message that is not present (and betterproto's own `is_set` is fooled by that).
 """
 
+from collections.abc import Iterator
+from types import ModuleType
 from typing import TypeVar
 
 import betterproto
+import trio
 
 from trio_kubelet.rpc.errors import Code, RpcError
 
 M = TypeVar("M", bound=betterproto.Message)
+
+PAUSE_SECONDS = 0.02
+"""Between two classes, each of which takes a millisecond or two."""
 
 
 def present(message: M) -> M:
@@ -41,3 +47,21 @@ def decode(message_type: type[M], data: bytes) -> M:
         # number too large for its field an OverflowError.
         text = f"cannot decode {message_type.__name__} of {len(data)} bytes: {error}"
         raise RpcError(Code.INTERNAL, text) from error
+
+
+async def look_over(stubs: ModuleType) -> None:
+    """Have all message classes of a module ready, in passing, before they are used.
+
+    betterproto looks a class over when it is first used: all that a first pod needs would take a
+    quarter of a second of it.
+    """
+    for message_type in _message_types(stubs):
+        bytes(message_type())
+        await trio.sleep(PAUSE_SECONDS)
+
+
+def _message_types(stubs: ModuleType) -> Iterator[type[betterproto.Message]]:
+    for each in vars(stubs).values():
+        is_message = isinstance(each, type) and issubclass(each, betterproto.Message)
+        if is_message and each.__module__ == stubs.__name__:
+            yield each

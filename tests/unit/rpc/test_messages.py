@@ -3,9 +3,11 @@
 import copy
 
 import pytest
+from trio.testing import MockClock
 
-from trio_kubelet.rpc import Code, RpcError, is_present, present
+from trio_kubelet.rpc import Code, RpcError, is_present, look_over, present
 from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.methods import methods_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 OVERHEAD_PRESENT = bytes.fromhex("2200")
@@ -85,3 +87,10 @@ def test_bytes_that_are_no_message_are_an_rpc_error() -> None:
     with pytest.raises(RpcError, match="cannot decode PodSandbox of 1 bytes") as caught:
         decode(cri.PodSandbox, b"\xff")
     assert caught.value.code is Code.INTERNAL
+
+
+async def test_all_messages_of_a_contract_are_looked_over(autojump_clock: MockClock) -> None:
+    await look_over(cri)
+    for method in methods_of(cri.RuntimeServiceBase).values():
+        assert "_betterproto_meta" in vars(method.request_type)
+        assert "_betterproto_meta" in vars(method.response_type)
