@@ -68,13 +68,6 @@ def free_subnet(taken: Iterable[str]) -> str:
     raise LabError(f"no free subnet left in {POOL}")
 
 
-def free_port() -> int:
-    """Find a TCP port that nobody listens on, on any address of the host."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])
-
-
 def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
     """Destinations in /proc/net/route (hexadecimal, in the host's byte order), no default route."""
     for line in table.splitlines()[1:]:

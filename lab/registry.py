@@ -20,8 +20,8 @@ from typing import Self
 
 from lab import LabError
 from lab.images import Blob, Image
-from lab.network import free_port
 from lab.packages import Packages
+from lab.ports import free_port
 from lab.processes import last_words, wait_until
 
 NAME = "registry.test"

@@ -8,7 +8,7 @@ import pytest
 
 from lab.agent import Json, pod_manifest
 from lab.images import PAGE, WEB
-from lab.network import free_port
+from lab.ports import free_port
 from tests.integration.pods import (
     Node,
     fetch,

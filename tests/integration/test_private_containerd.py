@@ -17,7 +17,7 @@ from lab import LabError, instances
 from lab.containerd import Containerd
 from lab.host import mounts_below
 from lab.images import SLEEPER, WEB
-from lab.network import free_port
+from lab.ports import free_port
 from lab.processes import alive, command_lines, rooted_below, wait_until
 from lab.registry import PASSWORD, USER, Registry
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop

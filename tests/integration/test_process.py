@@ -17,8 +17,8 @@ import pytest
 from lab.agent import Agent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import SLEEPER
-from lab.network import free_port
 from lab.orphans import cgroup_of_ours
+from lab.ports import free_port
 from lab.processes import wait_until
 
 START_SECONDS = 60
