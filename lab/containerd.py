@@ -12,8 +12,6 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from lab import LabError, containerd_config, host, images, instances
 from lab.images import Image
@@ -21,6 +19,7 @@ from lab.instances import CRI_NAMESPACE, Claim
 from lab.network import Network
 from lab.packages import Packages
 from lab.processes import last_words, run, wait_until
+from lab.started import Started
 from lab.tools import Tools, find
 
 START_DEADLINE_SECONDS = 60
@@ -31,7 +30,7 @@ LONGEST_SOCKET_PATH = 100
 CRI_IS_UP = "Start streaming server"
 
 
-class Containerd:
+class Containerd(Started):
     """One private containerd; a context manager that starts and stops it.
 
     `version` is `1.6`, `1.7`, `2.1` or `default`; `folder` holds everything and may exist.
@@ -87,18 +86,6 @@ class Containerd:
         """The process id of containerd while it runs."""
         running = self._process is not None and self._process.poll() is None
         return self._process.pid if self._process is not None and running else None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start from nothing, with the lab's images in place; takes seconds.

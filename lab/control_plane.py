@@ -15,8 +15,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lab import LabError, control_plane_programs
 from lab.cluster_api import ClusterApi, RefusedError
@@ -24,6 +23,7 @@ from lab.control_plane_programs import CONTROL_PLANE, NEWEST, Programs
 from lab.pki import Authority, KeyPair, SigningKey
 from lab.ports import LOOPBACK, free_ports
 from lab.processes import last_words, wait_until
+from lab.started import Started
 
 START_DEADLINE_SECONDS = 60
 STOP_DEADLINE_SECONDS = 15
@@ -62,7 +62,7 @@ BOOTSTRAP_GRANTS = (
 KEEPER = "read nothing; kill -KILL 0"
 
 
-class ControlPlane:
+class ControlPlane(Started):
     """One control plane; a context manager that starts and stops it.
 
     `version` is `1.36` or `1.34`; `folder` holds everything and may exist; `server_flags` are
@@ -100,18 +100,6 @@ class ControlPlane:
         if self._admin is None:
             raise LabError("the control plane was not started")
         return self._admin
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start from nothing: the API is ready, service accounts are made, bootstrap works.

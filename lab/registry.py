@@ -15,14 +15,13 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from lab import LabError
 from lab.images import Blob, Image
 from lab.packages import Packages
 from lab.ports import free_port
 from lab.processes import last_words, wait_until
+from lab.started import Started
 
 NAME = "registry.test"
 USER, PASSWORD = "lab", "open sesame"
@@ -32,7 +31,7 @@ START_DEADLINE_SECONDS = 30
 REQUEST_DEADLINE_SECONDS = 30
 
 
-class Registry:
+class Registry(Started):
     """A registry with its contents in `folder`; a context manager that starts and stops it.
 
     All methods block. Put the folder into a containerd's folder, and an abandoned registry is
@@ -51,18 +50,6 @@ class Registry:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Serve; on the same port as before if it was stopped. Ready when this returns."""
