@@ -242,8 +242,13 @@ class Cluster:
             clock=self._base.clock,
             seconds=seconds,
             chance=CHANCE,
-            on_return=self.reporter.returned,
+            on_return=self._api_is_back,
         ).run()
+
+    def _api_is_back(self) -> None:
+        """The heartbeat, which asks most often, has found it out."""
+        self.reporter.returned()
+        self.clients.main.returns.tell()
 
     async def _watch_pods(self) -> None:
         await self.view.wait_known()

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeAlias, TypeVar, overload
 from attrs import frozen
 
 from trio_kubelet.k8s.base import ApiType
+from trio_kubelet.k8s.client.returns import Returns
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.k8s.meta import ObjectMeta
 
@@ -104,6 +105,11 @@ def metadata_of(obj: ApiType) -> ObjectMeta:
 
 class Api(Protocol):
     """The API server. `namespace` is empty for objects that have none, and to list all."""
+
+    @property
+    def returns(self) -> Returns:
+        """Tells of the end of an outage; reflections wait for it, and find it out."""
+        ...
 
     async def get(
         self,

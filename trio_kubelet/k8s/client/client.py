@@ -43,6 +43,7 @@ from trio_kubelet.k8s.client.objects import (
     write_object,
 )
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
+from trio_kubelet.k8s.client.returns import Returns
 from trio_kubelet.k8s.client.user_agent import USER_AGENT
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import Kind
@@ -104,6 +105,7 @@ class ApiClient:
         user_agent: str = USER_AGENT,
         clock: Clock | None = None,
     ) -> None:
+        self.returns = Returns()
         self._server = httpx.URL(server)
         self._prefix = self._server.raw_path.rstrip(b"/")
         self._requests = requests

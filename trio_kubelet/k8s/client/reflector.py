@@ -3,7 +3,8 @@
 It begins with a streaming list, or where the server has none with a list in pages; then a watch
 goes on from there, and again from where it ended. A version that the server has forgotten (410)
 leads back to the list. Lists ask for the current state, never for a cached one, so that none is
-older than what the consumer knows. What it is told is up to `Deltas`.
+older than what the consumer knows. What it is told is up to `Deltas`. A server that was away is
+asked again as soon as anybody has found it back (`Returns`).
 """
 
 import random
@@ -84,6 +85,8 @@ class _Reflection(Generic[T]):
     back_off: BackOff
     deltas: Deltas[T] = field(factory=Deltas)
     streams: bool = True
+    is_answered: bool = False
+    is_cut_off: bool = False
     failing_since: float | None = None
     announced: bool = False
 
@@ -91,12 +94,17 @@ class _Reflection(Generic[T]):
         while True:
             pause = 0.0
             began = trio.current_time()
+            back = self.client.returns.next
+            self.is_answered = False
             try:
                 await self._one_pass()
                 if trio.current_time() - began < SHORT_WATCH_SECONDS:
                     pause = self.back_off.next_seconds()
             except ApiError as error:
                 pause = self._pause_after(error)
+                if error.is_unreachable and not self.is_answered:
+                    self.is_cut_off = True
+                    pause = await self._pause_when_back(back, pause)
             await trio.sleep(pause)
 
     async def _one_pass(self) -> None:
@@ -130,6 +138,7 @@ class _Reflection(Generic[T]):
             send_initial_events=send_initial_events,
             timeout_seconds=self.rng.randint(*WATCH_SECONDS),
         ) as frames:
+            self._has_answer()
             while True:
                 listing = self.deltas.is_listing
                 silence = INITIAL_SILENCE_SECONDS if listing else float("inf")
@@ -163,6 +172,7 @@ class _Reflection(Generic[T]):
             page = await self.client.list(
                 self.kind, **self.selection, limit=limit, continue_=continue_
             )
+            self._has_answer()
             items: Iterable[T | Undecodable] = chain(page.items, page.undecodable)
             for item in items:
                 await self._hand_out(self.deltas.listed(item))
@@ -182,6 +192,24 @@ class _Reflection(Generic[T]):
         self._complain(error)
         first = FIRST_FORBIDDEN_SECONDS if error.is_forbidden else FIRST_SECONDS
         return max(self.back_off.next_seconds(first), error.retry_after_seconds or 0.0)
+
+    async def _pause_when_back(self, back: trio.Event, seconds: float) -> float:
+        """Wait for the server's return, at most so long; returns the seconds to wait after it.
+
+        These are those of a first failure: hundreds wait for the return and must not come at once.
+        """
+        with trio.move_on_after(seconds):
+            await back.wait()
+            self.back_off.reset()
+            return self.back_off.next_seconds()
+        return 0.0
+
+    def _has_answer(self) -> None:
+        """A request has succeeded: who still waits for the server need not."""
+        self.is_answered = True
+        if self.is_cut_off:
+            self.is_cut_off = False
+            self.client.returns.tell()
 
     def _complain(self, error: ApiError) -> None:
         """Log a failure once, until all is well again.

@@ -1,5 +1,5 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
-from trio_kubelet.k8s.client import Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
 Told = tuple[str, str]
@@ -59,12 +59,13 @@ async def reflection(
     take: Callable[[WatchEvent[ConfigMap]], Awaitable[None]],
     namespace: str = "",
     field_selector: str = "",
+    client: Api | None = None,
 ) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
             partial(
                 reflect,
-                server.client(),
+                client or server.client(),
                 CONFIG_MAPS,
                 take,
                 namespace=namespace,
@@ -235,6 +236,114 @@ async def test_a_server_in_trouble_is_asked_less_and_less(
         server.faults.rules.clear()
         await trio.sleep(30)
         await consumer.until(SYNCED)
+
+
+OUTAGE_SECONDS = 300.0
+FIRST_PAUSE_SECONDS = 2.0
+"""Longer than the pause after one failure, much shorter than the one after many."""
+
+
+@asynccontextmanager
+async def twenty_reflections_after_an_outage(
+    server: ApiServer, client: Api
+) -> AsyncIterator[list[Consumer]]:
+    """Each waits until another moment, up to half a minute from now, to find the server back."""
+    consumers = [Consumer() for _ in range(20)]
+    async with AsyncExitStack() as stack:
+        for consumer in consumers:
+            await stack.enter_async_context(reflection(server, consumer.take, client=client))
+            await consumer.until(SYNCED)
+        server.go_away()
+        await trio.sleep(OUTAGE_SECONDS)
+        server.come_back()
+        server.create(CONFIG_MAPS, config_map("one"))
+        yield consumers
+
+
+async def test_all_who_wait_for_the_server_try_soon_after_its_return_is_told(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    client = server.client()
+    async with twenty_reflections_after_an_outage(server, client) as consumers:
+        client.returns.tell()
+        with trio.fail_after(FIRST_PAUSE_SECONDS):
+            for consumer in consumers:
+                await consumer.until(CHANGED_ONE)
+
+
+async def test_who_is_woken_by_the_return_does_not_come_with_all_the_others(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    client = server.client()
+    async with twenty_reflections_after_an_outage(server, client) as consumers:
+        client.returns.tell()
+        times: set[float] = set()
+        for consumer in consumers:
+            await consumer.until(CHANGED_ONE)
+            times.add(trio.current_time())
+        assert len(times) > 1
+
+
+async def test_the_first_reflection_that_has_an_answer_tells_the_others(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    async with twenty_reflections_after_an_outage(server, server.client()) as consumers:
+        asked = len(server.asked)
+        while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
+            await trio.sleep(0.1)
+        with trio.fail_after(FIRST_PAUSE_SECONDS):
+            for consumer in consumers:
+                await consumer.until(CHANGED_ONE)
+
+
+async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer, client = Consumer(), server.client(deadline_seconds=20)
+    async with reflection(server, consumer.take, client=client):
+        await consumer.until(SYNCED)
+        server.go_away()
+        await trio.sleep(OUTAGE_SECONDS)
+        asked = len(server.asked)
+        hanging = server.faults.add(Fault(seconds=100))
+        server.come_back()
+        while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
+            await trio.sleep(0.1)
+        server.faults.remove(hanging)
+        client.returns.tell()
+        server.create(CONFIG_MAPS, config_map("one"))
+        with trio.fail_after(20 + FIRST_PAUSE_SECONDS):
+            await consumer.until(CHANGED_ONE)
+
+
+async def test_a_server_that_refuses_is_asked_no_more_often_when_it_is_told_to_be_back(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    consumer, client = Consumer(), server.client()
+    server.faults.add(Fault(code=500, reason="InternalError"))
+    async with reflection(server, consumer.take, client=client):
+        for _ in range(600):
+            await trio.sleep(1)
+            client.returns.tell()
+        assert len(server.asked) <= 45
+
+
+async def test_watches_that_always_break_are_opened_no_more_often_for_each_other(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    """Each of them finds the server there: that is no news to the others."""
+    client = server.client()
+    async with AsyncExitStack() as stack:
+        for _ in range(20):
+            consumer = Consumer()
+            await stack.enter_async_context(reflection(server, consumer.take, client=client))
+            await consumer.until(SYNCED)
+        asked = len(server.asked)
+        with trio.move_on_after(120):
+            while True:
+                server.drop_watches()
+                await trio.sleep(0.1)
+        assert len(server.asked) - asked <= 20 * 15
 
 
 async def test_watches_that_end_at_once_are_not_opened_in_a_hurry(
