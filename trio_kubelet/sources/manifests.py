@@ -7,7 +7,7 @@ good. Both are pure. A document is judged alone, so that one bad pod does not hi
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import structlog
 from attrs import evolve, field, frozen
@@ -130,11 +130,14 @@ class ManifestReader:
         manifests: Sequence[Manifest],
         kept: Mapping[str, tuple[ManifestPod, ...]],
         adopt: Adopt,
+        *,
+        kept_by_earlier_run: bool = False,
     ) -> Resolved:
         """Return what should run, given what was last seen good and still stands.
 
         Of two pods with the same full name or UID the one of the first manifest wins; the other is
-        reported.
+        reported. `kept_by_earlier_run`: another kubelet may have had the node since, and given the
+        pods UIDs of its own; what it runs now counts for more than what was kept.
         """
         problems = {m.origin: list(m.problems) for m in manifests}
         resolved: dict[str, tuple[ManifestPod, ...]] = {}
@@ -142,7 +145,8 @@ class ManifestReader:
         names: dict[str, str] = {}
         uids: dict[str, str] = {}
         for manifest in manifests:
-            running = self._named(manifest, kept.get(manifest.origin, ()), adopt)
+            before = kept.get(manifest.origin, ())
+            running = self._named(manifest, before, adopt, kept_by_earlier_run)
             resolved[manifest.origin] = running
             for each in running:
                 double = _duplicate(each, names, uids)
@@ -158,37 +162,36 @@ class ManifestReader:
         )
 
     def _named(
-        self, manifest: Manifest, kept: Iterable[ManifestPod], adopt: Adopt
+        self,
+        manifest: Manifest,
+        kept: tuple[ManifestPod, ...],
+        adopt: Adopt,
+        kept_by_earlier_run: bool,
     ) -> tuple[ManifestPod, ...]:
-        known_uids = {each.manifest_uid: each.uid for each in kept}
-        known_names = {each.full_name for each in kept}
-        running = [
-            evolve(each, uid=self._uid(each, known_uids, known_names, adopt))
-            for each in manifest.pods
-        ]
+        wanted = [*manifest.pods]
         if manifest.problems:
-            shown = {each.full_name for each in running}
-            running += [each for each in kept if each.full_name not in shown]
-        return tuple(running)
+            shown = {each.full_name for each in manifest.pods}
+            wanted += [each for each in kept if each.full_name not in shown]
+        return tuple(
+            evolve(each, uid=self._uid(each, kept, adopt, kept_by_earlier_run)) for each in wanted
+        )
 
     def _uid(
         self,
         each: ManifestPod,
-        known_uids: Mapping[str, str],
-        known_names: Iterable[str],
+        kept: tuple[ManifestPod, ...],
         adopt: Adopt,
+        kept_by_earlier_run: bool,
     ) -> str:
         if each.pod.metadata.uid:
             return each.pod.metadata.uid
-        if each.manifest_uid in known_uids:
-            return known_uids[each.manifest_uid]
-        if each.full_name in known_names:
-            return each.manifest_uid
-        adopted = adopt(each.pod, self.source)
-        # A UID of our own making that differs belongs to another text of this manifest.
-        if adopted is None or is_manifest_uid(adopted):
-            return each.manifest_uid
-        return adopted
+        known = {one.manifest_uid: one.uid for one in kept if one.full_name == each.full_name}
+        if not known or kept_by_earlier_run:
+            adopted = adopt(each.pod, self.source)
+            # A UID of our own making, or one that was kept, belongs to a text that is known.
+            if adopted and not is_manifest_uid(adopted) and adopted not in known.values():
+                return adopted
+        return known.get(each.manifest_uid, each.manifest_uid)
 
 
 def _duplicate(

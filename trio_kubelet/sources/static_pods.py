@@ -69,7 +69,7 @@ class StaticPodSet:
 
         The time is trio's clock in seconds, or infinity.
         """
-        resolved = self._reader.resolve(manifests, self._records, self._adopt)
+        resolved = self._resolve(manifests)
         digests = {manifest.origin: manifest.digest for manifest in manifests}
         complaints = {o: (digests[o], problems) for o, problems in resolved.problems.items()}
         await self._go_on_with(resolved)
@@ -85,13 +85,18 @@ class StaticPodSet:
                 Manifest(origin=kept, digest="", problems=(problem,))
                 for kept in sorted(self._records)
             ]
-            await self._go_on_with(self._reader.resolve(unseen, self._records, self._adopt))
+            await self._go_on_with(self._resolve(unseen))
         complaints: Mapping[str, Complaint] = {origin: ("", (problem,))}
         return self._reports.update(complaints, trio.current_time())
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work of this source; a disk that hangs holds up this source alone."""
         return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _resolve(self, manifests: Sequence[Manifest]) -> Resolved:
+        return self._reader.resolve(
+            manifests, self._records, self._adopt, kept_by_earlier_run=self._sent is None
+        )
 
     async def _go_on_with(self, resolved: Resolved) -> None:
         self._records = resolved.kept

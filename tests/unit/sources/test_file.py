@@ -233,6 +233,17 @@ async def test_a_pod_that_was_taken_over_keeps_its_uid_over_a_restart(node: Node
     assert first.metadata.uid == second.metadata.uid == "0123456789abcdef0123456789abcdef"
 
 
+async def test_a_pod_that_another_kubelet_has_run_meanwhile_is_taken_over(node: Node) -> None:
+    node.write("web.yaml", manifest("web"))
+    async with node.running():
+        await node.pods()
+        await node.kept_on_disk(1)
+    node.adopted[f"web-{NODE}"] = "0123456789abcdef0123456789abcdef"
+    async with node.running():
+        (again,) = await node.pods()
+    assert again.metadata.uid == "0123456789abcdef0123456789abcdef"
+
+
 async def test_a_file_that_is_too_large_is_refused(node: Node) -> None:
     node.write("big.yaml", manifest("big") + "#" * MAX_MANIFEST_BYTES)
     async with node.running():

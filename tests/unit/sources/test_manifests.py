@@ -5,7 +5,13 @@ import pytest
 from tests.unit.sources.manifest_texts import manifest, reader
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import Source
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestPod, Resolved
+from trio_kubelet.sources.manifests import (
+    MAX_MANIFEST_BYTES,
+    Adopt,
+    Manifest,
+    ManifestPod,
+    Resolved,
+)
 from trio_kubelet.sources.static import is_manifest_uid
 
 GO_UID = "0123456789abcdef0123456789abcdef"
@@ -27,9 +33,10 @@ def read(text: str, origin: str = "/m/a.yaml") -> Manifest:
 def resolve(
     *manifests: Manifest,
     kept: Mapping[str, tuple[ManifestPod, ...]] = NOTHING,
-    adopt: object = adopt_nothing,
+    adopt: Adopt = adopt_nothing,
+    kept_by_earlier_run: bool = False,
 ) -> Resolved:
-    return reader().resolve(manifests, kept, adopt)  # type: ignore[arg-type]
+    return reader().resolve(manifests, kept, adopt, kept_by_earlier_run=kept_by_earlier_run)
 
 
 def names(resolved: Resolved) -> list[str]:
@@ -116,6 +123,38 @@ class TestUid:
         first = resolve(read(manifest()), adopt=adopt_all)
         edited = read(manifest(spec="hostname: new"))
         assert is_manifest_uid(uid(resolve(edited, kept=first.kept, adopt=adopt_all)))
+
+    @pytest.mark.parametrize("spec", ["hostname: old", "hostname: new"])
+    def test_what_another_kubelet_runs_since_the_last_run_counts_for_more_than_what_was_kept(
+        self, spec: str
+    ) -> None:
+        before = resolve(read(manifest(spec="hostname: old")))
+        now = read(manifest(spec=spec))
+        after = resolve(now, kept=before.kept, adopt=adopt_all, kept_by_earlier_run=True)
+        assert uid(after) == GO_UID
+
+    def test_so_does_the_pod_of_another_kubelet_whose_manifest_has_become_bad(self) -> None:
+        before = resolve(read(manifest()))
+        bad = read("a: [")
+        after = resolve(bad, kept=before.kept, adopt=adopt_all, kept_by_earlier_run=True)
+        assert uid(after) == GO_UID
+
+    def test_a_pod_that_an_earlier_run_adopted_ends_with_a_change_since(self) -> None:
+        before = resolve(read(manifest()), adopt=adopt_all)
+        edited = read(manifest(spec="hostname: new"))
+        after = resolve(edited, kept=before.kept, adopt=adopt_all, kept_by_earlier_run=True)
+        assert is_manifest_uid(uid(after))
+
+    def test_a_text_that_was_kept_keeps_its_uid_if_no_other_kubelet_ran_it(self) -> None:
+        before = resolve(read(manifest()))
+        kept_uid = uid(before)
+        again = resolve(
+            read(manifest()),
+            kept=before.kept,
+            adopt=lambda pod, source: kept_uid,
+            kept_by_earlier_run=True,
+        )
+        assert uid(again) == kept_uid
 
 
 class TestWhatWasGood:
