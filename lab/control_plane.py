@@ -119,8 +119,6 @@ class ControlPlane(Started):
             )
             self._launch("etcd", self._etcd_flags())
             self.start_api_server()
-            self._launch("kube-controller-manager", self._controller_manager_flags())
-            self._launch("kube-scheduler", self._scheduler_flags())
             self._grant_bootstrap()
             self._wait_for_controllers()
         except BaseException:
@@ -144,13 +142,23 @@ class ControlPlane(Started):
         self._end("kube-apiserver", signal.SIGKILL)
 
     def start_api_server(self) -> None:
-        """Bring the API server back, on the port that it had; ready when this returns."""
+        """Bring the API server back, on the port that it had; ready when this returns.
+
+        Controllers and scheduler begin anew: where they elect a leader, they end when they cannot
+        renew that. Those that go on may see nothing for a minute, since their watches wait.
+        """
         self._launch("kube-apiserver", self._api_server_flags())
         wait_until(
             self._is_ready,
             deadline_seconds=START_DEADLINE_SECONDS,
             else_say=lambda: f"the API server is not ready: {self.last_words()}",
         )
+        for name, flags in (
+            ("kube-controller-manager", self._controller_manager_flags()),
+            ("kube-scheduler", self._scheduler_flags()),
+        ):
+            self._end(name, signal.SIGKILL)
+            self._launch(name, flags)
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         """Run kubectl as administrator and return what it says; LabError if it fails.

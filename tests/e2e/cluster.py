@@ -95,7 +95,7 @@ class Cluster(ABC):
         """Make a namespace with a name of its own, ready for pods."""
         name = f"{prefix}-{next(_numbers)}"
         self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        # After an outage of the API server the controllers' watches come back late.
+        # After an outage of the API server the controllers begin anew, or come back late.
         self.api.wait_for(
             f"/api/v1/namespaces/{name}/serviceaccounts/default",
             bool,

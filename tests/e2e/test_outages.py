@@ -50,8 +50,7 @@ def test_pods_run_on_and_end_while_the_api_server_is_away(
     namespace.wait("restarts", lambda pod: container(pod)["restartCount"] > 0, deadline_seconds=20)
     assert container_ids([namespace.pod("stays")]) == container_ids([stays])
     assert container(namespace.pod("stays"))["restartCount"] == 0
-    # The controller manager may have given the node up meanwhile; a watch that failed often waits
-    # half a minute before it is tried again.
+    # The controller manager may have given the node up meanwhile, and be late itself.
     cluster.wait_node_ready(deadline_seconds=90)
 
 
