@@ -37,6 +37,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     newest = control_plane_programs.NEWEST
     programs.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
+    programs.add_argument(
+        "--if-possible",
+        action="store_true",
+        help="where they are not and cannot be built, say so and succeed",
+    )
     programs.set_defaults(act=_control_plane_programs)
     cleanup = commands.add_parser(
         "cleanup", help="remove what runtimes left behind whose owner was killed"
@@ -63,7 +68,8 @@ def _control_plane_programs(options: argparse.Namespace) -> None:
     try:
         found = control_plane_programs.find(options.version)
     except UnavailableError as reason:
-        # Those who use them skip then, and say this again.
+        if not options.if_possible:
+            raise
         print(f"lab: {reason}", file=sys.stderr)
     else:
         print(f"Kubernetes {found.version}: {found.folder}")

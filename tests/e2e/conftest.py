@@ -3,8 +3,8 @@
 TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
 TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
 runs all on this host, `kind` uses Docker; `any`, the default, takes `kind` where a Docker daemon
-and kind are, and `local` elsewhere. What is missing is an error if it was asked for, and a reason
-to skip otherwise.
+and kind are, and `local` elsewhere. What is missing is an error if provider or version was asked
+for, and a reason to skip otherwise.
 """
 
 import os
@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -42,7 +43,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     except UnavailableError as reason:
         if KUBERNETES:
             raise
-        pytest.skip(str(reason))
+        _do_without(str(reason))
     yield plane
     plane.stop()
 
@@ -61,12 +62,12 @@ def cluster(
         return
     obstacles = host.obstacles()
     if obstacles:
-        pytest.skip("; ".join(obstacles))
+        _do_without("; ".join(obstacles))
     local = LocalCluster(folder, request.getfixturevalue("control_plane"))
     try:
         local.start()
     except UnavailableError as reason:
-        pytest.skip(str(reason))
+        _do_without(str(reason))
     yield local
     local.stop()
 
@@ -100,6 +101,13 @@ def pytest_runtest_makereport(
                 report.sections.append(("ends of the logs", thing.last_words()))
                 break
     return report
+
+
+def _do_without(reason: str) -> NoReturn:
+    """What the provider needs is not here."""
+    if PROVIDER == "local":
+        raise UnavailableError(reason)
+    pytest.skip(reason)
 
 
 def _has_docker() -> bool:

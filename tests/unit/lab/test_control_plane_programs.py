@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from lab import UnavailableError
+from lab.__main__ import main
 from lab.control_plane_programs import CONTROL_PLANE, MODULES, NEWEST, SOURCE, find, is_at_hand
 
 
@@ -65,6 +66,20 @@ def test_without_programs_and_without_go_both_are_named(tmp_path: Path) -> None:
     assert not is_at_hand(cache=tmp_path)
     with pytest.raises(UnavailableError, match=r"KUBEBUILDER_ASSETS nor PATH .* no Go toolchain"):
         find(cache=tmp_path)
+
+
+@pytest.mark.parametrize(("options", "code"), [((), 1), (("--if-possible",), 0)])
+def test_by_hand_it_is_an_error_that_they_cannot_be_had_unless_one_says_so(
+    options: tuple[str, ...],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert main(["control-plane-programs", *options]) == code
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "no Go toolchain" in line
 
 
 def test_a_version_that_nobody_pinned_is_refused(tmp_path: Path) -> None:
