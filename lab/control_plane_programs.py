@@ -3,8 +3,8 @@
 `$KUBEBUILDER_ASSETS` is used if it is set, or PATH, where all of them are there in the wanted
 version. Otherwise the Go toolchain builds them from the modules that are pinned in
 tests/e2e/controlplane: minutes for the first time, and then they stay in the cache, in a folder
-for what they were built from. The Go kubelet, which the benchmarks compare with, is built from
-the same modules when it is asked for.
+for what they were built from. The Go kubelet, which the benchmarks compare with, and kubeadm are
+built from the same modules when they are asked for.
 """
 
 import fcntl
@@ -30,6 +30,7 @@ SOURCE = Path(__file__).parents[1] / "tests" / "e2e" / "controlplane"
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
 GO_KUBELET = "kubelet"
+KUBEADM = "kubeadm"
 
 # From nothing on one slow core.
 BUILD_DEADLINE_SECONDS = 3600
@@ -63,6 +64,14 @@ def go_kubelet(minor: str = NEWEST, *, cache: Path | None = None) -> Path:
     UnavailableError without a Go toolchain; LabError if the build fails.
     """
     return _Build(minor, cache).folder_with((GO_KUBELET,))[GO_KUBELET]
+
+
+def kubeadm(minor: str = NEWEST, *, cache: Path | None = None) -> Path:
+    """Find kubeadm of version `1.36` or `1.34` in the cache, or build it, for a minute.
+
+    UnavailableError without a Go toolchain; LabError if the build fails.
+    """
+    return _Build(minor, cache).folder_with((KUBEADM,))[KUBEADM]
 
 
 def is_at_hand(minor: str = NEWEST, *, cache: Path | None = None) -> bool:
