@@ -1,5 +1,7 @@
 """Controllers' pods: they run, roll, scale, retry and go as users expect it."""
 
+import uuid
+
 from lab.cluster_api import Json
 from tests.e2e.cluster import (
     Cluster,
@@ -34,8 +36,9 @@ def test_a_deployment_of_twenty_is_rolled_and_scaled(namespace: Namespace) -> No
 
 
 def test_a_job_is_retried_until_its_pod_succeeds(namespace: Namespace) -> None:
-    # Each pod leaves a mark in a folder of the host: the third of them finds two.
-    folder = f"/tmp/{namespace.name}"
+    # Each pod leaves a mark in a folder of the host: the third of them finds two. Another run, at
+    # the same time or one that was broken off, may have used the same namespace.
+    folder = f"/tmp/{namespace.name}-{uuid.uuid4()}"
     script = 'echo x >>/shared/tries; [ "$(wc -l </shared/tries)" -ge 3 ]'
     mount = [{"name": "shared", "mountPath": "/shared"}]
     volume = {"name": "shared", "hostPath": {"path": folder, "type": "DirectoryOrCreate"}}
