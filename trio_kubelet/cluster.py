@@ -13,6 +13,7 @@ A node without an API server has none of this. One whose API server is away star
 what it has from elsewhere runs, and what runs goes on.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
@@ -178,6 +179,9 @@ class Cluster:
         stored = self._base.store.get(uid)
         return stored is not None and stored.over and uid not in self._tasks
 
+    def _has_listed(self) -> bool:
+        return math.isfinite(self._pleg.seconds_since_relist())
+
     def _relist_errors(self) -> tuple[str, ...]:
         return relist_errors(
             self._pleg.seconds_since_relist(), health_threshold_seconds(self._pleg.state)
@@ -194,7 +198,7 @@ class Cluster:
     ) -> None:
         base = self._base
         profile = await trio.to_thread.run_sync(read_profile, base.settings)
-        readiness = Readiness(base.gate, (self._relist_errors,))
+        readiness = Readiness(base.gate, (self._relist_errors,), has_listed=self._has_listed)
         self.reporter = NodeReporter(
             profile=profile,
             view=self.view,

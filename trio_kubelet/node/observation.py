@@ -30,7 +30,8 @@ class Observation:
 
     `addresses` are the internal ones; None when they cannot be told, and those that are announced
     stay. `runtime` is name and version, `containerd://2.1.4`, empty while unknown. `errors` are
-    the reasons why the node is not ready, none if it is.
+    the reasons why the node is not ready, none if it is; `is_early`: they may be no more than
+    what an agent that has just started does not know yet.
     """
 
     addresses: tuple[str, ...] | None = None
@@ -39,6 +40,7 @@ class Observation:
     images: tuple[ContainerImage, ...] = ()
     pressures: Pressures = field(factory=Pressures)
     errors: tuple[str, ...] = ()
+    is_early: bool = False
 
 
 def runtime_words(version: cri.VersionResponse) -> str:

@@ -79,6 +79,7 @@ class NodeObserver:
             images=self._images,
             pressures=self._pressures(),
             errors=self._readiness.errors(),
+            is_early=self._readiness.is_early(),
         )
 
     async def _look_for_addresses(self) -> None:

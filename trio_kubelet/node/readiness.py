@@ -13,6 +13,9 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 SILENCE_SECONDS = 30.0
 """A runtime that has not answered for so long is down."""
 
+START_SECONDS = 10.0
+"""A start takes less, if the runtime is there."""
+
 Errors = Callable[[], Iterable[str]]
 
 
@@ -52,11 +55,19 @@ def relist_errors(seconds_since: float, threshold_seconds: float) -> tuple[str, 
 class Readiness:
     """Collects why the node is not ready. `others` are asked as well: relist, storage, shutdown.
 
-    `on_change()` is called when what the runtime says has changed; it must not block.
+    `has_listed` says whether the runtime's containers are known by now.
     """
 
-    def __init__(self, gate: RuntimeGate, others: Iterable[Errors] = ()) -> None:
+    def __init__(
+        self,
+        gate: RuntimeGate,
+        others: Iterable[Errors] = (),
+        *,
+        has_listed: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._others = tuple(others)
+        self._has_listed = has_listed
+        self._began_at = trio.current_time()
         self._last: RuntimeState | None = None
         self._silent_since: float | None = None
         self._listeners: list[Callable[[], None]] = []
@@ -64,7 +75,7 @@ class Readiness:
         gate.add_listener(lambda _, state: self._on_state(state))
 
     def add_listener(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change()` when the answer may have become another."""
+        """Call `on_change()` when the runtime says something else; it must not block."""
         self._listeners.append(on_change)
 
     def errors(self) -> tuple[str, ...]:
@@ -74,6 +85,11 @@ class Readiness:
             silent = trio.current_time() - self._silent_since
         found = runtime_errors(self._last, silent)
         return (*found, *(error for ask in self._others for error in ask()))
+
+    def is_early(self) -> bool:
+        """Whether errors may be there only because the agent has just begun to look."""
+        knows = self._last is not None and self._has_listed()
+        return not knows and trio.current_time() - self._began_at < START_SECONDS
 
     def _on_state(self, state: RuntimeState) -> None:
         self._take(state)

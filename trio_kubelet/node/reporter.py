@@ -2,9 +2,10 @@
 
 A report is due after ten seconds if something has changed (nodeStatusUpdateFrequency), else after
 five minutes (nodeStatusReportFrequency), and at once when the runtime says something new: a node
-is Ready as soon as it can be. Reports start from the watched object and are patches; after a
-failure the object is asked for. As in the Go kubelet a node that is deleted while its agent runs
-is not made again; one that somebody else makes is reported on.
+is Ready as soon as it can be. What is not known yet right after a start is no news: a node that
+was Ready stays so while its agent is exchanged. Reports start from the watched object and are
+patches; after a failure the object is asked for. As in the Go kubelet a node that is deleted
+while its agent runs is not made again; one that somebody else makes is reported on.
 """
 
 import random
@@ -172,6 +173,8 @@ class NodeReporter:
 
     async def _try_to_report(self, before: Node, observed: Observation) -> None:
         self._record_schedulable(before)
+        if observed.is_early and is_ready(before.status.conditions):
+            return
         after = updated_node(self._profile, observed, before, self._now())
         changed = has_changed(before, after)
         if not changed and not self._is_due():

@@ -6,7 +6,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.node.readiness import Readiness, relist_errors, runtime_errors
+from trio_kubelet.node.readiness import (
+    START_SECONDS,
+    Readiness,
+    relist_errors,
+    runtime_errors,
+)
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 
 UP = RuntimeState(answered=True, up=True, network_ready=True, reason="")
@@ -111,3 +116,21 @@ async def test_whoever_listens_is_told_of_a_change() -> None:
     gate.update(UP)
     gate.update(NO_NETWORK)
     assert changes == [0, 1]
+
+
+async def test_a_start_is_early_until_the_runtime_has_answered_and_listed(
+    autojump_clock: MockClock,
+) -> None:
+    gate, listed = RuntimeGate(), list[str]()
+    readiness = Readiness(gate, has_listed=lambda: bool(listed))
+    assert readiness.is_early()
+    gate.update(UP)
+    assert readiness.is_early()
+    listed.append("all")
+    assert not readiness.is_early()
+
+
+async def test_a_start_is_not_early_for_ever(autojump_clock: MockClock) -> None:
+    readiness = Readiness(RuntimeGate(), has_listed=lambda: False)
+    await trio.sleep(START_SECONDS)
+    assert not readiness.is_early()

@@ -179,6 +179,30 @@ async def test_losing_readiness_is_reported_at_once_with_an_event(
     assert scene.reasons[-1] == "NodeNotReady"
 
 
+async def test_a_ready_node_stays_so_while_its_next_agent_starts(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    async with scene.running():
+        await scene.until(ready)
+    scene.observed = evolve(UNREADY, is_early=True)
+    async with scene.running():
+        await trio.sleep(1)
+        assert scene.asked("patch") == []
+        scene.observed = UNREADY
+        await scene.until(lambda node: not ready(node))
+
+
+async def test_an_agent_that_has_just_started_does_not_call_its_node_ready(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    scene.observed = evolve(UNREADY, is_early=True)
+    async with scene.running():
+        node = await scene.until(lambda node: node.status.conditions)
+        await trio.sleep(1)
+    assert not ready(node)
+    assert not ready(scene.node)
+
+
 async def test_conditions_of_others_survive_a_report(
     scene: Scene, autojump_clock: MockClock
 ) -> None:
