@@ -103,6 +103,14 @@ class Cluster(ABC):
         )
         return Namespace(cluster=self, name=name)
 
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace and do not wait; it may be on its way already, or gone."""
+        try:
+            self.api.delete(f"/api/v1/namespaces/{name}")
+        except RefusedError as error:
+            if error.reason not in ("NotFound", "Conflict"):
+                raise
+
 
 @frozen(kw_only=True)
 class Namespace:
@@ -211,11 +219,7 @@ class Namespace:
 
     def delete(self) -> None:
         """Delete the namespace and do not wait."""
-        try:
-            self.api.delete(f"/api/v1/namespaces/{self.name}")
-        except RefusedError as error:
-            if error.reason not in ("NotFound", "Conflict"):
-                raise
+        self.cluster.delete_namespace(self.name)
 
     def _said(self, name: str) -> list[str]:
         return [f"{each['reason']}: {each['message']}" for each in self.events(name)]
