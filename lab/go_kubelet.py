@@ -18,6 +18,9 @@ from lab.control_plane_programs import NEWEST, go_kubelet
 from lab.orphans import marked
 from lab.ports import free_ports
 
+# Wherever `podLogsDir` is, it links from here.
+LOG_LINKS = Path("/var/log/containers")
+
 
 class GoKubelet(Agent):
     """One Go kubelet; arguments as for an `Agent`, and its minor version."""
@@ -64,7 +67,6 @@ class GoKubelet(Agent):
             str(config),
             "--root-dir",
             str(self.root),
-            *self._flags,
         ]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -83,6 +85,14 @@ class GoKubelet(Agent):
             found: Json = json.loads(answer.read())
         # Go writes an empty list of pods as null.
         return {**found, "items": found.get("items") or []}
+
+
+def remove_log_links(folder: Path) -> None:
+    """Remove the links to logs below `folder` that it has made on the host, with pods or not."""
+    inside = f"{folder.absolute()}/"
+    for link in LOG_LINKS.glob("*.log"):
+        if link.is_symlink() and str(link.readlink()).startswith(inside):
+            link.unlink(missing_ok=True)
 
 
 def make_cgroups(path: str) -> None:

@@ -63,16 +63,25 @@ class LocalCluster(Cluster):
         finally:
             self.containerd.stop()
 
-    def make_agent(self, **settings: object) -> Agent:
+    def make_agent(self, kind: type[Agent] = AGENT, **settings: object) -> Agent:
         """An agent for this node that was not started; `settings` are of its configuration."""
         kubeconfig = self.control_plane.node_kubeconfig(self.node)
-        return AGENT(
+        return kind(
             self.containerd.folder / "agent",
             endpoint=self.containerd.endpoint,
             settings={"syncFrequency": "10s", **settings},
             flags=("--kubeconfig", str(kubeconfig), "--hostname-override", self.node),
             cgroup_root=self.containerd.cgroup_root,
         )
+
+    def hand_over(self, kind: type[Agent]) -> None:
+        """End who has the node, and give it, as it is, to an agent of another kind.
+
+        The new one answers when this returns; its node may not be Ready yet.
+        """
+        self.agent.stop()
+        self._agent = self.make_agent(kind)
+        self._agent.start()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         return self.control_plane.kubectl(*words, stdin=stdin)
@@ -117,7 +126,7 @@ class LocalCluster(Cluster):
         for namespace in self.api.get("/api/v1/namespaces")["items"]:
             name = namespace["metadata"]["name"]
             if name != "default" and not name.startswith("kube-"):
-                self.api.delete(f"/api/v1/namespaces/{name}")
+                self.delete_namespace(name)
         pods = "/api/v1/pods"
         wait_until(
             lambda: not self.api.get(pods, fieldSelector=f"spec.nodeName={self.node}")["items"],
