@@ -101,8 +101,10 @@ class _Reflection(Generic[T]):
                 if trio.current_time() - began < SHORT_WATCH_SECONDS:
                     pause = self.back_off.next_seconds()
             except ApiError as error:
+                if not error.is_unreachable:
+                    self._has_answer()
                 pause = self._pause_after(error)
-                if error.is_unreachable and not self.is_answered:
+                if not self.is_answered:
                     self.is_cut_off = True
                     pause = await self._pause_when_back(back, pause)
             await trio.sleep(pause)
@@ -205,10 +207,15 @@ class _Reflection(Generic[T]):
         return 0.0
 
     def _has_answer(self) -> None:
-        """A request has succeeded: who still waits for the server need not."""
+        """The server is there: nobody need wait for its return.
+
+        It may refuse all at first, until it has read who has which rights: that is not waited out
+        as if it had refused all the time that it was away.
+        """
         self.is_answered = True
         if self.is_cut_off:
             self.is_cut_off = False
+            self.back_off.reset()
             self.client.returns.tell()
 
     def _complain(self, error: ApiError) -> None:

@@ -262,6 +262,13 @@ async def twenty_reflections_after_an_outage(
         yield consumers
 
 
+async def until_asked(server: ApiServer) -> None:
+    """Wait for the next request that the server sees."""
+    asked = len(server.asked)
+    while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
+        await trio.sleep(0.1)
+
+
 async def test_all_who_wait_for_the_server_try_soon_after_its_return_is_told(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
@@ -288,12 +295,24 @@ async def test_the_first_reflection_that_has_an_answer_tells_the_others(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     async with twenty_reflections_after_an_outage(server, server.client()) as consumers:
-        asked = len(server.asked)
-        while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
-            await trio.sleep(0.1)
+        await until_asked(server)
         with trio.fail_after(FIRST_PAUSE_SECONDS):
             for consumer in consumers:
                 await consumer.until(CHANGED_ONE)
+
+
+async def test_a_server_that_refuses_all_when_it_comes_back_is_asked_again_soon(
+    autojump_clock: MockClock, server: ApiServer
+) -> None:
+    """It has to read first who has which rights."""
+    async with twenty_reflections_after_an_outage(server, server.client()) as consumers:
+        starting = server.faults.add(Fault(code=403, reason="Forbidden"))
+        await until_asked(server)
+        await trio.sleep(3)
+        server.faults.remove(starting)
+        with trio.fail_after(4):
+            for consumer in consumers:
+                await consumer.until(CHANGED_ONE, SYNCED)
 
 
 async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
@@ -304,11 +323,9 @@ async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
         await consumer.until(SYNCED)
         server.go_away()
         await trio.sleep(OUTAGE_SECONDS)
-        asked = len(server.asked)
         hanging = server.faults.add(Fault(seconds=100))
         server.come_back()
-        while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
-            await trio.sleep(0.1)
+        await until_asked(server)
         server.faults.remove(hanging)
         client.returns.tell()
         server.create(CONFIG_MAPS, config_map("one"))
