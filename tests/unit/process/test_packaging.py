@@ -1,5 +1,6 @@
-"""What people install: the unit and the example configuration."""
+"""What people install: the units and the example configuration."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -7,10 +8,22 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.systemctl import read_service
 from trio_kubelet.cli.commands import commands
+from trio_kubelet.config.flags import parse_flags
 
 PACKAGING = Path(__file__).parents[3] / "packaging"
-UNIT = PACKAGING / "systemd" / "trio-kubelet.service"
+SYSTEMD = PACKAGING / "systemd"
+UNIT = SYSTEMD / "trio-kubelet.service"
+DROP_INS = ("trio-kubelet.service.d/10-cluster.conf", "kubelet.service.d/20-trio-kubelet.conf")
+KUBELET_UNIT = "[Service]\nExecStart=/usr/bin/kubelet\n"
+# What kubeadm's own drop-in sets before ours.
+KUBEADM_SETS = """
+[Service]
+Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/b.conf --kubeconfig=/k.conf"
+Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
+Environment="KUBELET_KUBEADM_ARGS=--hostname-override=n --register-with-taints=a=b:NoSchedule"
+"""
 
 
 def test_the_example_configuration_is_accepted_without_a_warning() -> None:
@@ -19,18 +32,31 @@ def test_the_example_configuration_is_accepted_without_a_warning() -> None:
     assert not result.stderr
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "with_drop_in"),
+    [(UNIT.name, False), (UNIT.name, True), ("kubelet.service", True)],
+)
+def test_systemd_accepts_the_unit(tmp_path: Path, name: str, with_drop_in: bool) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("needs systemd-analyze")
-    copy = tmp_path / UNIT.name
-    copy.write_text(UNIT.read_text().replace("/usr/bin/trio-kubelet", shutil.which("true") or ""))
+    installed = {UNIT.name: UNIT.read_text(), "kubelet.service": KUBELET_UNIT}
+    if with_drop_in:
+        installed |= {each: (SYSTEMD / each).read_text() for each in DROP_INS}
+    for file, text in installed.items():
+        path = tmp_path / file
+        path.parent.mkdir(exist_ok=True)
+        # The program that a unit names must be there.
+        path.write_text(re.sub(r"/usr/bin/(trio-)?kubelet", shutil.which("true") or "", text))
     done = subprocess.run(
-        [analyze, "verify", "--man=no", str(copy)], capture_output=True, text=True, check=False
+        [analyze, "verify", "--man=no", str(tmp_path / name)],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    if "Failed to" in done.stderr and UNIT.name not in done.stderr:
+    if "Failed to" in done.stderr and name not in done.stderr:
         pytest.skip(f"systemd-analyze does not work here: {done.stderr.strip()}")
-    assert UNIT.name not in done.stderr
+    assert not any(about in done.stderr for about in (name, *DROP_INS)), done.stderr
     assert done.returncode == 0, done.stderr
 
 
@@ -45,3 +71,23 @@ def test_the_unit_keeps_containers_and_is_watched(line: str) -> None:
 def test_the_unit_names_the_configuration_where_the_example_says_to_put_it() -> None:
     assert "--config=/etc/kubernetes/trio-kubelet.yaml" in UNIT.read_text()
     assert "/etc/kubernetes/trio-kubelet.yaml" in (PACKAGING / "config.yaml").read_text()
+
+
+def test_the_agent_takes_the_flags_of_the_units(tmp_path: Path) -> None:
+    for drop_in in DROP_INS:
+        (tmp_path / drop_in).parent.mkdir()
+        (tmp_path / drop_in).write_text((SYSTEMD / drop_in).read_text())
+    (tmp_path / UNIT.name).write_text(UNIT.read_text())
+    (tmp_path / "kubelet.service").write_text(KUBELET_UNIT)
+    (tmp_path / "kubelet.service.d/10-kubeadm.conf").write_text(KUBEADM_SETS)
+    for name, kubeconfig in (
+        ("trio-kubelet", "/etc/kubernetes/kubelet.conf"),
+        ("kubelet", "/k.conf"),
+    ):
+        service = read_service(name, (tmp_path,))
+        environment = {**service.environment, "TRIO_KUBELET_EXTRA_ARGS": "--node-labels=disk=ssd"}
+        program, command, *flags = service.words(environment)
+        assert (service.type, program, command) == ("notify", "/usr/bin/trio-kubelet", "run")
+        asked = parse_flags(tuple(flags))
+        assert not asked.problems
+        assert asked.options.kubeconfig == kubeconfig
