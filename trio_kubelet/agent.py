@@ -62,6 +62,7 @@ from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
+from trio_kubelet.volumes.mount import make_shared
 from trio_kubelet.wiring import adoptable_uid
 
 log = structlog.get_logger("agent")
@@ -226,6 +227,8 @@ class Agent:
                 make_folders(folder, mode)
         except OSError as error:
             raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
+        if not self.settings.options.hollow:
+            _share_mounts(root)
 
     async def _set_limits(self) -> None:
         if not self.settings.options.hollow:
@@ -460,6 +463,20 @@ class Agent:
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
+
+
+def _share_mounts(root: Path) -> None:
+    """Let pods see each other's mounts below the root folder where they ask for it."""
+    try:
+        if make_shared(root):
+            log.info("root folder made a shared mount", path=str(root))
+    except OSError as error:
+        log.warning(
+            "root folder cannot be made a shared mount, pods with mountPropagation will not see "
+            "what is mounted later",
+            path=str(root),
+            error=str(error),
+        )
 
 
 async def _nothing() -> None:

@@ -19,7 +19,8 @@ class MountPoint:
     """One line of mountinfo.
 
     `root` is which part of the file system is mounted (a folder of it for a bind mount);
-    `device` is `major:minor`. A later mount on the same path hides the earlier.
+    `device` is `major:minor`. A later mount on the same path hides the earlier. What is mounted
+    below a shared mount shows up in its copies in other mount namespaces.
     """
 
     path: Path
@@ -29,6 +30,7 @@ class MountPoint:
     device: str = ""
     options: tuple[str, ...] = ()
     super_options: tuple[str, ...] = ()
+    is_shared: bool = False
 
 
 def parse_mountinfo(text: bytes) -> tuple[MountPoint, ...]:
@@ -63,9 +65,15 @@ def mounts_at_or_below(folder: Path, mounts: Iterable[MountPoint]) -> tuple[Moun
     return tuple(reversed(inside))
 
 
+def mount_of(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
+    """Return the mount that a folder is on; its path must be free of symlinks."""
+    newest_first = reversed(tuple(mounts))
+    return next((each for each in newest_first if folder.is_relative_to(each.path)), None)
+
+
 def _mount_point(line: bytes) -> MountPoint:
     before, _, after = line.partition(b" - ")
-    _, _, device, root, path, options, *_ = before.split(b" ")
+    _, _, device, root, path, options, *propagation = before.split(b" ")
     fs_type, source, super_options = [*after.split(b" ", 2), b"", b""][:3]
     return MountPoint(
         path=Path(_text(path.removesuffix(_DELETED))),
@@ -75,6 +83,7 @@ def _mount_point(line: bytes) -> MountPoint:
         fs_type=_text(fs_type),
         source=_text(source),
         super_options=tuple(_text(super_options).split(",")),
+        is_shared=any(each.startswith(b"shared:") for each in propagation),
     )
 
 

@@ -18,9 +18,9 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
-from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
+from trio_kubelet.mountinfo import MountPoint, mount_of, mount_points, mounts_at_or_below
 from trio_kubelet.volumes import PodFolders, VolumeBusy, VolumeError, Volumes, local_volumes
-from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
+from trio_kubelet.volumes.mount import MS_BIND, MS_PRIVATE, make_shared, mount, unmount
 
 pytestmark = [
     pytest.mark.integration,
@@ -213,3 +213,30 @@ class TestSubPath:
         (bound / "file").touch()
         await volumes.remove_pod("u1")
         assert (tmp_path / "node" / "made" / "file").exists()
+
+
+def test_a_folder_is_put_on_a_shared_mount_once(tmp_path: Path) -> None:
+    mount("tmpfs", tmp_path, "tmpfs")
+    mount("", tmp_path, flags=MS_PRIVATE)
+    root = tmp_path / "root"
+    root.mkdir()
+    try:
+        assert make_shared(root)
+        on = mount_of(root.resolve(), mount_points())
+        assert on is not None
+        assert (on.path, on.is_shared) == (root.resolve(), True)
+        assert not make_shared(root)
+    finally:
+        for each in mounts_at_or_below(tmp_path.resolve(), mount_points()):
+            unmount(each.path)
+
+
+def test_a_disk_of_its_own_is_shared_as_it_is(tmp_path: Path) -> None:
+    mount("tmpfs", tmp_path, "tmpfs")
+    mount("", tmp_path, flags=MS_PRIVATE)
+    try:
+        assert make_shared(tmp_path)
+        (only,) = mounts_at_or_below(tmp_path.resolve(), mount_points())
+        assert only.is_shared
+    finally:
+        unmount(tmp_path)

@@ -2,7 +2,13 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below, parse_mountinfo
+from trio_kubelet.mountinfo import (
+    MountPoint,
+    mount_of,
+    mount_points,
+    mounts_at_or_below,
+    parse_mountinfo,
+)
 
 MOUNTINFO = rb"""22 27 0:21 / /proc rw,relatime - proc proc rw
 36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:2 - ext3 /dev/root rw,errors=continue
@@ -22,6 +28,7 @@ def test_mountinfo_is_read_with_optional_fields_and_escapes() -> None:
         super_options=("rw",),
     )
     assert (bound.path, bound.root, bound.fs_type) == (Path("/mnt2"), "/mnt1", "ext3")
+    assert [each.is_shared for each in (proc, bound, spaced)] == [False, True, False]
     assert spaced.path == Path("/pods/a b")
     assert spaced.super_options == ("rw", "size=4k")
     assert deleted.path == Path("/pods/gone")
@@ -47,3 +54,12 @@ def test_mounts_are_unmounted_newest_first_and_only_inside_the_folder() -> None:
     mounts = [MountPoint(path=Path(path), fs_type="tmpfs") for path in paths]
     order = [str(each.path) for each in mounts_at_or_below(Path("/pods/u"), mounts)]
     assert order == ["/pods/u/v/deep", "/pods/u/v", "/pods/u/v", "/pods/u"]
+
+
+def test_a_folder_is_on_the_newest_mount_at_or_above_it() -> None:
+    paths = ("/", "/var/lib", "/var", "/var/lib/kubelet")
+    mounts = [MountPoint(path=Path(path), fs_type="ext4") for path in paths]
+    assert mount_of(Path("/var/lib/kubelet/pods"), mounts) == mounts[3]
+    assert mount_of(Path("/var/lib/kubelets"), mounts) == mounts[2]
+    assert mount_of(Path("/opt"), mounts) == mounts[0]
+    assert mount_of(Path("/opt"), ()) is None

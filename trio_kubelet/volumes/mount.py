@@ -8,11 +8,14 @@ import ctypes
 import os
 from pathlib import Path
 
+from trio_kubelet.mountinfo import mount_of, mount_points
+
 MS_RDONLY = 0x1
 MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
+MS_SHARED = 0x100000
 _UMOUNT_NOFOLLOW = 0x8
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -39,6 +42,22 @@ def mount(
 def unmount(target: Path) -> None:
     """Take a mount away, never through a symlink; raises OSError, EBUSY while it is in use."""
     _check(_libc.umount2(os.fsencode(target), _UMOUNT_NOFOLLOW), target)
+
+
+def make_shared(folder: Path) -> bool:
+    """Put a folder on a shared mount, itself, unless it is on one; returns whether it was not.
+
+    Without it no pod sees what is mounted below later (`mountPropagation: HostToContainer`), and
+    nobody sees what a pod mounts there (`Bidirectional`). Raises OSError.
+    """
+    real = folder.resolve()
+    below = mount_of(real, mount_points())
+    if below is not None and below.is_shared:
+        return False
+    if below is None or below.path != real:
+        mount(str(real), real, flags=MS_BIND)
+    mount("", real, flags=MS_SHARED | MS_REC)
+    return True
 
 
 def _check(result: int, target: Path) -> None:
