@@ -28,7 +28,8 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 REPOSITORY = Path(__file__).parents[1]
 
 # Becomes the machine: arguments are a folder for the layers, one for /var/lib/kubelet, the name.
-# What the host has mounted on single files of /etc is not below an overlay, so it is copied.
+# What the host has mounted on single files of /etc is not below an overlay, so it is copied; the
+# lock of iptables must be the host's, whose rules these are.
 BECOME = f"""
 set -e
 layers=$1 kubelet=$2
@@ -36,11 +37,14 @@ echo "$3" >/proc/sys/kernel/hostname
 mount -t tmpfs lab "$layers"
 mkdir -p "$layers/etc/upper"
 cp /etc/resolv.conf /etc/hosts "$layers/etc/upper/"
+touch /run/xtables.lock "$layers/lock"
+mount --bind /run/xtables.lock "$layers/lock"
 for folder in {" ".join(OVERLAYS)}; do
     mkdir -p "$layers/$folder/upper" "$layers/$folder/work"
     mount -t overlay lab -o \
         "lowerdir=/$folder,upperdir=$layers/$folder/upper,workdir=$layers/$folder/work" "/$folder"
 done
+mount --bind "$layers/lock" /run/xtables.lock
 mkdir -p /var/lib/kubelet
 mount --bind "$kubelet" /var/lib/kubelet
 echo ready
