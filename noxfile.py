@@ -65,7 +65,7 @@ def e2e(session: nox.Session) -> None:
     wanted = os.environ.get("TRIO_KUBELET_KUBERNETES")
     version = ("--version", wanted) if wanted else ()
     unless = () if os.environ.get("TRIO_KUBELET_E2E") == "local" else ("--if-possible",)
-    session.run("python", "-m", "lab", "control-plane-programs", *version, *unless)
+    session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
     run_pytest(session, "e2e", test_may_take_seconds=600)
 
 

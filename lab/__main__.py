@@ -38,6 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     newest = control_plane_programs.NEWEST
     programs.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
     programs.add_argument(
+        "--all",
+        action="store_true",
+        help="also the Go kubelet and kubeadm, which some tests compare with and join by",
+    )
+    programs.add_argument(
         "--if-possible",
         action="store_true",
         help="where they are not and cannot be built, say so and succeed",
@@ -67,6 +72,9 @@ def _containerd(options: argparse.Namespace) -> None:
 def _control_plane_programs(options: argparse.Namespace) -> None:
     try:
         found = control_plane_programs.find(options.version)
+        if options.all:
+            control_plane_programs.go_kubelet(options.version)
+            control_plane_programs.kubeadm(options.version)
     except UnavailableError as reason:
         if not options.if_possible:
             raise
