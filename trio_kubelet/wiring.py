@@ -7,6 +7,7 @@ each part what it has of which pod.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from pathlib import Path
 
 import trio
 
@@ -14,6 +15,7 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import EnvironmentData, ObjectError, References
 from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
+from trio_kubelet.runtime.actuated import ActuatedRecords
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_hash import container_hash
 from trio_kubelet.runtime.credentials import Keyring, keyring_of
@@ -56,6 +58,7 @@ class PodStorage:
         self._recorder = recorder
         self._node = node
         self._file_limiter = file_limiter
+        self._actuated = ActuatedRecords(Path(node.root_directory), file_limiter)
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
@@ -73,6 +76,7 @@ class PodStorage:
             data = await self._fetch(pod)
 
         await side_by_side(mount, fetch)
+        await self._actuated.note(pod)
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
             sources=FetchedSources(
@@ -135,6 +139,7 @@ class PodStorage:
             )
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
+        await self._actuated.forget(pod.metadata.uid)
 
 
 class PullSecrets:

@@ -87,10 +87,13 @@ def configured(folder: Path) -> Json:
     """Fields of a pod's spec: an init container, and a container with every kind of volume."""
     mounts: list[Json] = [{"name": name, "mountPath": f"/{name}"} for name in CONFIGURED]
     mounts.append({"name": "disk", "mountPath": "/part", "subPath": "part"})
-    references: list[Json] = [{"configMapRef": {"name": "settings"}}]
+    more: Json = {
+        "envFrom": [{"configMapRef": {"name": "settings"}}],
+        "resources": {"requests": {"cpu": "10m"}},
+    }
     return {
         "initContainers": [shell("first", "echo begun >/disk/begun", volumeMounts=mounts[3:4])],
-        "containers": [until_term("c", volumeMounts=mounts, envFrom=references)],
+        "containers": [until_term("c", volumeMounts=mounts, **more)],
         "volumes": [
             {"name": "config", "configMap": {"name": "settings"}},
             {"name": "login", "secret": {"secretName": "login"}},
@@ -122,7 +125,10 @@ def populate(node: LocalCluster, namespace: Namespace) -> None:
         volumes=[{"name": "disk", "emptyDir": {}}],
     )
     limits = {"cpu": "50m", "memory": "32Mi"}
-    namespace.add("guaranteed", until_term("c", resources={"limits": limits}))
+    policy = {"resourceName": "memory", "restartPolicy": "RestartContainer"}
+    namespace.add(
+        "guaranteed", until_term("c", resources={"limits": limits}, resizePolicy=[policy])
+    )
     namespace.add("failed", shell("c", "exit 4"), restartPolicy="Never")
     namespace.wait_all(lambda pods: len(pods) == REPLICAS + 5 and sum(map(is_over, pods)) == 2)
     namespace.wait_all(lambda pods: all(is_ready(pod) or is_over(pod) for pod in pods))
@@ -191,8 +197,8 @@ def lasting(pod: Json) -> Json:
 def lasting_for_go(pod: Json) -> Json:
     """The same, as the Go kubelet tells it when it starts.
 
-    It forgets the addresses of ended pods, and for a moment takes the resources of a pod that it
-    did not start itself for a wish to resize it.
+    It forgets the addresses of ended pods, and takes what a pod that it did not start asks for,
+    for a moment, for a wish to resize it.
     """
     facts = lasting(pod)
     facts["conditions"].pop("PodResizeInProgress", None)

@@ -17,10 +17,11 @@ def container_hash(container: Container) -> str:
     """FNV-1a (32 bit) of the container's name and image, lower-case hex without padding."""
     fields = go_json({"image": container.image, "name": container.name}).encode()
     printed = "([]uint8)[" + " ".join(str(byte) for byte in fields) + "]"
-    return f"{_fnv1a_32(printed.encode()):x}"
+    return f"{fnv1a_32(printed.encode()):x}"
 
 
-def _fnv1a_32(data: bytes) -> int:
+def fnv1a_32(data: bytes) -> int:
+    """The Fowler-Noll-Vo hash that Go has as `fnv.New32a`."""
     value = _FNV_OFFSET
     for byte in data:
         value = ((value ^ byte) * _FNV_PRIME) & _UINT32
