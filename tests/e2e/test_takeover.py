@@ -291,6 +291,10 @@ def test_nothing_restarts_when_the_agent_takes_a_node_over(
     hand_over(node, Agent)
     run_and_delete_another(namespace)
     assert_undisturbed(node, before, look(node, namespace.name, "default"))
+    # The Go kubelet finds static pods under the UIDs that it gave them.
+    hand_over(node, GoKubelet)
+    run_and_delete_another(namespace)
+    assert look(node, namespace.name, "default").processes == before.processes
 
 
 def test_pods_of_the_go_kubelet_follow_their_config_maps_under_the_agent(
