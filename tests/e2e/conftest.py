@@ -16,9 +16,10 @@ from typing import NoReturn
 
 import pytest
 
-from lab import UnavailableError, host
+from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane import ControlPlane
 from lab.control_plane_programs import NEWEST
+from lab.go_kubelet import GoKubelet
 from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.kind import KindCluster
 from tests.e2e.local import LocalCluster
@@ -78,6 +79,16 @@ def local_cluster(cluster: Cluster) -> LocalCluster:
     if not isinstance(cluster, LocalCluster):
         pytest.skip("this test needs the provider local")
     return cluster
+
+
+@pytest.fixture
+def go_kubelet(local_cluster: LocalCluster) -> type[GoKubelet]:
+    """The Go kubelet, built and ready to have the node of the cluster."""
+    try:
+        control_plane_programs.go_kubelet(local_cluster.control_plane.wish)
+    except UnavailableError as reason:
+        _do_without(str(reason))
+    return GoKubelet
 
 
 @pytest.fixture

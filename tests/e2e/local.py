@@ -5,7 +5,8 @@ it does, so a test that is new or in doubt is tried on it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,11 @@ class LocalCluster(Cluster):
         finally:
             self.containerd.stop()
 
-    def make_agent(self, kind: type[Agent] = AGENT, **settings: object) -> Agent:
+    def make_agent(self, kind: Callable[..., Agent] = AGENT, **settings: object) -> Agent:
         """An agent for this node that was not started; `settings` are of its configuration."""
         kubeconfig = self.control_plane.node_kubeconfig(self.node)
+        if kind is GoKubelet:
+            kind = partial(GoKubelet, version=self.control_plane.wish)
         return kind(
             self.containerd.folder / "agent",
             endpoint=self.containerd.endpoint,

@@ -41,9 +41,9 @@ CONFIGURED = ("config", "login", "memory", "disk", "host")
 
 
 @pytest.fixture
-def node(local_cluster: LocalCluster) -> Iterator[LocalCluster]:
+def node(local_cluster: LocalCluster, go_kubelet: type[GoKubelet]) -> Iterator[LocalCluster]:
     """The node in the hands of the Go kubelet; in the end the agent has it, whoever had it."""
-    local_cluster.hand_over(GoKubelet)
+    local_cluster.hand_over(go_kubelet)
     local_cluster.wait_node_ready()
     yield local_cluster
     if type(local_cluster.agent) is not AGENT:
