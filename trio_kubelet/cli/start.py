@@ -1,5 +1,6 @@
 """From a command line of flags to the running agent, or to one clear line on why not."""
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -10,6 +11,10 @@ from trio_kubelet.config.settings import Settings, load
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
+
+YOUNG_OBJECTS = 10_000
+"""So many are made before Python looks for cycles among them. There are few: most objects here
+are values."""
 
 
 def start(arguments: Sequence[str], program: str) -> int:
@@ -38,11 +43,16 @@ def start(arguments: Sequence[str], program: str) -> int:
 
 
 def _run(settings: Settings) -> int:
+    gc.disable()
     import structlog
 
     from trio_kubelet.lifetime import run_agent
     from trio_kubelet.telemetry.log import configure_logging
 
+    # Modules and classes stay for ever. A search through them takes time from a burst of pods.
+    gc.freeze()
+    gc.set_threshold(YOUNG_OBJECTS)
+    gc.enable()
     configure_logging(settings)
     log = structlog.get_logger("config")
     for warning in settings.warnings:
