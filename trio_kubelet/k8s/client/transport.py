@@ -41,7 +41,8 @@ class PoolSize:
     idle: int
 
 
-REQUESTS = PoolSize(connections=32, idle=32)
+REQUESTS = PoolSize(connections=12, idle=12)
+"""More than the status writer's eight; httpcore looks at each of them for every request."""
 WATCHES = PoolSize(connections=None, idle=8)
 HEARTBEAT = PoolSize(connections=2, idle=1)
 EVENTS = PoolSize(connections=4, idle=1)
