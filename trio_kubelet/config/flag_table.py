@@ -315,6 +315,16 @@ COLLECTOR_FLAGS = (
 )
 """Flags of the Go kubelet's built-in statistics collector: checked, and told of as not acted on."""
 
+FORMER_FLAGS = (
+    Flag(
+        "pod-infra-container-image",
+        values.STRING,
+        deprecated=True,
+        help="Without effect: the runtime knows its sandbox image. kubeadm 1.34 gives it.",
+    ),
+)
+"""Flags that the Go kubelet had until 1.34, and that installers of that time write into units."""
+
 OWN_FLAGS = (
     Flag(
         "hollow",
@@ -326,7 +336,14 @@ OWN_FLAGS = (
 """Flags that the Go kubelet does not have."""
 
 FLAGS = {
-    flag.name: flag for flag in (*CONFIGURATION_FLAGS, *OPTION_FLAGS, *COLLECTOR_FLAGS, *OWN_FLAGS)
+    flag.name: flag
+    for flag in (
+        *CONFIGURATION_FLAGS,
+        *OPTION_FLAGS,
+        *COLLECTOR_FLAGS,
+        *FORMER_FLAGS,
+        *OWN_FLAGS,
+    )
 }
 """Every flag by its name."""
 

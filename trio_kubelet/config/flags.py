@@ -12,7 +12,7 @@ import attrs
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.codec import field_at
-from trio_kubelet.config.flag_table import FLAGS, SHORTHANDS, Flag
+from trio_kubelet.config.flag_table import FLAGS, FORMER_FLAGS, SHORTHANDS, Flag
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 
@@ -122,7 +122,7 @@ def _command_line(values: Mapping[str, Any], problems: tuple[str, ...]) -> Comma
             fields[flag.field] = value
         elif flag.option:
             options[flag.option] = value
-        elif not flag.field:
+        elif not flag.field and flag not in FORMER_FLAGS:
             collector[name] = value
     version = options.pop("version", "false")
     return CommandLine(

@@ -12,7 +12,7 @@ import pytest
 
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, parts, records, to_wire
 from trio_kubelet.config.fields import wire_of
-from trio_kubelet.config.flag_table import FLAGS, OWN_FLAGS
+from trio_kubelet.config.flag_table import FLAGS, FORMER_FLAGS, OWN_FLAGS
 from trio_kubelet.config.gate_table import KNOWN_GATES
 from trio_kubelet.config.gates import COLLECTIVE_GATES, OWN_DEFAULTS, default_of
 from trio_kubelet.config.help_text import default_text
@@ -126,9 +126,10 @@ def flag_rows() -> list[list[str]]:
     return rows("kubelet-flags-1.36.tsv")[1:]
 
 
-def test_the_flags_are_those_of_the_table_and_our_own() -> None:
-    own = {flag.name for flag in OWN_FLAGS}
-    assert set(FLAGS) - own == {row[0] for row in flag_rows()}
+def test_the_flags_are_those_of_the_table_former_ones_and_our_own() -> None:
+    former, own = ({flag.name for flag in flags} for flags in (FORMER_FLAGS, OWN_FLAGS))
+    assert set(FLAGS) - former - own == {row[0] for row in flag_rows()}
+    assert former == {"pod-infra-container-image"}
     assert own == {"hollow"}
 
 

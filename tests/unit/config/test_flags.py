@@ -294,6 +294,14 @@ def test_an_installer_may_set_the_version_that_is_reported() -> None:
     assert not parse_flags(("--version=false",)).wants_version
 
 
+def test_a_flag_that_kubeadm_of_1_34_gives_is_taken_and_has_no_effect() -> None:
+    settings = load(("--pod-infra-container-image=registry.k8s.io/pause:3.10.1",))
+    assert settings.options.cadvisor == {}
+    (warning,) = settings.warnings
+    assert "deprecated" in warning
+    assert "--pod-infra-container-image" in warning
+
+
 def test_the_flags_of_the_statistics_collector_are_kept_apart() -> None:
     options = parse_flags(("--housekeeping-interval=5s", "--storage-driver-secure")).options
     assert options.cadvisor == {
