@@ -37,6 +37,7 @@ from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_runtime import default_handler
+from trio_kubelet.runtime.start_slots import default_start_slots
 from trio_kubelet.server import (
     healthz_routes,
     listen_tcp,
@@ -162,6 +163,7 @@ class Agent:
             gate=self.gate,
             journal=self.journal,
             recorder=self.recorder,
+            slots=default_start_slots(),
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:

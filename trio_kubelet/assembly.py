@@ -53,7 +53,8 @@ from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_c
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images import Images, PullRate
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_runtime import PodRuntime, default_handler, default_start_slots
+from trio_kubelet.runtime.pod_runtime import PodRuntime, default_handler
+from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.admission import Admission
@@ -87,6 +88,7 @@ class Foundation:
     gate: RuntimeGate
     journal: Journal
     recorder: EventRecorder
+    slots: StartSlots
 
 
 @frozen(kw_only=True)
@@ -193,7 +195,6 @@ def build_runtime(
     """What acts on containers."""
     settings = base.settings
     configuration = settings.configuration
-    slots = default_start_slots()
     stopper = ContainerStopper(
         client=base.client,
         recorder=base.recorder,
@@ -207,7 +208,7 @@ def build_runtime(
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
-        slots=slots,
+        slots=base.slots,
         file_limiter=files,
         host_file=_host_file(),
     )
@@ -222,7 +223,7 @@ def build_runtime(
         clock=base.clock,
         node=node,
         read_dns=partial(gather_dns, settings, node.host_ips),
-        slots=slots,
+        slots=base.slots,
         file_limiter=files,
         crash_backoff=crash_loop_policy(
             longest.total_seconds() if longest is not None else None,

@@ -17,6 +17,7 @@ import math
 import random
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
 import structlog
 import trio
@@ -45,6 +46,9 @@ from trio_kubelet.telemetry.event_writer import EventWriter
 log = structlog.get_logger("cluster")
 
 CHANCE = random.Random()  # noqa: S311 - it only spreads load
+
+LULL_SECONDS = 0.1
+"""When no pod has been started for so long, events are written."""
 
 REFRESH_SECONDS = 5.0
 """How long admission waits for the newest version of the node."""
@@ -89,7 +93,9 @@ class Cluster:
         self._static_sources = static_sources
         self._statuses: Statuses | None = None
         self.view = NodeView(node_name)
-        self._events = EventWriter(node_name, base.clock)
+        self._events = EventWriter(
+            node_name, base.clock, lull=partial(base.slots.lull, LULL_SECONDS)
+        )
         base.recorder.add_sink(self._events.take)
 
     @property

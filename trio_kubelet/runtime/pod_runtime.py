@@ -6,7 +6,6 @@ tick. What can overlap does: images are pulled while the sandbox is made. Whatev
 pod is read back at once and put into the cache, so that its status is sent without a relist.
 """
 
-import os
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -403,11 +402,6 @@ def alive_containers(observed: ObservedPod) -> frozenset[str]:
     """The ids of the containers that run, or may run."""
     states = (ContainerState.RUNNING, ContainerState.UNKNOWN)
     return frozenset(c.id for c in observed.containers if c.state in states)
-
-
-def default_start_slots() -> StartSlots:
-    """Twice as many starts at once as there are cores: the fastest width measured."""
-    return StartSlots(max(2, 2 * (os.cpu_count() or 1)))
 
 
 def _failed(

@@ -7,6 +7,7 @@ has its sandbox takes precedence over one that has none, a static pod over other
 """
 
 import heapq
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import IntEnum
@@ -27,7 +28,10 @@ class StartSlots:
     """A limiter whose waiters are served by precedence, then in order of arrival."""
 
     def __init__(self, slots: int) -> None:
+        self._slots = slots
         self._free = slots
+        self._idle, self._busy = trio.Event(), trio.Event()
+        self._idle.set()
         self._arrivals = 0
         self._waiting: list[tuple[int, int, trio.Event]] = []
 
@@ -40,8 +44,20 @@ class StartSlots:
         finally:
             self._release()
 
+    async def lull(self, seconds: float) -> None:
+        """Return when no slot has been held for so long."""
+        while True:
+            await self._idle.wait()
+            with trio.move_on_after(seconds):
+                await self._busy.wait()
+                continue
+            return
+
     async def _acquire(self, precedence: Precedence) -> None:
         if self._free > 0:
+            if self._free == self._slots:
+                self._busy.set()
+                self._idle = trio.Event()
             self._free -= 1
             return
         self._arrivals += 1
@@ -62,5 +78,13 @@ class StartSlots:
         """Give the slot to whoever is next; it is not free in between."""
         if self._waiting:
             heapq.heappop(self._waiting)[2].set()
-        else:
-            self._free += 1
+            return
+        self._free += 1
+        if self._free == self._slots:
+            self._idle.set()
+            self._busy = trio.Event()
+
+
+def default_start_slots() -> StartSlots:
+    """Twice as many starts at once as there are cores: the fastest width measured."""
+    return StartSlots(max(2, 2 * (os.cpu_count() or 1)))

@@ -2,7 +2,10 @@
 
 Recording never waits: events go into a bounded queue, and what does not fit is dropped and
 counted. While the API server is away they stay there; what it refuses is logged and dropped.
+Users wait for pods, not for events: while pods are being started, events wait for a lull.
 """
+
+from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
@@ -28,20 +31,36 @@ COMPONENT = "kubelet"
 QUEUE_SIZE = 1000
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
+PATIENCE_SECONDS = 10.0
+"""How long an event waits for a lull at most."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
 
 
+async def at_once() -> None:
+    """There is nothing that goes before events."""
+
+
 class EventWriter:
     """A sink for `EventRecorder.add_sink`, and the task that writes what it took.
 
-    It takes events before there is an API server to write them to.
+    It takes events before there is an API server to write them to. `lull` returns when nothing
+    more urgent is going on.
     """
 
-    def __init__(self, node_name: str, clock: Clock, *, queue_size: int = QUEUE_SIZE) -> None:
+    def __init__(
+        self,
+        node_name: str,
+        clock: Clock,
+        *,
+        queue_size: int = QUEUE_SIZE,
+        lull: Callable[[], Awaitable[None]] = at_once,
+    ) -> None:
         self._node_name = node_name
         self._clock = clock
+        self._queue_size = queue_size
+        self._lull = lull
         self._correlator = Correlator()
         self._take, self._taken = trio.open_memory_channel[Event](queue_size)
         self._dropped = 0
@@ -67,9 +86,20 @@ class EventWriter:
             if self._dropped:
                 log.warning("events were dropped", number=self._dropped)
                 self._dropped = 0
+            await self._wait_for_lull(event)
             correlated = self._correlator.correlate(event, self._clock.now_ns())
             if correlated is not None:
                 await self._write(api, correlated)
+
+    async def _wait_for_lull(self, event: Event) -> None:
+        """Let others go first, unless the event has waited long or the queue fills up."""
+        if self._taken.statistics().current_buffer_used > self._queue_size // 2:
+            return
+        recorded_at = event.first_timestamp.ns if event.first_timestamp else 0
+        waited = (self._clock.now_ns() - recorded_at) / 1e9
+        left = PATIENCE_SECONDS - waited
+        with trio.move_on_after(min(max(left, 0.0), PATIENCE_SECONDS)):
+            await self._lull()
 
     async def _write(self, api: Api, correlated: Correlated) -> None:
         wait = FIRST_RETRY_SECONDS

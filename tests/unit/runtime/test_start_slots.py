@@ -77,3 +77,28 @@ async def test_a_slot_given_to_someone_who_is_cancelled_goes_to_the_next(
         with trio.fail_after(1):
             async with slots.slot(Precedence.SANDBOX):
                 pass
+
+
+async def test_a_lull_is_a_time_in_which_nothing_is_started(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    slots, began = StartSlots(2), trio.current_time()
+
+    async def start(after: float, seconds: float) -> None:
+        await trio.sleep(after)
+        async with slots.slot(Precedence.SANDBOX):
+            await trio.sleep(seconds)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(start, 0, 10)
+        nursery.start_soon(start, 5, 10)  # until 15
+        nursery.start_soon(start, 15.5, 1)  # until 16.5: the pause before was too short
+        await trio.testing.wait_all_tasks_blocked()
+        await slots.lull(1)
+        assert trio.current_time() - began == 17.5
+
+
+async def test_an_idle_node_has_a_lull_soon(autojump_clock: trio.testing.MockClock) -> None:
+    began = trio.current_time()
+    await StartSlots(1).lull(0.5)
+    assert trio.current_time() - began == 0.5

@@ -1,6 +1,6 @@
 """Events on their way to the API server: in order, through outages, counted when they repeat."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import trio
@@ -13,7 +13,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.telemetry.event_writer import EventWriter
+from trio_kubelet.telemetry.event_writer import PATIENCE_SECONDS, EventWriter, at_once
 
 QUEUE_SIZE = 20
 POD = Pod(
@@ -40,11 +40,11 @@ class Node:
 
 
 @asynccontextmanager
-async def node() -> AsyncIterator[Node]:
+async def node(lull: Callable[[], Awaitable[None]] = at_once) -> AsyncIterator[Node]:
     clock, server = TrioClock(), ApiServer()
     recorder, writer = (
         EventRecorder(Journal(clock), "n1"),
-        EventWriter("n1", clock, queue_size=QUEUE_SIZE),
+        EventWriter("n1", clock, queue_size=QUEUE_SIZE, lull=lull),
     )
     recorder.add_sink(writer.take)
     async with trio.open_nursery() as nursery:
@@ -152,3 +152,32 @@ async def test_of_more_events_than_can_wait_the_latest_are_dropped(
         await trio.sleep(60)
         told = {event.involved_object.name for event in at.events()}
         assert told == {f"web-{n}" for n in range(QUEUE_SIZE)}
+
+
+async def test_events_wait_for_a_lull(autojump_clock: MockClock) -> None:
+    lull = trio.Event()
+    async with node(lull.wait) as at:
+        at.fail()
+        await trio.sleep(PATIENCE_SECONDS / 2)
+        assert not at.events()
+        lull.set()
+        await at.server.until(at.events)
+
+
+async def test_no_event_waits_for_ever(autojump_clock: MockClock) -> None:
+    async with node(trio.sleep_forever) as at:
+        began = trio.current_time()
+        at.fail("one")
+        await trio.sleep(1)
+        at.fail("two")
+        await at.server.until(lambda: len(at.events()) == 2)
+        assert trio.current_time() - began == PATIENCE_SECONDS + 1
+
+
+async def test_a_queue_that_fills_up_is_not_held_back(autojump_clock: MockClock) -> None:
+    async with node(trio.sleep_forever) as at:
+        began = trio.current_time()
+        for number in range(QUEUE_SIZE):
+            at.fail(str(number))
+        await at.server.until(at.events)
+        assert trio.current_time() == began
