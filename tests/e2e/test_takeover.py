@@ -43,13 +43,15 @@ CONFIGURED = ("config", "login", "memory", "disk", "host")
 @pytest.fixture
 def node(local_cluster: LocalCluster, go_kubelet: type[GoKubelet]) -> Iterator[LocalCluster]:
     """The node in the hands of the Go kubelet; in the end the agent has it, whoever had it."""
-    local_cluster.hand_over(go_kubelet)
-    local_cluster.wait_node_ready()
-    yield local_cluster
-    if type(local_cluster.agent) is not AGENT:
-        local_cluster.hand_over(AGENT)
+    try:
+        local_cluster.hand_over(go_kubelet)
         local_cluster.wait_node_ready()
-    remove_log_links(local_cluster.containerd.folder)
+        yield local_cluster
+    finally:
+        if type(local_cluster.agent) is not AGENT:
+            local_cluster.hand_over(AGENT)
+            local_cluster.wait_node_ready()
+        remove_log_links(local_cluster.containerd.folder)
 
 
 @pytest.fixture
