@@ -15,7 +15,7 @@ import pytest
 import yaml
 from attrs import frozen
 
-from lab import UnavailableError, control_plane_programs, host
+from lab import LabError, UnavailableError, control_plane_programs, host
 from lab.containerd import Containerd
 from lab.control_plane import ADVERTISED, ControlPlane
 from lab.go_kubelet import make_cgroups
@@ -69,10 +69,14 @@ exec {} "$@"
 """
 
 INSTALL, KUBEADM_JOIN, TOKEN_JOIN = "Install", "Join with kubeadm", "Join with a bootstrap token"
-AGENT, GO_KUBELET = "/usr/bin/trio-kubelet run ", "/usr/bin/kubelet --bootstrap-kubeconfig"
+AGENT, KUBELET = "/usr/bin/trio-kubelet run ", "/usr/bin/kubelet --bootstrap-kubeconfig"
 DEADLINE_SECONDS = 120
 
+NO_PACKAGE, RENEW = "Without the package kubelet", "Renew the certificate"
 LOOK, LEAVE, TAKE_OVER = "Look whether it works", "Leave", "From the Go kubelet and back"
+FOLLOWED = {INSTALL, KUBEADM_JOIN, NO_PACKAGE, TOKEN_JOIN, LOOK, RENEW, LEAVE, TAKE_OVER}
+# What the reader has in /etc/default/trio-kubelet.
+NODES_OWN = "--config-dir=/etc/trio-kubelet.conf.d --node-labels=disk=ssd --version=v1.35.7"
 
 
 def blocks(section: str) -> tuple[Block, ...]:
@@ -92,10 +96,12 @@ class Site:
     def follow(self, *steps: Block) -> None:
         """Run blocks as the guide's reader, who copies what kubeadm prints."""
         for step in steps:
-            if step.who == "node":
-                self.node.run(step.commands)
-                continue
-            printed = PRINTED.search(self.administrator.run(step.commands))
+            person = self.node if step.who == "node" else self.administrator
+            try:
+                printed = PRINTED.search(person.run(step.commands))
+            except LabError as error:
+                error.add_note(self.logs())
+                raise
             if printed is not None:
                 self.node.environment = {**self.node.environment, **printed.groupdict()}
 
@@ -114,6 +120,15 @@ class Site:
         found: str = pod["status"]["containerStatuses"][0]["containerID"]
         return found
 
+    def delete_pods(self, *names: str) -> None:
+        for name in names:
+            self.plane.api.delete(POD.format(name))
+            self.plane.api.wait_gone(POD.format(name))
+
+    def certificate(self) -> str:
+        """Which file has the node's certificate."""
+        return self.machine.run("readlink /var/lib/kubelet/pki/kubelet-client-current.pem")
+
     def wait_kubelet_is(self, command: str) -> None:
         """Wait until what kubelet.service runs has this in its command line, as it begins."""
         pid = self.machine.run("cat /run/lab-services/kubelet.pid").strip()
@@ -121,12 +136,12 @@ class Site:
         wait_until(
             lambda: command in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "),
             deadline_seconds=DEADLINE_SECONDS,
-            else_say=lambda: f"kubelet.service is not {command}: {self.log()}",
+            else_say=lambda: f"kubelet.service is not {command}: {self.logs()}",
         )
 
-    def log(self) -> str:
-        """The end of kubelet.service's log."""
-        return self.machine.run("tail -n 20 /run/lab-services/kubelet.log")
+    def logs(self) -> str:
+        """The ends of the services' logs."""
+        return self.machine.run("tail -n 20 /run/lab-services/*.log || true")
 
 
 @pytest.fixture(scope="module")
@@ -150,10 +165,8 @@ def site(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
         leave_what_kubeadm_init_leaves(control_plane, kubeadm, settings, folder)
         install_packages(machine, kubeadm, go_kubelet, containerd.socket)
         machine.write("/etc/trio-kubelet.conf.d/10-lab.conf", yaml.safe_dump(settings))
-        machine.write(
-            "/etc/default/trio-kubelet",
-            "TRIO_KUBELET_EXTRA_ARGS=--config-dir=/etc/trio-kubelet.conf.d\n",
-        )
+        own = f'TRIO_KUBELET_EXTRA_ARGS="{NODES_OWN}"\n'
+        machine.write("/etc/default/trio-kubelet", own)
         site = settle(control_plane, machine, kubeadm, folder)
         site.follow(*blocks(INSTALL))
         yield site
@@ -212,6 +225,7 @@ def install_packages(machine: Machine, kubeadm: Path, go_kubelet: Path, runtime:
     """What is on a machine before the guide begins."""
     machine.write("/usr/lib/systemd/system/kubelet.service", KUBELET_UNIT)
     machine.write("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", KUBEADM_DROP_IN)
+    machine.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--node-labels=disk=hdd\n")
     machine.write("/usr/bin/kubeadm", KUBEADM.format(kubeadm), mode=0o755)
     machine.run(
         f"ln -sf {go_kubelet} /usr/bin/kubelet; mkdir -p /run/containerd\n"
@@ -249,8 +263,7 @@ def test_somebody_runs_each_command() -> None:
     assert {each.who for each in GUIDE} == {"node", "administrator", "example"}
     assigned = {name for each in GUIDE if each.who == "example" for name in each.assigned}
     assert assigned == READERS
-    followed = {INSTALL, KUBEADM_JOIN, TOKEN_JOIN, LOOK, LEAVE, TAKE_OVER}
-    assert {each.section for each in GUIDE if each.who != "example"} == followed
+    assert {each.section for each in GUIDE if each.who != "example"} == FOLLOWED
     assert [each.who for each in blocks(LEAVE)] == [
         "administrator",
         "node",
@@ -266,7 +279,18 @@ def test_a_machine_joins_with_a_bootstrap_token_and_leaves(site: Site) -> None:
     copied = next(number for number, step in enumerate(steps) if step.who == "node")
     site.follow(*steps[:copied])
     shutil.copy(site.administrator.folder / "bootstrap-kubelet.conf", site.node.environment["HOME"])
-    site.follow(*steps[copied:], *blocks(LOOK), drain, forget, delete)
+    site.follow(*steps[copied:], *blocks(LOOK))
+    node = site.plane.api.get(f"/api/v1/nodes/{NODE}")
+    assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.7"
+    assert node["metadata"]["labels"]["disk"] == "ssd"
+
+    first = site.certificate()
+    site.follow(*blocks(RENEW))
+    site.run_pod("after-renewal")
+    assert site.certificate() != first
+    site.delete_pods("after-renewal")
+
+    site.follow(drain, forget, delete)
     assert not is_known(site)
 
 
@@ -274,8 +298,25 @@ def test_kubeadm_joins_a_machine_and_resets_it(site: Site) -> None:
     drain, reset, _, delete = blocks(LEAVE)
     site.follow(*blocks(KUBEADM_JOIN))
     site.wait_kubelet_is(AGENT)
-    site.follow(*blocks(LOOK), drain, reset, delete)
+    site.follow(*blocks(LOOK))
+    node = site.plane.api.get(f"/api/v1/nodes/{NODE}")
+    assert node["metadata"]["labels"]["disk"] == "hdd"
+    site.follow(drain, reset, delete)
     assert not is_known(site)
+
+
+def test_kubeadm_joins_a_machine_that_knows_no_other_kubelet(site: Site) -> None:
+    drain, reset, _, delete = blocks(LEAVE)
+    _, ask, join = blocks(KUBEADM_JOIN)
+    package = site.machine.run("readlink /usr/bin/kubelet").strip()
+    site.follow(*blocks(NO_PACKAGE), ask, join)
+    try:
+        site.wait_kubelet_is(KUBELET)
+        site.follow(*blocks(LOOK), drain)
+        site.node.run(reset.commands.splitlines()[0])
+    finally:
+        site.machine.run(f"ln -sf {package} /usr/bin/kubelet")
+    site.follow(delete)
 
 
 def test_a_node_goes_from_the_go_kubelet_to_the_agent_and_back(site: Site) -> None:
@@ -283,7 +324,7 @@ def test_a_node_goes_from_the_go_kubelet_to_the_agent_and_back(site: Site) -> No
     drain, reset, _, delete = blocks(LEAVE)
     _, ask, join = blocks(KUBEADM_JOIN)
     site.follow(ask, join)
-    site.wait_kubelet_is(GO_KUBELET)
+    site.wait_kubelet_is(KUBELET)
     site.wait_node_ready()
     steady = site.run_pod("steady")
 
@@ -293,14 +334,12 @@ def test_a_node_goes_from_the_go_kubelet_to_the_agent_and_back(site: Site) -> No
     assert site.container_id("steady") == steady
 
     site.follow(give_back)
-    site.wait_kubelet_is(GO_KUBELET)
+    site.wait_kubelet_is(KUBELET)
     site.run_pod("after-all")
     assert site.container_id("steady") == steady
     assert site.container_id("of-the-agent") == of_the_agent
 
-    for name in ("steady", "of-the-agent", "after-all"):
-        site.plane.api.delete(POD.format(name))
-        site.plane.api.wait_gone(POD.format(name))
+    site.delete_pods("steady", "of-the-agent", "after-all")
     # It is the Go kubelet's again: there is no drop-in to remove.
     site.follow(drain)
     site.node.run(reset.commands.splitlines()[0])
