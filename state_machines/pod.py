@@ -26,7 +26,9 @@ call had ended, and shows nothing of the pod running. From then on none of its c
 run again, and what they used may be taken away.
 
 Pods that only the runtime knows (their manifest went while the agent was down) have no spec to
-sync: they begin in Terminating.
+sync: they begin in Terminating. An incarnation that was finished keeps its dead containers and
+their logs for those who read them, until its source lets it go: what clears them away begins in
+Terminated, for nothing could have been started since.
 
 The rules below the table are those that are about amounts rather than states: which ending a
 pod's own fields imply, and how much grace is left.
@@ -111,6 +113,7 @@ POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
     starts=(
         Start(S.SYNC_POD,    "a source has the pod"),
         Start(S.TERMINATING, "only the runtime knows the pod"),
+        Start(S.TERMINATED,  "it was over before its source let it go; what was kept of it goes"),
     ),
     terminal=frozenset({S.FINISHED}),
     rows=(

@@ -142,7 +142,6 @@ class Agent:
             clean_up=self._clean_up,
             recorder=self.recorder,
             runs=self._runs,
-            on_gone=lambda uid: self.statuses.forget(uid),
         )
         self.pleg = Pleg(
             client=self.client,

@@ -15,7 +15,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from state_machines.pod import ORPHAN_GRACE_SECONDS, PodEvent
+from state_machines.pod import ORPHAN_GRACE_SECONDS, PodEvent, PodState
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_tasks import PodTasks
@@ -141,7 +141,9 @@ class Housekeeper:
                 uid=stray.uid,
                 traces=sorted(stray.traces),
             )
-            self._tasks.start(stray_pod(stray), incarnation=0, orphan=STRAY_ENDING)
+            self._tasks.start(
+                stray_pod(stray), incarnation=0, state=PodState.TERMINATING, ending=STRAY_ENDING
+            )
         self._tasks.forget_finished_before(snapshot.taken_at)
 
     async def _look(self) -> Snapshot:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 import structlog
 import trio
 
-from state_machines.pod import PodEvent
+from state_machines.pod import PodEvent, PodState
 from trio_kubelet.k8s import Pod, PodPhase
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
@@ -71,8 +71,7 @@ class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
     `prepare` is awaited with pods that are new to the node, before they are decided on. `runs`
-    says whether something of a pod runs already. `on_gone` is told the UID of a pod that no
-    source has any more and whose task has ended before.
+    says whether something of a pod runs already.
     """
 
     def __init__(
@@ -89,7 +88,6 @@ class SyncLoop:
         recorder: EventRecorder,
         runs: Callable[[str], bool] = lambda _uid: False,
         prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
-        on_gone: Callable[[str], None] = lambda _uid: None,
     ) -> None:
         self.sources_seen: set[Source] = set()
         self._recorder = recorder
@@ -103,7 +101,6 @@ class SyncLoop:
         self._clean_up = clean_up
         self._runs = runs
         self._prepare = prepare
-        self._on_gone = on_gone
         self._leaving: dict[str, trio.Event] = {}
         gate.add_listener(self._on_runtime_state)
 
@@ -281,11 +278,11 @@ class SyncLoop:
         stored = self._store.remove(pod)
         if stored is None:
             return
+        ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
         if self._is_current(stored):
-            ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
         elif pod.metadata.uid not in self._tasks:
-            self._on_gone(pod.metadata.uid)
+            self._tasks.start(pod, stored.incarnation, state=PodState.TERMINATED, ending=ending)
 
     def _is_current(self, stored: StoredPod) -> bool:
         """Whether the task that lives under the UID is this incarnation's."""

@@ -17,7 +17,13 @@ import structlog
 import trio
 from attrs import frozen
 
-from state_machines.pod import POD, PodEvent, PodState, StopEvidence
+from state_machines.pod import (
+    POD,
+    PodEvent,
+    PodState,
+    StopEvidence,
+    may_have_running_containers,
+)
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.mailbox import (
     Ending,
@@ -100,14 +106,19 @@ class PodTask:
         resync_seconds: float,
         predecessor: "PodTask | None" = None,
         after: tuple[trio.Event, ...] = (),
-        orphan: Ending | None = None,
+        state: PodState = PodState.SYNC_POD,
+        ending: Ending | None = None,
     ) -> None:
+        assert state in POD.initial, f"no pod begins in {state}"
+        assert (ending is None) is (state is PodState.SYNC_POD), "what ends has an ending"
         self.pod = pod
         self.incarnation = incarnation
-        self.state = PodState.SYNC_POD if orphan is None else PodState.TERMINATING
-        self.ending = orphan
+        self.state = state
+        self.ending = ending
         self.started_at = trio.current_time()
         self.stopped = trio.Event()
+        if not may_have_running_containers(state):
+            self.stopped.set()
         self.finished = trio.Event()
         self._session = session
         self._journal = journal

@@ -12,7 +12,7 @@ from typing import Protocol
 import structlog
 import trio
 
-from state_machines.pod import PodState
+from state_machines.pod import PodState, may_have_running_containers
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodSession, PodTask, pod_key
@@ -90,16 +90,19 @@ class PodTasks:
         incarnation: int,
         *,
         after: tuple[trio.Event, ...] = (),
-        orphan: Ending | None = None,
+        state: PodState = PodState.SYNC_POD,
+        ending: Ending | None = None,
     ) -> None:
-        """Start the task of a new incarnation. There must be none under its UID.
+        """Start the task of an incarnation. There must be none under its UID.
 
-        It waits for `after` before it does anything for the pod, unless that ends first.
-        `orphan` starts it in Terminating: only the runtime or the disk knows the pod.
+        It waits for `after` before it does anything for the pod, unless that ends first. One
+        that does not begin in SyncPod has an `ending`.
         """
         assert self._nursery is not None, "pods are started after run()"
         uid = pod.metadata.uid
         assert uid not in self._tasks, f"pod {uid} has a task already"
+        has_successors = may_have_running_containers(state)
+        waits = is_static(pod) and has_successors
         task = PodTask(
             pod,
             incarnation=incarnation,
@@ -107,12 +110,14 @@ class PodTasks:
             journal=self._journal,
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
-            predecessor=self._last_of_name.get(pod_key(pod)) if is_static(pod) else None,
+            predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
             after=after,
-            orphan=orphan,
+            state=state,
+            ending=ending,
         )
         self._tasks[uid] = task
-        self._last_of_name[pod_key(pod)] = task
+        if has_successors:
+            self._last_of_name[pod_key(pod)] = task
         self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod_key(pod)}")
 
     def put(self, uid: str, request: Request) -> None:

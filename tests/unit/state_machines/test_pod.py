@@ -28,7 +28,12 @@ def test_a_pod_walks_from_sync_to_finished() -> None:
 
 
 def test_a_pod_known_only_to_the_runtime_begins_in_terminating() -> None:
-    assert POD.initial == (PodState.SYNC_POD, PodState.TERMINATING)
+    assert PodState.TERMINATING in POD.initial
+
+
+def test_what_was_kept_of_a_pod_that_is_over_is_cleared_away_without_stopping_it_again() -> None:
+    assert PodState.TERMINATED in POD.initial
+    assert not may_start_containers(PodState.TERMINATED)
 
 
 @pytest.mark.parametrize("event", sorted(ENDINGS))

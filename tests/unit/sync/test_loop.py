@@ -123,7 +123,6 @@ async def running(
         recorder=recorder,
         runs=lambda uid: uid == runs,
         prepare=prepare,
-        on_gone=lambda uid: log.append(f"gone {uid}"),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(tasks.run)
@@ -207,13 +206,16 @@ async def test_a_readiness_gate_that_opens_makes_the_pod_look(autojump_clock: Mo
         assert at.heard() == ["admit a beside 0", "sync a i", "sync a i"]
 
 
-async def test_a_pod_that_goes_after_its_task_is_told_of(autojump_clock: MockClock) -> None:
+async def test_what_was_kept_of_a_pod_goes_when_its_source_lets_it_go(
+    autojump_clock: MockClock,
+) -> None:
     async with running(reject="a") as at:
         await at.say(PodOperation.ADD, A)
         await trio.sleep(5)
         at.heard()
         await at.say(PodOperation.REMOVE, A)
-        assert at.heard() == ["gone uid-a"]
+        assert at.heard() == ["release a and discard"]
+        assert "uid-a" not in at.tasks
 
 
 async def test_a_removed_pod_is_stopped_and_discarded(autojump_clock: MockClock) -> None:

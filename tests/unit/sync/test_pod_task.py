@@ -287,6 +287,15 @@ async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
 async def test_an_orphan_is_never_synced(
     autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal, orphan=REMOVED) as task:
+    async with running(session, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
         await task.finished.wait()
     assert session.steps == ["terminate", "release"]
+
+
+async def test_what_is_left_of_a_pod_that_was_over_is_only_released(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with running(session, journal, state=PodState.TERMINATED, ending=REMOVED) as task:
+        assert task.stopped.is_set()
+        await task.finished.wait()
+    assert session.steps == ["release"]
