@@ -1,6 +1,6 @@
 """What a pod's task does in each state of its machine: the steps, in their order.
 
-    sync       status → folders, cgroup → volumes → containers → status
+    sync       status → cgroup, folders and volumes → containers → status
     terminate  stop containers → status
     release    volumes → cgroup; and for a pod that is gone: containers, logs, folders
 
@@ -9,6 +9,7 @@ incarnation of a pod and holds what that remembers between two syncs.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -29,6 +30,7 @@ from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
@@ -200,8 +202,7 @@ class Session:
             )
             return SyncResult(failed=True)
         try:
-            await parts.cgroups.ensure(pod)
-            inputs = await parts.storage.prepare(pod)
+            inputs = await self._prepared(pod)
             outcome = await parts.runtime.sync(pod, observed, inputs, memory)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
@@ -216,6 +217,16 @@ class Session:
                 self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
             ),
         )
+
+    async def _prepared(self, pod: Pod) -> PodInputs:
+        """Make the cgroup and the volumes side by side. Raises PreparationError."""
+        prepared: list[PodInputs] = []
+
+        async def prepare_storage() -> None:
+            prepared.append(await self._parts.storage.prepare(pod))
+
+        await side_by_side(partial(self._parts.cgroups.ensure, pod), prepare_storage)
+        return prepared[0]
 
     async def _observed(self, pod: Pod) -> ObservedPod:
         """The pod as it was after the last call that may have changed it.
