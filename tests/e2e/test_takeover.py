@@ -354,7 +354,7 @@ def test_what_was_under_way_goes_on_under_the_agent(
     namespace.api.delete(namespace.path("Pod", "ends"))
     node.hand_over(Agent)
     node.wait_node_ready()
-    namespace.wait_gone("ends", deadline_seconds=30)
+    namespace.wait_gone("ends")
     assert waiting(namespace.pod("waits"))["reason"] in PULL_FAILURES
     namespace.wait("crashes", lambda pod: container(pod)["restartCount"] == 2)
     version, uid = (before["metadata"][key] for key in ("resourceVersion", "uid"))

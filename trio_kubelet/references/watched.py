@@ -115,6 +115,7 @@ class WatchedObjects(Generic[T]):
         namespace, name = entry.key
         told = False
         for pause in pauses():
+            returned = self._api.returns.next
             try:
                 found = await self._api.get(
                     self._kind, name, namespace, deadline_seconds=ANSWER_SECONDS
@@ -135,7 +136,8 @@ class WatchedObjects(Generic[T]):
             else:
                 self.store(entry, found)
                 return
-            await trio.sleep(pause)
+            with trio.move_on_after(pause):
+                await returned.wait()
 
     def store(self, entry: "_Entry[T]", found: T | None) -> None:
         """Keep what is known of an object now, and tell its pods if that is news to them."""

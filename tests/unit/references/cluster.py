@@ -9,6 +9,7 @@ from attrs import field, frozen
 from tests.apiserver.server import ApiServer
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Secret, ServiceAccount
+from trio_kubelet.k8s.client import ApiClient
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS
 from trio_kubelet.references import References
 
@@ -38,9 +39,10 @@ class Told:
 
 @frozen
 class Cluster:
-    """The server, the node's references, and whom they told."""
+    """The server, its client, the node's references, and whom they told."""
 
     server: ApiServer
+    api: ApiClient
     references: References
     told: Told
 
@@ -84,10 +86,9 @@ async def open_cluster(strategy: str = "Watch", **options: bool) -> AsyncIterato
     server, told = ApiServer(), Told()
     account = ServiceAccount(metadata=ObjectMeta(name="robot", namespace=NAMESPACE))
     server.create(SERVICE_ACCOUNTS, account)
-    references = References(
-        server.client(), clock=TrioClock(), on_change=told, strategy=strategy, **options
-    )
+    api = server.client()
+    references = References(api, clock=TrioClock(), on_change=told, strategy=strategy, **options)
     async with trio.open_nursery() as nursery:
         await nursery.start(references.run)
-        yield Cluster(server, references, told)
+        yield Cluster(server, api, references, told)
         nursery.cancel_scope.cancel()
