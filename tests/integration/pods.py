@@ -199,7 +199,7 @@ def conditions(pod: Json) -> dict[str, str]:
 def container_ids(pod: Json) -> dict[str, str]:
     """Name → id of the pod's containers, init containers included."""
     status = pod["status"]
-    every = (*status.get("initContainerStatuses", ()), *status["containerStatuses"])
+    every = (*status.get("initContainerStatuses", ()), *status.get("containerStatuses", ()))
     return {each["name"]: each.get("containerID", "").partition("://")[2] for each in every}
 
 
