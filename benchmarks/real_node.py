@@ -17,6 +17,7 @@ from benchmarks.bare import BareNode, BarePod, StartedPod, image_of_pods
 from benchmarks.manifests import manifest
 from lab.agent import Agent
 from lab.containerd import Containerd
+from lab.host import detach_mounts_below
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -76,6 +77,7 @@ class RealNode:
         finally:
             with trio.CancelScope(shield=True):
                 await running.stop()
+                detach_mounts_below(running.agent.folder)  # its root folder, made a shared mount
 
     async def started_at(
         self, uids: Collection[str], poll_seconds: float = 0.05

@@ -1,8 +1,9 @@
-"""Writes events to the API server: one task, in the order in which they were recorded.
+"""Writes events to the API server, in the order in which they were recorded.
 
-Recording never waits: events go into a bounded queue, and what does not fit is dropped and
+Recording never waits: events go into bounded queues, and what does not fit is dropped and
 counted. While the API server is away they stay there; what it refuses is logged and dropped.
-Users wait for pods, not for events: while pods are being started, events wait for a lull.
+Warnings have a queue of their own: somebody may be looking for them. Of what goes as it should
+users see the pods first, so those events wait for a lull while pods are being started.
 """
 
 from collections.abc import Awaitable, Callable
@@ -23,7 +24,7 @@ from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry.correlation import Correlated, Correlator
-from trio_kubelet.telemetry.events import RecordedEvent
+from trio_kubelet.telemetry.events import EventType, RecordedEvent
 
 log = structlog.get_logger("events")
 
@@ -31,8 +32,8 @@ COMPONENT = "kubelet"
 QUEUE_SIZE = 1000
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
-PATIENCE_SECONDS = 10.0
-"""How long an event waits for a lull at most."""
+PATIENCE_SECONDS = 30.0
+"""How long an event that is no warning waits for a lull at most."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
@@ -43,7 +44,7 @@ async def at_once() -> None:
 
 
 class EventWriter:
-    """A sink for `EventRecorder.add_sink`, and the task that writes what it took.
+    """A sink for `EventRecorder.add_sink`, and the tasks that write what it took.
 
     It takes events before there is an API server to write them to. `lull` returns when nothing
     more urgent is going on.
@@ -62,7 +63,8 @@ class EventWriter:
         self._queue_size = queue_size
         self._lull = lull
         self._correlator = Correlator()
-        self._take, self._taken = trio.open_memory_channel[Event](queue_size)
+        self._warn, self._warnings = trio.open_memory_channel[Event](queue_size)
+        self._tell, self._told = trio.open_memory_channel[Event](queue_size)
         self._dropped = 0
         self._last_ns = 0
 
@@ -73,8 +75,9 @@ class EventWriter:
         """
         self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
         event = api_event(recorded, self._node_name, self._last_ns)
+        queue = self._warn if recorded.type is EventType.WARNING else self._tell
         try:
-            self._take.send_nowait(event)
+            queue.send_nowait(event)
         except trio.WouldBlock:
             if not self._dropped:
                 log.warning("too many events wait for the API server; later ones are dropped")
@@ -82,24 +85,36 @@ class EventWriter:
 
     async def run(self, api: Api) -> None:
         """Write events for ever. Cancelling loses those that wait."""
-        async for event in self._taken:
-            if self._dropped:
-                log.warning("events were dropped", number=self._dropped)
-                self._dropped = 0
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write_warnings, api)
+            nursery.start_soon(self._write_others, api)
+
+    async def _write_warnings(self, api: Api) -> None:
+        async for event in self._warnings:
+            await self._write_next(api, event)
+
+    async def _write_others(self, api: Api) -> None:
+        async for event in self._told:
             await self._wait_for_lull(event)
-            correlated = self._correlator.correlate(event, self._clock.now_ns())
-            if correlated is not None:
-                await self._write(api, correlated)
+            await self._write_next(api, event)
 
     async def _wait_for_lull(self, event: Event) -> None:
         """Let others go first, unless the event has waited long or the queue fills up."""
-        if self._taken.statistics().current_buffer_used > self._queue_size // 2:
+        if self._told.statistics().current_buffer_used > self._queue_size // 2:
             return
         recorded_at = event.first_timestamp.ns if event.first_timestamp else 0
         waited = (self._clock.now_ns() - recorded_at) / 1e9
         left = PATIENCE_SECONDS - waited
         with trio.move_on_after(min(max(left, 0.0), PATIENCE_SECONDS)):
             await self._lull()
+
+    async def _write_next(self, api: Api, event: Event) -> None:
+        if self._dropped:
+            log.warning("events were dropped", number=self._dropped)
+            self._dropped = 0
+        correlated = self._correlator.correlate(event, self._clock.now_ns())
+        if correlated is not None:
+            await self._write(api, correlated)
 
     async def _write(self, api: Api, correlated: Correlated) -> None:
         wait = FIRST_RETRY_SECONDS

@@ -30,6 +30,9 @@ class Node:
     def fail(self, message: str = "no", container: str = "c") -> None:
         self.recorder.pod(POD, EventType.WARNING, "Failed", message, container=container)
 
+    def start(self, message: str = "c started") -> None:
+        self.recorder.pod(POD, EventType.NORMAL, "Started", message, container="c")
+
     def events(self) -> list[Event]:
         return sorted(
             self.server.all(EVENTS), key=lambda event: event.metadata.name.rpartition(".")[2]
@@ -154,22 +157,32 @@ async def test_of_more_events_than_can_wait_the_latest_are_dropped(
         assert told == {f"web-{n}" for n in range(QUEUE_SIZE)}
 
 
-async def test_events_wait_for_a_lull(autojump_clock: MockClock) -> None:
+async def test_what_goes_as_it_should_is_told_in_a_lull(autojump_clock: MockClock) -> None:
     lull = trio.Event()
     async with node(lull.wait) as at:
-        at.fail()
+        at.start()
         await trio.sleep(PATIENCE_SECONDS / 2)
         assert not at.events()
         lull.set()
         await at.server.until(at.events)
 
 
+async def test_a_warning_waits_for_nothing(autojump_clock: MockClock) -> None:
+    async with node(trio.sleep_forever) as at:
+        began = trio.current_time()
+        at.start()
+        at.fail()
+        await at.server.until(at.events)
+        assert at.messages() == [("no", 1)]
+        assert trio.current_time() == began
+
+
 async def test_no_event_waits_for_ever(autojump_clock: MockClock) -> None:
     async with node(trio.sleep_forever) as at:
         began = trio.current_time()
-        at.fail("one")
+        at.start("one")
         await trio.sleep(1)
-        at.fail("two")
+        at.start("two")
         await at.server.until(lambda: len(at.events()) == 2)
         assert trio.current_time() - began == PATIENCE_SECONDS + 1
 
@@ -178,6 +191,6 @@ async def test_a_queue_that_fills_up_is_not_held_back(autojump_clock: MockClock)
     async with node(trio.sleep_forever) as at:
         began = trio.current_time()
         for number in range(QUEUE_SIZE):
-            at.fail(str(number))
+            at.start(str(number))
         await at.server.until(at.events)
         assert trio.current_time() == began
