@@ -7,6 +7,7 @@ has its sandbox takes precedence over one that has none, a static pod over other
 """
 
 import heapq
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -32,6 +33,7 @@ class StartSlots:
         self._free = slots
         self._idle, self._busy = trio.Event(), trio.Event()
         self._idle.set()
+        self._idle_since = -math.inf
         self._arrivals = 0
         self._waiting: list[tuple[int, int, trio.Event]] = []
 
@@ -45,10 +47,10 @@ class StartSlots:
             self._release()
 
     async def lull(self, seconds: float) -> None:
-        """Return when no slot has been held for so long."""
+        """Return when no slot has been held for so long; at once if that is so already."""
         while True:
             await self._idle.wait()
-            with trio.move_on_after(seconds):
+            with trio.move_on_at(self._idle_since + seconds):
                 await self._busy.wait()
                 continue
             return
@@ -82,6 +84,7 @@ class StartSlots:
         self._free += 1
         if self._free == self._slots:
             self._idle.set()
+            self._idle_since = trio.current_time()
             self._busy = trio.Event()
 
 

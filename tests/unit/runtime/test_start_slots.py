@@ -98,7 +98,12 @@ async def test_a_lull_is_a_time_in_which_nothing_is_started(
         assert trio.current_time() - began == 17.5
 
 
-async def test_an_idle_node_has_a_lull_soon(autojump_clock: trio.testing.MockClock) -> None:
-    began = trio.current_time()
-    await StartSlots(1).lull(0.5)
+async def test_an_idle_node_has_a_lull_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    slots, began = StartSlots(1), trio.current_time()
+    await slots.lull(0.5)
+    assert trio.current_time() == began
+    async with slots.slot(Precedence.SANDBOX):
+        pass
+    await slots.lull(0.5)
+    await slots.lull(0.5)
     assert trio.current_time() - began == 0.5
