@@ -22,7 +22,7 @@ from lab.cluster_api import ClusterApi, RefusedError
 from lab.control_plane_programs import CONTROL_PLANE, NEWEST, Programs
 from lab.pki import Authority, KeyPair, SigningKey
 from lab.ports import LOOPBACK, free_ports
-from lab.processes import last_words, wait_until
+from lab.processes import last_words, run, wait_until
 from lab.started import Started
 
 START_DEADLINE_SECONDS = 60
@@ -168,20 +168,12 @@ class ControlPlane(Started):
         given = stdin if isinstance(stdin, str) else json.dumps(stdin)
         options = ("--kubeconfig", str(self.folder / "admin.conf"))
         cache = ("--cache-dir", str(self.folder / "kubectl"))
-        try:
-            done = subprocess.run(
-                [self._tools["kubectl"], *options, *cache, *words],
-                input=given,
-                capture_output=True,
-                text=True,
-                timeout=KUBECTL_DEADLINE_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise LabError(f"kubectl {' '.join(words)}: no end") from None
-        if done.returncode != 0:
-            raise LabError(f"kubectl {' '.join(words)}: {last_words(done.stderr)}")
-        return done.stdout
+        return run(
+            [self._tools["kubectl"], *options, *cache, *words],
+            stdin=given,
+            called=f"kubectl {' '.join(words)}",
+            deadline_seconds=KUBECTL_DEADLINE_SECONDS,
+        )
 
     def client(self, identity: KeyPair | None = None, *, token: str = "") -> ClusterApi:
         """A client for somebody else; it is closed at the latest when the control plane stops."""

@@ -21,16 +21,21 @@ def run(
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
+    stdin: str = "",
+    called: str = "",
     deadline_seconds: float = 60,
 ) -> str:
-    """Return what the program wrote to stdout; LabError has the last words of one that failed."""
-    name = Path(argv[0]).name
+    """Return what the program wrote to stdout; LabError has the last words of one that failed.
+
+    `called` is what messages call it, if not by its name alone.
+    """
+    name = called or Path(argv[0]).name
     try:
         done = subprocess.run(
             [str(word) for word in argv],
             env=None if env is None else dict(env),
             cwd=cwd,
-            stdin=subprocess.DEVNULL,
+            input=stdin,
             capture_output=True,
             text=True,
             errors="replace",

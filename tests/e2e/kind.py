@@ -9,7 +9,6 @@ import base64
 import json
 import os
 import shlex
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Any
 
 import yaml
 
-from lab import LabError, images, tools
+from lab import images, tools
 from lab.cluster_api import ClusterApi, Json
 from lab.packages import Packages
 from lab.pki import KeyPair
-from lab.processes import last_words, run, wait_until
+from lab.processes import run, wait_until
 from tests.e2e.cluster import Cluster
 
 NAME = "trio-kubelet-e2e"
@@ -156,20 +155,7 @@ class KindCluster(Cluster):
 
 
 def _run(argv: list[str], stdin: str) -> str:
-    try:
-        done = subprocess.run(
-            argv,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=CREATE_DEADLINE_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise LabError(f"{shlex.join(argv)}: no end") from None
-    if done.returncode != 0:
-        raise LabError(f"{shlex.join(argv)}: {last_words(done.stderr)}")
-    return done.stdout
+    return run(argv, stdin=stdin, called=shlex.join(argv), deadline_seconds=CREATE_DEADLINE_SECONDS)
 
 
 def _administrator(kubeconfig: Path) -> ClusterApi:
