@@ -75,8 +75,8 @@ RUNTIME_RETRY_SECONDS = 0.5
 AGENT_SOCKET = "agent.sock"
 
 
-Transports = tuple[Transport, Transport]
-"""Where the runtime service and the image service are spoken to."""
+Transports = tuple[Transport, Transport, Transport | None]
+"""Where CRI's runtime service and image service are, and containerd's own, if it may have them."""
 
 
 class Agent:

@@ -27,6 +27,7 @@ from trio_kubelet.node import node_name
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.startup import StartError
 
 log = structlog.get_logger("agent")
@@ -183,11 +184,12 @@ async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transpo
 
         async with open_hollow_runtime(clock, HollowOptions()) as runtime:
             service = InProcess(runtime)
-            yield service, service
+            yield service, service, None
         return
     configuration = settings.configuration
     try:
         runtime_channel = Channel(configuration.container_runtime_endpoint)
+        task_channel = Channel(configuration.container_runtime_endpoint, CONTAINERD_HEADERS)
     except ValueError as error:
         raise StartError(f"containerRuntimeEndpoint: {error}") from error
     try:
@@ -196,7 +198,7 @@ async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transpo
         )
     except ValueError as error:
         raise StartError(f"imageServiceEndpoint: {error}") from error
-    yield runtime_channel, image_channel
+    yield runtime_channel, image_channel, task_channel
 
 
 def _has_api_server(settings: Settings) -> bool:

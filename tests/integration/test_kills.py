@@ -151,7 +151,7 @@ def in_runtime(containerd: Containerd) -> set[str]:
     running = {
         json.loads(containerd.ctr("containers", "info", words[0]))["Labels"][POD_UID_LABEL]
         for words in tasks
-        if words[2] == "RUNNING"
+        if words[2] != "STOPPED"
     }
     return running | trio.run(_listed, containerd.endpoint)
 

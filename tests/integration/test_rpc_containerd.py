@@ -3,6 +3,8 @@
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from lab.orphans import cgroup_of_ours
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop, present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 
 MIB = 2**20
 LABELS = {f"label-{number}": str(number) for number in range(30)}
@@ -190,6 +193,35 @@ async def test_events_arrive_where_the_runtime_has_them(pod: Running) -> None:
             async for event in events:
                 if event.container_id == pod.container_id and event.container_event_type == stopped:
                     break
+
+
+async def test_a_task_that_the_runtime_lost_sight_of_keeps_no_container(
+    pod: Running, containerd: Containerd, tmp_path: Path
+) -> None:
+    config = replace(CONTAINER_CONFIG, metadata=cri.ContainerMetadata(name="lost"))
+    lost = await pod.client.create_container(pod.sandbox_id, config, sandbox_config(tmp_path))
+    client = RuntimeClient(pod.channel, None, Channel(containerd.endpoint, CONTAINERD_HEADERS))
+
+    async def ctr(*words: str) -> str:
+        return await trio.to_thread.run_sync(partial(containerd.ctr, *words))
+
+    async def state() -> str:
+        lines = (await ctr("tasks", "list")).splitlines()
+        return "".join(words[2] for words in map(str.split, lines) if words[0] == lost)
+
+    await ctr("tasks", "start", "--detach", "--null-io", lost)
+    with pytest.raises(RpcError, match="cannot delete running task"):
+        await client.remove_container(lost)
+    assert await state() == "RUNNING"  # What may be at work is not ended like this.
+    await ctr("tasks", "kill", "--signal", "KILL", lost)
+    with trio.fail_after(60):
+        while await state() != "STOPPED":
+            await trio.lowlevel.checkpoint()
+    with pytest.raises(RpcError, match="cannot delete running task"):
+        await pod.client.remove_container(lost)  # CRI alone has no way.
+    await client.remove_container(lost)
+    assert await state() == ""
+    assert lost not in {each.id for each in await pod.client.list_containers()}
 
 
 async def test_a_restart_fails_what_was_under_way_and_the_next_call_connects(

@@ -94,7 +94,7 @@ class SimulatedAgent(Agent):
         api: ApiServer,
         on_status: Listener,
     ) -> None:
-        super().__init__(settings, clock, (transport, transport))
+        super().__init__(settings, clock, (transport, transport, None))
         self._api = api
         self._on_status = on_status
 

@@ -90,10 +90,12 @@ class Channel:
 
     Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
     trio task. Raises ValueError when the endpoint is malformed. Making it does not connect.
+    `headers` go with every call.
     """
 
-    def __init__(self, endpoint: str) -> None:
+    def __init__(self, endpoint: str, headers: Mapping[str, str] | None = None) -> None:
         self._path = socket_path(endpoint)
+        self._headers = headers or {}
         self._loop = current_rpc_loop()
         self._grpc = GrpcChannel(path=self._path, codec=BytesCodec(), config=WINDOWS)
         self._closed = False
@@ -190,7 +192,7 @@ class Channel:
         call = _Call(
             self._grpc,
             method.path,
-            cast("Any", MultiDict()),
+            cast("Any", MultiDict(self._headers)),
             Cardinality.UNARY_STREAM if method.streams else Cardinality.UNARY_UNARY,
             bytes,
             bytes,

@@ -12,6 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, is_present
 from trio_kubelet.rpc.methods import Request, Response, UnaryStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.lost_tasks import delete_lost_task
 
 CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0
@@ -23,6 +24,9 @@ _Images = cri.ImageServiceStub
 class RuntimeClient:
     """Asks a container runtime; `images` is where its image service listens, if elsewhere.
 
+    `tasks` leads to containerd's own services, should the runtime be containerd: see
+    `lost_tasks.py`.
+
     Every method raises RpcError and nothing else. After DEADLINE_EXCEEDED, UNAVAILABLE, or when
     the caller was cancelled, it is unknown whether the runtime did what it was asked to do.
     Messages that come back may be handed out again by a later list: do not change them.
@@ -32,11 +36,13 @@ class RuntimeClient:
         self,
         runtime: Transport,
         images: Transport | None = None,
+        tasks: Transport | None = None,
         *,
         request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
     ) -> None:
         self._runtime = runtime
         self._images = images or runtime
+        self._tasks = tasks
         self._seconds = request_timeout_seconds
         self._sandboxes = ListReuse(cri.PodSandbox)
         self._containers = ListReuse(cri.Container)
@@ -137,7 +143,14 @@ class RuntimeClient:
     async def remove_container(self, container_id: str) -> None:
         """Remove a container, running or not; may be repeated."""
         request = cri.RemoveContainerRequest(container_id=container_id)
-        await self._ask(_Runtime.remove_container, request)
+        try:
+            await self._ask(_Runtime.remove_container, request)
+        except RpcError as error:
+            if error.code is not Code.FAILED_PRECONDITION or self._tasks is None:
+                raise
+            if not await delete_lost_task(self._tasks, container_id):
+                raise
+            await self._ask(_Runtime.remove_container, request)
 
     async def container_status(
         self, container_id: str, *, verbose: bool = False

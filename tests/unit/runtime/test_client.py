@@ -8,6 +8,7 @@ from betterproto import Message
 from trio.testing import MockClock
 
 from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteResponse, DeleteTaskRequest
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 
@@ -226,3 +227,49 @@ async def test_events_come_until_the_runtime_goes_away() -> None:
         with pytest.raises(RpcError) as caught:
             await anext(events)
     assert caught.value.code is Code.UNAVAILABLE
+
+
+class KeepingRuntime:
+    """Refuses to remove a container as long as its task is there."""
+
+    def __init__(self, code: Code) -> None:
+        self.code = code
+        self.has_task = True
+
+    async def remove_container(
+        self, request: cri.RemoveContainerRequest
+    ) -> cri.RemoveContainerResponse:
+        if self.has_task:
+            raise RpcError(self.code, f"cannot delete running task {request.container_id}")
+        return cri.RemoveContainerResponse()
+
+    async def delete(self, request: DeleteTaskRequest) -> DeleteResponse:
+        assert request.container_id == "c"
+        self.has_task = False
+        return DeleteResponse()
+
+
+async def test_a_task_that_keeps_a_container_from_going_is_deleted() -> None:
+    runtime = KeepingRuntime(Code.FAILED_PRECONDITION)
+    await RuntimeClient(InProcess(runtime), None, InProcess(runtime)).remove_container("c")
+    assert not runtime.has_task
+
+
+@pytest.mark.parametrize(
+    ("code", "tasks"),
+    [
+        (Code.UNKNOWN, InProcess(KeepingRuntime(Code.UNKNOWN))),
+        (Code.FAILED_PRECONDITION, InProcess(RecordingRuntime())),
+        (Code.FAILED_PRECONDITION, None),
+    ],
+    ids=["refused for another reason", "no containerd", "no way to one"],
+)
+async def test_a_container_that_cannot_be_removed_says_why(
+    code: Code, tasks: InProcess | None
+) -> None:
+    runtime = KeepingRuntime(code)
+    client = RuntimeClient(InProcess(runtime), None, tasks)
+    with pytest.raises(RpcError, match="cannot delete running task c") as caught:
+        await client.remove_container("c")
+    assert caught.value.code is code
+    assert runtime.has_task

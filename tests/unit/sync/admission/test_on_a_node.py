@@ -91,8 +91,8 @@ class OneNode:
                 root_dir=str(self.root / "kubelet"), hostname_override=NODE, hollow=True
             ),
         )
-        transports = (InProcess(self.runtime), InProcess(self.runtime))
-        agent = Agent(settings, MovingClock(), transports, open_clients=clients)
+        runtime = InProcess(self.runtime)
+        agent = Agent(settings, MovingClock(), (runtime, runtime, None), open_clients=clients)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run)
             await self.server.until(lambda: self.server.find(NODES, NODE))
