@@ -8,6 +8,7 @@ pod is read back at once and put into the cache, so that its status is sent with
 
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -28,7 +29,7 @@ from trio_kubelet.runtime.container_starter import ContainerStarter, ReadySandbo
 from trio_kubelet.runtime.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.dns import NodeDns, dns_config
 from trio_kubelet.runtime.inputs import PodInputs
-from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.names import pod_full_name
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -69,6 +70,22 @@ class RuntimeOutcome:
     observed: ObservedPod
     failed: bool = False
     due_ns: int | None = None
+
+
+@frozen(kw_only=True)
+class Made:
+    """A sandbox and the containers that were started in it, by their ids."""
+
+    sandbox_id: str
+    containers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Done:
+    """What came of a plan: why something failed, else what it made, if it was to make anything."""
+
+    failures: tuple[Reason, ...] = ()
+    made: Made | None = None
 
 
 async def default_handler(_pod: Pod) -> str:
@@ -115,13 +132,29 @@ class PodRuntime:
 
     async def look(self, pod: Pod) -> ObservedPod:
         """Ask the runtime about one pod and put the answer into the cache. Raises RpcError."""
+        return await self._look(pod, None)
+
+    async def _look(self, pod: Pod, made: Made | None) -> ObservedPod:
+        """Look at what was just made, if that is all there is of the pod; else at what there is.
+
+        To ask what there is takes twice the calls, which counts when many pods start.
+        """
         meta = pod.metadata
-        observed = await inspect_pod(
-            self._client,
-            meta.uid,
-            name=meta.name,
-            namespace=meta.namespace,
-            file_limiter=self._file_limiter,
+        inspect = partial(inspect_pod, self._client, meta.uid)
+        if made is not None:
+            inspect = partial(
+                inspect_listed,
+                self._client,
+                meta.uid,
+                [cri.PodSandbox(id=made.sandbox_id)],
+                [
+                    cri.Container(id=each, pod_sandbox_id=made.sandbox_id)
+                    for each in made.containers
+                ],
+                observed_at=trio.current_time(),
+            )
+        observed = await inspect(
+            name=meta.name, namespace=meta.namespace, file_limiter=self._file_limiter
         )
         return self._cache.put(observed)
 
@@ -148,13 +181,14 @@ class PodRuntime:
             if plan.is_empty:
                 break
             try:
-                failures = await self._carry_out(pod, plan, observed, inputs, memory)
+                done = await self._carry_out(pod, plan, observed, inputs, memory)
             finally:
                 memory.acted_at = trio.current_time()
-            observed = await self.look(pod)
+            is_all_there_is = not observed.sandboxes and not observed.containers
+            observed = await self._look(pod, done.made if is_all_there_is else None)
             slots.observe(observed)
-            if failures:
-                return _failed(observed, plan, failures)
+            if done.failures:
+                return _failed(observed, plan, done.failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         else:
@@ -197,17 +231,17 @@ class PodRuntime:
         observed: ObservedPod,
         inputs: PodInputs,
         memory: PodMemory,
-    ) -> tuple[Reason, ...]:
-        """One plan; why something of it failed, nothing if all went well."""
+    ) -> Done:
+        """One plan."""
         if plan.stop_pod:
             grace = own_grace_seconds(pod)
             await self._stopper.stop_pod(pod, observed, grace)
         else:
             await self._stopper.stop_containers(pod, observed, plan.stop)
         if not plan.create_sandbox and not plan.start:
-            return ()
+            return Done()
         if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan, memory):
-            return (STILL_RUNNING,)
+            return Done(failures=(STILL_RUNNING,))
         if plan.sandbox_changed:
             self._recorder.pod(
                 pod,
@@ -222,7 +256,7 @@ class PodRuntime:
             config = self._sandbox_config(pod, plan, node_dns)
         except (ConfigError, OSError) as error:
             self._sandbox_failed(pod, str(error))
-            return (NO_SANDBOX,)
+            return Done(failures=(NO_SANDBOX,))
         return await self._start_all(pod, plan, config, observed, inputs, memory)
 
     async def _have_stopped(self, pod: Pod, plan: PodActions, memory: PodMemory) -> bool:
@@ -242,12 +276,10 @@ class PodRuntime:
         observed: ObservedPod,
         inputs: PodInputs,
         memory: PodMemory,
-    ) -> tuple[Reason, ...]:
-        """Make the sandbox while images are got, then start containers in their order.
-
-        Returns why containers could not be started.
-        """
+    ) -> Done:
+        """Make the sandbox while images are got, then start containers in their order."""
         pulls = {order.container.name: ImagePull() for order in plan.start}
+        made: list[str] = []
         failed: list[str] = []
         async with trio.open_nursery() as nursery:
             for order in plan.start:
@@ -256,7 +288,7 @@ class PodRuntime:
             sandbox = await self._sandbox(pod, plan, config, observed, inputs)
             if sandbox is None:
                 nursery.cancel_scope.cancel()
-                return (NO_SANDBOX,)
+                return Done(failures=(NO_SANDBOX,))
             for order in plan.start:
                 image = await pulls[order.container.name].result()
                 if image is None:
@@ -269,7 +301,11 @@ class PodRuntime:
                 )
                 if started is None:
                     failed.append(order.container.name)
-        return tuple(memory.reasons[name] for name in failed)
+                else:
+                    made.append(started)
+        if failed:
+            return Done(failures=tuple(memory.reasons[name] for name in failed))
+        return Done(made=Made(sandbox_id=sandbox.id, containers=tuple(made)))
 
     async def _pull(
         self,

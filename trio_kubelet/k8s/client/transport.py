@@ -41,8 +41,8 @@ class PoolSize:
     idle: int
 
 
-REQUESTS = PoolSize(connections=12, idle=12)
-"""More than the status writer's eight; httpcore looks at each of them for every request."""
+REQUESTS = PoolSize(connections=6, idle=6)
+"""Few: for every request httpcore looks at each connection as often as there are connections."""
 WATCHES = PoolSize(connections=None, idle=8)
 HEARTBEAT = PoolSize(connections=2, idle=1)
 EVENTS = PoolSize(connections=4, idle=1)
