@@ -1,17 +1,18 @@
 """The agent beside the Go kubelet, each as a node of a real control plane.
 
 Pods are bound to their node when they are created, and their image is there. Times are those of
-a watch at the API server. Both have a containerd of their own and run in turn: the Go kubelet is
-measured first, then the agent with the same pods.
+a watch at the API server. Both nodes are up all the time, each with a containerd of its own, and
+do the same in turn, again and again: a host that gets slower does so for both.
 """
 
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
-from attrs import frozen
+from attrs import Factory, frozen
 
 from benchmarks.figures import Figure, ratio_of_medians, spread
 from benchmarks.idle import cpu_percent, cpu_seconds, resident_mib
@@ -23,6 +24,9 @@ from lab.go_kubelet import GoKubelet
 
 NAME = "cluster"
 ROUNDS = 15
+BURST_EACH = 5
+"""So many rounds of single pods there are for one of bursts."""
+
 PAUSE_SECONDS = 0.5
 SETTLE_SECONDS = 10.0
 IDLE_SECONDS = 30.0
@@ -49,8 +53,8 @@ GOALS: Mapping[str, float] = {
 class Samples:
     """What was measured of one figure, and its unit: `s`, `%` of a core, `MiB`."""
 
-    values: Sequence[float]
     unit: str = "s"
+    values: list[float] = Factory(list)
 
     def __str__(self) -> str:
         if self.unit == "s":
@@ -58,13 +62,43 @@ class Samples:
         return f"{statistics.median(self.values):.1f} {self.unit}"
 
 
+UNITS: Mapping[str, str] = {"CPU with 100 idle pods": "%", "memory with 100 pods": "MiB"}
+"""Of what is not in seconds."""
+
+
+@frozen
+class Node:
+    """A node under test, and what was measured of it."""
+
+    name: str
+    kubelet: Agent
+    pods: WatchedPods
+    samples: Mapping[str, Samples] = Factory(
+        lambda: {name: Samples(UNITS.get(name, "s")) for name in GOALS}
+    )
+
+    def note(self, figure: str, value: float) -> None:
+        """Add a measured value."""
+        self.samples[figure].values.append(value)
+
+
 def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
     """Measure both in turn. Blocks. Raises LabError; UnavailableError without programs or Go."""
     usual = rounds or ROUNDS
-    with ControlPlane(folder / "control-plane") as plane:
-        theirs = _measure_one(plane, GoKubelet, "go", folder, usual, containerd)
-        ours = _measure_one(plane, Agent, "trio", folder, usual, containerd)
-    return [_figure(name, ours[name], theirs[name]) for name in GOALS]
+    with ControlPlane(folder / "control-plane") as plane, ExitStack() as stack:
+        theirs, ours = nodes = [
+            stack.enter_context(_node(plane, kind, folder / name, containerd))
+            for name, kind in (("go", GoKubelet), ("trio", Agent))
+        ]
+        time.sleep(SETTLE_SECONDS)
+        for number in range(usual):
+            for node in nodes:
+                _one(node, f"{node.name}-single-{number}")
+        for number in range(-(-usual // BURST_EACH)):
+            for count in (MANY, MOST):
+                for node in nodes:
+                    _at_once(node, count, number)
+    return [_figure(name, ours.samples[name], theirs.samples[name]) for name in GOALS]
 
 
 def _figure(name: str, ours: Samples, theirs: Samples) -> Figure:
@@ -79,33 +113,24 @@ def _figure(name: str, ours: Samples, theirs: Samples) -> Figure:
     )
 
 
-def _measure_one(
-    plane: ControlPlane,
-    kind: type[Agent],
-    name: str,
-    folder: Path,
-    rounds: int,
-    version: str,
-) -> Mapping[str, Samples]:
-    node = f"bench-{name}"
-    with Containerd(version, folder / name / "containerd") as containerd:
+@contextmanager
+def _node(
+    plane: ControlPlane, kind: type[Agent], folder: Path, containerd_version: str
+) -> Iterator[Node]:
+    name = f"bench-{folder.name}"
+    with Containerd(containerd_version, folder / "containerd") as containerd:
         kubelet = kind(
             containerd.folder / "agent",
             endpoint=containerd.endpoint,
             settings={"maxPods": MAX_PODS},
-            flags=kubeconfig_flags(plane.node_kubeconfig(node), node),
+            flags=kubeconfig_flags(plane.node_kubeconfig(name), name),
             cgroup_root=containerd.cgroup_root,
         )
-        with kubelet, WatchedPods(plane.api, node) as pods:
+        with kubelet, WatchedPods(plane.api, name) as pods:
             plane.api.wait_for(
-                f"/api/v1/nodes/{node}", _is_ready, deadline_seconds=READY_DEADLINE_SECONDS
+                f"/api/v1/nodes/{name}", _is_ready, deadline_seconds=READY_DEADLINE_SECONDS
             )
-            time.sleep(SETTLE_SECONDS)
-            return {
-                **_one_after_another(pods, rounds),
-                **_at_once(pods, MANY, kubelet.pid),
-                **_at_once(pods, MOST, kubelet.pid),
-            }
+            yield Node(name, kubelet, pods)
 
 
 def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
@@ -113,38 +138,33 @@ def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _one_after_another(pods: WatchedPods, rounds: int) -> Mapping[str, Samples]:
-    ready, gone = [], []
-    for number in range(rounds):
-        name = f"single-{number}"
-        began_at = pods.create([name])
-        ready.append(pods.wait_ready([name])[name] - began_at)
-        time.sleep(PAUSE_SECONDS)
-        began_at = pods.delete([name])
-        gone.append(pods.wait_gone([name])[name] - began_at)
-        time.sleep(PAUSE_SECONDS)
-    return {"created to Ready": Samples(ready), "deleted to gone": Samples(gone)}
+def _one(node: Node, name: str) -> None:
+    """Start and delete one pod."""
+    began_at = node.pods.create([name])
+    node.note("created to Ready", node.pods.wait_ready([name])[name] - began_at)
+    time.sleep(PAUSE_SECONDS)
+    began_at = node.pods.delete([name])
+    node.note("deleted to gone", node.pods.wait_gone([name])[name] - began_at)
+    time.sleep(PAUSE_SECONDS)
 
 
-def _at_once(pods: WatchedPods, count: int, pid: int) -> dict[str, Samples]:
+def _at_once(node: Node, count: int, number: int) -> None:
     """Start so many pods; with most of them, look at what they cost, too."""
-    names = [f"of-{count}-{number}" for number in range(count)]
+    pods, pid = node.pods, node.kubelet.pid
+    names = [f"{node.name}-{number}-of-{count}-{each}" for each in range(count)]
     used = cpu_seconds(pid)
     began_at = pods.create(names)
     times = [at - began_at for at in pods.wait_ready(names).values()]
-    figures = {
-        f"{count} at once, all Ready": Samples([max(times)]),
-        f"{count} at once, the median pod": Samples([statistics.median(times)]),
-    }
+    node.note(f"{count} at once, all Ready", max(times))
+    node.note(f"{count} at once, the median pod", statistics.median(times))
     if count == MOST:
-        figures["CPU for a pod"] = Samples([(cpu_seconds(pid) - used) / count])
+        node.note("CPU for a pod", (cpu_seconds(pid) - used) / count)
         time.sleep(SETTLE_SECONDS)
-        percent = trio.run(cpu_percent, pid, IDLE_SECONDS)
-        figures["CPU with 100 idle pods"] = Samples([percent], "%")
-        figures["memory with 100 pods"] = Samples([resident_mib(pid)], "MiB")
+        if number == 0:
+            node.note("CPU with 100 idle pods", trio.run(cpu_percent, pid, IDLE_SECONDS))
+            node.note("memory with 100 pods", resident_mib(pid))
     began_at = pods.delete(names)
     gone = [at - began_at for at in pods.wait_gone(names).values()]
     if count == MOST:
-        figures[f"{count} at once, all gone"] = Samples([max(gone)])
+        node.note(f"{count} at once, all gone", max(gone))
     time.sleep(SETTLE_SECONDS)
-    return figures
