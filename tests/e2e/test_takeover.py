@@ -133,9 +133,14 @@ def populate(node: LocalCluster, namespace: Namespace) -> None:
     )
     namespace.add("failed", shell("c", "exit 4"), restartPolicy="Never")
     namespace.wait_all(lambda pods: len(pods) == REPLICAS + 5 and sum(map(is_over, pods)) == 2)
-    namespace.wait_all(lambda pods: all(is_ready(pod) or is_over(pod) for pod in pods))
+    namespace.wait_all(lambda pods: all(is_ready(pod) or has_settled(pod) for pod in pods))
     for name in STATIC:
         node.api.wait_for(mirror_path(node, name), is_ready)
+
+
+def has_settled(pod: Json) -> bool:
+    """Whether the last has been said of a pod that is over: its sandbox has stopped, too."""
+    return is_over(pod) and conditions(pod)["PodReadyToStartContainers"]["status"] == "False"
 
 
 @frozen(kw_only=True)
@@ -244,14 +249,33 @@ def assert_undisturbed(
 ) -> None:
     """What ran runs, in the same processes; the API has said nothing else at any moment."""
     facts = {name: told(pod) for name, pod in before.pods.items()}
-    assert {name: told(pod) for name, pod in after.pods.items()} == facts
+    assert changes(facts, {name: told(pod) for name, pod in after.pods.items()}) == []
     assert after.processes == before.processes
     for event in versions_since(node, "/api/v1/nodes", before.version):
         assert is_usable(event["object"]), conditions(event["object"])["Ready"]
     for event in versions_since(node, "/api/v1/pods", before.version, before.uids):
         name = event["object"]["metadata"]["name"]
         assert event["type"] == "MODIFIED", name
-        assert told(event["object"]) == facts[name], name
+        assert changes(facts[name], told(event["object"]), name) == []
+
+
+def changes(before: object, after: object, path: str = "") -> list[str]:
+    """What differs between two documents, in words that pytest does not cut short."""
+    if before == after:
+        return []
+    if isinstance(before, dict) and isinstance(after, dict):
+        return [
+            change
+            for key in {**before, **after}
+            for change in changes(before.get(key), after.get(key), f"{path}.{key}")
+        ]
+    if isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        return [
+            change
+            for position, pair in enumerate(zip(before, after, strict=True))
+            for change in changes(*pair, f"{path}[{position}]")
+        ]
+    return [f"{path}: {before} → {after}"]
 
 
 def wait_nothing_left(node: LocalCluster, uid: str) -> None:
