@@ -133,6 +133,8 @@ def populate(node: LocalCluster, namespace: Namespace) -> None:
     )
     namespace.add("failed", shell("c", "exit 4"), restartPolicy="Never")
     namespace.wait_all(lambda pods: len(pods) == REPLICAS + 5 and sum(map(is_over, pods)) == 2)
+    # It may look ready for a moment before its first end.
+    namespace.wait("restarted", lambda pod: container(pod)["restartCount"] == 1)
     namespace.wait_all(lambda pods: all(is_ready(pod) or has_settled(pod) for pod in pods))
     for name in STATIC:
         node.api.wait_for(mirror_path(node, name), is_ready)
