@@ -4,6 +4,7 @@ import os
 import random
 import time
 
+from lab.agent import is_running, pod_manifest
 from lab.images import SLEEPER
 from lab.processes import wait_until
 from tests.e2e.cluster import (
@@ -85,15 +86,21 @@ def test_the_lease_goes_on_after_an_outage(cluster: Cluster) -> None:
 
 
 def test_an_agent_that_starts_without_its_api_server_keeps_its_pods(
-    cluster: Cluster, namespace: Namespace
+    local_cluster: LocalCluster, namespace: Namespace
 ) -> None:
+    """A static pod that begins to run meanwhile shows that the agent is at work."""
     before = namespace.run("stays", until_term("c"))
-    cluster.stop_api_server()
-    cluster.kill_agent()
-    cluster.start_agent()
-    time.sleep(5)  # As long as a start takes; there is nobody to ask.
-    cluster.start_api_server()
-    cluster.wait_node_ready()
+    local_cluster.stop_api_server()
+    local_cluster.kill_agent()
+    local_cluster.add_static_pod(pod_manifest("witness", until_term("c")))
+    local_cluster.start_agent()
+    local_cluster.agent.wait_for(
+        lambda pods: any(n.startswith("witness-") and is_running(pods[n]) for n in pods)
+    )
+    local_cluster.start_api_server()
+    local_cluster.wait_node_ready()
+    local_cluster.remove_static_pod("witness")
+    local_cluster.api.wait_gone(f"/api/v1/namespaces/default/pods/witness-{local_cluster.node}")
     namespace.add("next", until_term("c"))
     namespace.wait("next", is_ready)
     assert container_ids([namespace.pod("stays")]) == container_ids([before])
