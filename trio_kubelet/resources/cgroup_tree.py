@@ -29,6 +29,7 @@ _CONTROLLERS_V1 = frozenset(
 )
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "hugetlb", "io", "misc", "rdma")
 _NEEDED = ("cpu", "memory")
+_FOLDER_MODE = 0o755
 _INHERITED_V1 = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -75,13 +76,11 @@ class CgroupTree:
         Raises OSError; what was made stays, and the next call goes on from there.
         """
         relative = Path(path.lstrip("/"))
-        above = (*reversed(relative.parents), relative)
         for root in dict.fromkeys(self.hierarchies.values()):
-            for part in above:
-                if part != Path():
-                    self._make(root / part)
-                if self.version != 1 and part != relative:
-                    _hand_down_controllers(root / part)
+            if self.version == 1:
+                _make_v1(root / relative, has_cpuset=root == self.hierarchies.get("cpuset"))
+            else:
+                _make_v2(root, relative)
         self.write(path, config)
 
     def write(self, path: str, config: CgroupConfig) -> None:
@@ -115,14 +114,6 @@ class CgroupTree:
             return self.folders(path)
         return (*self.folders(path), self.unified / path.lstrip("/"))
 
-    def _make(self, folder: Path) -> None:
-        try:
-            folder.mkdir(0o755)
-        except FileExistsError:
-            return
-        if self.version == 1:
-            _inherit_cpuset(folder)
-
     def _write(self, path: str, file: CgroupFile) -> None:
         root = self.hierarchies.get(file.controller)
         if root is None:
@@ -154,6 +145,27 @@ def _find_v2(mounts: tuple[MountPoint, ...]) -> CgroupTree | None:
     available = (root / "cgroup.controllers").read_text().split()
     known = [controller for controller in _CONTROLLERS_V2 if controller in available]
     return CgroupTree(version=2, hierarchies=dict.fromkeys(known, root))
+
+
+def _make_v1(folder: Path, *, has_cpuset: bool) -> None:
+    """Make a folder, those above it first where one is missing: mostly all of them are there."""
+    try:
+        folder.mkdir(_FOLDER_MODE)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        _make_v1(folder.parent, has_cpuset=has_cpuset)
+        folder.mkdir(_FOLDER_MODE, exist_ok=True)
+    if has_cpuset:
+        _inherit_cpuset(folder)
+
+
+def _make_v2(root: Path, relative: Path) -> None:
+    """Make a folder and those above it, each of which hands down what controllers it has."""
+    for part in reversed(relative.parents):
+        (root / part).mkdir(_FOLDER_MODE, exist_ok=True)
+        _hand_down_controllers(root / part)
+    (root / relative).mkdir(_FOLDER_MODE, exist_ok=True)
 
 
 def _hand_down_controllers(folder: Path) -> None:
