@@ -12,6 +12,7 @@ from attrs import field, frozen
 from benchmarks.manifests import manifest
 from lab import host
 from lab.images import SLEEPER
+from trio_kubelet.origins import Source
 from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -23,7 +24,6 @@ from trio_kubelet.runtime.mounts import container_mounts
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import make_container_files, make_pod_log_directory
 from trio_kubelet.runtime.sandbox_config import sandbox_config
-from trio_kubelet.sources.annotations import Source
 from trio_kubelet.sources.static import checked_pod, with_uid
 
 _SOME_ADDRESS = "10.0.0.1"

@@ -12,6 +12,7 @@ from pathlib import Path
 import trio
 
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.origins import CONFIG_SOURCE, is_static
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import EnvironmentData, ObjectError, References
 from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
@@ -22,7 +23,6 @@ from trio_kubelet.runtime.credentials import Keyring, keyring_of
 from trio_kubelet.runtime.environment import FetchedSources
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.mounts import MountedVolume as RuntimeVolume
-from trio_kubelet.runtime.names import CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
@@ -30,7 +30,6 @@ from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.sources import Source
 from trio_kubelet.sync.housekeeping import Found, Trace
 from trio_kubelet.sync.session import PreparationError
-from trio_kubelet.sync.store import is_static
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes import (
     MountedVolume,
@@ -297,7 +296,7 @@ def adoptable_uid(running: Iterable[ObservedPod], pod: Pod, source: Source) -> s
             pod.metadata.name,
         ):
             continue
-        if sandbox.annotations.get(CONFIG_SOURCE_ANNOTATION) != source:
+        if sandbox.annotations.get(CONFIG_SOURCE) != source:
             continue
         found = {c.name: c.hash for c in reversed(candidate.containers) if c.name in wanted}
         if found and all(wanted[name] == hash_ for name, hash_ in found.items()):

@@ -21,10 +21,6 @@ PORTS_ANNOTATION = "io.kubernetes.container.ports"
 TERMINATION_GRACE_PERIOD_ANNOTATION = "io.kubernetes.pod.terminationGracePeriod"
 DELETION_GRACE_PERIOD_ANNOTATION = "io.kubernetes.pod.deletionGracePeriod"
 
-CONFIG_SOURCE_ANNOTATION = "kubernetes.io/config.source"
-CONFIG_SEEN_ANNOTATION = "kubernetes.io/config.seen"
-CONFIG_MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
-
 CONTAINER_LOGS_DIRECTORY = "/var/log/containers"
 _MAX_FILE_NAME_LENGTH = 255
 _LOG_SUFFIX = ".log"

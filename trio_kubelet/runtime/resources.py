@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from attrs import evolve
 
 from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.origins import is_critical
 from trio_kubelet.resources import (
     QosClass,
     milli_cpu_to_quota,
@@ -19,7 +20,6 @@ from trio_kubelet.resources import (
 )
 from trio_kubelet.rpc import present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.names import CONFIG_MIRROR_ANNOTATION, CONFIG_SOURCE_ANNOTATION
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _NOTHING = Quantity(0)
@@ -31,7 +31,6 @@ GUARANTEED_OOM_SCORE_ADJ = -997
 _MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
 _MAX_BURSTABLE_OOM_SCORE_ADJ = BEST_EFFORT_OOM_SCORE_ADJ - 1
 
-_SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 _NODE_CRITICAL_CLASS = "system-node-critical"
 
 _LIMITED_SWAP = "LimitedSwap"
@@ -95,16 +94,6 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
     request += _unassigned_memory_share(pod)
     adjustment = 1000 - 1000 * request // capacity_bytes
     return max(_MIN_BURSTABLE_OOM_SCORE_ADJ, min(_MAX_BURSTABLE_OOM_SCORE_ADJ, adjustment))
-
-
-def is_critical(pod: Pod) -> bool:
-    """Whether the node should rather lose any other pod: static pods, and by priority."""
-    annotations = pod.metadata.annotations
-    if annotations.get(CONFIG_SOURCE_ANNOTATION, "api") != "api":
-        return True
-    if CONFIG_MIRROR_ANNOTATION in annotations:
-        return True
-    return (pod.spec.priority or 0) >= _SYSTEM_CRITICAL_PRIORITY
 
 
 def page_size_name(size_bytes: int) -> str:

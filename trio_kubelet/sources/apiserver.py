@@ -15,7 +15,7 @@ import structlog
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.client import Api, Changed, Removed, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import PODS
-from trio_kubelet.sources.annotations import CONFIG_MIRROR, Source
+from trio_kubelet.origins import CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodUpdate, SourceMerge
 
 log = structlog.get_logger("sources")

@@ -19,7 +19,7 @@ from pathlib import Path
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.sources.annotations import Source
+from trio_kubelet.origins import Source
 from trio_kubelet.sources.inotify import PathWatch
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader

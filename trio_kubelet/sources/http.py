@@ -15,7 +15,7 @@ from typing import cast
 import httpx
 import trio
 
-from trio_kubelet.sources.annotations import Source
+from trio_kubelet.origins import Source
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
 from trio_kubelet.sources.reports import ManifestReports

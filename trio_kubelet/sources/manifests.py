@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.errors import ErrorKind, FieldError
-from trio_kubelet.sources.annotations import Source
+from trio_kubelet.origins import Source
 from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
 from trio_kubelet.sources.static import (
     checked_pod,

@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources.annotations import (
+from trio_kubelet.origins import (
     CONFIG_SEEN,
     CONFIG_SOURCE,
     LOCAL_ANNOTATIONS,

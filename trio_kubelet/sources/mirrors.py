@@ -19,7 +19,7 @@ from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
-from trio_kubelet.sources.annotations import CONFIG_HASH, CONFIG_MIRROR, Source
+from trio_kubelet.origins import CONFIG_HASH, CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodOperation, PodUpdate
 from trio_kubelet.work_queue import Retry, WorkQueue
 

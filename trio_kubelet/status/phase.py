@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, PodPhase
+from trio_kubelet.origins import is_static
 from trio_kubelet.restarts import init_role, restart_terms
-from trio_kubelet.runtime import names
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import (
     ContainerStatuses,
@@ -58,11 +58,6 @@ def pod_phase(
     if phase in TERMINAL_PHASES and statuses.any_running:
         return PodPhase(previous) if previous in list(PodPhase) else PodPhase.PENDING
     return phase
-
-
-def is_static(pod: Pod) -> bool:
-    """Whether the pod comes from a manifest on the node and not from the API."""
-    return pod.metadata.annotations.get(names.CONFIG_SOURCE_ANNOTATION, "api") != "api"
 
 
 def _phase(

@@ -14,9 +14,9 @@ import trio
 
 from state_machines.pod import PodState, may_have_running_containers
 from trio_kubelet.k8s import Pod
+from trio_kubelet.origins import is_static
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodSession, PodTask, pod_key
-from trio_kubelet.sync.store import is_static
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")

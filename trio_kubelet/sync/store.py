@@ -9,19 +9,9 @@ from collections.abc import Iterator
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Pod, PodPhase
+from trio_kubelet.origins import source_of
 
 _ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
-
-CONFIG_SOURCE = "kubernetes.io/config.source"
-
-
-def is_static(pod: Pod) -> bool:
-    """Whether the pod came from a file or a URL rather than from the API server."""
-    return _source(pod) != "api"
-
-
-def _source(pod: Pod) -> str:
-    return pod.metadata.annotations.get(CONFIG_SOURCE, "api")
 
 
 @frozen(kw_only=True)
@@ -98,7 +88,7 @@ class PodStore:
     def _has(self, pod: Pod) -> bool:
         """Whether the pod of this UID is this source's: another one's may have taken its place."""
         stored = self._pods.get(pod.metadata.uid)
-        return stored is not None and _source(stored.pod) == _source(pod)
+        return stored is not None and source_of(stored.pod) == source_of(pod)
 
     def _change(self, uid: str, **changes: object) -> StoredPod | None:
         stored = self._pods.get(uid)

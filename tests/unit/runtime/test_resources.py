@@ -17,7 +17,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.resources import (
     container_resources,
-    is_critical,
     oom_score_adj,
     page_size_name,
     sandbox_overhead,
@@ -184,25 +183,6 @@ def test_burstable_scores_stay_between_guaranteed_and_best_effort(
 ) -> None:
     burstable = container(f"cpu=1m memory={request_bytes}")
     assert 3 <= oom_score_adj(pod(burstable), burstable, capacity) <= 999
-
-
-@pytest.mark.parametrize(
-    ("annotations", "priority", "critical"),
-    [
-        ({}, None, False),
-        ({}, 1_999_999_999, False),
-        ({}, 2_000_000_000, True),
-        ({"kubernetes.io/config.source": "api"}, None, False),
-        ({"kubernetes.io/config.source": "file"}, None, True),
-        ({"kubernetes.io/config.source": "http"}, None, True),
-        ({"kubernetes.io/config.mirror": "x"}, None, True),
-    ],
-)
-def test_critical_are_static_pods_and_high_priorities(
-    annotations: dict[str, str], priority: int | None, critical: bool
-) -> None:
-    asked = Pod(metadata=ObjectMeta(annotations=annotations), spec=PodSpec(priority=priority))
-    assert is_critical(asked) is critical
 
 
 def test_memory_qos_throttles_below_the_limit_and_protects_by_tier() -> None:

@@ -8,7 +8,7 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
 from trio_kubelet.sync.admission.node_affinity import matches_node
-from trio_kubelet.sync.admission.preemption import DISRUPTED, PREEMPTED, PREEMPTING, is_critical
+from trio_kubelet.sync.admission.preemption import DISRUPTED, PREEMPTED, PREEMPTING
 from trio_kubelet.sync.admission.tolerations import tolerates
 from trio_kubelet.sync.admission.verdicts import Check, Preemption, Rejection, Shortage, Verdict
 
@@ -22,7 +22,6 @@ __all__ = [
     "Rejection",
     "Shortage",
     "Verdict",
-    "is_critical",
     "matches_node",
     "tolerates",
     "was_admitted",

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from attrs import frozen
 
 from trio_kubelet.k8s import Node, Pod, PodPhase, Quantity, TaintEffect
+from trio_kubelet.origins import is_critical, is_static
 from trio_kubelet.sync.admission.abilities import (
     undeclared_features,
     unenforceable_apparmor,
@@ -18,7 +19,7 @@ from trio_kubelet.sync.admission.abilities import (
     wrong_os,
 )
 from trio_kubelet.sync.admission.node_affinity import matches_node
-from trio_kubelet.sync.admission.preemption import is_critical, preempt
+from trio_kubelet.sync.admission.preemption import preempt
 from trio_kubelet.sync.admission.room import PODS, ports_taken, shortages
 from trio_kubelet.sync.admission.sysctls import forbidden_sysctl
 from trio_kubelet.sync.admission.tolerations import untolerated
@@ -29,7 +30,6 @@ from trio_kubelet.sync.admission.verdicts import (
     Verdict,
     predicate_failed,
 )
-from trio_kubelet.sync.store import is_static
 
 NODE_AFFINITY = predicate_failed(
     "NodeAffinity", "node(s) didn't match Pod's node affinity/selector"

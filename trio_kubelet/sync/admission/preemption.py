@@ -8,15 +8,10 @@ and of two that come equally close the smaller.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trio_kubelet.k8s import Pod
+from trio_kubelet.origins import is_critical
 from trio_kubelet.resources import QosClass, qos_class
 from trio_kubelet.sync.admission.room import request
 from trio_kubelet.sync.admission.verdicts import Preemption, Rejection, Shortage
-from trio_kubelet.sync.store import is_static
-
-SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
-"""From this `spec.priority` on a pod is critical to the node or the cluster."""
-
-MIRROR_ANNOTATION = "kubernetes.io/config.mirror"
 
 PREEMPTING = "Preempting"
 """The reason of the victims' event and status."""
@@ -37,13 +32,6 @@ class _TooLittleError(Exception):
     def __init__(self, missing: Missing) -> None:
         told = "".join(f"(res: {name}, q: {amount}), " for name, amount in missing.items())
         super().__init__(f"no set of running pods found to reclaim resources: [{told}]")
-
-
-def is_critical(pod: Pod) -> bool:
-    """Whether a pod is never rejected for want of room: static, or of a system priority."""
-    if is_static(pod) or MIRROR_ANNOTATION in pod.metadata.annotations:
-        return True
-    return pod.spec.priority is not None and pod.spec.priority >= SYSTEM_CRITICAL_PRIORITY
 
 
 def preempt(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.admission import Preemption, Rejection, Shortage, is_critical
+from trio_kubelet.sync.admission import Preemption, Rejection, Shortage
 from trio_kubelet.sync.admission.preemption import preempt
 from trio_kubelet.sync.admission.room import request
 
@@ -38,19 +38,6 @@ def victims(others: Sequence[Pod], shortages: list[Shortage], pod: Pod = CRITICA
     verdict = preempt(pod, others, shortages)
     assert isinstance(verdict, Preemption), verdict
     return [victim.metadata.name for victim in verdict.victims]
-
-
-@pytest.mark.parametrize(
-    ("pod", "critical"),
-    [
-        (make_pod(), False),
-        (make_pod(priority=1_999_999_999), False),
-        (make_pod(priority=2_000_000_000), True),
-        (make_pod(static=True), True),
-    ],
-)
-def test_static_pods_and_those_of_a_system_priority_are_critical(pod: Pod, critical: bool) -> None:
-    assert is_critical(pod) == critical
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
-"""The annotations that a node agent puts on pods, and their text."""
+"""Where a pod comes from: the annotations that a node agent puts on pods, and what they say."""
 
 from datetime import UTC, datetime
 from enum import StrEnum
+
+from trio_kubelet.k8s import Pod
 
 CONFIG_HASH = "kubernetes.io/config.hash"
 CONFIG_SOURCE = "kubernetes.io/config.source"
@@ -10,6 +12,9 @@ CONFIG_MIRROR = "kubernetes.io/config.mirror"
 
 LOCAL_ANNOTATIONS = frozenset({CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR})
 """Written on this node: a change in them is no change of the pod."""
+
+SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
+"""From here on no user's priority class goes."""
 
 _SECOND_NS = 1_000_000_000
 
@@ -20,6 +25,23 @@ class Source(StrEnum):
     API = "api"
     FILE = "file"
     HTTP = "http"
+
+
+def source_of(pod: Pod) -> str:
+    """Return the source that gave the pod: that of a pod without a word about it is the API."""
+    return pod.metadata.annotations.get(CONFIG_SOURCE, Source.API)
+
+
+def is_static(pod: Pod) -> bool:
+    """Whether the pod came from a file or a URL and not from the API server."""
+    return source_of(pod) != Source.API
+
+
+def is_critical(pod: Pod) -> bool:
+    """Whether the node should rather lose any other pod: static, a mirror, or by its priority."""
+    if is_static(pod) or CONFIG_MIRROR in pod.metadata.annotations:
+        return True
+    return (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY
 
 
 def rfc3339_nanoseconds(ns: int) -> str:
