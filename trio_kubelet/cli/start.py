@@ -16,6 +16,10 @@ YOUNG_OBJECTS = 10_000
 """So many are made before Python looks for cycles among them. There are few: most objects here
 are values."""
 
+TURN_SECONDS = 0.001
+"""How long the event loop may go on while a thread waits to run Python (by default 5 ms). File
+work is many short system calls, and its thread waits like that after each of them."""
+
 
 def start(arguments: Sequence[str], program: str) -> int:
     """Run the agent with these flags until it ends; the value is the exit code.
@@ -53,6 +57,7 @@ def _run(settings: Settings) -> int:
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS)
     gc.enable()
+    sys.setswitchinterval(TURN_SECONDS)
     configure_logging(settings)
     log = structlog.get_logger("config")
     for warning in settings.warnings:
