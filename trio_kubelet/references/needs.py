@@ -6,6 +6,9 @@ from attrs import frozen
 
 from trio_kubelet.k8s import Container, Pod, VolumeProjection
 
+ROOT_CERTIFICATES = "kube-root-ca.crt"
+"""The config map that the cluster itself keeps in every namespace, for nearly every pod."""
+
 
 @frozen(kw_only=True)
 class Needs:

@@ -20,6 +20,7 @@ from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
 from trio_kubelet.references.asked import AskedObjects
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.needs import (
+    ROOT_CERTIFICATES,
     Needs,
     environment_config_maps,
     environment_secrets,
@@ -86,8 +87,8 @@ class References:
         trust_bundles: bool = False,
     ) -> None:
         make = partial(_objects, api, Strategy(strategy), on_change)
-        self._config_maps: Objects[ConfigMap] = make(CONFIG_MAPS)
-        self._secrets: Objects[Secret] = make(SECRETS)
+        self._config_maps: Objects[ConfigMap] = make(CONFIG_MAPS, frozenset({ROOT_CERTIFICATES}))
+        self._secrets: Objects[Secret] = make(SECRETS, frozenset())
         self._tokens = Tokens(api, clock, on_change)
         self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
         self._services = Services(api)
@@ -187,10 +188,14 @@ class References:
 
 
 def _objects(
-    api: Api, strategy: Strategy, on_change: Callable[[str], None], kind: Kind[T]
+    api: Api,
+    strategy: Strategy,
+    on_change: Callable[[str], None],
+    kind: Kind[T],
+    followed_on: frozenset[str],
 ) -> Objects[T]:
     if strategy is Strategy.WATCH:
-        return WatchedObjects(api, kind, on_change)
+        return WatchedObjects(api, kind, on_change, followed_on)
     return AskedObjects(api, kind, CACHE_SECONDS if strategy is Strategy.CACHE else 0.0)
 
 

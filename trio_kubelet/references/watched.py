@@ -3,6 +3,8 @@
 An object that a pod begins to use is asked for at once, and then followed by a watch of just
 that object: the Node authorizer allows no more, and nothing else is of interest. Its pods are
 told when its content changes. An immutable object is not followed any more once it was seen.
+What nearly every pod uses is followed on for a while after the last one: pods of a job come one
+after another, and each would ask for it, and open a watch, anew.
 """
 
 from collections.abc import Callable
@@ -20,22 +22,31 @@ from trio_kubelet.references.objects import Key, T
 
 log = structlog.get_logger("references")
 
+FOLLOWED_ON_SECONDS = 60.0
+"""How long some objects are followed after the last pod that used them."""
+
 _PATIENCE_SECONDS = 1.0
 """How long one question waits for an object that the server has failed to give for long."""
 
 
 class WatchedObjects(Generic[T]):
-    """The objects of one kind. `on_change` is told the UID of each pod that uses what changed."""
+    """The objects of one kind. `on_change` is told the UID of each pod that uses what changed.
+
+    `followed_on` are the names of objects that are followed on: what hardly ever changes, and is
+    no secret. A pod that begins to use another is given what the server has by then.
+    """
 
     def __init__(
         self,
         api: Api,
         kind: Kind[T],
         on_change: Callable[[str], None],
+        followed_on: frozenset[str] = frozenset(),
     ) -> None:
         self._api = api
         self._kind = kind
         self._on_change = on_change
+        self._followed_on = followed_on
         self._entries: dict[Key, _Entry[T]] = {}
         self._nursery: trio.Nursery | None = None
 
@@ -66,14 +77,32 @@ class WatchedObjects(Generic[T]):
         entry.users.add(uid)
 
     def release(self, key: Key, uid: str) -> None:
-        """A pod uses an object no more; after the last one it is forgotten."""
+        """A pod uses an object no more; after the last one it is forgotten, at once or soon."""
         entry = self._entries.get(key)
         if entry is None:
             return
         entry.users.discard(uid)
-        if not entry.users:
-            entry.scope.cancel()
-            del self._entries[key]
+        if entry.users:
+            return
+        if self._is_followed_on(entry) and self._nursery is not None:
+            self._nursery.start_soon(self._forget_later, entry)
+        else:
+            self._forget(entry)
+
+    def _is_followed_on(self, entry: "_Entry[T]") -> bool:
+        known = entry.object
+        return entry.key[1] in self._followed_on and known is not None and not known.immutable
+
+    async def _forget_later(self, entry: "_Entry[T]") -> None:
+        entry.unused_since = since = trio.current_time()
+        await trio.sleep(FOLLOWED_ON_SECONDS)
+        if not entry.users and entry.unused_since == since:
+            self._forget(entry)
+
+    def _forget(self, entry: "_Entry[T]") -> None:
+        entry.scope.cancel()
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
 
     async def get(self, key: Key) -> T:
         """Return an object that is in use, as it was last seen; waits for the first answer.
@@ -152,13 +181,16 @@ class WatchedObjects(Generic[T]):
 
 
 class _Entry(Generic[T]):
-    """One object in use: who uses it, and what is known of it."""
+    """One object in use: who uses it, since when nobody does, and what is known of it."""
 
-    __slots__ = ("answered", "gave_up", "key", "object", "scope", "since", "users")
+    __slots__ = (
+        *("answered", "gave_up", "key", "object", "scope", "since", "unused_since", "users"),
+    )
 
     def __init__(self, key: Key, since: float) -> None:
         self.key = key
         self.since = since
+        self.unused_since = since
         self.users: set[str] = set()
         self.object: T | None = None
         self.answered = trio.Event()

@@ -54,6 +54,50 @@ async def test_only_what_pods_use_is_watched_and_no_longer_than_they_do(
             await data_of(cluster, "settings")
 
 
+async def test_the_root_certificates_are_followed_for_a_while_after_their_last_pod(
+    autojump_clock: MockClock,
+) -> None:
+    name = "kube-root-ca.crt"
+    async with open_cluster() as cluster:
+        cluster.put_map(name, ca="1")
+        cluster.references.register(pod_with("u1", config_map=name))
+        await data_of(cluster, name)
+        await wait_all_tasks_blocked()
+        cluster.references.unregister("u1")
+        await trio.sleep(40)
+        cluster.put_map(name, ca="2")
+        await wait_all_tasks_blocked()
+        cluster.references.register(pod_with("u2", config_map=name))
+        asked = cluster.asked("get")
+        assert await data_of(cluster, name) == {"ca": "2"}
+        assert cluster.asked("get") == asked
+        # The time of the first pod is over; a second one uses it.
+        await trio.sleep(40)
+        assert cluster.watched() == 1
+        cluster.references.unregister("u2")
+        await trio.sleep(61)
+        assert cluster.watched() == 0
+
+
+async def test_certificates_that_are_gone_or_cannot_change_are_not_followed_on(
+    autojump_clock: MockClock,
+) -> None:
+    name = "kube-root-ca.crt"
+    async with open_cluster() as cluster:
+        cluster.references.register(pod_with("u1", config_map=name))
+        with pytest.raises(ObjectNotFoundError):
+            await data_of(cluster, name)
+        cluster.references.unregister("u1")
+        cluster.put_map(name, immutable=True, ca="1")
+        cluster.references.register(pod_with("u2", config_map=name))
+        assert await data_of(cluster, name) == {"ca": "1"}
+        cluster.references.unregister("u2")
+        cluster.delete_map(name)
+        cluster.put_map(name, ca="2")
+        cluster.references.register(pod_with("u3", config_map=name))
+        assert await data_of(cluster, name) == {"ca": "2"}
+
+
 async def test_a_newer_pod_refers_to_other_things(autojump_clock: MockClock) -> None:
     async with open_cluster() as cluster:
         cluster.put_map("one", a="1")
