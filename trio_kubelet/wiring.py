@@ -39,6 +39,7 @@ from trio_kubelet.volumes import (
     VolumesNotReady,
 )
 from trio_kubelet.volumes.env_file import read_env_file
+from trio_kubelet.volumes.foresight import are_certain
 
 
 class PodStorage:
@@ -85,8 +86,11 @@ class PodStorage:
                 read_env_file=partial(read_env_file, mounted),
             ),
             services=data.services,
-            is_static=is_static(pod),
         )
+
+    def is_certain(self, pod: Pod) -> bool:
+        """Whether nothing that the pod's volumes are made of can be missing for long."""
+        return are_certain(pod)
 
     async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
         try:

@@ -15,7 +15,7 @@ import pytest
 LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("clock", "config", "k8s", "rpc", "telemetry"),
-        *("inotify", "mountinfo", "origins", "restarts", "side_by_side", "work_queue"),
+        *("inotify", "mountinfo", "origins", "promise", "restarts", "side_by_side", "work_queue"),
     },
     "parts": {
         *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),

@@ -14,6 +14,7 @@ from attrs import frozen
 
 from state_machines.container import ContainerRole
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
+from trio_kubelet.origins import is_static
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.actions import StartContainer
@@ -168,7 +169,7 @@ class ContainerStarter:
         observed: ObservedPod,
     ) -> str:
         container = order.container
-        precedence = Precedence.STATIC_CONTAINER if inputs.is_static else Precedence.CONTAINER
+        precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
         variables, sub_paths = await self._bind_sub_paths(pod, container, sandbox, inputs)
         async with self._slots.slot(precedence):
             config = await self._config(

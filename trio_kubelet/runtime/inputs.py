@@ -18,4 +18,3 @@ class PodInputs:
     volumes: Mapping[str, MountedVolume] = field(factory=dict)
     sources: EnvironmentSources = field(factory=NoSources)
     services: Mapping[str, str] = field(factory=dict)
-    is_static: bool = False

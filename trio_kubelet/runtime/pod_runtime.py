@@ -2,8 +2,9 @@
 
 `sync` plans (`actions.py`), carries out, looks, and plans again until nothing is left to do now:
 a sidecar that just started lets the next init container begin without waiting for anyone's
-tick. What can overlap does: images are pulled while the sandbox is made. Whatever was done, the
-pod is read back at once and put into the cache, so that its status is sent without a relist.
+tick. What can overlap does: images are pulled, and volumes made, while the sandbox is. Whatever
+was done, the pod is read back at once and put into the cache, so that its status is sent without
+a relist.
 """
 
 from collections.abc import Awaitable, Callable, Collection
@@ -19,7 +20,9 @@ from state_machines.backoff import BackoffPolicy, next_backoff
 from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.pod import StopEvidence
 from trio_kubelet.clock import Clock
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.origins import is_static
+from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.actions import Circumstances, PodActions, StartContainer, plan_pod
@@ -38,6 +41,7 @@ from trio_kubelet.runtime.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.sandbox_config import sandbox_config
 from trio_kubelet.runtime.slots import ContainerSlots
 from trio_kubelet.runtime.start_slots import Precedence, StartSlots
+from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
@@ -86,6 +90,10 @@ class Done:
 
     failures: tuple[Reason, ...] = ()
     made: Made | None = None
+
+
+class SandboxError(Exception):
+    """A sandbox could not be made."""
 
 
 async def default_handler(_pod: Pod) -> str:
@@ -159,18 +167,19 @@ class PodRuntime:
         return self._cache.put(observed)
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
-        """Bring the pod's containers closer to its spec.
+        """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
 
         Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
-        and the next look tells. Raises RpcError when the runtime cannot be asked.
+        and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
+        the promise of the inputs raises.
         """
         with self._cache.attend(pod.metadata.uid):
             return await self._sync(pod, observed, inputs, memory)
 
     async def _sync(
-        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
         slots = ContainerSlots(self._journal, pod, memory)
         slots.observe(observed)
@@ -229,7 +238,7 @@ class PodRuntime:
         pod: Pod,
         plan: PodActions,
         observed: ObservedPod,
-        inputs: PodInputs,
+        inputs: Promise[PodInputs],
         memory: PodMemory,
     ) -> Done:
         """One plan."""
@@ -274,48 +283,47 @@ class PodRuntime:
         plan: PodActions,
         config: cri.PodSandboxConfig,
         observed: ObservedPod,
-        inputs: PodInputs,
+        inputs: Promise[PodInputs],
         memory: PodMemory,
     ) -> Done:
         """Make the sandbox while images are got, then start containers in their order."""
-        pulls = {order.container.name: ImagePull() for order in plan.start}
+        images = {order.container.name: Promise[cri.Image | None]() for order in plan.start}
+        sandbox: ReadySandbox
         made: list[str] = []
         failed: list[str] = []
-        async with trio.open_nursery() as nursery:
+
+        async def start() -> None:
+            nonlocal sandbox
+            sandbox = await self._sandbox(pod, plan, config, observed)
+            prepared = await inputs.result()
             for order in plan.start:
-                pull = pulls[order.container.name]
-                nursery.start_soon(self._pull, pod, order, pull, config, memory)
-            sandbox = await self._sandbox(pod, plan, config, observed, inputs)
-            if sandbox is None:
-                nursery.cancel_scope.cancel()
-                return Done(failures=(NO_SANDBOX,))
-            for order in plan.start:
-                image = await pulls[order.container.name].result()
+                name = order.container.name
+                image = await images[name].result()
                 if image is None:
-                    failed.append(order.container.name)
+                    failed.append(name)
                     continue
                 self._note_attempt(order, memory)
                 ContainerSlots(self._journal, pod, memory).decide(order)
                 started = await self._starter.start(
-                    pod, order, image, sandbox, inputs, observed, memory
+                    pod, order, image, sandbox, prepared, observed, memory
                 )
                 if started is None:
-                    failed.append(order.container.name)
+                    failed.append(name)
                 else:
                     made.append(started)
+
+        async def get_image(container: Container) -> None:
+            find = partial(self._starter.find_image, pod, container, memory, config)
+            await images[container.name].keep(find)
+
+        try:
+            await side_by_side(start, *(partial(get_image, each.container) for each in plan.start))
+        except SandboxError as error:
+            self._sandbox_failed(pod, str(error))
+            return Done(failures=(NO_SANDBOX,))
         if failed:
             return Done(failures=tuple(memory.reasons[name] for name in failed))
         return Done(made=Made(sandbox_id=sandbox.id, containers=tuple(made)))
-
-    async def _pull(
-        self,
-        pod: Pod,
-        order: StartContainer,
-        pull: "ImagePull",
-        config: cri.PodSandboxConfig,
-        memory: PodMemory,
-    ) -> None:
-        pull.finish(await self._starter.find_image(pod, order.container, memory, config))
 
     async def _sandbox(
         self,
@@ -323,14 +331,13 @@ class PodRuntime:
         plan: PodActions,
         config: cri.PodSandboxConfig,
         observed: ObservedPod,
-        inputs: PodInputs,
-    ) -> ReadySandbox | None:
-        """The sandbox to work in, made if the plan says so; None if that failed."""
+    ) -> ReadySandbox:
+        """The sandbox to work in, made if the plan says so. Raises SandboxError."""
         if not plan.create_sandbox:
             present = observed.ready_sandbox
             ips = present.ips if present is not None else ()
             return ReadySandbox(id=plan.sandbox_id, config=config, ips=ips)
-        precedence = Precedence.STATIC_SANDBOX if inputs.is_static else Precedence.SANDBOX
+        precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
         try:
             handler = await self._runtime_handler(pod)
             async with self._slots.slot(precedence):
@@ -338,8 +345,7 @@ class PodRuntime:
                 sandbox_id = await self._client.run_pod_sandbox(config, handler)
             response = await self._client.pod_sandbox_status(sandbox_id)
         except (RpcError, ConfigError) as error:
-            self._sandbox_failed(pod, error.message)
-            return None
+            raise SandboxError(error.message) from error
         self._journal.note(
             "sandbox",
             f"{pod.metadata.namespace}/{pod.metadata.name}",
@@ -405,24 +411,6 @@ class PodRuntime:
                 f"Back-off restarting failed container {name} in pod {pod_full_name(pod)}",
                 container=name,
             )
-
-
-class ImagePull:
-    """An image that is being got while something else goes on."""
-
-    def __init__(self) -> None:
-        self._done = trio.Event()
-        self._image: cri.Image | None = None
-
-    def finish(self, image: cri.Image | None) -> None:
-        """Hand over the image, None if it cannot be had."""
-        self._image = image
-        self._done.set()
-
-    async def result(self) -> cri.Image | None:
-        """Wait for the image."""
-        await self._done.wait()
-        return self._image
 
 
 def running_parts(observed: ObservedPod) -> tuple[str, ...]:

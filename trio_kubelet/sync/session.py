@@ -25,6 +25,7 @@ from state_machines.pod import (
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.inputs import PodInputs
@@ -68,7 +69,7 @@ class Runtime(Protocol):
         ...
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
     ) -> Outcome:
         """Bring the containers closer to the spec."""
         ...
@@ -120,6 +121,10 @@ class Statuses(Protocol):
 
 class Storage(Protocol):
     """Folders and volumes of pods."""
+
+    def is_certain(self, pod: Pod) -> bool:
+        """Whether nothing that the pod's volumes are made of can be missing for long."""
+        ...
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders and mount volumes. Raises PreparationError."""
@@ -186,7 +191,7 @@ class Session:
 
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status."""
-        parts, memory = self._parts, self._memory
+        parts = self._parts
         try:
             observed = await self._observed(pod)
         except RpcError as error:
@@ -202,8 +207,7 @@ class Session:
             )
             return SyncResult(failed=True)
         try:
-            inputs = await self._prepared(pod)
-            outcome = await parts.runtime.sync(pod, observed, inputs, memory)
+            outcome = await self._bring_about(pod, observed)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
@@ -218,15 +222,25 @@ class Session:
             ),
         )
 
-    async def _prepared(self, pod: Pod) -> PodInputs:
-        """Make the cgroup and the volumes side by side. Raises PreparationError."""
-        prepared: list[PodInputs] = []
+    async def _bring_about(self, pod: Pod, observed: ObservedPod) -> Outcome:
+        """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
-        async def prepare_storage() -> None:
-            prepared.append(await self._parts.storage.prepare(pod))
+        Only where they will be there for certain: a pod that waits for an object holds no
+        address meanwhile. Raises PreparationError and RpcError.
+        """
+        parts, inputs = self._parts, Promise[PodInputs]()
+        outcomes: list[Outcome] = []
 
-        await side_by_side(partial(self._parts.cgroups.ensure, pod), prepare_storage)
-        return prepared[0]
+        async def bring_about() -> None:
+            await parts.cgroups.ensure(pod)
+            if observed.sandboxes or not parts.storage.is_certain(pod):
+                await inputs.result()
+            outcomes.append(await parts.runtime.sync(pod, observed, inputs, self._memory))
+            await inputs.result()
+
+        prepare = partial(parts.storage.prepare, pod)
+        await side_by_side(bring_about, partial(inputs.keep, prepare))
+        return outcomes[0]
 
     async def _observed(self, pod: Pod) -> ObservedPod:
         """The pod as it was after the last call that may have changed it.

@@ -36,6 +36,7 @@ from trio_kubelet.k8s import (
     VolumeMount,
 )
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -101,7 +102,7 @@ class Node:
     sub_paths: SubPaths
 
     async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
-        return await self.pods.sync(pod, await self.pods.look(pod), NO_INPUTS, memory)
+        return await self.pods.sync(pod, await self.pods.look(pod), Promise.kept(NO_INPUTS), memory)
 
     def seconds_until(self, due_ns: int | None) -> float:
         assert due_ns is not None
@@ -195,6 +196,30 @@ async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
         outcome = await at.sync(POD, PodMemory())
         assert not outcome.failed
         assert [s.runtime_handler for s in outcome.observed.sandboxes] == ["runc"]
+
+
+async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    inputs = Promise[PodInputs]()
+
+    async def fail() -> PodInputs:
+        while not await at.client.list_pod_sandboxes():
+            await trio.lowlevel.checkpoint()
+        raise KeyError("a token")
+
+    async with node(tmp_path) as at, trio.open_nursery() as nursery:
+        nursery.start_soon(inputs.keep, fail)
+        seen = await at.pods.look(POD)
+        with pytest.raises(KeyError, match="a token"):
+            await at.pods.sync(POD, seen, inputs, PodMemory())
+        seen = await at.pods.look(POD)
+        assert [sandbox.ready for sandbox in seen.sandboxes] == [True]
+        assert seen.containers == ()
+        # The next attempt goes on in the same sandbox.
+        outcome = await at.sync(POD, PodMemory())
+        assert not outcome.failed
+        assert [s.id for s in outcome.observed.sandboxes] == [s.id for s in seen.sandboxes]
 
 
 async def test_a_runtime_class_that_nobody_knows_makes_no_sandbox(
@@ -332,7 +357,7 @@ async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path
     inputs = PodInputs(volumes={"nfs": MountedVolume(host_path="/nfs")})
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
         seen = await at.pods.look(hanging)
-        nursery.start_soon(at.pods.sync, hanging, seen, inputs, PodMemory())
+        nursery.start_soon(at.pods.sync, hanging, seen, Promise.kept(inputs), PodMemory())
         await at.sub_paths.asked.wait()
         with trio.fail_after(10):
             outcome = await at.sync(POD, PodMemory())
@@ -367,7 +392,8 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
     pod = evolve(POD, spec=evolve(POD.spec, containers=(container,)))
     inputs = PodInputs(sources=FetchedSources(read_env_file=read))
     async with node(tmp_path) as at:
-        outcome = await at.pods.sync(pod, await at.pods.look(pod), inputs, PodMemory())
+        seen = await at.pods.look(pod)
+        outcome = await at.pods.sync(pod, seen, Promise.kept(inputs), PodMemory())
         assert not outcome.failed
         assert readers
         assert threading.main_thread() not in readers

@@ -1,4 +1,4 @@
-"""What a session does with a pod that failed, or whose last call to the runtime did."""
+"""What a session does in which order, and with a pod that failed or whose last call did."""
 
 from typing import cast
 
@@ -10,6 +10,7 @@ from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodStatus
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inputs import PodInputs
@@ -18,7 +19,14 @@ from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.pod_runtime import RuntimeOutcome
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
-from trio_kubelet.sync.session import Parts, PodCgroups, Runtime, Statuses, Storage
+from trio_kubelet.sync.session import (
+    Parts,
+    PodCgroups,
+    PreparationError,
+    Runtime,
+    Statuses,
+    Storage,
+)
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
@@ -35,7 +43,7 @@ class FailingOnce:
         return ObservedPod(uid="u", name="web", namespace="shop", observed_at=trio.current_time())
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: PodInputs, memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
         self.steps.append("sync")
         if self.steps == ["sync"]:
@@ -49,11 +57,27 @@ class FailingOnce:
         return StopEvidence(listed_at=now, last_call_ended_at=now)
 
 
+class Waiting(FailingOnce):
+    """A runtime that makes a sandbox and waits for what the containers are given."""
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
+    ) -> RuntimeOutcome:
+        self.steps.append("sandbox")
+        await inputs.result()
+        self.steps.append("containers")
+        return RuntimeOutcome(observed=observed)
+
+
 class Others:
     """The other parts, which have nothing to say and remember why a pod failed."""
 
     def __init__(self) -> None:
         self.failure: Failure | None = None
+        self.certain = True
+        self.prepared = trio.Event()
+        self.prepared.set()
+        self.refusal: PreparationError | None = None
 
     def report(
         self, pod: Pod, observed: object, reasons: object, failure: Failure | None, **_: object
@@ -63,11 +87,17 @@ class Others:
 
     async def ensure(self, pod: Pod) -> None: ...
 
+    def is_certain(self, pod: Pod) -> bool:
+        return self.certain
+
     async def prepare(self, pod: Pod) -> PodInputs:
+        await self.prepared.wait()
+        if self.refusal is not None:
+            raise self.refusal
         return PodInputs()
 
 
-def make_parts(runtime: FailingOnce, others: Others) -> Parts:
+def make_parts(runtime: FailingOnce, others: Others, journal: Journal | None = None) -> Parts:
     cache, gate, clock = RuntimeCache(), RuntimeGate(), TrioClock()
     cache.listing_completed(trio.current_time())
     gate.update(RuntimeState(up=True, network_ready=True))
@@ -78,7 +108,7 @@ def make_parts(runtime: FailingOnce, others: Others) -> Parts:
         storage=cast("Storage", others),
         cgroups=cast("PodCgroups", others),
         gate=gate,
-        recorder=EventRecorder(Journal(clock), "node"),
+        recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
     )
 
@@ -92,6 +122,35 @@ async def test_after_a_call_that_failed_the_next_sync_looks_itself_and_waits_for
     with trio.fail_after(5):
         assert not (await session.sync(POD)).failed
     assert runtime.steps == ["sync", "look", "sync"]
+
+
+@pytest.mark.parametrize(("certain", "meanwhile"), [(True, ["sandbox"]), (False, [])])
+async def test_a_sandbox_waits_only_for_volumes_that_may_not_come(
+    autojump_clock: MockClock, certain: bool, meanwhile: list[str]
+) -> None:
+    runtime, others = Waiting(), Others()
+    others.certain, others.prepared = certain, trio.Event()
+    session = make_parts(runtime, others).open_session(POD)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(session.sync, POD)
+        await trio.testing.wait_all_tasks_blocked()
+        assert runtime.steps == meanwhile
+        others.prepared.set()
+    assert runtime.steps == ["sandbox", "containers"]
+
+
+@pytest.mark.parametrize("certain", [True, False])
+async def test_volumes_that_do_not_come_are_told_and_tried_again(
+    autojump_clock: MockClock, certain: bool
+) -> None:
+    runtime, others = Waiting(), Others()
+    others.certain, others.refusal = certain, PreparationError("FailedMount", "no such thing")
+    journal = Journal(TrioClock())
+    session = make_parts(runtime, others, journal).open_session(POD)
+    assert (await session.sync(POD)).failed
+    told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
+    assert ("FailedMount", "no such thing") in told
+    assert "containers" not in runtime.steps
 
 
 @pytest.mark.parametrize(
