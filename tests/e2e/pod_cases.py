@@ -153,7 +153,7 @@ CASES: Mapping[str, Case] = {
         state=(
             "waiting",
             "CrashLoopBackOff",
-            r"back-off \d+s restarting failed container=c"
+            r"back-off [\dms]+ restarting failed container=c"
             r" pod=crash-loops_{namespace}\({uid}\)",
         ),
         conditions={"Ready": NOT_READY, "ContainersReady": NOT_READY},

@@ -41,7 +41,9 @@ def test_kubectl_and_the_api_show_what_became_of_a_pod(shown: Namespace, name: s
     wait_until(
         is_shown,
         deadline_seconds=DEADLINE_SECONDS,
-        else_say=lambda: f"kubectl shows {columns}, not {case.ready} {case.status}",
+        else_say=lambda: (
+            f"kubectl shows {columns}, not {case.ready} {case.status}: {shown.pod(name)['status']}"
+        ),
     )
     seen: list[str] = []
 
