@@ -8,9 +8,6 @@ import statistics
 import time
 from collections.abc import Sequence
 
-import trio
-
-from benchmarks.bare import BarePod, StartedPod
 from benchmarks.figures import Figure, ratio_of_medians
 from benchmarks.real_node import RealNode
 
@@ -33,7 +30,7 @@ async def measure(node: RealNode) -> list[Figure]:
     median_pods: list[float] = []
     for _ in range(node.rounds_or(ROUNDS)):
         for width in _worth_measuring(bare):
-            bare[width].append(await _bare_burst(node, width))
+            bare[width].append(await node.bare_burst(PODS, width))
         times = await _burst(node)
         ours.append(max(times))
         median_pods.append(statistics.median(times) / max(times))
@@ -71,24 +68,6 @@ def _measured_always(bare: dict[int, list[float]]) -> Sequence[int]:
     """The widths that stayed in to the last round: the others were far behind."""
     most = max(len(seconds) for seconds in bare.values())
     return [width for width, seconds in bare.items() if len(seconds) == most]
-
-
-async def _bare_burst(node: RealNode, width: int) -> float:
-    limiter = trio.CapacityLimiter(width)
-    started: list[StartedPod] = []
-
-    async def start(pod: BarePod) -> None:
-        async with limiter:
-            started.append(await pod.start(node.client))
-
-    pods = await node.bare_pods(PODS)
-    began_at = time.time_ns()
-    async with trio.open_nursery() as nursery:
-        for pod in pods:
-            nursery.start_soon(start, pod)
-    last = max([await node.container_started_at(pod.container_id) for pod in started])
-    await node.remove(started)
-    return (last - began_at) / 1e9
 
 
 async def _burst(node: RealNode) -> list[float]:

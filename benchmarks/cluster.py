@@ -2,7 +2,8 @@
 
 Pods are bound to their node when they are created, and their image is there. Times are those of
 a watch at the API server. Both nodes are up all the time, each with a containerd of its own, and
-do the same in turn, again and again: a host that gets slower does so for both.
+do the same in turn, again and again: a host that gets slower does so for both. So do bare calls
+to a third containerd, without a node and a control plane: what no agent can do without.
 """
 
 import statistics
@@ -16,6 +17,7 @@ from attrs import Factory, frozen
 
 from benchmarks.figures import Figure, ratio_of_medians, spread
 from benchmarks.idle import cpu_percent, cpu_seconds, resident_mib
+from benchmarks.real_node import open_real_node, private_containerd
 from benchmarks.watched_pods import WatchedPods, kubeconfig_flags
 from lab.agent import Agent
 from lab.containerd import Containerd
@@ -31,6 +33,9 @@ PAUSE_SECONDS = 0.5
 SETTLE_SECONDS = 10.0
 IDLE_SECONDS = 30.0
 MANY, MOST = 50, 100
+BARE_WIDTH = 4
+"""So many pods bare calls start at a time; the benchmark `burst` has other widths, too."""
+
 READY_DEADLINE_SECONDS = 120.0
 MAX_PODS = 200
 
@@ -90,6 +95,8 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
             stack.enter_context(_node(plane, kind, folder / name, containerd))
             for name, kind in (("go", GoKubelet), ("trio", Agent))
         ]
+        bare = stack.enter_context(private_containerd(containerd, folder / "bare"))
+        bare_samples = {count: Samples() for count in (MANY, MOST)}
         time.sleep(SETTLE_SECONDS)
         for number in range(usual):
             for node in nodes:
@@ -98,7 +105,14 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
             for count in (MANY, MOST):
                 for node in nodes:
                     _at_once(node, count, number)
-    return [_figure(name, ours.samples[name], theirs.samples[name]) for name in GOALS]
+                bare_samples[count].values.append(trio.run(_bare_burst, bare, folder, count))
+    return [
+        *(_figure(name, ours.samples[name], theirs.samples[name]) for name in GOALS),
+        *(
+            _bare_figure(count, samples, theirs.samples[f"{count} at once, all Ready"])
+            for count, samples in bare_samples.items()
+        ),
+    ]
 
 
 def _figure(name: str, ours: Samples, theirs: Samples) -> Figure:
@@ -111,6 +125,21 @@ def _figure(name: str, ours: Samples, theirs: Samples) -> Figure:
         goal=None if goal == float("inf") else goal,
         how=f"{ours}; Go kubelet {theirs}",
     )
+
+
+def _bare_figure(count: int, bare: Samples, theirs: Samples) -> Figure:
+    return Figure(
+        benchmark=NAME,
+        name=f"{count} by bare calls, all running, of the Go kubelet's all Ready",
+        value=ratio_of_medians(bare.values, theirs.values),
+        unit="x",
+        how=f"{bare}; Go kubelet {theirs}",
+    )
+
+
+async def _bare_burst(containerd: Containerd, folder: Path, count: int) -> float:
+    async with open_real_node(containerd, folder / "bare", rounds=1) as node:
+        return await node.bare_burst(count, BARE_WIDTH)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ away. When something ran or had stopped is asked of the runtime by a client of o
 """
 
 import itertools
+import time
 from collections.abc import AsyncIterator, Collection, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -64,6 +65,24 @@ class RealNode:
         async with trio.open_nursery() as nursery:
             for pod in pods:
                 nursery.start_soon(remove, pod)
+
+    async def bare_burst(self, count: int, width: int) -> float:
+        """Seconds until the last of some pods runs, `width` of them at a time, by bare calls."""
+        limiter = trio.CapacityLimiter(width)
+        started: list[StartedPod] = []
+
+        async def start(pod: BarePod) -> None:
+            async with limiter:
+                started.append(await pod.start(self.client))
+
+        pods = await self.bare_pods(count)
+        began_at = time.time_ns()
+        async with trio.open_nursery() as nursery:
+            for pod in pods:
+                nursery.start_soon(start, pod)
+        last = max([await self.container_started_at(pod.container_id) for pod in started])
+        await self.remove(started)
+        return (last - began_at) / 1e9
 
     @asynccontextmanager
     async def agent(self, **settings: object) -> AsyncIterator["RunningAgent"]:
