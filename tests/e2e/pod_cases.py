@@ -142,7 +142,8 @@ CASES: Mapping[str, Case] = {
     ),
     "needs-too-much-memory": Case(
         spec=once(
-            shell("c", "tail /dev/zero", resources={"limits": {"memory": "24Mi"}}),
+            # The runtime begins to watch for it when the process runs already.
+            shell("c", "sleep 1; exec tail /dev/zero", resources={"limits": {"memory": "24Mi"}}),
         ),
         status="OOMKilled",
         state=("terminated", "OOMKilled", ""),
