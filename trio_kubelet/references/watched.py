@@ -184,7 +184,14 @@ class _Entry(Generic[T]):
     """One object in use: who uses it, since when nobody does, and what is known of it."""
 
     __slots__ = (
-        *("answered", "gave_up", "key", "object", "scope", "since", "unused_since", "users"),
+        "answered",
+        "gave_up",
+        "key",
+        "object",
+        "scope",
+        "since",
+        "unused_since",
+        "users",
     )
 
     def __init__(self, key: Key, since: float) -> None:
