@@ -234,7 +234,7 @@ class _Reflection(Generic[T]):
         )
         write = log.debug if self.announced or quiet else log.info
         self.announced = self.announced or not quiet
-        write("objects cannot be followed for now", **self._facts(), error=str(error))
+        write("the watch failed and is tried again", **self._facts(), error=str(error))
 
     def _is_healthy(self) -> None:
         self.back_off.reset()
