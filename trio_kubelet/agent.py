@@ -5,7 +5,7 @@ turns, whether the runtime is there or not; no pod is synced before the first co
 """
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from trio_kubelet.assembly import Foundation, assemble, build_admission
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.doors import Doors
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
@@ -38,14 +39,6 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_runtime import default_handler
 from trio_kubelet.runtime.start_slots import default_start_slots
-from trio_kubelet.server import (
-    healthz_routes,
-    listen_tcp,
-    listen_unix,
-    read_only_routes,
-    route,
-    serve_http,
-)
 from trio_kubelet.sources import (
     PodUpdate,
     Source,
@@ -70,9 +63,7 @@ log = structlog.get_logger("agent")
 
 CONFIG_CHANNEL_SIZE = 64
 PLEG_CHANNEL_SIZE = 1000
-LOOP_STUCK_SECONDS = 30.0
 RUNTIME_RETRY_SECONDS = 0.5
-AGENT_SOCKET = "agent.sock"
 
 
 Transports = tuple[Transport, Transport, Transport | None]
@@ -152,6 +143,9 @@ class Agent:
             events_enabled=settings.gates["EventedPLEG"],
         )
         self.merge = SourceMerge(clock, self.recorder)
+        self.doors = Doors(
+            settings=settings, journal=self.journal, monitor=self.monitor, pods=self._pods
+        )
         self.housekeeper: Housekeeper | None = None
         self.foundation = Foundation(
             settings=settings,
@@ -183,7 +177,7 @@ class Agent:
         return (
             Step("folders", (), once(self._make_folders)),
             Step("limits", (), once(self._set_limits)),
-            Step("health", (), self._serve_health),
+            Step("health", (), self.doors.serve_health),
             Step("pods", ("folders", "limits"), self.tasks.run),
             Step("loop", ("pods",), self.loop.run),
             Step("watchdog", ("loop",), self._tell_service_manager),
@@ -193,7 +187,7 @@ class Agent:
             Step("sources", ("listing", "loop"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
             Step("messages", ("sources",), forever(partial(look_over, cri))),
-            Step("server", ("folders",), self._serve_pods),
+            Step("server", ("folders",), self.doors.serve_pods),
             *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
         )
 
@@ -419,48 +413,6 @@ class Agent:
             return
         await feed_watchdog(self.notifier, period, self.monitor.seconds_since_turn)
 
-    async def _serve_health(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        configuration = self.settings.configuration
-        if not configuration.healthz_port:
-            task_status.started()
-            return
-        address = configuration.healthz_bind_address
-        listeners = await _listening(address, configuration.healthz_port, "healthzPort")
-        routes = healthz_routes({"ping": lambda: "", "syncloop": self._loop_health})
-        await serve_http(listeners, route(routes), task_status=task_status)
-
-    def _loop_health(self) -> str:
-        seconds = self.monitor.seconds_since_turn()
-        return f"no turn for {seconds:.0f} s" if seconds > LOOP_STUCK_SECONDS else ""
-
-    async def _serve_pods(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """The agent's own socket, always; the read-only port where it is set."""
-        configuration = self.settings.configuration
-        routes = {
-            **read_only_routes(self._pods, self.journal),
-            **healthz_routes({"ping": lambda: "", "syncloop": self._loop_health}),
-        }
-        socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
-        try:
-            own = listen_unix(socket)
-        except OSError as error:
-            raise StartError(
-                f"{socket}: {error.strerror}; if it is another agent, end that one, or choose "
-                "another --root-dir"
-            ) from error
-        async with trio.open_nursery() as nursery:
-            await nursery.start(serve_http, own, route(routes))
-            if configuration.read_only_port:
-                listeners = await _listening(
-                    configuration.address, configuration.read_only_port, "readOnlyPort"
-                )
-                await nursery.start(serve_http, listeners, route(routes))
-            task_status.started()
-
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
@@ -483,16 +435,6 @@ def _share_mounts(root: Path) -> None:
 async def _nothing() -> None:
     """Without an API server there is nobody to connect to."""
     await trio.lowlevel.checkpoint()
-
-
-async def _listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:
-    try:
-        return await listen_tcp(address, port)
-    except OSError as error:
-        raise StartError(
-            f"{setting}: cannot listen on {address}:{port}: {error.strerror}; "
-            "choose another port, or 0 for none"
-        ) from error
 
 
 def status_line(state: RuntimeState) -> str:

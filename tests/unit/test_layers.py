@@ -22,7 +22,7 @@ LAYERS: dict[str, set[str]] = {
         *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
-    "agent": {"agent", "assembly", "cluster", "lifetime", "startup", "wiring"},
+    "agent": {"agent", "assembly", "cluster", "doors", "lifetime", "startup", "wiring"},
     "command line": {"__main__", "cli"},
 }
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}

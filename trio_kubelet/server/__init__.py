@@ -2,12 +2,19 @@
 
 from trio_kubelet.server.http import Answer, Handler, Question, serve_http
 from trio_kubelet.server.listen import listen_tcp, listen_unix
-from trio_kubelet.server.routes import healthz_routes, json_answer, read_only_routes, route
+from trio_kubelet.server.routes import (
+    Route,
+    healthz_routes,
+    json_answer,
+    read_only_routes,
+    route,
+)
 
 __all__ = [
     "Answer",
     "Handler",
     "Question",
+    "Route",
     "healthz_routes",
     "json_answer",
     "listen_tcp",
