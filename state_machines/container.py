@@ -50,16 +50,12 @@ class SlotState(StrEnum):
 
 
 class SlotEvent(StrEnum):
-    """What can happen to a container. The first seven are seen, the others decided."""
+    """What can happen to a container. The first five are seen, the others decided."""
 
     CREATED = "Created"
     """The instance exists: CreateContainer returned, or a listing shows it."""
-    CREATE_FAILED = "CreateFailed"
-    """It could not be made: no image, a bad config, a refusal of the runtime."""
     STARTED = "Started"
     """It runs: StartContainer returned, or a listing shows it."""
-    START_FAILED = "StartFailed"
-    """The runtime could not start it."""
     EXITED = "Exited"
     """It ended by itself or was stopped."""
     LOST = "Lost"
@@ -152,7 +148,6 @@ CONTAINER: Machine[SlotState, SlotEvent, ExitEvidence] = Machine(
     ),
     terminal=frozenset({S.REMOVED}),
     rows=(
-        Row(S.WAITING, E.CREATE_FAILED, S.WAITING, "nothing was made; the status says why, the next sync tries again"),
         Row(S.WAITING, E.CREATED,       S.CREATED, "made, or found made: the reply was lost, the agent was restarted"),
         Row(S.WAITING, E.STARTED,       S.RUNNING, "found running after a restart of the agent: it is adopted"),
         Row(S.WAITING, E.EXITED,        S.EXITED,  "found dead after a restart of the agent: its exit code counts"),
@@ -161,10 +156,9 @@ CONTAINER: Machine[SlotState, SlotEvent, ExitEvidence] = Machine(
 
         Row(S.CREATED, E.CREATED,       S.CREATED, "the runtime's event tells what the agent did itself"),
         Row(S.CREATED, E.STARTED,       S.RUNNING, "it runs"),
-        Row(S.CREATED, E.START_FAILED,  S.EXITED,  "an instance that could not start has failed (exit code 128)"),
-        Row(S.CREATED, E.EXITED,        S.EXITED,  "it started and ended between two looks"),
+        Row(S.CREATED, E.EXITED,        S.EXITED,  "it ended between two looks, or could not start (exit code 128)"),
         Row(S.CREATED, E.LOST,          S.UNKNOWN, "the runtime was restarted and cannot say"),
-        Row(S.CREATED, E.REPLACED,      S.WAITING, "made and started is one step: what stays created was never started"),
+        Row(S.CREATED, E.REPLACED,      S.WAITING, "made and started is one step: what stays created never started, or its start was cut off"),
         Row(S.CREATED, E.REMOVED,       S.REMOVED, "the pod ended before the start"),
 
         Row(S.RUNNING, E.STARTED,       S.RUNNING, "the runtime's event tells what the agent did itself"),

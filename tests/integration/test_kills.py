@@ -54,7 +54,7 @@ def staying_pod(number: int) -> Json:
     )
 
 
-def passing_pod(name: str) -> Json:
+def passing_pod(name: str, restart_policy: str) -> Json:
     """A pod that comes and goes, and obeys at once."""
     volumes = [{"name": "memory", "emptyDir": {"medium": "Memory"}}]
     mount = {"name": "memory", "mountPath": "/memory"}
@@ -62,6 +62,7 @@ def passing_pod(name: str) -> Json:
         name,
         {"name": "c", "image": SLEEPER, "volumeMounts": [mount]},
         volumes=volumes,
+        restartPolicy=restart_policy,
         terminationGracePeriodSeconds=2,
     )
 
@@ -94,7 +95,8 @@ class Churn:
             else:
                 number += 1
                 name = f"pass-{number}"
-                self._agent.write(name, passing_pod(name))
+                policy = self._chance.choice(("Always", "Never"))
+                self._agent.write(name, passing_pod(name, policy))
                 self.present.add(name)
 
 
@@ -116,6 +118,15 @@ def identities(pods: dict[str, Json]) -> dict[str, tuple[tuple[str, str, int], .
         )
         for name, pod in pods.items()
         if name.startswith("stay-")
+    }
+
+
+def restarted(pods: dict[str, Json]) -> dict[str, Json]:
+    """The pods that count a restart. A start that was cut off is none."""
+    return {
+        name: pod["status"]
+        for name, pod in pods.items()
+        if any(each["restartCount"] for each in pod["status"]["containerStatuses"])
     }
 
 
@@ -220,6 +231,7 @@ def test_an_agent_that_is_killed_thirty_times_restarts_no_container(
             assert identities(pods) == before, f"seed {SEED}"
     expected = churn.present | {f"stay-{number}" for number in range(STAYING)}
     wait_until_agreed(agent, containerd, expected)
+    assert not restarted(agent.pods()), f"seed {SEED}"
 
 
 def test_a_runtime_that_is_killed_ten_times_restarts_no_container(

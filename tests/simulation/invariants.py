@@ -6,6 +6,7 @@ world itself is to blame: it killed the container, set the clock, cut a call off
 
 import traceback
 from collections.abc import Iterator
+from itertools import takewhile
 
 import trio
 from attrs import define, field
@@ -55,6 +56,7 @@ class Invariants:
             return
         life = self.record.lives[uid][container_id]
         rules = {
+            Kind.CONTAINER_CREATED_EVENT: (self._counted_without_a_start,),
             Kind.CONTAINER_STARTED_EVENT: (
                 self._two_running,
                 self._started_while_ending,
@@ -119,6 +121,11 @@ class Invariants:
         if any(_runs(other) for other in self.record.earlier(uid, life)):
             yield f"two containers {life.name} of pod {uid} run"
 
+    def _counted_without_a_start(self, uid: str, life: Life) -> Iterator[str]:
+        for last in self.record.earlier(uid, life)[:1]:
+            if last.never_started and life.attempt > last.attempt:
+                yield f"{life.name} of pod {uid} counts a restart, but {last.attempt} never started"
+
     def _started_while_ending(self, uid: str, life: Life) -> Iterator[str]:
         assert self.node is not None
         if self.node.agent is None or self._is_cut_off():
@@ -170,13 +177,18 @@ class Invariants:
             return
         delay = self._backoffs.get(key, 0.0)
         ran_seconds = last.ended_at - last.created_at
-        jumped = self.record.clock_jumped_at > last.created_at
+        jumped = self.record.clock_jumped_at > self._decided_at(uid, last)
         if jumped or ran_seconds > FORGOTTEN_AFTER_SECONDS - SLACK_SECONDS:
             delay = 0.0
         waited = trio.current_time() - last.ended_at
         if waited < delay:
             yield f"{life.name} of pod {uid} started after {waited:.1f} s instead of {delay:.0f}"
         self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
+
+    def _decided_at(self, uid: str, life: Life) -> float:
+        """When it was decided to run it, counting those before it that never came to run."""
+        vain = takewhile(lambda other: other.never_started, self.record.earlier(uid, life))
+        return min([life.created_at, *(other.created_at for other in vain)])
 
     def _stopped_without_reason(self, uid: str, life: Life) -> Iterator[str]:
         wanted = self.record.wanted.get(uid)
@@ -195,6 +207,8 @@ class Invariants:
         wanted = self.record.wanted.get(uid)
         if wanted is None or wanted.deleted or wanted.touched_at >= life.created_at:
             return
+        if life.never_started:
+            return  # the next one takes its number
         lives = self.record.lives[uid].values()
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
             yield f"the newest container {life.name} of pod {uid} was removed"

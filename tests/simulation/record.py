@@ -29,7 +29,7 @@ class Wanted:
     touched_at: float
     deleted: bool = False
     harmed: bool = False
-    """Somebody killed a container or a sandbox of it, or a start of it was cut off."""
+    """Somebody killed a container or a sandbox of it."""
 
 
 @define(eq=False)
@@ -47,6 +47,18 @@ class Life:
     def name(self) -> str:
         """The container's name in its pod."""
         return str(self.container.config.metadata.name)
+
+    @property
+    def attempt(self) -> int:
+        """Its number among the containers of its name."""
+        return int(self.container.config.metadata.attempt)
+
+    @property
+    def never_started(self) -> bool:
+        """Whether nobody has asked for its start, or whoever did went away meanwhile."""
+        return self.started_at is None and (
+            not self.container.finished_at or self.container.message.endswith("context canceled")
+        )
 
     @property
     def image(self) -> str:

@@ -15,7 +15,7 @@ from attrs import frozen
 from state_machines.container import ContainerRole
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.origins import is_static
-from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.actions import StartContainer
 from trio_kubelet.runtime.client import RuntimeClient
@@ -33,6 +33,7 @@ from trio_kubelet.runtime.hostname import pod_hostname
 from trio_kubelet.runtime.hosts import etc_hosts
 from trio_kubelet.runtime.images import ImageError
 from trio_kubelet.runtime.inputs import PodInputs
+from trio_kubelet.runtime.inspection import observed_container
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.mounts import (
     MountedVolume,
@@ -41,7 +42,7 @@ from trio_kubelet.runtime.mounts import (
     mounts_etc_hosts,
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ContainerState, ObservedPod
 from trio_kubelet.runtime.pod_files import ContainerFiles, link_container_log, make_container_files
 from trio_kubelet.runtime.start_slots import Precedence, StartSlots
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -131,6 +132,29 @@ class ContainerStarter:
                 reason=error.reason, message=error.message, until_ns=error.until_ns
             )
             return None
+
+    async def clear_the_way(self, order: StartContainer, memory: PodMemory) -> bool:
+        """Remove an instance that never started, so that the new one is no restart.
+
+        False if that is not possible now: a start that was cut off may go on for a moment, and
+        then the container may run.
+        """
+        last = order.predecessor
+        if last is None or last.state is not ContainerState.CREATED:
+            return True
+        try:
+            response = await self._client.container_status(last.id)
+            present = observed_container(response.status, last.sandbox_id)
+            if present.state is ContainerState.CREATED:
+                await self._client.remove_container(last.id)
+                return True
+            message = "its last start has come to an end after all"
+        except RpcError as error:
+            if error.code is Code.NOT_FOUND:
+                return True
+            message = error.message
+        memory.reasons[order.container.name] = Reason(reason="ContainerCreating", message=message)
+        return False
 
     async def start(
         self,
@@ -364,10 +388,11 @@ class ContainerStarter:
 
 
 def _restart_count(order: StartContainer, files: ContainerFiles) -> int:
-    """One more than the last one's; without a record of it, the logs tell."""
-    if order.predecessor is not None:
-        return order.predecessor.restart_count + 1
-    return files.logged_restarts
+    """One more than the last one's if that has started; without a record of it, the logs tell."""
+    last = order.predecessor
+    if last is None:
+        return files.logged_restarts
+    return last.restart_count + (last.state is not ContainerState.CREATED)
 
 
 def _target_container_id(order: StartContainer, observed: ObservedPod) -> str:

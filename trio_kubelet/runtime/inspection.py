@@ -5,6 +5,7 @@ question is always put to the runtime anew, by the pod's UID: after a call whose
 unknown no cache can be believed.
 """
 
+import re
 from collections.abc import Awaitable, Iterable
 from functools import partial
 from typing import TypeVar
@@ -181,7 +182,7 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         id=status.id,
         name=status.metadata.name,
         sandbox_id=sandbox_id,
-        state=STATES.get(status.state, ContainerState.UNKNOWN),
+        state=_container_state(status),
         restart_count=status.metadata.attempt,
         hash=status.annotations.get(names.HASH_ANNOTATION, ""),
         created_at=status.created_at,
@@ -197,6 +198,24 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         user=_observed_user(status),
         annotations=status.annotations,
     )
+
+
+def _container_state(status: cri.ContainerStatus) -> ContainerState:
+    """A container whose start was cut off has only been created: it failed at nothing.
+
+    Where whoever asked for the start goes away, a killed agent for one, the runtime ends the
+    start and shows a container that exited with StartError.
+    """
+    if not status.started_at and _CUT_OFF.search(status.message):
+        return ContainerState.CREATED
+    return STATES.get(status.state, ContainerState.UNKNOWN)
+
+
+_CUT_OFF = re.compile(
+    r"(: context canceled|failed to start shim: start failed: .*: signal: killed)(: unknown)?$",
+    re.DOTALL,
+)
+"""How containerd (1.6 and 2.x) ends what it says of a start that was cut off."""
 
 
 def _observed_user(status: cri.ContainerStatus) -> ObservedUser | None:

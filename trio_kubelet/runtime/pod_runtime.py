@@ -299,7 +299,7 @@ class PodRuntime:
             for order in plan.start:
                 name = order.container.name
                 image = await images[name].result()
-                if image is None:
+                if image is None or not await self._starter.clear_the_way(order, memory):
                     failed.append(name)
                     continue
                 self._note_attempt(order, memory)

@@ -65,11 +65,6 @@ class ContainerSlots:
             state=self._slot(name).state, left_behind=slot.left_behind | {last.id}
         )
 
-    def made(self, name: str, event: SlotEvent, *, cause: str = "") -> None:
-        """A call to the runtime has made, started, or failed to."""
-        if CONTAINER.allows(self._slot(name).state, event):
-            self._step(name, event, cause=cause)
-
     def _slot(self, name: str) -> Slot:
         return self.memory.slots.get(name, Slot())
 

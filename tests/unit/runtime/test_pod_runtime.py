@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 from attrs import evolve, frozen
 from trio.testing import MockClock
 
@@ -100,6 +101,11 @@ class Node:
     pods: PodRuntime
     clock: TrioClock
     sub_paths: SubPaths
+    behaviours: list[Behaviour]
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """The containers that are made from now on do this."""
+        self.behaviours[:] = [behaviour]
 
     async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
         return await self.pods.sync(pod, await self.pods.look(pod), Promise.kept(NO_INPUTS), memory)
@@ -117,9 +123,8 @@ async def node(
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
 ) -> AsyncIterator[Node]:
     clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
-    hollow = HollowOptions(
-        images=("busybox",), behaviours=lambda _: behaviour or Behaviour(), faults=faults
-    )
+    behaviours = [behaviour or Behaviour()]
+    hollow = HollowOptions(images=("busybox",), behaviours=lambda _: behaviours[0], faults=faults)
     async with open_hollow_runtime(clock, hollow) as runtime:
         client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
         recorder, slots = EventRecorder(journal, "node"), StartSlots(1)
@@ -163,6 +168,7 @@ async def node(
             pods=pods,
             clock=clock,
             sub_paths=sub_paths,
+            behaviours=behaviours,
         )
 
 
@@ -376,6 +382,82 @@ async def test_of_containers_that_are_gone_nothing_is_remembered(
         last = await at.sync(POD, memory)
         assert outcome.observed.containers[0].restart_count > 4
         assert memory.slots["c"].left_behind <= {c.id for c in last.observed.containers}
+
+
+CUT_OFF = (
+    'failed to start containerd task "c": context canceled',
+    "failed to create containerd task: failed to get task pid: context canceled: unknown",
+    "failed to start shim: start failed: : signal: killed: unknown",
+)
+
+
+@pytest.mark.parametrize("words", CUT_OFF)
+async def test_a_container_whose_start_was_cut_off_is_made_anew_and_has_not_restarted(
+    mock_clock: MockClock, tmp_path: Path, words: str
+) -> None:
+    """Even where the policy is Never: it was not the container that failed."""
+    pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
+    async with node(tmp_path, Behaviour(start_error=words)) as at:
+        await at.sync(pod, PodMemory())
+        at.behave(Behaviour())
+        outcome = await at.sync(pod, PodMemory())
+        (there,) = outcome.observed.containers
+        assert (there.state, there.restart_count) == (ContainerState.RUNNING, 0)
+
+
+async def test_a_container_that_could_not_start_by_itself_has_failed(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
+    words = 'exec: "context canceled": executable file not found in $PATH'
+    async with node(tmp_path, Behaviour(start_error=words)) as at:
+        await at.sync(pod, PodMemory())
+        at.behave(Behaviour())
+        outcome = await at.sync(pod, PodMemory())
+        assert [c.state for c in outcome.observed.containers] == [ContainerState.EXITED]
+
+
+async def test_a_start_that_still_goes_on_is_not_doubled(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    """The agent that asked for it was killed, and it takes its time."""
+    async with node(tmp_path) as at:
+        at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
+        await at.sync(POD, PodMemory())
+        memory = PodMemory()
+        problem = RpcError(Code.UNKNOWN, "container is in starting state, can't be removed")
+        at.faults.add("RemoveContainer", Fault(error=problem))
+        outcome = await at.sync(POD, memory)
+        assert outcome.failed
+        assert memory.reasons["c"].message == problem.message
+        (made,) = outcome.observed.containers
+        await at.client.start_container(made.id)
+        last = await at.sync(POD, memory)
+        assert [(c.id, c.state) for c in last.observed.containers] == [
+            (made.id, ContainerState.RUNNING)
+        ]
+
+
+async def test_a_start_that_ended_while_its_pod_waited_for_something_is_not_doubled(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at, trio.open_nursery() as nursery:
+        at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
+        await at.sync(POD, PodMemory())
+        seen = await at.pods.look(POD)
+        inputs = Promise[PodInputs]()
+        nursery.start_soon(at.pods.sync, POD, seen, inputs, PodMemory())
+        await trio.testing.wait_all_tasks_blocked()
+        await at.client.start_container(seen.containers[0].id)
+        await inputs.keep(no_inputs)
+        await trio.testing.wait_all_tasks_blocked()
+        (there,) = (await at.pods.look(POD)).containers
+        assert (there.id, there.state) == (seen.containers[0].id, ContainerState.RUNNING)
+
+
+async def no_inputs() -> PodInputs:
+    await trio.lowlevel.checkpoint()
+    return NO_INPUTS
 
 
 async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_path: Path) -> None:
