@@ -78,29 +78,41 @@ class ImageEvidence:
     """What a look at the runtime showed, for `ImageEvent.LOOKED`.
 
     `allowed` is False if the image is there, but was pulled with credentials that this pod has
-    not shown (gate KubeletEnsureSecretPulledImages).
+    not shown (gate KubeletEnsureSecretPulledImages). `in_back_off` is True if a pull for another
+    container of the pod has failed too short a time ago.
     """
 
     policy: PullPolicy
     present: bool
     allowed: bool = True
+    in_back_off: bool = False
 
 
-def must_pull(evidence: ImageEvidence) -> bool:
+def needs_pull(evidence: ImageEvidence) -> bool:
     """Whether the policy asks for a pull."""
     if evidence.policy is PullPolicy.IF_NOT_PRESENT:
         return not (evidence.present and evidence.allowed)
     return evidence.policy is PullPolicy.ALWAYS
 
 
+def must_pull(evidence: ImageEvidence) -> bool:
+    """Whether the policy asks for a pull, and nothing is to be waited for."""
+    return needs_pull(evidence) and not evidence.in_back_off
+
+
+def must_wait(evidence: ImageEvidence) -> bool:
+    """Whether the policy asks for a pull that has to wait."""
+    return needs_pull(evidence) and evidence.in_back_off
+
+
 def is_usable(evidence: ImageEvidence) -> bool:
     """Whether the container can be made from what is there."""
-    return evidence.present and evidence.allowed and not must_pull(evidence)
+    return evidence.present and evidence.allowed and not needs_pull(evidence)
 
 
 def must_not_pull(evidence: ImageEvidence) -> bool:
     """Whether the image cannot be used and the policy forbids to pull it."""
-    return not must_pull(evidence) and not is_usable(evidence)
+    return not needs_pull(evidence) and not is_usable(evidence)
 
 
 S, E = ImageState, ImageEvent
@@ -114,6 +126,7 @@ IMAGE: Machine[ImageState, ImageEvent, ImageEvidence] = Machine(
     terminal=frozenset({S.PRESENT, S.INVALID}),
     rows=(
         Row(S.UNCHECKED, E.LOOKED,         S.PULLING,   "Always, or it is not there", must_pull),
+        Row(S.UNCHECKED, E.LOOKED,         S.BACK_OFF,  "a pull for another container of the pod has failed", must_wait),
         Row(S.UNCHECKED, E.LOOKED,         S.PRESENT,   "it is there and the policy asks for no more", is_usable),
         Row(S.UNCHECKED, E.LOOKED,         S.MISSING,   "the policy is Never", must_not_pull),
         Row(S.UNCHECKED, E.LOOK_FAILED,    S.UNCHECKED, "the next sync asks again"),

@@ -99,13 +99,15 @@ class Images:
     ) -> cri.Image:
         """The container's image, pulled if its policy says so.
 
-        Raises ImageError. Cancelled, a pull may still go on in the runtime.
+        Raises ImageError. Cancelled, a pull may still go on in the runtime. Containers of a pod
+        that want the same image take turns: what one has pulled, the next one finds.
         """
         request = _Request(self, pod, container, memory, sandbox)
-        state = memory.images.get(container.name, ImageState.UNCHECKED)
-        if IMAGE.is_terminal(state):
-            memory.images[container.name] = ImageState.UNCHECKED
-        return await request.fulfil()
+        async with memory.image_turns.setdefault(container.image, trio.Lock()):
+            state = memory.images.get(container.name, ImageState.UNCHECKED)
+            if IMAGE.is_terminal(state):
+                memory.images[container.name] = ImageState.UNCHECKED
+            return await request.fulfil()
 
 
 class _Request:
@@ -181,8 +183,12 @@ class _Request:
         except ImageError:
             self._step(ImageEvent.LOOK_FAILED)
             raise
-        policy = self._policy()
-        self._step(ImageEvent.LOOKED, ImageEvidence(policy=policy, present=image is not None))
+        evidence = ImageEvidence(
+            policy=self._policy(),
+            present=image is not None,
+            in_back_off=self._remaining_back_off() > 0,
+        )
+        self._step(ImageEvent.LOOKED, evidence)
         return image
 
     async def _ask(self) -> cri.Image | None:
@@ -202,12 +208,7 @@ class _Request:
     def _wait_for_back_off(self) -> None:
         """Raise while the back-off lasts; step on when it is over."""
         image, now_ns = self._container.image, self._images.clock.now_ns()
-        backoff = self._memory.image_backoffs.get(image)
-        remaining = 0.0
-        if backoff is not None:
-            remaining = remaining_seconds(
-                backoff, IMAGE_BACKOFF, failed_at_ns=backoff.decided_at_ns, now_ns=now_ns
-            )
+        remaining = self._remaining_back_off()
         if remaining <= 0:
             self._step(ImageEvent.RETRY_DUE)
             return
@@ -218,6 +219,18 @@ class _Request:
             "ImagePullBackOff",
             f"{message}: {last}" if last else message,
             until_ns=now_ns + math.ceil(remaining * NANOSECONDS),
+        )
+
+    def _remaining_back_off(self) -> float:
+        """In seconds."""
+        backoff = self._memory.image_backoffs.get(self._container.image)
+        if backoff is None:
+            return 0.0
+        return remaining_seconds(
+            backoff,
+            IMAGE_BACKOFF,
+            failed_at_ns=backoff.decided_at_ns,
+            now_ns=self._images.clock.now_ns(),
         )
 
     async def _pull(self) -> cri.Image:

@@ -4,6 +4,7 @@ Owned by the pod's session, read by its status. None of it outlives the agent, a
 it is needed to be right after a restart: it only spares work and tells users why.
 """
 
+import trio
 from attrs import define, field, frozen
 
 from state_machines.backoff import Backoff
@@ -41,9 +42,9 @@ class PodMemory:
 
     `reasons` is the last failed action of each container, `crash_backoffs` how long it must
     wait after the next exit, `slots` its place in its machine, `images` how far its image is.
-    `image_backoffs` and `pull_errors` (the last one's words) are by image. `acted_at` is trio's
-    clock when the last call that may have changed the pod in the runtime had returned, failed
-    or been given up.
+    `image_backoffs`, `pull_errors` (the last one's words) and `image_turns` are by image.
+    `acted_at` is trio's clock when the last call that may have changed the pod in the runtime
+    had returned, failed or been given up.
     """
 
     reasons: dict[str, Reason] = field(factory=dict)
@@ -52,4 +53,5 @@ class PodMemory:
     images: dict[str, ImageState] = field(factory=dict)
     image_backoffs: dict[str, Backoff] = field(factory=dict)
     pull_errors: dict[str, str] = field(factory=dict)
+    image_turns: dict[str, trio.Lock] = field(factory=dict)
     acted_at: float = 0.0

@@ -38,8 +38,8 @@ class Node:
     memory: PodMemory
     events: list[RecordedEvent]
 
-    async def ensure(self, image: str, policy: str = "") -> cri.Image:
-        container = Container(name="c", image=image, image_pull_policy=policy)
+    async def ensure(self, image: str, policy: str = "", name: str = "c") -> cri.Image:
+        container = Container(name=name, image=image, image_pull_policy=policy)
         return await self.images.ensure(POD, container, self.memory, SANDBOX)
 
     def said(self) -> list[str]:
@@ -207,6 +207,28 @@ async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
 
 async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
+
+
+async def test_two_containers_with_one_image_pull_it_once(mock_clock: MockClock) -> None:
+    mock_clock.rate = 10
+    async with node(registry=Registry(pull_seconds=1.5), limit=None) as at:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(at.ensure, "busybox:1", "", "first")
+            nursery.start_soon(at.ensure, "busybox:1", "", "second")
+        pulling, pulled, present = at.said()
+        assert pulling == 'Pulling: Pulling image "busybox:1"'
+        assert pulled.startswith('Pulled: Successfully pulled image "busybox:1" in 1.')
+        assert present.startswith('Pulled: Container image "busybox:1" already present')
+
+
+async def test_what_one_container_could_not_pull_the_other_waits_for(mock_clock: MockClock) -> None:
+    async with node(registry=Registry(has_all=False)) as at:
+        with pytest.raises(ImageError) as first:
+            await at.ensure("busybox:1", name="first")
+        with pytest.raises(ImageError) as second:
+            await at.ensure("busybox:1", name="second")
+        assert (first.value.reason, second.value.reason) == ("ErrImagePull", "ImagePullBackOff")
+        assert second.value.message.startswith('Back-off pulling image "busybox:1": ErrImagePull: ')
 
 
 async def test_pulls_beyond_the_rate_fail(mock_clock: MockClock) -> None:

@@ -38,6 +38,22 @@ def test_the_pull_policy_decides_after_the_first_look(
     assert must_pull(evidence) is (state is ImageState.PULLING)
 
 
+@pytest.mark.parametrize(
+    ("policy", "present", "state"),
+    [
+        (ALWAYS, True, ImageState.BACK_OFF),
+        (IF_NOT_PRESENT, False, ImageState.BACK_OFF),
+        (IF_NOT_PRESENT, True, ImageState.PRESENT),
+        (NEVER, False, ImageState.MISSING),
+    ],
+)
+def test_what_another_container_could_not_pull_is_not_pulled_at_once(
+    policy: PullPolicy, present: bool, state: ImageState
+) -> None:
+    evidence = ImageEvidence(policy=policy, present=present, in_back_off=True)
+    assert IMAGE.step(ImageState.UNCHECKED, ImageEvent.LOOKED, evidence) is state
+
+
 def test_nothing_is_decided_without_looking() -> None:
     with pytest.raises(IllegalTransition):
         IMAGE.step(ImageState.UNCHECKED, ImageEvent.LOOKED)
