@@ -149,9 +149,14 @@ def test_a_sidecar_that_ends_is_started_again(node: Node, tmp_path: Path) -> Non
             **host_folder(tmp_path),
         )
     )
+    # Its first instance runs for a moment, too.
     pod = node.wait(
         "sidecar-restarts",
-        lambda pod: is_running(pod) and "running" in status_of(pod, "sidecar")["state"],
+        lambda pod: (
+            is_running(pod)
+            and "running" in status_of(pod, "sidecar")["state"]
+            and status_of(pod, "sidecar")["restartCount"] > 0
+        ),
     )
     assert status_of(pod, "sidecar")["restartCount"] == 1
     assert status_of(pod, "sidecar")["lastState"]["terminated"]["exitCode"] == 1
