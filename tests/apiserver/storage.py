@@ -4,7 +4,7 @@ Objects are JSON-like data and never changed in place. Every write is one entry 
 which watches read at their own pace and `compact` forgets.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -54,6 +54,8 @@ class Storage:
         self._oldest = 1
         self._pages: dict[str, Page] = {}
         self._written: dict[Resource | None, trio.Event] = {}
+        self.observers: list[Callable[[Change], None]] = []
+        """Are told of each write, in order, before anybody else."""
 
     def get(self, resource: Resource, key: Key) -> Data | None:
         """Return an object, if it is there."""
@@ -140,7 +142,10 @@ class Storage:
 
     def _wrote(self, resource: Resource, before: Data | None, after: Data | None) -> None:
         self.version += 1
-        self._history.append(Change(self.version, resource, before, after))
+        change = Change(self.version, resource, before, after)
+        self._history.append(change)
+        for observer in self.observers:
+            observer(change)
         if len(self._history) > _REMEMBERED:
             del self._history[: _REMEMBERED // 2]
             self._oldest = self._history[0].version - 1

@@ -4,16 +4,20 @@ Nothing is left of pods that nobody wants, in the runtime and on disk; the other
 their shapes say; and what is told of them is what the runtime shows.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.simulation.node import Node
+from tests.simulation.node import NODE, Node
 from tests.simulation.pods import Fate
 from tests.simulation.record import Record, Wanted
 from trio_kubelet.hollow.records import Container
-from trio_kubelet.k8s import ContainerStatus, Pod, PodStatus
+from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
+from trio_kubelet.node.lease import LEASE_NAMESPACE
+from trio_kubelet.origins import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
+LEASE_SECONDS = 40.0
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 
@@ -24,20 +28,43 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
     if node.agent is None:
         yield "there is no agent"
         return
+    yield from _node_problems(node)
     known = {stored.pod.metadata.uid: stored.pod for stored in node.agent.store}
     for uid in sorted(known.keys() ^ wanted.keys()):
         yield f"pod {uid} is wanted: {uid in wanted}, known to the agent: {uid in known}"
+    shown = _shown(node)
     for uid in sorted(known.keys() & wanted.keys()):
-        status = node.agent.statuses.get(uid)
-        if status is None:
-            yield f"pod {uid} has no status"
+        if uid not in shown:
+            yield f"pod {uid} is not shown by the API"
             continue
+        status = shown[uid].status
         containers = _newest(node, uid)
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
         if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
+
+
+def _node_problems(node: Node) -> Iterator[str]:
+    """Whether the node does not look usable to those who ask the API server."""
+    shown = node.api.find(NODES, NODE)
+    conditions = {c.type: c.status for c in shown.status.conditions} if shown else {}
+    if conditions.get("Ready") != "True":
+        yield f"the node is not ready: {conditions}"
+    lease = node.api.find(LEASES, NODE, LEASE_NAMESPACE)
+    renewed = lease.spec.renew_time if lease is not None else None
+    age_seconds = (node.clock.now_ns() - renewed.ns) / 1e9 if renewed else math.inf
+    if not -1 <= age_seconds <= LEASE_SECONDS:
+        yield f"the lease was renewed {age_seconds:.0f} s ago"
+
+
+def _shown(node: Node) -> dict[str, Pod]:
+    """What the API shows, by the UIDs that pods have on the node: mirrors show static ones."""
+    return {
+        each.metadata.annotations.get(CONFIG_MIRROR, each.metadata.uid): each
+        for each in node.api.all(PODS)
+    }
 
 
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
@@ -55,6 +82,7 @@ def leftovers(node: Node, record: Record) -> Iterator[str]:
         "containers": [c.sandbox.config.metadata.uid for c in node.runtime.containers],
         "pod folders": _names(node.pod_folders),
         "log folders": [name.split("_")[2] for name in _names(node.logs)],
+        "objects": _shown(node).keys(),
     }
     for place, uids in places.items():
         for uid in sorted(set(uids) - wanted):

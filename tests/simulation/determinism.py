@@ -16,8 +16,16 @@ import structlog
 from trio._core import _run
 
 from tests.file_work import in_place
+from trio_kubelet import cluster
 
 LONGEST_FILE_WORK_SECONDS = 0.02
+
+
+class _Chance(random.Random):
+    """A source of chance that, where it is given no seed, takes one from the run's."""
+
+    def __init__(self, x: int | None = None) -> None:
+        super().__init__(random.getrandbits(64) if x is None else x)
 
 
 @contextmanager
@@ -32,5 +40,7 @@ def deterministic(seed: int) -> Iterator[None]:
         stack.enter_context(in_place(lambda: random.uniform(0.0, LONGEST_FILE_WORK_SECONDS)))
         stack.enter_context(patch.object(os, "cpu_count", new=lambda: 2))
         random.seed(seed)
+        stack.enter_context(patch.object(random, "Random", new=_Chance))
+        cluster.CHANCE.seed(seed)
         _run._r.seed(seed)  # not exported; trio hands it to Hypothesis for the same purpose
         yield

@@ -12,10 +12,13 @@ import trio
 from attrs import define, field
 
 from state_machines.pod import PodState
+from tests.apiserver.storage import Change
 from tests.simulation.node import LogEntry, Node
-from tests.simulation.record import Kind, Life, Record
-from trio_kubelet.hollow.records import Sandbox
-from trio_kubelet.k8s import Pod, PodStatus
+from tests.simulation.record import Kind, Life, Record, is_mirror
+from trio_kubelet.hollow.records import Container, Sandbox
+from trio_kubelet.k8s import PODS, Pod, PodStatus
+from trio_kubelet.k8s.codec import decode
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.journal import Entry
 
 FIRST_BACKOFF_SECONDS = 10.0
@@ -95,6 +98,19 @@ class Invariants:
             return
         for problem in _steps_back(before, told, begins_anew=wanted.harmed):
             self.violated("status of", uid, problem)
+
+    def on_write(self, change: Change) -> None:
+        """Observer of the API server's storage."""
+        if change.resource != (PODS.group, PODS.resource):
+            return
+        before = decode(Pod, change.before) if change.before is not None else None
+        after = decode(Pod, change.after) if change.after is not None else None
+        if before is not None and after is not None:
+            self._note_all(_shown_backwards(before, after))
+        elif before is not None:
+            self.record.note("api removed", before.metadata.uid, before.metadata.name)
+            if not is_mirror(before):
+                self._note_all(self._object_gone(before))
 
     def _incarnation(self, uid: str) -> object:
         """What tells one pod from another of the same UID: for static pods, lives of the agent."""
@@ -213,6 +229,18 @@ class Invariants:
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
             yield f"the newest container {life.name} of pod {uid} was removed"
 
+    def _object_gone(self, pod: Pod) -> Iterator[str]:
+        """The object of a pod was removed, by its owner or, at last, by the agent."""
+        assert self.node is not None
+        uid, name = pod.metadata.uid, pod.metadata.name
+        wanted = self.record.wanted.pop(uid, None)
+        if wanted is None or not wanted.deleted:
+            yield f"the object of pod {uid} ({name}) was removed, and nobody wanted it"
+        elif not wanted.forced and pod.status.phase not in ENDS:
+            alive = [c for c in self.node.runtime.containers if _belongs(c, uid) and is_alive(c)]
+            if alive:
+                yield f"the object of pod {uid} ({name}) was removed while {len(alive)} run"
+
     def _is_cut_off(self) -> bool:
         return trio.current_time() - self.record.cut_off_at < CUT_OFF_SECONDS
 
@@ -234,6 +262,31 @@ def _steps_back(before: _Told, after: _Told, *, begins_anew: bool) -> Iterator[s
     for name, count in after.restarts.items():
         if count < before.restarts.get(name, 0):
             yield f"restarts of {name} went from {before.restarts[name]} to {count}"
+
+
+def _shown_backwards(before: Pod, after: Pod) -> Iterator[str]:
+    """What a write took back of what the API had shown of a pod."""
+    name, was, is_ = before.metadata.name, before.status.phase, after.status.phase
+    if was in ENDS and is_ != was:
+        yield f"the API showed {was} of {name}, and then {is_}"
+    if is_mirror(before):
+        return  # an agent that was started anew counts what the runtime shows it
+    known = {c.name: c.restart_count for c in before.status.container_statuses}
+    for container in after.status.container_statuses:
+        if container.restart_count < known.get(container.name, 0):
+            yield (
+                f"the API showed {known[container.name]} restarts of {name}/{container.name}, "
+                f"and then {container.restart_count}"
+            )
+
+
+def is_alive(container: Container) -> bool:
+    """Whether it runs."""
+    return bool(container.state == cri.ContainerState.CONTAINER_RUNNING)
+
+
+def _belongs(container: Container, uid: str) -> bool:
+    return bool(container.sandbox.config.metadata.uid == uid)
 
 
 def _uid(sandbox: Sandbox) -> str:

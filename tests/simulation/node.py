@@ -1,20 +1,22 @@
 """A node under simulation: the hollow runtime, which lives all day, and the agent, which may not.
 
-The agent is the real one, with two differences: it serves no HTTP, and it has a source more, an
-API server that is a dictionary. It is killed as `kill -9` does it and started anew on the same
-folders and the same runtime.
+The agent is the real one, but it serves no HTTP; its API server is that of the tests, in memory.
+It is killed as `kill -9` does it and started anew on the same folders and the same runtime.
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import httpx
 import structlog
 import trio
-from attrs import evolve
 from structlog.typing import EventDict
 
+from tests.apiserver.server import URL, ApiServer
 from tests.simulation.wire import Wire
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
@@ -23,8 +25,8 @@ from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.rpc import Transport
-from trio_kubelet.sources import Source
 from trio_kubelet.startup import Step, once
 from trio_kubelet.status.statuses import Listener
 from trio_kubelet.telemetry.journal import Entry
@@ -32,12 +34,19 @@ from trio_kubelet.telemetry.journal import Entry
 LogEntry = Mapping[str, object]
 
 
+NODE = "node"
+
+
 class WallClock(TrioClock):
-    """A time of day that somebody sets now and then, for agent and runtime alike."""
+    """A time of day that somebody sets now and then, for agent, runtime and API server alike.
+
+    It never says the same time twice, as no real one does: events are named after it.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._offset_ns = 0
+        self._reads = 0
 
     def jump(self, seconds: float) -> None:
         """Set the clock forward, or back."""
@@ -45,81 +54,56 @@ class WallClock(TrioClock):
 
     def now_ns(self) -> int:
         """Nanoseconds since the Unix epoch."""
-        return super().now_ns() + self._offset_ns
+        self._reads += 1
+        return super().now_ns() + self._offset_ns + self._reads
 
 
-class ApiServer:
-    """Pods by UID, and a bell. Keeps the statuses that agents report."""
+class ApiWire(httpx.AsyncBaseTransport):
+    """The way from one life of the agent to the API server, which can be cut."""
 
-    def __init__(self) -> None:
-        self.pods: dict[str, Pod] = {}
-        self._changed = trio.Event()
+    def __init__(self, api: ApiServer) -> None:
+        self._inner = api.transport()
+        self._is_cut = False
 
-    def put(self, pod: Pod) -> None:
-        """Create or replace a pod."""
-        self.pods[pod.metadata.uid] = pod
-        self._ring()
+    def cut(self) -> None:
+        """Let nothing through from now on."""
+        self._is_cut = True
 
-    def remove(self, uid: str) -> None:
-        """Remove the object."""
-        if self.pods.pop(uid, None) is not None:
-            self._ring()
-
-    def report(self, pod: Pod, status: PodStatus) -> None:
-        """Take the status that an agent reports; nobody is told of it."""
-        known = self.pods.get(pod.metadata.uid)
-        if known is not None:
-            self.pods[pod.metadata.uid] = evolve(known, status=status)
-
-    async def watch(self, agent: Agent) -> None:
-        """Tell an agent of all pods, now and after each change."""
-        while True:
-            changed = self._changed
-            await agent.take(Source.API, tuple(self.pods.values()))
-            await changed.wait()
-
-    def _ring(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """As the transport of the server."""
+        if self._is_cut:
+            raise httpx.ConnectError("the agent is dead", request=request)
+        return await self._inner.handle_async_request(request)
 
 
 class SimulatedAgent(Agent):
-    """The agent with the simulation's API server as one more source, and without sockets."""
+    """The agent without sockets."""
 
     def __init__(
         self,
         settings: Settings,
         clock: WallClock,
         transport: Transport,
-        api: ApiServer,
+        api: httpx.AsyncBaseTransport,
         on_status: Listener,
     ) -> None:
-        super().__init__(settings, clock, (transport, transport, None))
-        self._api = api
-        self._on_status = on_status
+        @asynccontextmanager
+        async def clients() -> AsyncIterator[ApiClients]:
+            make = partial(ApiClient, URL, api, clock=clock)
+            yield ApiClients(URL, make(), make(), make())
 
-    @property
-    def sources(self) -> frozenset[Source]:
-        return super().sources | {Source.API}
+        super().__init__(settings, clock, (transport, transport, None), open_clients=clients)
+        self._on_status = on_status
 
     @property
     def steps(self) -> tuple[Step, ...]:
         return (
             *(step for step in super().steps if step.name != "server"),
             Step("observers", ("parts",), once(self._observe)),
-            Step("api", ("listing", "loop", "observers"), self._watch_api),
         )
 
     async def _observe(self) -> None:
         self.statuses.add_listener(self._on_status)
-
-    async def _watch_api(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        task_status.started()
-        while not super().sources <= self.loop.sources_seen:  # noqa: ASYNC110 - it is a set
-            await trio.sleep(0.1)
-        await self._api.watch(self)
 
 
 class NodeWatcher(Protocol):
@@ -156,7 +140,7 @@ class Node:
         self.log_links = root / "logs" / "containers"
         self.clock = clock
         self.runtime = runtime
-        self.api = ApiServer()
+        self.api = ApiServer(clock=clock)
         self.agent: SimulatedAgent | None = None
         self.lives = 0
         self._nursery = nursery
@@ -164,6 +148,7 @@ class Node:
         self._watcher = watcher
         self._doubling = doubling
         self._wire: Wire | None = None
+        self._api_wire: ApiWire | None = None
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
@@ -182,16 +167,18 @@ class Node:
         assert self.agent is None, "one agent at a time"
         self.lives += 1
         self._wire = Wire(self.runtime, self._chance, self._doubling)
+        self._api_wire = ApiWire(self.api)
         self._life, self._ended = trio.CancelScope(), trio.Event()
         self.agent = SimulatedAgent(
-            self._settings(), self.clock, self._wire, self.api, self._on_status
+            self._settings(), self.clock, self._wire, self._api_wire, self._on_status
         )
         self._nursery.start_soon(self._live, self.agent, self._life, self._ended)
 
     def kill_agent(self) -> None:
         """End the agent in the middle of whatever it does, as SIGKILL would."""
-        if self._wire is not None:
+        if self._wire is not None and self._api_wire is not None:
             self._wire.cut()
+            self._api_wire.cut()
         self.stop_agent()
 
     def stop_agent(self) -> None:
@@ -221,7 +208,7 @@ class Node:
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),
-                hostname_override="node",
+                hostname_override=NODE,
                 node_ip="192.0.2.10",
                 hollow=True,
             ),
@@ -230,7 +217,6 @@ class Node:
     def _on_status(self, pod: Pod, status: PodStatus) -> None:
         if self._life.cancel_called:
             return
-        self.api.report(pod, status)
         self._watcher.on_status(pod, status)
 
     def _on_log(self, logger: object, method: str, entry: EventDict) -> EventDict:

@@ -51,6 +51,11 @@ class Shape:
         """metadata.name."""
         return str(self.document["metadata"]["name"])
 
+    def with_uid(self, uid: str) -> "Shape":
+        """The same pod under the UID that somebody gave it."""
+        metadata = {**self.document["metadata"], "uid": uid}
+        return evolve(self, document={**self.document, "metadata": metadata})
+
     @property
     def never_restarts(self) -> bool:
         """Whether no container of the pod may run twice."""
@@ -133,9 +138,7 @@ class PodMaker:
 
     def renamed(self, shape: Shape) -> Shape:
         """The same pod under a new UID: its manifest was replaced."""
-        document = deepcopy(dict(shape.document))
-        document["metadata"]["uid"] = self.new_uid()
-        return evolve(shape, document=document)
+        return shape.with_uid(self.new_uid())
 
     def _steady(self) -> Shape:
         count = self._chance.choice((1, 1, 2, 3))

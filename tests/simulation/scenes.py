@@ -6,14 +6,14 @@ from pathlib import Path
 
 import trio
 import trio.testing
-from attrs import define, field
+from attrs import define, evolve, field
 
 from tests.simulation.determinism import deterministic
-from tests.simulation.node import LogEntry, Node, WallClock
+from tests.simulation.node import NODE, LogEntry, Node, WallClock
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRuntime
 from trio_kubelet.hollow.records import Container
+from trio_kubelet.k8s import PODS, ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s import Container as ContainerSpec
-from trio_kubelet.k8s import ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -56,6 +56,18 @@ class Scene:
         await self.node.agent_ended()
         self.node.start_agent()
         await trio.sleep(10)
+
+    def put(self, pod: Pod) -> None:
+        """Create a pod on the node, or change it."""
+        api, meta = self.node.api, pod.metadata
+        if (known := api.find(PODS, meta.name, meta.namespace)) is None:
+            api.create(PODS, evolve(pod, spec=evolve(pod.spec, node_name=NODE)))
+        else:
+            api.update(PODS, evolve(known, spec=evolve(pod.spec, node_name=NODE)))
+
+    def status(self, name: str = "web") -> PodStatus:
+        """What the API shows of a pod."""
+        return self.node.api.get(PODS, name, "default").status
 
     def running(self) -> list[Container]:
         return [c for c in self.runtime.containers if c.state == RUNNING]

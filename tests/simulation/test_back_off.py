@@ -37,7 +37,7 @@ def assert_waits(ended: list[tuple[float, float]], wanted: tuple[int, ...]) -> N
 
 def test_a_container_that_goes_on_crashing_waits_for_five_minutes_at_most(tmp_path: Path) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         ended = await lives(scene, 3000)
         assert_waits(ended, (0, 10, 20, 40, 80, 160, 300, 300, 300))
 
@@ -49,7 +49,7 @@ def test_ten_minutes_of_running_make_a_container_a_healthy_one(
     tmp_path: Path, run_seconds: int, wanted: tuple[int, ...]
 ) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         ended = await lives(scene, 5 * (run_seconds + 50))
         assert_waits(ended, wanted)
 
@@ -61,11 +61,11 @@ def test_an_image_that_cannot_be_pulled_is_in_back_off_soon_after_the_error(
     tmp_path: Path,
 ) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         seen: list[str] = []
         with trio.move_on_after(25):
             while True:
-                for status in scene.node.api.pods["uid-web"].status.container_statuses:
+                for status in scene.status().container_statuses:
                     waiting = status.state.waiting if status.state else None
                     if waiting is not None and waiting.reason not in seen[-1:]:
                         seen.append(waiting.reason)

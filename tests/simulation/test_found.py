@@ -24,9 +24,9 @@ def test_housekeeping_waits_for_the_parts_that_it_asks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_a_container_whose_image_changes_is_replaced_at_once(tmp_path: Path, policy: str) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod(policy=policy))
+        scene.put(pod(policy=policy))
         await trio.sleep(10)
-        scene.node.api.put(pod(image="registry.example.com/app:2", policy=policy))
+        scene.put(pod(image="registry.example.com/app:2", policy=policy))
         await trio.sleep(5)
         (container,) = scene.running()
         assert container.config.image.user_specified_image == "registry.example.com/app:2"
@@ -37,7 +37,7 @@ def test_a_container_whose_image_changes_is_replaced_at_once(tmp_path: Path, pol
 
 def test_a_container_that_outlives_its_sandbox_is_replaced_at_once(tmp_path: Path) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         await trio.sleep(10)
         (sandbox,) = scene.runtime.sandboxes
         scene.runtime.sandboxes.fail(sandbox.id)
@@ -52,7 +52,7 @@ def test_a_pulled_image_that_cannot_be_looked_at_is_looked_at_again(tmp_path: Pa
     faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", Fault(error=LOST))])
 
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         await trio.sleep(10)
         assert len(scene.running()) == 1
 
@@ -61,7 +61,7 @@ def test_a_pulled_image_that_cannot_be_looked_at_is_looked_at_again(tmp_path: Pa
 
 def test_a_clock_that_is_set_back_makes_no_old_sandbox_the_newest(tmp_path: Path) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod())
+        scene.put(pod())
         await trio.sleep(10)
         (sandbox,) = scene.runtime.sandboxes
         scene.clock.jump(-3600)
@@ -77,9 +77,9 @@ def test_a_clock_that_is_set_back_makes_no_old_sandbox_the_newest(tmp_path: Path
 def test_a_pod_that_has_ended_takes_no_port_from_one_that_runs(tmp_path: Path) -> None:
     async def scene(scene: Scene) -> None:
         job = pod("a-job", policy="Never", host_port=7000, behaviour="{runSeconds: 1}")
-        scene.node.api.put(job)
+        scene.put(job)
         await trio.sleep(10)
-        scene.node.api.put(pod("web", host_port=7000))
+        scene.put(pod("web", host_port=7000))
         await trio.sleep(10)
         (container,) = scene.running()
         await scene.restart_agent()
@@ -103,7 +103,7 @@ def test_a_static_pod_that_runs_is_admitted_before_one_that_was_rejected(tmp_pat
 
 def test_a_clock_that_is_set_back_does_not_stop_a_crash_loop(tmp_path: Path) -> None:
     async def scene(scene: Scene) -> None:
-        scene.node.api.put(pod(behaviour="{runSeconds: 1, exitCode: 1}"))
+        scene.put(pod(behaviour="{runSeconds: 1, exitCode: 1}"))
         await trio.sleep(30)
         (before,) = newest_attempts(scene)
         scene.clock.jump(-3600)

@@ -10,20 +10,22 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import trio
 import trio.testing
 from attrs import evolve, frozen
 
+from tests.apiserver.faults import Fault
 from tests.simulation.convergence import leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.invariants import Invariants
-from tests.simulation.node import Node, WallClock
+from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
-from tests.simulation.record import Record, Wanted
+from tests.simulation.record import Record, Wanted, is_mirror
 from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
-from trio_kubelet.k8s import Pod, Time
+from trio_kubelet.k8s import PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -37,6 +39,16 @@ CLEAN_UP_SECONDS = 240.0
 MOST_PODS = 14
 PACES_SECONDS = (0.3, 8.0, 40.0)
 """How long it may be until the next thing happens, on average."""
+
+TROUBLES: tuple[Mapping[str, Any], ...] = (
+    {"code": 500, "reason": "InternalError"},
+    {"code": 503, "reason": "ServiceUnavailable"},
+    {"code": 429, "reason": "TooManyRequests", "retry_after": 2.0},
+    {"code": 409, "reason": "Conflict"},
+    {"lost": True},
+    {"seconds": 3.0},
+    {"seconds": 40.0},
+)
 
 RUNTIMES = (
     ("hollow", "1.0"),
@@ -81,6 +93,12 @@ async def _live(seed: int, storms: int, root: Path) -> Report:
     )
 
 
+def _bound(shape: Shape) -> Pod:
+    """The pod as its owner creates it, bound to the node."""
+    pod = with_defaults(decode(Pod, shape.document))
+    return evolve(pod, spec=evolve(pod.spec, node_name=NODE))
+
+
 class World:
     """Owners, operators and bad luck of one node."""
 
@@ -105,6 +123,7 @@ class World:
             doubling=self._chance.choice((0.0, 0.0, 0.2)),
         )
         runtime.events.add_observer(invariants.on_event)
+        self._node.api.storage.observers.append(invariants.on_write)
         self._actions: Mapping[Callable[[], None], int] = {
             self._add: 8,
             self._remove: 4,
@@ -118,6 +137,11 @@ class World:
             self._end_agent_in_a_call: 3,
             self._restart_runtime: 2,
             self._restart_runtime_in_a_call: 2,
+            self._lose_api: 2,
+            self._break_watches: 1,
+            self._forget_history: 1,
+            self._trouble_api: 3,
+            self._delete_mirror: 1,
             self._break_network: 1,
             self._kill_container: 2,
             self._kill_sandbox: 1,
@@ -126,6 +150,7 @@ class World:
             self._lose_image: 1,
         }
         self._gone: list[Wanted] = []
+        self._outages: set[trio.CancelScope] = set()
 
     def _runtime_options(self, seed: int) -> HollowOptions:
         name, version = self._chance.choice(RUNTIMES)
@@ -150,7 +175,6 @@ class World:
         for _ in range(self._chance.randint(2, 6)):
             self._add()
         self._node.start_agent()
-        self._nursery.start_soon(self._collect_deleted)
         for _ in range(storms):
             await self._storm(self._chance.uniform(SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS))
             await self._calm()
@@ -168,6 +192,7 @@ class World:
                     await trio.sleep(self._chance.expovariate(1 / pace_seconds))
                     self._act()
         self._weather.clear()
+        self._node.api.faults.rules.clear()
         if self._node.agent is None:
             self._node.start_agent()
 
@@ -196,19 +221,14 @@ class World:
             self._want(shape, is_static=is_static and not shape.wants_port)
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
+        if not is_static:
+            shape = shape.with_uid(self._node.api.create(PODS, _bound(shape)).metadata.uid)
         now = trio.current_time()
         wanted = Wanted(shape=shape, is_static=is_static, touched_at=now)
         self._record.wanted[shape.uid] = wanted
         self._record.note("wanted", shape.uid, shape.name, "static" if is_static else "api")
         if is_static:
             self._write_manifest(shape, json.dumps(shape.document))
-        else:
-            self._node.api.put(self._api_pod(shape))
-
-    def _api_pod(self, shape: Shape) -> Pod:
-        pod = with_defaults(decode(Pod, shape.document))
-        created = Time.from_ns(self._node.clock.now_ns())
-        return evolve(pod, metadata=evolve(pod.metadata, creation_timestamp=created))
 
     def _write_manifest(self, shape: Shape, text: str) -> None:
         scratch = self._node.manifests / ".scratch"
@@ -226,18 +246,11 @@ class World:
             self._gone.append(wanted)
             (self._node.manifests / f"{wanted.shape.name}.json").unlink()
             self._forget(uid)
-        elif self._chance.random() < 0.2:
-            self._node.api.remove(uid)
-            self._forget(uid)
         else:
-            pod = self._node.api.pods[uid]
-            grace = self._chance.choice((0, 3, 30))
-            meta = evolve(
-                pod.metadata,
-                deletion_timestamp=Time.from_ns(self._node.clock.now_ns()),
-                deletion_grace_period_seconds=grace,
-            )
-            self._node.api.put(evolve(pod, metadata=meta))
+            # At once, whatever the node has to say; as the pod itself says; or in some seconds.
+            grace = self._chance.choice((0, None, 1, 3, 30))
+            wanted.forced = grace == 0
+            self._node.api.delete(PODS, wanted.shape.name, grace_seconds=grace)
 
     def _forget(self, uid: str) -> None:
         self._record.wanted.pop(uid, None)
@@ -250,9 +263,10 @@ class World:
             if wanted.is_static:
                 self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
                 return
-            known = self._node.api.pods[wanted.shape.uid]
-            pod = self._api_pod(wanted.shape)
-            self._node.api.put(evolve(known, metadata=pod.metadata, spec=pod.spec))
+            known = self._node.api.get(PODS, wanted.shape.name)
+            pod = _bound(wanted.shape)
+            labels = evolve(known.metadata, labels=pod.metadata.labels)
+            self._node.api.update(PODS, evolve(known, metadata=labels, spec=pod.spec))
 
     def _replace(self) -> None:
         """Put a pod with the same name and another UID in the place of one."""
@@ -291,23 +305,6 @@ class World:
         pods = [each for each in self._record.wanted.values() if not each.deleted]
         return self._chance.choice(pods) if pods else None
 
-    async def _collect_deleted(self) -> None:
-        """Remove the objects of deleted pods whose agent has ended them, as a status does."""
-        while True:
-            await trio.sleep(1)
-            for uid, pod in tuple(self._node.api.pods.items()):
-                if pod.metadata.deletion_timestamp is not None and self._has_ended(uid):
-                    self._node.api.remove(uid)
-                    self._forget(uid)
-
-    def _has_ended(self, uid: str) -> bool:
-        agent = self._node.agent
-        stored = agent.store.get(uid) if agent is not None else None
-        if agent is None or stored is None or stored.pod.metadata.deletion_timestamp is None:
-            return False
-        task = agent.tasks.get(uid)
-        return task is None or task.stopped.is_set()
-
     # What breaks
 
     def _end_agent(self) -> None:
@@ -339,6 +336,45 @@ class World:
 
     def _restart_runtime_in_a_call(self) -> None:
         self._weather.at_call(self._chance.randint(1, 40), self._restart_runtime)
+
+    def _lose_api(self) -> None:
+        self._short_lived.start_soon(self._without_api, self._chance.choice((1, 20, 90, 400)))
+
+    async def _without_api(self, seconds: float) -> None:
+        self._node.api.go_away()
+        with trio.CancelScope() as outage:
+            self._outages.add(outage)
+            await trio.sleep(seconds)
+        self._outages.discard(outage)
+        if not self._outages:
+            self._node.api.come_back()
+
+    def _break_watches(self) -> None:
+        self._chance.choice((self._node.api.drop_watches, self._node.api.end_watches))()
+
+    def _forget_history(self) -> None:
+        """Let the next watch that falls behind begin anew."""
+        self._node.api.drop_watches()
+        self._node.api.storage.compact()
+
+    def _trouble_api(self) -> None:
+        """Let some requests fail, be slow, or lose their answers."""
+        self._node.api.faults.add(
+            Fault(
+                verb=self._chance.choice(("", "patch", "create", "delete", "list", "watch", "get")),
+                resource=self._chance.choice(("", "pods", "nodes", "leases", "events")),
+                times=self._chance.choice((1, 3, 20)),
+                **self._chance.choice(TROUBLES),
+            )
+        )
+
+    def _delete_mirror(self) -> None:
+        """Delete what shows a static pod: it is shown again, and nothing happens to the pod."""
+        mirrors = [each for each in self._node.api.all(PODS) if is_mirror(each)]
+        if mirrors:
+            mirror = self._chance.choice(mirrors)
+            grace = self._chance.choice((0, None))
+            self._node.api.delete(PODS, mirror.metadata.name, grace_seconds=grace)
 
     def _break_network(self) -> None:
         self._short_lived.start_soon(self._without_network, self._chance.uniform(1, 90))
