@@ -14,11 +14,12 @@ from attrs import define, field
 from state_machines.pod import PodState
 from tests.apiserver.storage import Change
 from tests.simulation.node import LogEntry, Node
-from tests.simulation.record import Kind, Life, Record, is_mirror
+from tests.simulation.record import Kind, Life, Record
 from trio_kubelet.hollow.records import Container, Sandbox
 from trio_kubelet.k8s import PODS, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.sources.apiserver import is_mirror
 from trio_kubelet.telemetry.journal import Entry
 
 FIRST_BACKOFF_SECONDS = 10.0

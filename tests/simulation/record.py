@@ -14,17 +14,10 @@ from attrs import define, field
 from tests.simulation.node import LogEntry
 from tests.simulation.pods import Shape
 from trio_kubelet.hollow.records import Container, Sandbox
-from trio_kubelet.k8s import Pod
-from trio_kubelet.origins import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.journal import Entry
 
 Kind = cri.ContainerEventType
-
-
-def is_mirror(pod: Pod) -> bool:
-    """Whether a pod of the API only shows a static one."""
-    return CONFIG_MIRROR in pod.metadata.annotations
 
 
 @define(eq=False)

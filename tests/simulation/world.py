@@ -22,13 +22,14 @@ from tests.simulation.determinism import deterministic
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
-from tests.simulation.record import Record, Wanted, is_mirror
+from tests.simulation.record import Record, Wanted
 from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
 from trio_kubelet.k8s import PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.sources.apiserver import is_mirror
 
 STORMS = 4
 SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS = 120.0, 1200.0
