@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.simulation.node import NODE, Node
-from tests.simulation.pods import Fate
+from tests.simulation.pods import NAMESPACE, Fate
 from tests.simulation.record import Record, Wanted
 from trio_kubelet.hollow.records import Container
-from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
+from trio_kubelet.k8s import CONFIG_MAPS, LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.node.lease import LEASE_NAMESPACE
 from trio_kubelet.origins import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -42,6 +42,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
+        yield from (f"pod {uid}: {what}" for what in _stale_settings(node, wanted[uid]))
         if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
 
@@ -65,6 +66,17 @@ def _shown(node: Node) -> dict[str, Pod]:
         each.metadata.annotations.get(CONFIG_MIRROR, each.metadata.uid): each
         for each in node.api.all(PODS)
     }
+
+
+def _stale_settings(node: Node, wanted: Wanted) -> Iterator[str]:
+    """Where the files of a running pod are not what the config map says now."""
+    shape = wanted.shape
+    if not shape.settings or shape.fate is not Fate.RUNS:
+        return
+    folder = node.pod_folders / shape.uid / "volumes/kubernetes.io~configmap/settings"
+    files = {each.name: each.read_text() for each in folder.glob("*") if each.is_file()}
+    if files != (data := node.api.get(CONFIG_MAPS, shape.settings, NAMESPACE).data):
+        yield f"its settings are {files} and should be {dict(data)}"
 
 
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:

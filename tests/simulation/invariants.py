@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 import trio
-from attrs import define, field
 
 from state_machines.pod import PodState
 from tests.apiserver.storage import Change
@@ -39,7 +38,7 @@ class Invariants:
         self.record = record
         self.violations: list[str] = []
         self.node: Node | None = None
-        self._told: dict[str, _Told] = {}
+        self._told: dict[str, tuple[object, PodStatus]] = {}
         self._backoffs: dict[tuple[int, str, str], float] = {}
 
     def violated(self, *words: object) -> None:
@@ -89,16 +88,13 @@ class Invariants:
         """Observer of the statuses that the agent reports."""
         uid = pod.metadata.uid
         self.record.note("status", uid, status.phase, status.reason)
-        told = _Told(pod=self._incarnation(uid), phase=status.phase)
-        before = self._told.get(uid)
-        for container in (*status.init_container_statuses, *status.container_statuses):
-            told.restarts[container.name] = container.restart_count
-        self._told[uid] = told
+        incarnation = self._incarnation(uid)
+        known, before = self._told.get(uid, (None, status))
+        self._told[uid] = incarnation, status
         wanted = self.record.wanted.get(uid)
-        if before is None or before.pod != told.pod or wanted is None:
-            return
-        for problem in _steps_back(before, told, begins_anew=wanted.harmed):
-            self.violated("status of", uid, problem)
+        if known == incarnation and wanted is not None:
+            for problem in _steps_back(before, status, begins_anew=wanted.harmed):
+                self.violated("status of", uid, problem)
 
     def on_write(self, change: Change) -> None:
         """Observer of the API server's storage."""
@@ -107,18 +103,15 @@ class Invariants:
         before = decode(Pod, change.before) if change.before is not None else None
         after = decode(Pod, change.after) if change.after is not None else None
         if before is not None and after is not None:
-            self._note_all(_shown_backwards(before, after))
+            self._note_all(self._shown_backwards(before, after))
         elif before is not None:
             self.record.note("api removed", before.metadata.uid, before.metadata.name)
             if not is_mirror(before):
                 self._note_all(self._object_gone(before))
 
     def _incarnation(self, uid: str) -> object:
-        """What tells one pod from another of the same UID: for static pods, lives of the agent."""
+        """What tells one pod from another of the same UID: which task of which agent it is."""
         assert self.node is not None
-        wanted = self.record.wanted.get(uid)
-        if wanted is not None and not wanted.is_static:
-            return id(wanted)
         task = self.node.agent.tasks.get(uid) if self.node.agent is not None else None
         return self.node.lives, task.incarnation if task is not None else None
 
@@ -230,6 +223,21 @@ class Invariants:
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
             yield f"the newest container {life.name} of pod {uid} was removed"
 
+    def _shown_backwards(self, before: Pod, after: Pod) -> Iterator[str]:
+        """What a write took back of what the API had shown of a pod.
+
+        A mirror only keeps an end: an agent that was started anew knows no more of a static pod
+        than the runtime shows.
+        """
+        name, was, is_ = before.metadata.name, before.status, after.status
+        if not is_mirror(before):
+            wanted = self.record.wanted.get(before.metadata.uid)
+            begins_anew = wanted is not None and wanted.harmed
+            for problem in _steps_back(was, is_, begins_anew=begins_anew):
+                yield f"what the API shows of {name}: {problem}"
+        elif was.phase in ENDS and is_.phase != was.phase:
+            yield f"what the API shows of {name}: phase went from {was.phase} to {is_.phase}"
+
     def _object_gone(self, pod: Pod) -> Iterator[str]:
         """The object of a pod was removed, by its owner or, at last, by the agent."""
         assert self.node is not None
@@ -246,39 +254,20 @@ class Invariants:
         return trio.current_time() - self.record.cut_off_at < CUT_OFF_SECONDS
 
 
-@define
-class _Told:
-    """What was last said of a pod."""
-
-    pod: object
-    phase: str
-    restarts: dict[str, int] = field(factory=dict)
-
-
-def _steps_back(before: _Told, after: _Told, *, begins_anew: bool) -> Iterator[str]:
+def _steps_back(before: PodStatus, after: PodStatus, *, begins_anew: bool) -> Iterator[str]:
     """What a status took back. A pod that lost its sandbox is initialized once more."""
     back = PHASES.index(after.phase) < PHASES.index(before.phase) and not begins_anew
     if back or (before.phase in ENDS and after.phase != before.phase):
         yield f"phase went from {before.phase} to {after.phase}"
-    for name, count in after.restarts.items():
-        if count < before.restarts.get(name, 0):
-            yield f"restarts of {name} went from {before.restarts[name]} to {count}"
+    counts = _restarts(before)
+    for name, count in _restarts(after).items():
+        if count < counts.get(name, 0):
+            yield f"restarts of {name} went from {counts[name]} to {count}"
 
 
-def _shown_backwards(before: Pod, after: Pod) -> Iterator[str]:
-    """What a write took back of what the API had shown of a pod."""
-    name, was, is_ = before.metadata.name, before.status.phase, after.status.phase
-    if was in ENDS and is_ != was:
-        yield f"the API showed {was} of {name}, and then {is_}"
-    if is_mirror(before):
-        return  # an agent that was started anew counts what the runtime shows it
-    known = {c.name: c.restart_count for c in before.status.container_statuses}
-    for container in after.status.container_statuses:
-        if container.restart_count < known.get(container.name, 0):
-            yield (
-                f"the API showed {known[container.name]} restarts of {name}/{container.name}, "
-                f"and then {container.restart_count}"
-            )
+def _restarts(status: PodStatus) -> dict[str, int]:
+    containers = (*status.init_container_statuses, *status.container_statuses)
+    return {container.name: container.restart_count for container in containers}
 
 
 def is_alive(container: Container) -> bool:

@@ -17,6 +17,9 @@ from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION
 
 REGISTRY = "registry.example.com"
 UNREACHABLE = "unreachable.example.com"
+NAMESPACE = "default"
+SETTINGS = ("settings-1", "settings-2", "settings-3")
+"""Config maps that pods share."""
 
 Document = Mapping[str, Any]
 Behaviour = dict[str, Any]
@@ -77,6 +80,14 @@ class Shape:
     def wants_port(self) -> bool:
         """Whether the pod can be rejected because another one has its port."""
         return any("ports" in container for container in self.document["spec"]["containers"])
+
+    @property
+    def settings(self) -> str:
+        """The config map that the pod has in a volume; empty if it has none."""
+        for volume in self.document["spec"].get("volumes", ()):
+            if "configMap" in volume:
+                return str(volume["configMap"]["name"])
+        return ""
 
     @property
     def init_names(self) -> tuple[str, ...]:
@@ -241,7 +252,7 @@ class PodMaker:
             "kind": "Pod",
             "metadata": {
                 "name": f"{fate}-{self._made}",
-                "namespace": "default",
+                "namespace": NAMESPACE,
                 "uid": self.new_uid(),
                 "annotations": annotations,
             },
@@ -278,6 +289,14 @@ class PodMaker:
                 source = {"path": self._host_folder, "type": "DirectoryOrCreate"}
                 spec["volumes"] = [{"name": "data", "hostPath": source}]
             spec["containers"][0]["volumeMounts"] = [mount]
+        elif self._chance.random() < 0.3:
+            name = self._chance.choice(SETTINGS)
+            spec["volumes"] = [{"name": "settings", "configMap": {"name": name}}]
+            container = spec["containers"][0]
+            container["volumeMounts"] = [{"name": "settings", "mountPath": "/settings"}]
+            if self._chance.random() < 0.5:
+                reference = {"configMapKeyRef": {"name": name, "key": "turn"}}
+                container["env"] = [{"name": "TURN", "valueFrom": reference}]
         if self._chance.random() < 0.15:
             spec["hostNetwork"] = True
         if self._chance.random() < 0.1:

@@ -21,11 +21,11 @@ from tests.simulation.convergence import leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
-from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
+from tests.simulation.pods import NAMESPACE, REGISTRY, SETTINGS, UNREACHABLE, PodMaker, Shape
 from tests.simulation.record import Record, Wanted
 from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
-from trio_kubelet.k8s import PODS, Pod
+from trio_kubelet.k8s import CONFIG_MAPS, PODS, ConfigMap, ObjectMeta, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -132,6 +132,8 @@ class World:
             self._replace: 2,
             self._bring_back: 2,
             self._spoil_manifest: 1,
+            self._change_settings: 3,
+            self._lose_settings: 1,
             self._weather.storm: 3,
             self._weather.clear: 2,
             self._end_agent: 3,
@@ -173,6 +175,8 @@ class World:
 
     async def live(self, storms: int) -> None:
         """Live through a number of storms, each with a calm after it."""
+        for name in SETTINGS:
+            self._create_settings(name)
         for _ in range(self._chance.randint(2, 6)):
             self._add()
         self._node.start_agent()
@@ -218,8 +222,9 @@ class World:
     def _add(self) -> None:
         if len(self._record.wanted) < MOST_PODS:
             shape, is_static = self._pods.make(), self._chance.random() < 0.5
-            # After a restart static pods come first, and nobody knows that they had ended.
-            self._want(shape, is_static=is_static and not shape.wants_port)
+            # After a restart static pods come first, and nobody knows that they had ended. Objects
+            # of the API are not for them.
+            self._want(shape, is_static=is_static and not (shape.wants_port or shape.settings))
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
         if not is_static:
@@ -301,6 +306,29 @@ class World:
         await trio.sleep(self._chance.uniform(0, 60))
         if self._record.wanted.get(wanted.shape.uid) is wanted:
             self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
+
+    def _create_settings(self, name: str) -> None:
+        metadata = ObjectMeta(name=name, namespace=NAMESPACE)
+        self._node.api.create(CONFIG_MAPS, ConfigMap(metadata=metadata, data=self._turn()))
+
+    def _turn(self) -> Mapping[str, str]:
+        return {"turn": str(self._chance.getrandbits(20))}
+
+    def _change_settings(self) -> None:
+        known = self._node.api.find(CONFIG_MAPS, self._chance.choice(SETTINGS), NAMESPACE)
+        if known is not None:
+            self._node.api.update(CONFIG_MAPS, evolve(known, data=self._turn()))
+
+    def _lose_settings(self) -> None:
+        """Take a config map away for a while: who has it keeps it, who needs it waits."""
+        name = self._chance.choice(SETTINGS)
+        if self._node.api.find(CONFIG_MAPS, name, NAMESPACE) is not None:
+            self._node.api.delete(CONFIG_MAPS, name, NAMESPACE)
+            self._short_lived.start_soon(self._return_settings, name)
+
+    async def _return_settings(self, name: str) -> None:
+        await trio.sleep(self._chance.uniform(0, 100))
+        self._create_settings(name)
 
     def _any_pod(self) -> Wanted | None:
         pods = [each for each in self._record.wanted.values() if not each.deleted]
