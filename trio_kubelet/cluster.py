@@ -169,6 +169,7 @@ class Cluster:
             self._node_name,
             self._static_sources,
             lambda uid: uid in self._tasks,
+            self._newest_status,
             self.writer.mirror_changed,
         )
         self.view.add_listener(self._on_node)

@@ -42,7 +42,8 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
-        yield from (f"pod {uid}: {what}" for what in _stale_settings(node, wanted[uid]))
+            stale = _stale_settings(node, wanted[uid])
+            yield from (f"pod {uid}: {what}" for what in stale)
         if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
 

@@ -196,9 +196,17 @@ class Invariants:
         self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
 
     def _decided_at(self, uid: str, life: Life) -> float:
-        """When it was decided to run it, counting those before it that never came to run."""
-        vain = takewhile(lambda other: other.never_started, self.record.earlier(uid, life))
-        return min([life.created_at, *(other.created_at for other in vain)])
+        """When the back-off was last decided on before it started.
+
+        Nothing was decided for those just before it that never came to run, or went with their
+        sandbox.
+        """
+        killed = self.record.killed
+        undecided = takewhile(
+            lambda other: other.never_started or other.sandbox_id in killed,
+            self.record.earlier(uid, life),
+        )
+        return min([life.created_at, *(other.created_at for other in undecided)])
 
     def _stopped_without_reason(self, uid: str, life: Life) -> Iterator[str]:
         wanted = self.record.wanted.get(uid)

@@ -69,6 +69,10 @@ class Scene:
         """What the API shows of a pod."""
         return self.node.api.get(PODS, name, "default").status
 
+    def mirror(self, name: str) -> Pod | None:
+        """What shows a static pod, if anything does."""
+        return self.node.api.find(PODS, f"{name}-{NODE}", "default")
+
     def running(self) -> list[Container]:
         return [c for c in self.runtime.containers if c.state == RUNNING]
 
@@ -127,3 +131,8 @@ def write_manifest(node: Node, pod: Pod) -> None:
     """Put a pod's manifest into the folder of static pods."""
     document = {**encode(pod), "apiVersion": "v1", "kind": "Pod"}
     (node.manifests / f"{pod.metadata.name}.json").write_text(json.dumps(document))
+
+
+def remove_manifest(node: Node, pod: Pod) -> None:
+    """Take a pod's manifest out of the folder of static pods."""
+    (node.manifests / f"{pod.metadata.name}.json").unlink()

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.simulation.scenes import Scene, play, pod, write_manifest
+from tests.apiserver.faults import Fault as ApiFault
+from tests.simulation.scenes import Scene, play, pod, remove_manifest, write_manifest
 from trio_kubelet.hollow import Fault, HollowOptions, Registry, ScriptedFaults
 from trio_kubelet.rpc import Code, RpcError
 
@@ -110,6 +111,70 @@ def test_a_clock_that_is_set_back_does_not_stop_a_crash_loop(tmp_path: Path) -> 
         await trio.sleep(300)
         (after,) = newest_attempts(scene)
         assert after > before
+
+    play(tmp_path, scene)
+
+
+def test_a_pod_that_was_brought_back_while_it_ended_is_shown_to_run(tmp_path: Path) -> None:
+    """When it ran, nobody could ask the API, whose mirror showed the end."""
+    broken: set[str] = set()
+
+    def faults(rpc: str, _request: object) -> Fault:
+        return Fault(error=LOST) if rpc in broken else Fault()
+
+    async def scene(scene: Scene) -> None:
+        static = pod(behaviour="{termExitCode: 1}")
+        write_manifest(scene.node, static)
+        await trio.sleep(30)
+        broken.add("RemoveContainer")
+        scene.node.stop_agent()
+        await scene.node.agent_ended()
+        remove_manifest(scene.node, static)
+        scene.node.start_agent()
+        await trio.sleep(30)
+        write_manifest(scene.node, static)
+        await scene.node.api.until(
+            lambda: (mirror := scene.mirror("web")) is not None and mirror.status.phase == "Failed"
+        )
+        scene.node.api.go_away()
+        broken.clear()
+        await scene.restart_agent()
+        await trio.sleep(60)
+        assert len(scene.running()) == 1
+        scene.node.api.come_back()
+        await trio.sleep(60)
+        assert scene.status("web-node").phase == "Running"
+
+    play(tmp_path, scene, HollowOptions(faults=faults))
+
+
+def test_a_mirror_that_could_not_be_deleted_at_once_goes_later(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        write_manifest(scene.node, pod())
+        await trio.sleep(30)
+        fault = ApiFault(verb="delete", resource="pods", code=409, reason="Conflict", times=1)
+        scene.node.api.faults.add(fault)
+        remove_manifest(scene.node, pod())
+        await trio.sleep(60)
+        assert fault.times == 0
+        assert scene.mirror("web") is None
+
+    play(tmp_path, scene)
+
+
+def test_a_mirror_that_shows_an_end_outlives_the_agent(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        write_manifest(scene.node, pod(policy="Never", behaviour="{runSeconds: 1}"))
+        await trio.sleep(30)
+        before = scene.mirror("web")
+        assert before is not None
+        assert before.status.phase == "Succeeded"
+        await scene.restart_agent()
+        await trio.sleep(60)
+        after = scene.mirror("web")
+        assert after is not None
+        assert after.metadata.uid == before.metadata.uid
+        assert after.status.phase == "Succeeded"
 
     play(tmp_path, scene)
 

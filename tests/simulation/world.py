@@ -255,8 +255,9 @@ class World:
         else:
             # At once, whatever the node has to say; as the pod itself says; or in some seconds.
             grace = self._chance.choice((0, None, 1, 3, 30))
-            wanted.forced = grace == 0
+            wanted.forced = True
             self._node.api.delete(PODS, wanted.shape.name, grace_seconds=grace)
+            wanted.forced = self._node.api.find(PODS, wanted.shape.name) is None
 
     def _forget(self, uid: str) -> None:
         self._record.wanted.pop(uid, None)

@@ -76,13 +76,14 @@ class MirrorPods:
 
     `sources` are those of static pods; until each has spoken, no mirror is taken for an orphan.
     `has_task(uid)`: a static pod runs, or has not quite ended although no source has it any more.
-    `attach` is told where statuses go.
+    `newest` is the node's status of a pod; `attach` is told where statuses go.
     """
 
     _api: Api
     _node_name: str
     _sources: frozenset[Source]
     _has_task: Callable[[str], bool]
+    _newest: Callable[[str], PodStatus | None]
     _attach: Attach
     _node_uid: str = field(default="", init=False)
     _synced: bool = field(default=False, init=False)
@@ -90,7 +91,6 @@ class MirrorPods:
     _static: dict[str, Pod] = field(factory=dict, init=False)
     _mirrors: dict[str, Pod] = field(factory=dict, init=False)
     _attached: dict[str, str] = field(factory=dict, init=False)
-    _outdated: set[str] = field(factory=set, init=False)
     _failures: dict[str, int] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
@@ -120,17 +120,10 @@ class MirrorPods:
             self._look_at_all()
 
     def status_changed(self, pod: Pod, status: PodStatus) -> None:
-        """There is a new status (a listener of `Statuses`).
-
-        A pod that ended may run again, after a reboot for instance. Its mirror cannot show that:
-        the API takes no ended container for one that runs. So it is made anew.
-        """
+        """There is a new status (a listener of `Statuses`)."""
         name = full_name(pod)
         mirror = self._mirrors.get(name)
-        if mirror is None or self._attached.get(name) != pod.metadata.uid:
-            return
-        if mirror.status.phase in _ENDED and status.phase not in _ENDED:
-            self._outdated.add(mirror.metadata.uid)
+        if mirror is not None and mirror.status.phase in _ENDED and status.phase not in _ENDED:
             self._queue.add(name)
 
     def finished(self, uid: str) -> None:
@@ -187,8 +180,7 @@ class MirrorPods:
 
     def _drop(self, name: str) -> None:
         """Nothing shows the static pod any more."""
-        mirror = self._mirrors.pop(name)
-        self._outdated.discard(mirror.metadata.uid)
+        del self._mirrors[name]
         uid = self._attached.pop(name, "")
         if uid:
             self._attach(uid, None)
@@ -222,8 +214,16 @@ class MirrorPods:
         uid = shown_uid(mirror)
         if pod is not None and pod.metadata.uid == uid:
             deleted = mirror.metadata.deletion_timestamp is not None
-            return deleted or mirror.metadata.uid in self._outdated
+            return deleted or self._is_outdated(uid, mirror)
         return self._spoken >= self._sources and not self._has_task(uid)
+
+    def _is_outdated(self, uid: str, mirror: Pod) -> bool:
+        """Whether the mirror shows an end, and its pod runs again, after a reboot for instance.
+
+        It cannot show that: the API takes no ended container for one that runs.
+        """
+        own = self._newest(uid)
+        return mirror.status.phase in _ENDED and own is not None and own.phase not in _ENDED
 
     async def _delete(self, name: str, mirror: Pod) -> None:
         meta = mirror.metadata
@@ -231,7 +231,8 @@ class MirrorPods:
         try:
             await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
         except ApiError as error:
-            if not (error.is_not_found or error.is_conflict):
+            # A conflict may pass. If another object has the name, the watch tells.
+            if not error.is_not_found:
                 raise
         self._queue.answered()
         known = self._mirrors.get(name)

@@ -37,6 +37,7 @@ class Node:
     tasks: set[str] = field(factory=set)
     attached: dict[str, str | None] = field(factory=dict)
     watched: dict[str, Pod] = field(factory=dict)
+    statuses: dict[str, PodStatus] = field(factory=dict)
     mirrors: MirrorPods = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -46,6 +47,7 @@ class Node:
             "Node-1",
             frozenset({Source.FILE}),
             self.tasks.__contains__,
+            self.statuses.get,
             self._attach,
         )
 
@@ -65,6 +67,10 @@ class Node:
     def add(self, *pods: Pod) -> None:
         self.tasks |= {pod.metadata.uid for pod in pods}
         self.say(PodOperation.ADD, *pods)
+
+    def report(self, pod: Pod, phase: str) -> None:
+        status = self.statuses[pod.metadata.uid] = PodStatus(phase=phase)
+        self.mirrors.status_changed(pod, status)
 
     def finish(self, uid: str) -> None:
         self.tasks.discard(uid)
@@ -207,12 +213,27 @@ async def test_a_pod_that_ended_and_runs_again_gets_another_mirror(
         node.add(pod)
         await trio.sleep(SOON)
         ended = node.api.put(evolve(node.api.pods["web"], status=PodStatus(phase="Succeeded")))
-        node.mirrors.status_changed(pod, PodStatus(phase="Succeeded"))
+        node.report(pod, "Succeeded")
         await trio.sleep(SOON)
         assert node.api.pods["web"] == ended
-        node.mirrors.status_changed(pod, PodStatus(phase="Running"))
+        node.report(pod, "Running")
         await trio.sleep(SOON)
         assert node.api.log == ["create web", "delete web 0", "create web"]
+
+
+async def test_a_mirror_that_turns_out_to_show_an_end_is_made_anew(
+    autojump_clock: MockClock,
+) -> None:
+    """Nobody could tell of the mirror when the pod began to run again."""
+    async with running(synced=False) as node:
+        pod = static_pod("web", "h1")
+        node.add(pod)
+        node.report(pod, "Running")
+        mirror = mirror_of(pod, "Node-1", "node-uid")
+        node.api.put(evolve(mirror, status=PodStatus(phase="Failed")))
+        node.mirrors.synced()
+        await trio.sleep(SOON)
+        assert node.api.log == ["delete web 0", "create web"]
 
 
 async def test_orphans_go_once_the_sources_have_spoken(autojump_clock: MockClock) -> None:
@@ -249,6 +270,7 @@ async def test_updates_of_the_api_are_not_static_pods(autojump_clock: MockClock)
         UNREACHABLE,
         "lost",
         ApiError(403, "Forbidden", "the authorizer does not know yet"),
+        ApiError(409, "Conflict", "the object has been modified"),
         ApiError(500, "InternalError", "no"),
     ],
 )

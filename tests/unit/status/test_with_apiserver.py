@@ -62,6 +62,7 @@ class Agent:
             NODE,
             frozenset({Source.FILE}),
             lambda uid: uid in self.pods and uid not in self.over,
+            self.statuses.get,
             self.writer.mirror_changed,
         )
 
