@@ -153,7 +153,7 @@ class World:
             self._lose_image: 1,
         }
         self._gone: list[Wanted] = []
-        self._outages: set[trio.CancelScope] = set()
+        self._outages = 0
 
     def _runtime_options(self, seed: int) -> HollowOptions:
         name, version = self._chance.choice(RUNTIMES)
@@ -371,11 +371,10 @@ class World:
         self._short_lived.start_soon(self._without_api, self._chance.choice((1, 20, 90, 400)))
 
     async def _without_api(self, seconds: float) -> None:
+        self._outages += 1
         self._node.api.go_away()
-        with trio.CancelScope() as outage:
-            self._outages.add(outage)
-            await trio.sleep(seconds)
-        self._outages.discard(outage)
+        await trio.sleep(seconds)
+        self._outages -= 1
         if not self._outages:
             self._node.api.come_back()
 
