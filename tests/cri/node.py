@@ -139,6 +139,18 @@ class Node:
         await self.start(container_id)
         return container_id
 
+    async def ignoring_term(self, pod: Pod) -> str:
+        """Start a container that ignores SIGTERM, and wait until it does.
+
+        StartContainer may return a moment before the program takes the place of runc, which
+        SIGTERM ends.
+        """
+        container_id = await self.running(pod, *IGNORES_TERM)
+        await until(
+            lambda: self.execute(container_id, "pidof", "sleep"), lambda a: a.exit_code == 0
+        )
+        return container_id
+
     async def stop(self, container_id: str, grace_seconds: int = 0) -> None:
         request = cri.StopContainerRequest(container_id=container_id, timeout=grace_seconds)
         await self.transport.unary(Runtime.stop_container, request)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.cri.node import IGNORES_TERM, NOBODY, OBEYS_TERM, Node, Runtime
+from tests.cri.node import NOBODY, OBEYS_TERM, Node, Runtime
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -112,7 +112,7 @@ async def test_stopping_kills_the_containers_and_takes_the_address(node: Node) -
 
 async def test_removing_takes_the_containers_along(node: Node) -> None:
     pod = await node.run_pod()
-    container = await node.running(pod, *IGNORES_TERM)
+    container = await node.ignoring_term(pod)
     await node.remove_pod(pod.id)
     assert await node.list_containers(id=container) == []
     assert await node.list_pods(id=pod.id) == []

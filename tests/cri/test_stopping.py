@@ -2,7 +2,7 @@
 
 import trio
 
-from tests.cri.node import DEADLINE_SECONDS, IGNORES_TERM, OBEYS_TERM, Node, State, until
+from tests.cri.node import DEADLINE_SECONDS, OBEYS_TERM, Node, State, until
 
 
 async def test_a_process_that_obeys_ends_in_its_own_way(node: Node) -> None:
@@ -18,7 +18,7 @@ async def test_a_process_that_obeys_ends_in_its_own_way(node: Node) -> None:
 
 async def test_a_process_that_does_not_is_killed_after_the_grace(node: Node) -> None:
     pod = await node.run_pod()
-    container = await node.running(pod, *IGNORES_TERM)
+    container = await node.ignoring_term(pod)
     await node.stop(container, 1)
     status = await node.status(container)
     assert (status.exit_code, status.reason) == (137, "Error")
@@ -34,7 +34,7 @@ async def test_without_grace_it_is_killed_at_once(node: Node) -> None:
 
 async def test_a_shorter_grace_overtakes_a_longer_one(node: Node) -> None:
     pod = await node.run_pod()
-    container = await node.running(pod, *IGNORES_TERM)
+    container = await node.ignoring_term(pod)
     with trio.fail_after(DEADLINE_SECONDS):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(node.stop, container, 3600)
@@ -44,7 +44,7 @@ async def test_a_shorter_grace_overtakes_a_longer_one(node: Node) -> None:
 
 async def test_giving_up_on_a_stop_leaves_the_container_running(node: Node) -> None:
     pod = await node.run_pod()
-    container = await node.running(pod, *IGNORES_TERM)
+    container = await node.ignoring_term(pod)
     with trio.move_on_after(0.2):
         await node.stop(container, 3600)
     assert (await node.status(container)).state == State.CONTAINER_RUNNING
@@ -63,6 +63,6 @@ async def test_what_does_not_run_is_left_as_it_is(node: Node) -> None:
 
 async def test_removing_a_running_container_kills_it(node: Node) -> None:
     pod = await node.run_pod()
-    container = await node.running(pod, *IGNORES_TERM)
+    container = await node.ignoring_term(pod)
     await node.remove(container)
     assert await node.list_containers(pod_sandbox_id=pod.id) == []
