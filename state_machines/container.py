@@ -232,9 +232,9 @@ def should_restart(state: SlotState, terms: RestartTerms, exit_code: int = 0) ->
 
     `exit_code` counts in Exited only. What never ran, or cannot be accounted for, is made (anew)
     even where the policy is Never; an init container of unknown outcome is repeated unless the
-    policy is Never (then the pod fails), and an ephemeral container gets one instance in its life.
+    policy is Never (then the pod fails), and an ephemeral container runs once in its life.
     """
-    if state is S.WAITING:
+    if state in (S.WAITING, S.CREATED):
         return True
     if terms.role is ContainerRole.EPHEMERAL or state in (S.RUNNING, S.REMOVED):
         return False

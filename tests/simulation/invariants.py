@@ -254,7 +254,7 @@ class Invariants:
         if wanted is None or not wanted.deleted:
             yield f"the object of pod {uid} ({name}) was removed, and nobody wanted it"
         elif not wanted.forced and pod.status.phase not in ENDS:
-            alive = [c for c in self.node.runtime.containers if _belongs(c, uid) and is_alive(c)]
+            alive = [c for c in self.node.runtime.containers if _belongs(c, uid) and _is_alive(c)]
             if alive:
                 yield f"the object of pod {uid} ({name}) was removed while {len(alive)} run"
 
@@ -278,7 +278,7 @@ def _restarts(status: PodStatus) -> dict[str, int]:
     return {container.name: container.restart_count for container in containers}
 
 
-def is_alive(container: Container) -> bool:
+def _is_alive(container: Container) -> bool:
     """Whether it runs."""
     return bool(container.state == cri.ContainerState.CONTAINER_RUNNING)
 

@@ -195,9 +195,9 @@ def _plan_in_sandbox(
     if init.finished and not any(step.start or step.runs for _, step in regular):
         return PodActions(stop_pod=True, sandbox_id=sandbox_id)
     ephemeral = tuple(
-        (container, ContainerRole.EPHEMERAL)
-        for container in pod.spec.ephemeral_containers
-        if observed.container(container.name) is None
+        (each, ContainerRole.EPHEMERAL)
+        for each in pod.spec.ephemeral_containers
+        if _may_restart(pod, each, ContainerRole.EPHEMERAL, observed.container(each.name))
     )
     wanted = (
         *ephemeral,

@@ -244,6 +244,11 @@ CONTAINER_CASES: Mapping[str, tuple[Pod, ObservedPod, str]] = {
         observe(sandbox(), seen("a")),
         "start e",
     ),
+    "an ephemeral container that never started is made anew": (
+        make_pod("a", ephemeral=("e",)),
+        observe(sandbox(), seen("a"), seen("e", CREATED)),
+        "start e",
+    ),
     "an ephemeral container is not started again": (
         make_pod("a", ephemeral=("e",)),
         observe(sandbox(), seen("a"), exited("e", 1)),

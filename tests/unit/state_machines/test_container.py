@@ -167,7 +167,7 @@ def test_an_exited_container_is_restarted_by_its_policy(
         (REGULAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN}),
         (INIT, {SlotState.WAITING, SlotState.CREATED}),
         (SIDECAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN, SlotState.EXITED}),
-        (EPHEMERAL, {SlotState.WAITING}),
+        (EPHEMERAL, {SlotState.WAITING, SlotState.CREATED}),
     ],
 )
 def test_what_is_made_anew_although_the_pod_says_never(
