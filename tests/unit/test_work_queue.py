@@ -17,14 +17,19 @@ class Work:
         self.answers: dict[str, list[Retry | Exception]] = {}
         self.at_once: set[str] = set()
         self.most = 0
+        self.idle = trio.Event()
 
     async def __call__(self, key: str) -> Retry | None:
         assert key not in self.at_once
         self.log.append((key, trio.current_time() - self.began))
+        if not self.at_once:
+            self.idle = trio.Event()
         self.at_once.add(key)
         self.most = max(self.most, len(self.at_once))
         await trio.sleep(1)
         self.at_once.remove(key)
+        if not self.at_once:
+            self.idle.set()
         waiting = self.answers.get(key)
         answer = waiting.pop(0) if waiting else None
         if isinstance(answer, Exception):
@@ -120,6 +125,7 @@ async def test_of_those_that_wait_for_an_answer_one_is_tried(autojump_clock: Moc
             queue.add(key)
         await trio.sleep(100)
         assert 3 + 7 <= len(work.log) <= 3 + 10
+        await work.idle.wait()
         work.log.clear()
         queue.answered()
         await trio.sleep(2)
