@@ -5,18 +5,25 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from lab import orphans
 from lab.processes import alive
 
-# Starts a program that outlives it, tells its process id, and waits to be killed.
-OWNER = """
+# Says its process id once it runs: in the middle of its exec a process shows no environment.
+PROGRAM = (
+    sys.executable,
+    "-c",
+    "import os, signal; print(os.getpid(), flush=True); signal.pause()",
+)
+
+# Starts that program, which outlives it, and waits to be killed.
+OWNER = f"""
 import os, signal, subprocess
 from lab.orphans import marked
-child = subprocess.Popen(["sleep", "1000"], env=marked(os.environ))
-print(child.pid, flush=True)
+subprocess.Popen({PROGRAM}, env=marked(os.environ))
 signal.pause()
 """
 
@@ -28,15 +35,23 @@ def owner() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def child_of(owner: "subprocess.Popen[bytes]") -> int:
-    assert owner.stdout is not None
-    return int(owner.stdout.readline())
+def said_by(process: "subprocess.Popen[bytes]") -> int:
+    assert process.stdout is not None
+    return int(process.stdout.readline())
+
+
+@contextmanager
+def marked_as(mark: str) -> Iterator["subprocess.Popen[bytes]"]:
+    environment = {**os.environ, orphans.MARK: mark}
+    with subprocess.Popen(PROGRAM, env=environment, stdout=subprocess.PIPE) as process:
+        said_by(process)
+        yield process
 
 
 def test_what_a_killed_owner_started_is_killed_and_not_before(
     owner: "subprocess.Popen[bytes]",
 ) -> None:
-    child = child_of(owner)
+    child = said_by(owner)
     orphans.sweep()
     assert alive(child)
     owner.kill()
@@ -49,15 +64,13 @@ def test_what_a_killed_owner_started_is_killed_and_not_before(
 def test_a_process_id_that_somebody_else_has_by_now_is_no_owner() -> None:
     (mark,) = orphans.marked({}).values()
     namespace, pid, began = mark.split(":")
-    before_us = {**os.environ, orphans.MARK: f"{namespace}:{pid}:{int(began) - 1}"}
-    with subprocess.Popen(["sleep", "1000"], env=before_us) as process:
+    with marked_as(f"{namespace}:{pid}:{int(began) - 1}") as process:
         orphans.sweep()
         assert process.wait(60) == -signal.SIGKILL
 
 
 def test_whoever_lives_in_another_namespace_of_process_ids_is_left_alone() -> None:
-    elsewhere = {**os.environ, orphans.MARK: "1:999999999:1"}
-    with subprocess.Popen(["sleep", "1000"], env=elsewhere) as process:
+    with marked_as("1:999999999:1") as process:
         orphans.sweep()
         assert process.poll() is None
         process.kill()
