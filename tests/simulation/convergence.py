@@ -8,16 +8,20 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.apiserver.rules import claims_of
 from tests.simulation.node import NODE, Node
-from tests.simulation.pods import NAMESPACE, Fate
+from tests.simulation.pods import Fate
 from tests.simulation.record import Record, Wanted
+from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import Container
-from trio_kubelet.k8s import CONFIG_MAPS, LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
+from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.node.lease import LEASE_NAMESPACE
 from trio_kubelet.origins import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 LEASE_SECONDS = 40.0
+LEAST_LEFT_SECONDS = 15.0
+"""Of the life of a token: what a fifth of it has left after the longest time between syncs."""
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 
@@ -42,7 +46,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
-            stale = _stale_settings(node, wanted[uid])
+            stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
         if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
@@ -69,15 +73,31 @@ def _shown(node: Node) -> dict[str, Pod]:
     }
 
 
-def _stale_settings(node: Node, wanted: Wanted) -> Iterator[str]:
-    """Where the files of a running pod are not what the config map says now."""
+def _stale_files(node: Node, wanted: Wanted) -> Iterator[str]:
+    """Where the files of a running pod are not what the API has for it now."""
     shape = wanted.shape
-    if not shape.settings or shape.fate is not Fate.RUNS:
+    if shape.fate is not Fate.RUNS:
         return
-    folder = node.pod_folders / shape.uid / "volumes/kubernetes.io~configmap/settings"
-    files = {each.name: each.read_text() for each in folder.glob("*") if each.is_file()}
-    if files != (data := node.api.get(CONFIG_MAPS, shape.settings, NAMESPACE).data):
-        yield f"its settings are {files} and should be {dict(data)}"
+    volumes = node.pod_folders / shape.uid / "volumes"
+    if shape.shared:
+        shown = {f.name: f.read_bytes() for f in volumes.glob("*/shared/*") if f.is_file()}
+        if shown != (right := files_of(node.api, shape.shared)):
+            yield f"its files are {shown} and should be {dict(right)}"
+    if shape.has_token and not list(volumes.glob("*/access/token")):
+        yield "it has no token"
+
+
+def bad_tokens(node: Node, record: Record) -> Iterator[str]:
+    """The tokens that are of no use to the pods that have them."""
+    for path in sorted(node.pod_folders.glob("*/volumes/*/access/token")):
+        uid = path.relative_to(node.pod_folders).parts[0]
+        if uid not in record.wanted or record.wanted[uid].deleted:
+            continue
+        claims = claims_of(path.read_text())
+        if (bound := claims["kubernetes.io"]["pod"]["uid"]) != uid:
+            yield f"the token of pod {uid} is for {bound}"
+        if (seconds := claims["exp"] - node.clock.now_ns() / 1e9) < LEAST_LEFT_SECONDS:
+            yield f"the token of pod {uid} is good for {seconds:.0f} s"
 
 
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:

@@ -20,6 +20,12 @@ UNREACHABLE = "unreachable.example.com"
 NAMESPACE = "default"
 SETTINGS = ("settings-1", "settings-2", "settings-3")
 """Config maps that pods share."""
+PASSWORDS = ("password-1", "password-2")
+"""Secrets that pods share."""
+ACCOUNT = "default"
+"""The service account of all pods."""
+TOKEN_SECONDS = 600
+"""How long the token of a pod is good for: the API allows no less."""
 
 Document = Mapping[str, Any]
 Behaviour = dict[str, Any]
@@ -82,12 +88,24 @@ class Shape:
         return any("ports" in container for container in self.document["spec"]["containers"])
 
     @property
-    def settings(self) -> str:
-        """The config map that the pod has in a volume; empty if it has none."""
-        for volume in self.document["spec"].get("volumes", ()):
+    def shared(self) -> str:
+        """The config map or secret that the pod has in a volume; empty if it has none."""
+        for volume in self._volumes:
             if "configMap" in volume:
                 return str(volume["configMap"]["name"])
+            if "secret" in volume:
+                return str(volume["secret"]["secretName"])
         return ""
+
+    @property
+    def has_token(self) -> bool:
+        """Whether the pod has a token of its service account in a volume."""
+        return any("projected" in volume for volume in self._volumes)
+
+    @property
+    def _volumes(self) -> Sequence[Document]:
+        volumes: Sequence[Document] = self.document["spec"].get("volumes", ())
+        return volumes
 
     @property
     def init_names(self) -> tuple[str, ...]:
@@ -127,11 +145,16 @@ class PodMaker:
             (1, self._unstartable),
         )
 
-    def make(self) -> Shape:
-        """A new pod of a random kind."""
+    def make(self, *, is_static: bool) -> Shape:
+        """A new pod of a random kind; a static one has nothing that only an API server gives.
+
+        Nor has it a port: after a restart static pods come first, and nobody knows that they had
+        ended.
+        """
         weights = [weight for weight, _ in self._kinds]
         kind = self._chance.choices([make for _, make in self._kinds], weights)[0]
-        return self._with_extras(kind())
+        shape = self._with_extras(kind())
+        return shape if is_static else self._with_extras_of_api(shape)
 
     def new_uid(self) -> str:
         """A UID that no pod has had."""
@@ -279,28 +302,16 @@ class PodMaker:
         return container
 
     def _with_extras(self, shape: Shape) -> Shape:
-        """The pod with volumes, hooks, and the host's network, each now and then."""
+        """The pod with a volume, hooks, and the host's network, each now and then."""
         document = deepcopy(dict(shape.document))
         spec = document["spec"]
         if self._chance.random() < 0.3:
-            spec["volumes"] = [{"name": "data", "emptyDir": {}}]
-            mount = {"name": "data", "mountPath": "/data"}
+            source: Document = {"emptyDir": {}}
             if self._chance.random() < 0.5:
-                source = {"path": self._host_folder, "type": "DirectoryOrCreate"}
-                spec["volumes"] = [{"name": "data", "hostPath": source}]
-            spec["containers"][0]["volumeMounts"] = [mount]
-        elif self._chance.random() < 0.3:
-            name = self._chance.choice(SETTINGS)
-            spec["volumes"] = [{"name": "settings", "configMap": {"name": name}}]
-            container = spec["containers"][0]
-            container["volumeMounts"] = [{"name": "settings", "mountPath": "/settings"}]
-            if self._chance.random() < 0.5:
-                reference = {"configMapKeyRef": {"name": name, "key": "turn"}}
-                container["env"] = [{"name": "TURN", "valueFrom": reference}]
+                source = {"hostPath": {"path": self._host_folder, "type": "DirectoryOrCreate"}}
+            _mount(spec, "data", source)
         if self._chance.random() < 0.15:
             spec["hostNetwork"] = True
-        if self._chance.random() < 0.1:
-            spec["containers"][0]["ports"] = [{"containerPort": 7000, "hostPort": 7000}]
         grace = spec["terminationGracePeriodSeconds"]
         if grace > 1 and self._chance.random() < 0.2:
             seconds = self._chance.randint(0, grace - 1)
@@ -309,3 +320,35 @@ class PodMaker:
             hook = {"postStart": {"sleep": {"seconds": self._chance.randint(0, grace - 1)}}}
             spec["containers"][0]["lifecycle"] = hook
         return evolve(shape, document=document)
+
+    def _with_extras_of_api(self, shape: Shape) -> Shape:
+        """The pod with shared objects, a token, and a port of the host, each now and then."""
+        document = deepcopy(dict(shape.document))
+        spec = document["spec"]
+        if self._chance.random() < 0.4:
+            self._give_shared(spec)
+        if self._chance.random() < 0.3:
+            token = {"path": "token", "expirationSeconds": TOKEN_SECONDS}
+            spec["serviceAccountName"] = ACCOUNT
+            _mount(spec, "access", {"projected": {"sources": [{"serviceAccountToken": token}]}})
+        if self._chance.random() < 0.2:
+            spec["containers"][0]["ports"] = [{"containerPort": 7000, "hostPort": 7000}]
+        return evolve(shape, document=document)
+
+    def _give_shared(self, spec: dict[str, Any]) -> None:
+        """Give the pod what is in a config map or secret, as files and perhaps a variable."""
+        name = self._chance.choice((*SETTINGS, *PASSWORDS))
+        source, reference = {"configMap": {"name": name}}, "configMapKeyRef"
+        if name in PASSWORDS:
+            source, reference = {"secret": {"secretName": name}}, "secretKeyRef"
+        _mount(spec, "shared", source)
+        if self._chance.random() < 0.5:
+            value = {reference: {"name": name, "key": "turn"}}
+            spec["containers"][0]["env"] = [{"name": "TURN", "valueFrom": value}]
+
+
+def _mount(spec: dict[str, Any], name: str, source: Document) -> None:
+    """Give the first container a volume."""
+    spec.setdefault("volumes", []).append({"name": name, **source})
+    mounts = spec["containers"][0].setdefault("volumeMounts", [])
+    mounts.append({"name": name, "mountPath": f"/{name}"})

@@ -17,15 +17,16 @@ import trio.testing
 from attrs import evolve, frozen
 
 from tests.apiserver.faults import Fault
-from tests.simulation.convergence import leftovers, unsettled
+from tests.simulation.convergence import bad_tokens, leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
-from tests.simulation.pods import NAMESPACE, REGISTRY, SETTINGS, UNREACHABLE, PodMaker, Shape
+from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
 from tests.simulation.record import Record, Wanted
+from tests.simulation.shared import SharedObjects
 from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
-from trio_kubelet.k8s import CONFIG_MAPS, PODS, ConfigMap, ObjectMeta, Pod
+from trio_kubelet.k8s import PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -37,6 +38,8 @@ CALM_SECONDS = 780.0
 """Longer than the longest back-off, with its jitter, the next resync, and a grace period."""
 CLEAN_UP_SECONDS = 240.0
 """Longer than the slowest call, a grace period, and a few tries."""
+GLANCE_SECONDS = 20.0
+"""How often what may last only a short time is looked for in a calm."""
 MOST_PODS = 14
 PACES_SECONDS = (0.3, 8.0, 40.0)
 """How long it may be until the next thing happens, on average."""
@@ -125,6 +128,7 @@ class World:
         )
         runtime.events.add_observer(invariants.on_event)
         self._node.api.storage.observers.append(invariants.on_write)
+        self._shared = SharedObjects(self._node.api, self._chance)
         self._actions: Mapping[Callable[[], None], int] = {
             self._add: 8,
             self._remove: 4,
@@ -132,8 +136,8 @@ class World:
             self._replace: 2,
             self._bring_back: 2,
             self._spoil_manifest: 1,
-            self._change_settings: 3,
-            self._lose_settings: 1,
+            self._change_shared: 3,
+            self._lose_shared: 1,
             self._weather.storm: 3,
             self._weather.clear: 2,
             self._end_agent: 3,
@@ -175,8 +179,7 @@ class World:
 
     async def live(self, storms: int) -> None:
         """Live through a number of storms, each with a calm after it."""
-        for name in SETTINGS:
-            self._create_settings(name)
+        self._shared.create_all()
         for _ in range(self._chance.randint(2, 6)):
             self._add()
         self._node.start_agent()
@@ -213,7 +216,11 @@ class World:
         if not self._record.loses_events:
             for problem in leftovers(self._node, self._record):
                 self._invariants.violated("not cleaned up:", problem)
-        await trio.sleep(CALM_SECONDS - CLEAN_UP_SECONDS)
+        with trio.move_on_after(CALM_SECONDS - CLEAN_UP_SECONDS):
+            while True:
+                await trio.sleep(GLANCE_SECONDS)
+                for problem in bad_tokens(self._node, self._record):
+                    self._invariants.violated("not renewed:", problem)
         for problem in unsettled(self._node, self._record):
             self._invariants.violated("not settled:", problem)
 
@@ -221,10 +228,8 @@ class World:
 
     def _add(self) -> None:
         if len(self._record.wanted) < MOST_PODS:
-            shape, is_static = self._pods.make(), self._chance.random() < 0.5
-            # After a restart static pods come first, and nobody knows that they had ended. Objects
-            # of the API are not for them.
-            self._want(shape, is_static=is_static and not (shape.wants_port or shape.settings))
+            is_static = self._chance.random() < 0.5
+            self._want(self._pods.make(is_static=is_static), is_static=is_static)
 
     def _want(self, shape: Shape, *, is_static: bool) -> None:
         if not is_static:
@@ -308,28 +313,18 @@ class World:
         if self._record.wanted.get(wanted.shape.uid) is wanted:
             self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
 
-    def _create_settings(self, name: str) -> None:
-        metadata = ObjectMeta(name=name, namespace=NAMESPACE)
-        self._node.api.create(CONFIG_MAPS, ConfigMap(metadata=metadata, data=self._turn()))
+    def _change_shared(self) -> None:
+        self._shared.change(self._shared.any_name())
 
-    def _turn(self) -> Mapping[str, str]:
-        return {"turn": str(self._chance.getrandbits(20))}
+    def _lose_shared(self) -> None:
+        """Take an object away for a while: who has it keeps it, who needs it waits."""
+        name = self._shared.any_name()
+        if self._shared.take_away(name):
+            self._short_lived.start_soon(self._return_shared, name)
 
-    def _change_settings(self) -> None:
-        known = self._node.api.find(CONFIG_MAPS, self._chance.choice(SETTINGS), NAMESPACE)
-        if known is not None:
-            self._node.api.update(CONFIG_MAPS, evolve(known, data=self._turn()))
-
-    def _lose_settings(self) -> None:
-        """Take a config map away for a while: who has it keeps it, who needs it waits."""
-        name = self._chance.choice(SETTINGS)
-        if self._node.api.find(CONFIG_MAPS, name, NAMESPACE) is not None:
-            self._node.api.delete(CONFIG_MAPS, name, NAMESPACE)
-            self._short_lived.start_soon(self._return_settings, name)
-
-    async def _return_settings(self, name: str) -> None:
+    async def _return_shared(self, name: str) -> None:
         await trio.sleep(self._chance.uniform(0, 100))
-        self._create_settings(name)
+        self._shared.create(name)
 
     def _any_pod(self) -> Wanted | None:
         pods = [each for each in self._record.wanted.values() if not each.deleted]
