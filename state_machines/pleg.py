@@ -23,7 +23,8 @@ no event announced, and with the stream.
 
 Gaps. What happens while no stream is open is announced by nobody, and the reply to opening a
 stream does not say that the runtime listens already. So a relist is due at once when a stream
-opens, when its first event arrives, and when it breaks (`RELIST_AT_ONCE`).
+opens, when its first event arrives, and when it breaks; and when the trust ends, since a relist
+that was rare on trust may be due for minutes already (`relist_is_due`).
 
 The machine has no terminal state: it lives as long as the agent. A runtime that comes back after
 a restart may be another version, so it is asked again what it can do.
@@ -151,8 +152,7 @@ PLEG: Machine[PlegState, PlegEvent, PlegEvidence] = Machine(
 )
 # fmt: on
 
-RELIST_AT_ONCE = frozenset({E.STREAM_OPENED, E.FIRST_EVENT, E.STREAM_FAILED})
-"""The events after which the next relist is due now, whatever the period is."""
+_RELIST_AT_ONCE = frozenset({E.STREAM_OPENED, E.FIRST_EVENT, E.STREAM_FAILED})
 
 _RELIST_PERIOD_SECONDS: Mapping[PlegState, float] = {
     S.GENERIC: 1.0,
@@ -175,9 +175,20 @@ def relist_period_seconds(state: PlegState) -> float:
     return _RELIST_PERIOD_SECONDS[state]
 
 
-def health_threshold_seconds(state: PlegState) -> float:
-    """Return how old the last complete relist may be before the node is not ready."""
-    return _HEALTH_THRESHOLD_SECONDS[state]
+def relist_is_due(source: PlegState, event: PlegEvent, target: PlegState) -> bool:
+    """Whether a step makes the next relist due now, however long ago the last one was."""
+    is_more_often = relist_period_seconds(target) < relist_period_seconds(source)
+    return event in _RELIST_AT_ONCE or is_more_often
+
+
+def health_threshold_seconds(state: PlegState, trusted_age_seconds: float = 0.0) -> float:
+    """Return how old the last complete relist may be before the node is not ready.
+
+    `trusted_age_seconds` is how old it was when the trust ended, 0 if it is younger than that:
+    what was old enough on trust is no fault, and the next one has as long as any.
+    """
+    threshold = _HEALTH_THRESHOLD_SECONDS[state] + trusted_age_seconds
+    return min(threshold, _HEALTH_THRESHOLD_SECONDS[S.EVENTED])
 
 
 def uses_events(state: PlegState) -> bool:

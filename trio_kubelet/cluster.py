@@ -22,7 +22,6 @@ from functools import partial
 import structlog
 import trio
 
-from state_machines.pleg import health_threshold_seconds
 from trio_kubelet.assembly import Foundation, read_profile
 from trio_kubelet.k8s import NODES, Node, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
@@ -190,9 +189,8 @@ class Cluster:
         return math.isfinite(self._pleg.seconds_since_relist())
 
     def _relist_errors(self) -> tuple[str, ...]:
-        return relist_errors(
-            self._pleg.seconds_since_relist(), health_threshold_seconds(self._pleg.state)
-        )
+        pleg = self._pleg
+        return relist_errors(pleg.seconds_since_relist(), pleg.health_threshold_seconds())
 
     async def _write_events(self) -> None:
         await self._events.run(self.clients.events)

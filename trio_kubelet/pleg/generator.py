@@ -15,12 +15,12 @@ from attrs import frozen
 
 from state_machines.pleg import (
     PLEG,
-    RELIST_AT_ONCE,
     PlegEvent,
     PlegEvidence,
     PlegState,
     RuntimeTraits,
     health_threshold_seconds,
+    relist_is_due,
     relist_period_seconds,
     runtime_traits,
     uses_events,
@@ -83,6 +83,7 @@ class Pleg:
         self._witness: Witness | None = None
         self._misses = 0
         self._relisted_at = -math.inf
+        self._trusted_age_seconds = 0.0
         self._listing = Listing()
         self.state = PlegState.GENERIC
         self.dropped = 0
@@ -93,9 +94,9 @@ class Pleg:
         """How old the last complete relist is."""
         return trio.current_time() - self._relisted_at
 
-    def is_healthy(self) -> bool:
-        """Whether the runtime can still be looked at often enough for the node to be Ready."""
-        return self.seconds_since_relist() < health_threshold_seconds(self.state)
+    def health_threshold_seconds(self) -> float:
+        """How old the last complete relist may be for the node to be Ready."""
+        return health_threshold_seconds(self.state, self._trusted_age_seconds)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relist and listen; reports started after the first complete listing."""
@@ -143,6 +144,7 @@ class Pleg:
                 nursery.start_soon(self._inspect_listed, uid, listed, listed_at, unseen)
         self._cache.listing_completed(listed_at, unseen)
         self._relisted_at = trio.current_time()
+        self._trusted_age_seconds = 0.0
 
     async def _list(self) -> Listing:
         """Everything in the runtime."""
@@ -309,9 +311,11 @@ class Pleg:
         )
         if target is not self.state:
             log.info("pleg", source=str(self.state), reason=str(event), target=str(target))
-        self.state = target
-        if event in RELIST_AT_ONCE:
+        if self.state is PlegState.EVENTED and target is not PlegState.EVENTED:
+            self._trusted_age_seconds = self.seconds_since_relist()
+        if relist_is_due(self.state, event, target):
             self._relist_now.set()
+        self.state = target
 
 
 def _looks_different(before: ObservedPod, after: ObservedPod) -> bool:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 import trio.testing
-from attrs import frozen
+from attrs import evolve, frozen
 from betterproto import Message
 from trio.testing import MockClock
 
@@ -17,6 +17,7 @@ from trio_kubelet.hollow import (
     Fault,
     HollowOptions,
     HollowRuntime,
+    Latencies,
     open_hollow_runtime,
 )
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
@@ -54,6 +55,11 @@ class Node:
         container_id = await self.client.create_container(sandbox_id, container, sandbox)
         await self.client.start_container(container_id)
         return container_id
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether the runtime was looked at lately enough for a node to be Ready."""
+        return self.pleg.seconds_since_relist() < self.pleg.health_threshold_seconds()
 
     def state(self, uid: str) -> ContainerState | None:
         """What the cache knows of the pod's container."""
@@ -145,7 +151,31 @@ async def test_when_trusted_the_relist_is_rare(autojump_clock: MockClock) -> Non
             await trio.sleep(5)
         await trio.sleep(200)
         assert at.pleg.seconds_since_relist() > 100
-        assert at.pleg.is_healthy()
+        assert at.is_healthy
+
+
+async def test_when_an_event_was_missed_the_relist_is_frequent_again_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with node(runs=2.0, latencies=Latencies(list=1.0)) as at:
+        for number in range(6):
+            await at.start_pod(f"u{number}")
+            await trio.sleep(5)
+        await trio.sleep(200)
+        assert at.pleg.health_threshold_seconds() == 600
+        seen = at.cache.get("u5")
+        known = seen.containers[0]
+        unannounced = evolve(known, finished_at=TrioClock().now_ns(), id="another")
+        now = trio.current_time()
+        at.cache.put(evolve(seen, containers=(known, unannounced), observed_at=now))
+        await trio.sleep(5)
+        await at.start_pod("u6")
+        await trio.sleep(0.1)
+        assert at.pleg.state is PlegState.PROVING
+        assert at.pleg.seconds_since_relist() > 180
+        assert at.is_healthy
+        await trio.sleep(1)
+        assert at.pleg.seconds_since_relist() < 1
 
 
 async def test_lost_events_end_the_trust_and_the_relist_finds_the_change(
@@ -204,9 +234,9 @@ async def test_an_unhealthy_runtime_is_reported_after_three_minutes(
     async with node() as at:
         at.runtime.go_down()
         await trio.sleep(179)
-        assert at.pleg.is_healthy()
+        assert at.is_healthy
         await trio.sleep(10)
-        assert not at.pleg.is_healthy()
+        assert not at.is_healthy
 
 
 async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> None:

@@ -3,13 +3,13 @@ import pytest
 from state_machines.machine import IllegalTransition
 from state_machines.pleg import (
     PLEG,
-    RELIST_AT_ONCE,
     PlegEvent,
     PlegState,
     Proof,
     RuntimeTraits,
     changes_to_prove,
     health_threshold_seconds,
+    relist_is_due,
     relist_period_seconds,
     runtime_traits,
     uses_events,
@@ -70,11 +70,26 @@ def test_every_miss_doubles_the_proof_up_to_a_limit() -> None:
 
 
 def test_a_relist_is_due_whenever_events_may_have_been_lost() -> None:
-    assert {str(event) for event in RELIST_AT_ONCE} == {
-        "StreamOpened",
-        "FirstEvent",
-        "StreamFailed",
+    due = {
+        (str(row.source), str(row.event))
+        for row in PLEG.rows
+        if relist_is_due(row.source, row.event, row.target)
     }
+    assert due == {
+        ("Connecting", "StreamOpened"),
+        ("Connecting", "StreamFailed"),
+        ("Proving", "FirstEvent"),
+        ("Proving", "StreamFailed"),
+        ("Evented", "ChangeMissed"),
+        ("Evented", "StreamFailed"),
+        ("Hinted", "FirstEvent"),
+        ("Hinted", "StreamFailed"),
+    }
+
+
+def test_a_relist_that_was_old_on_trust_has_as_long_as_any_when_the_trust_ends() -> None:
+    assert health_threshold_seconds(PlegState.PROVING, 290) == 290 + 180
+    assert health_threshold_seconds(PlegState.CONNECTING, 500) == 600
 
 
 def test_only_the_evented_relist_may_be_older_than_three_minutes() -> None:
