@@ -22,6 +22,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 LEASE_SECONDS = 40.0
 LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
+NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
+"""Containers may end at any time: where events are lost, the last end may be seen in minutes."""
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 
@@ -48,7 +50,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             yield from (f"pod {uid}: {what}" for what in missed)
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
-        if not (record.loses_events and wanted[uid].shape.fate is Fate.CRASHES):
+        if not (record.loses_events and wanted[uid].shape.fate in NEVER_SETTLED):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
 
 
