@@ -19,6 +19,7 @@ from attrs import evolve, frozen
 from tests.apiserver.faults import Fault
 from tests.simulation.convergence import bad_tokens, leftovers, unsettled
 from tests.simulation.determinism import deterministic
+from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
@@ -84,10 +85,12 @@ async def _live(seed: int, storms: int, root: Path) -> Report:
     record = Record(root)
     invariants = Invariants(record)
     began = trio.current_time()
-    async with trio.open_nursery() as nursery:
-        world = World(seed, root, invariants, nursery)
-        await world.live(storms)
-        nursery.cancel_scope.cancel()
+    disk = Disk(root / "kubelet", root / "logs")
+    with disk.mounted():
+        async with trio.open_nursery() as nursery:
+            world = World(seed, root, disk, invariants, nursery)
+            await world.live(storms)
+            nursery.cancel_scope.cancel()
     return Report(
         seed=seed,
         digest=record.digest,
@@ -107,8 +110,9 @@ class World:
     """Owners, operators and bad luck of one node."""
 
     def __init__(
-        self, seed: int, root: Path, invariants: Invariants, nursery: trio.Nursery
+        self, seed: int, root: Path, disk: Disk, invariants: Invariants, nursery: trio.Nursery
     ) -> None:
+        self._disk = disk
         self._chance = random.Random(seed)
         self._record = invariants.record
         self._invariants = invariants
@@ -155,6 +159,7 @@ class World:
             self._reboot: 1,
             self._jump: 1,
             self._lose_image: 1,
+            self._fill_disk: 2,
         }
         self._gone: list[Wanted] = []
         self._outages = 0
@@ -442,6 +447,14 @@ class World:
     def _jump(self) -> None:
         self._record.clock_jumped_at = trio.current_time()
         self._node.clock.jump(self._chance.choice((-3600, -5, 5, 3600)))
+
+    def _fill_disk(self) -> None:
+        self._short_lived.start_soon(self._without_room, self._chance.uniform(1, 90))
+
+    async def _without_room(self, seconds: float) -> None:
+        self._disk.is_full = True
+        await trio.sleep(seconds)
+        self._disk.is_full = False
 
     def _lose_image(self) -> None:
         reference = f"{REGISTRY}/app:{self._chance.randint(1, 8)}"
