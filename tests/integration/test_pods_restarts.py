@@ -244,3 +244,5 @@ def test_of_a_container_that_crashes_only_the_last_one_is_kept(node: Node, crash
     pod = node.wait("crashing", lambda pod: waiting_reason(pod, "c") == "CrashLoopBackOff")
     (sandbox,) = set(node.sandboxes(pod["metadata"]["uid"])) - {container_ids(pod)["c"]}
     assert sandbox
+    files = node.agent.root / "pods" / pod["metadata"]["uid"] / "containers" / "c"
+    assert len(list(files.iterdir())) <= 2

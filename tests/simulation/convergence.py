@@ -22,6 +22,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 LEASE_SECONDS = 40.0
 LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
+OLD_MESSAGE_FILES = 2
+"""Of a container that is gone, and of one that could not be made: the next one removes both."""
 NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
 """Containers may end at any time: where events are lost, the last end may be seen in minutes."""
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
@@ -45,6 +47,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             continue
         status = shown[uid].status
         containers = _newest(node, uid)
+        yield from _old_message_files(node, uid)
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
@@ -102,6 +105,14 @@ def bad_tokens(node: Node, record: Record) -> Iterator[str]:
             yield f"the token of pod {uid} is good for {seconds:.0f} s"
 
 
+def _old_message_files(node: Node, uid: str) -> Iterator[str]:
+    """Where files for the messages of containers pile up: a crash may go on for months."""
+    for folder in (node.pod_folders / uid / "containers").glob("*"):
+        files = _names(folder)
+        if len(files) > len(_containers(node, uid)) + OLD_MESSAGE_FILES:
+            yield f"pod {uid}: {folder.name} has {len(files)} files for messages"
+
+
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
     """Whether something outside of the pod decided about it."""
     if wanted.shape.has_deadline:
@@ -133,9 +144,13 @@ def _names(folder: Path) -> list[str]:
 
 def _newest(node: Node, uid: str) -> dict[str, Container]:
     """The newest container of each name in a pod."""
-    containers = [c for c in node.runtime.containers if c.sandbox.config.metadata.uid == uid]
+    containers = _containers(node, uid)
     containers.sort(key=lambda c: c.config.metadata.attempt)
     return {c.config.metadata.name: c for c in containers}
+
+
+def _containers(node: Node, uid: str) -> list[Container]:
+    return [c for c in node.runtime.containers if c.sandbox.config.metadata.uid == uid]
 
 
 def _missed_fate(

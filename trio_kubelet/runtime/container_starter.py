@@ -218,7 +218,7 @@ class ContainerStarter:
     ) -> cri.ContainerConfig:
         container = order.container
         try:
-            files = await self._make_files(pod, container, sandbox)
+            files = await self._make_files(pod, container, sandbox, observed)
             facts = ContainerFacts(
                 image_id=image.id,
                 image_user=image_user(image),
@@ -247,14 +247,21 @@ class ContainerStarter:
             raise self._failed(pod, container, "CreateContainerError", str(error)) from error
 
     async def _make_files(
-        self, pod: Pod, container: Container, sandbox: ReadySandbox
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, observed: ObservedPod
     ) -> ContainerFiles:
         hosts = ""
         if mounts_etc_hosts(pod, container, sandbox.ips):
             hostname = pod_hostname(pod, self._node.cluster_domain)
             hosts = etc_hosts(pod, sandbox.ips, hostname, self._host_file)
+        needed = {each.message_file for each in observed.containers if each.name == container.name}
         return await trio.to_thread.run_sync(
-            make_container_files, pod, container, self._node, hosts, limiter=self._file_limiter
+            make_container_files,
+            pod,
+            container,
+            self._node,
+            hosts,
+            needed,
+            limiter=self._file_limiter,
         )
 
     async def _bind_sub_paths(

@@ -25,7 +25,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedUser,
 )
-from trio_kubelet.runtime.termination_messages import termination_messages
+from trio_kubelet.runtime.termination_messages import message_file, termination_messages
 from trio_kubelet.side_by_side import side_by_side
 
 T = TypeVar("T")
@@ -191,6 +191,7 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         exit_code=status.exit_code,
         reason=status.reason,
         message=status.message,
+        message_file=message_file(status),
         image=status.image.user_specified_image or status.image.image,
         image_id=status.image_id or status.image.image,
         image_ref=status.image_ref,

@@ -28,7 +28,8 @@ class ObservedContainer:
     Times are nanoseconds since the epoch, 0: not yet.
     `restart_count` is the attempt of its metadata, `hash` the annotation
     `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
-    it resolved to (with digest), `image_id` the id in the runtime.
+    it resolved to (with digest), `image_id` the id in the runtime. `message_file` is what lies
+    behind its termination message path, a file of the node.
     """
 
     id: str
@@ -43,6 +44,7 @@ class ObservedContainer:
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    message_file: str = ""
     image: str = ""
     image_id: str = ""
     image_ref: str = ""

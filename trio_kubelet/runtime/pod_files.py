@@ -9,7 +9,8 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from attrs import frozen
@@ -19,6 +20,7 @@ from trio_kubelet.runtime import names
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _LOG_FILE = re.compile(r"(\d+)\.log(?:\..*)?")
+_MESSAGE_FILE = re.compile(r"[0-9a-f]{8}")
 _LOG_FOLDER_PARTS = 3
 TERMINATION_MESSAGE_LIMIT_BYTES = 4096
 LOG_TAIL_LIMIT_BYTES = 2048
@@ -43,11 +45,16 @@ def make_pod_log_directory(pod: Pod, node: NodeFacts) -> None:
 
 
 def make_container_files(
-    pod: Pod, container: Container, node: NodeFacts, etc_hosts: str
+    pod: Pod,
+    container: Container,
+    node: NodeFacts,
+    etc_hosts: str,
+    needed_message_files: Collection[str] = (),
 ) -> ContainerFiles:
     """Make the hosts file, the log folder and the file for the termination message.
 
-    An empty `etc_hosts` leaves the hosts file alone. Raises OSError.
+    An empty `etc_hosts` leaves the hosts file alone. Files for the messages of incarnations that
+    are gone go, too: `needed_message_files` are those of all that the runtime has. Raises OSError.
     """
     uid = pod.metadata.uid
     if etc_hosts:
@@ -56,6 +63,7 @@ def make_container_files(
     logs.mkdir(mode=0o755, parents=True, exist_ok=True)
     directory = Path(names.container_directory(node.root_directory, uid, container.name))
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+    _remove_message_files(directory, needed_message_files)
     message_file = names.termination_message_file(
         node.root_directory, uid, container.name, secrets.randbits(32)
     )
@@ -65,6 +73,18 @@ def make_container_files(
         termination_message_file=message_file,
         logged_restarts=next_restart_count(entry.name for entry in os.scandir(logs)),
     )
+
+
+def _remove_message_files(directory: Path, needed: Collection[str]) -> None:
+    """Remove what is there but for `needed`; what cannot be removed is in nobody's way.
+
+    They are known by their names: a runtime may tell of the folder by another path.
+    """
+    names_needed = {Path(file).name for file in needed}
+    for file in tuple(directory.iterdir()):
+        if _MESSAGE_FILE.fullmatch(file.name) and file.name not in names_needed:
+            with suppress(OSError):
+                file.unlink()
 
 
 def next_restart_count(log_files: Iterable[str]) -> int:

@@ -40,10 +40,17 @@ def message_source(status: cri.ContainerStatus) -> MessageSource | None:
     source = MessageSource(
         container_id=status.id,
         runtime_message=status.message,
-        file=_message_file(status),
+        file=message_file(status),
         log=status.log_path if _may_use_log(status) else "",
     )
     return source if source.file or source.log else None
+
+
+def message_file(status: cri.ContainerStatus) -> str:
+    """What lies behind the termination message path of a container; empty if nothing does."""
+    path = status.annotations.get(names.TERMINATION_MESSAGE_PATH_ANNOTATION)
+    mounted = (mount.host_path for mount in status.mounts if mount.container_path == path)
+    return next(mounted, "") if path else ""
 
 
 def read_messages(sources: Iterable[MessageSource]) -> dict[str, str]:
@@ -65,12 +72,6 @@ async def termination_messages(
     return await trio.to_thread.run_sync(
         read_messages, sources, limiter=limiter, abandon_on_cancel=True
     )
-
-
-def _message_file(status: cri.ContainerStatus) -> str:
-    path = status.annotations.get(names.TERMINATION_MESSAGE_PATH_ANNOTATION)
-    mounted = (mount.host_path for mount in status.mounts if mount.container_path == path)
-    return next(mounted, "") if path else ""
 
 
 def _may_use_log(status: cri.ContainerStatus) -> bool:
