@@ -174,8 +174,10 @@ class Cluster:
         self.view.add_listener(self._on_node)
 
     def _on_node(self, node: Node | None) -> None:
-        if node is not None:
-            self.mirrors.node_registered(node.metadata.uid)
+        if node is None or node.metadata.deletion_timestamp is not None:
+            self.mirrors.node_changed("")
+        else:
+            self.mirrors.node_changed(node.metadata.uid)
 
     def _newest_status(self, uid: str) -> PodStatus | None:
         return self._statuses.get(uid) if self._statuses is not None else None

@@ -27,7 +27,7 @@ from tests.simulation.record import Record, Wanted
 from tests.simulation.shared import SharedObjects
 from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
-from trio_kubelet.k8s import PODS, Pod
+from trio_kubelet.k8s import NODES, PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -153,6 +153,7 @@ class World:
             self._forget_history: 1,
             self._trouble_api: 3,
             self._delete_mirror: 1,
+            self._delete_node: 1,
             self._break_network: 1,
             self._kill_container: 2,
             self._kill_sandbox: 1,
@@ -404,6 +405,26 @@ class World:
             mirror = self._chance.choice(mirrors)
             grace = self._chance.choice((0, None))
             self._node.api.delete(PODS, mirror.metadata.name, grace_seconds=grace)
+
+    def _delete_node(self) -> None:
+        """Delete the node, and later start its agent anew, which registers it again."""
+        if self._node.agent is not None and self._node.api.find(NODES, NODE) is not None:
+            self._node.api.delete(NODES, NODE)
+            self._short_lived.start_soon(self._without_node)
+
+    async def _without_node(self) -> None:
+        for _ in range(self._chance.randint(0, 4)):
+            await trio.sleep(self._chance.uniform(0, 30))
+            self._collect_what_the_node_owned()
+        self._end_agent()
+
+    def _collect_what_the_node_owned(self) -> None:
+        """Delete the mirrors whose owner is gone, as the garbage collector does."""
+        node = self._node.api.find(NODES, NODE)
+        for mirror in filter(is_mirror, self._node.api.all(PODS)):
+            (owner,) = mirror.metadata.owner_references
+            if node is None or owner.uid != node.metadata.uid:
+                self._node.api.delete(PODS, mirror.metadata.name)
 
     def _break_network(self) -> None:
         self._short_lived.start_soon(self._without_network, self._chance.uniform(1, 90))

@@ -97,8 +97,11 @@ class MirrorPods:
     def __attrs_post_init__(self) -> None:
         self._queue = WorkQueue(self._bring, workers=MIRRORS_IN_FLIGHT, name="mirror of")
 
-    def node_registered(self, uid: str) -> None:
-        """The Node object has this UID: it owns the mirrors. None is made before."""
+    def node_changed(self, uid: str) -> None:
+        """The Node object has this UID: it owns the mirrors. Empty: there is none.
+
+        Without it none is made: it would have no owner, and somebody would collect it at once.
+        """
         if uid != self._node_uid:
             self._node_uid = uid
             self._look_at_all()
@@ -187,7 +190,7 @@ class MirrorPods:
 
     async def _bring(self, name: str) -> Retry | None:
         """Bring the mirror of one full name into line."""
-        if not (self._synced and self._node_uid):
+        if not self._synced:
             return None
         try:
             await self._act(name)
@@ -201,7 +204,7 @@ class MirrorPods:
         if mirror is not None and self._may_go(self._static.get(name), mirror):
             await self._delete(name, mirror)
         pod = self._static.get(name)
-        if pod is not None and name not in self._mirrors:
+        if pod is not None and self._node_uid and name not in self._mirrors:
             log.info("making a mirror", pod=name, uid=pod.metadata.uid)
             wanted = mirror_of(pod, self._node_name, self._node_uid)
             made = await self._api.create(PODS, wanted, pod.metadata.namespace)

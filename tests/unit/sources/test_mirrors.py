@@ -90,7 +90,7 @@ async def running(*, synced: bool = True, registered: bool = True) -> AsyncItera
         if synced:
             node.mirrors.synced()
         if registered:
-            node.mirrors.node_registered("node-uid")
+            node.mirrors.node_changed("node-uid")
         yield node
         nursery.cancel_scope.cancel()
 
@@ -125,7 +125,7 @@ async def test_no_mirror_is_made_before_the_node_and_the_mirrors_are_known(
         await trio.sleep(3600)
         assert node.api.log == []
         node.mirrors.synced()
-        node.mirrors.node_registered("node-uid")
+        node.mirrors.node_changed("node-uid")
         await trio.sleep(SOON)
         assert node.shown == {"web": "h1"}
 
@@ -326,8 +326,34 @@ async def test_a_node_that_is_registered_anew_owns_the_mirrors_from_then_on(
     async with running() as node:
         node.add(static_pod("web", "h1"))
         await trio.sleep(SOON)
-        node.mirrors.node_registered("another-uid")
+        node.mirrors.node_changed("another-uid")
         node.api.remove("web")
         await trio.sleep(SOON)
         (owner,) = node.api.pods["web"].metadata.owner_references
         assert owner.uid == "another-uid"
+
+
+async def test_while_there_is_no_node_no_mirror_is_made_again(autojump_clock: MockClock) -> None:
+    async with running() as node:
+        node.add(static_pod("web", "h1"))
+        await trio.sleep(SOON)
+        node.mirrors.node_changed("")
+        node.api.remove("web")
+        node.add(static_pod("dns", "h2"))
+        await trio.sleep(3600)
+        assert node.shown == {}
+        node.mirrors.node_changed("another-uid")
+        await trio.sleep(SOON)
+        assert node.shown == {"web": "h1", "dns": "h2"}
+
+
+async def test_a_mirror_that_is_deleted_goes_although_there_is_no_node(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as node:
+        node.add(static_pod("web", "h1"))
+        await trio.sleep(SOON)
+        node.mirrors.node_changed("")
+        node.api.mark_deleted("web")
+        await trio.sleep(SOON)
+        assert node.shown == {}

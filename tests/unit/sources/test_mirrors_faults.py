@@ -106,7 +106,7 @@ def test_in_the_end_each_static_pod_has_its_mirror_and_nothing_else_has_one(
         async with trio.open_nursery() as nursery:
             await nursery.start(world.node.mirrors.run)
             world.node.mirrors.synced()
-            world.node.mirrors.node_registered("node-uid")
+            world.node.mirrors.node_changed("node-uid")
             world.node.say(PodOperation.ADD)
             world.node.api.faults = list(weather)
             for act, seconds in day:

@@ -97,7 +97,7 @@ class Agent:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.writer.run)
             await nursery.start(self.mirrors.run)
-            self.mirrors.node_registered("node-uid")
+            self.mirrors.node_changed("node-uid")
             nursery.start_soon(self._watch)
             task_status.started()
 
