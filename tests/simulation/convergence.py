@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+import trio
+
 from tests.apiserver.rules import claims_of
 from tests.simulation.node import NODE, Node
 from tests.simulation.pods import Fate
@@ -22,10 +24,10 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 LEASE_SECONDS = 40.0
 LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
-OLD_MESSAGE_FILES = 2
-"""Of a container that is gone, and of one that could not be made: the next one removes both."""
+OLD_MESSAGE_FILES = 5
+"""Of containers that were there when the last one was made, and of some that could not be made."""
 NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
-"""Containers may end at any time: where events are lost, the last end may be seen in minutes."""
+"""Containers of such pods may end at any time."""
 RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 
@@ -53,7 +55,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             yield from (f"pod {uid}: {what}" for what in missed)
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
-        if not (record.loses_events and wanted[uid].shape.fate in NEVER_SETTLED):
+        if not _may_be_told_late(wanted[uid], record):
             yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
 
 
@@ -116,8 +118,21 @@ def _old_message_files(node: Node, uid: str) -> Iterator[str]:
 def _is_excused(wanted: Wanted, status: PodStatus, record: Record) -> bool:
     """Whether something outside of the pod decided about it."""
     if wanted.shape.has_deadline:
-        return record.clock_jumped_at > wanted.touched_at
+        return record.clock_jumped_at > wanted.made_at
     return status.reason == "NodePorts" and wanted.shape.wants_port
+
+
+def _may_be_told_late(wanted: Wanted, record: Record) -> bool:
+    """Whether a container may have ended, and nobody can know yet: an event was lost, or a hook
+    is under way.
+    """
+    shape = wanted.shape
+    if shape.fate not in NEVER_SETTLED:
+        return False
+    lives = record.lives.get(shape.uid, {}).values()
+    starts = [x.started_at or 0.0 for x in lives if x.name == shape.regular_names[0]]
+    hook_ends_at = max(starts, default=0.0) + shape.post_start_seconds
+    return record.loses_events or trio.current_time() < hook_ends_at + 1
 
 
 def leftovers(node: Node, record: Record) -> Iterator[str]:

@@ -83,6 +83,12 @@ class Shape:
         return "activeDeadlineSeconds" in self.document["spec"]
 
     @property
+    def post_start_seconds(self) -> float:
+        """How long the first container's postStart hook sleeps; nobody looks at it meanwhile."""
+        hooks = self.document["spec"]["containers"][0].get("lifecycle", {})
+        return float(hooks["postStart"]["sleep"]["seconds"]) if "postStart" in hooks else 0.0
+
+    @property
     def wants_port(self) -> bool:
         """Whether the pod can be rejected because another one has its port."""
         return any("ports" in container for container in self.document["spec"]["containers"])

@@ -22,10 +22,14 @@ Kind = cri.ContainerEventType
 
 @define(eq=False)
 class Wanted:
-    """A pod that a source has. `touched_at` is when its owner last changed it (trio's clock)."""
+    """A pod that a source has.
+
+    `made_at` is when its owner created it, `touched_at` when he last changed it (trio's clock).
+    """
 
     shape: Shape
     is_static: bool
+    made_at: float
     touched_at: float
     deleted: bool = False
     forced: bool = False

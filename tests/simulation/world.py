@@ -241,7 +241,7 @@ class World:
         if not is_static:
             shape = shape.with_uid(self._node.api.create(PODS, _bound(shape)).metadata.uid)
         now = trio.current_time()
-        wanted = Wanted(shape=shape, is_static=is_static, touched_at=now)
+        wanted = Wanted(shape=shape, is_static=is_static, made_at=now, touched_at=now)
         self._record.wanted[shape.uid] = wanted
         self._record.note("wanted", shape.uid, shape.name, "static" if is_static else "api")
         if is_static:
@@ -304,7 +304,8 @@ class World:
             self._gone.remove(again)
             self._want(again.shape, is_static=True)
             # An agent that was away in between never noticed: to it, it is the same pod.
-            self._record.wanted[again.shape.uid].harmed = again.harmed
+            back = self._record.wanted[again.shape.uid]
+            back.harmed, back.made_at = again.harmed, again.made_at
 
     def _spoil_manifest(self) -> None:
         """Leave a half-written manifest for a while: its pod runs on."""
