@@ -66,3 +66,18 @@ def test_a_changed_manifest_makes_another_pod_and_another_mirror(cluster: Cluste
         )
         assert after["spec"]["containers"][0]["env"] == [{"name": "RELEASE", "value": "2"}]
         assert container(after)["containerID"] != container(before)["containerID"]
+
+
+def test_while_its_node_is_deleted_a_static_pod_has_no_mirror_and_runs_on(
+    cluster: Cluster,
+) -> None:
+    with static_pod(cluster, "homeless") as path:
+        before = cluster.api.get(path)
+        cluster.api.delete(f"/api/v1/nodes/{cluster.node}")
+        cluster.api.wait_gone(path)
+        cluster.stop_agent()
+        cluster.start_agent()
+        cluster.wait_node_ready()
+        after = cluster.api.wait_for(path, is_ready)
+        assert container(after)["containerID"] == container(before)["containerID"]
+        assert container(after)["restartCount"] == 0
