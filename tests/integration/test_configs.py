@@ -7,7 +7,7 @@ manifest as it stands there; the runtime is asked for what it was given.
 import fcntl
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.node import gather_facts
 from trio_kubelet.resources import CgroupDriver
-from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -197,10 +197,14 @@ class Runtime:
         return config, answer.status.network.ip
 
     async def end_at_once(self, uid: str) -> None:
-        """Kill the containers, which would ignore a request, and have half a minute to do so."""
+        """Kill the containers, which would ignore a request, and have half a minute to do so.
+
+        The agent ends the pod at the same time: a container may be gone already, or just going.
+        """
         for container in await self._containers(uid):
             request = cri.StopContainerRequest(container_id=container.id, timeout=0)
-            await self._call(cri.RuntimeServiceStub.stop_container, request)
+            with suppress(RpcError):
+                await self._call(cri.RuntimeServiceStub.stop_container, request)
 
     async def _containers(self, uid: str) -> list[cri.Container]:
         selector = cri.ContainerFilter(label_selector={POD_UID_LABEL: uid})
