@@ -29,6 +29,7 @@ from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.startup import StartError
+from trio_kubelet.volumes.safe_open import has_openat2
 
 log = structlog.get_logger("agent")
 
@@ -94,6 +95,12 @@ async def _run(settings: Settings) -> None:
 
 def _check_preconditions(settings: Settings) -> None:
     """Refuse what cannot go well. Raises StartError."""
+    if not has_openat2():
+        raise StartError(
+            "the system call openat2 is needed to handle volumes safely, and the kernel "
+            f"({os.uname().release}) does not have it or a seccomp filter denies it; Linux 5.6 or "
+            "newer is needed"
+        )
     if settings.options.hollow:
         return
     if os.geteuid() != 0:

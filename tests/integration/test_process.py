@@ -36,6 +36,23 @@ os.setuid(65534)
 sys.exit(start(sys.argv[1:], "trio-kubelet run"))
 """
 
+WITHOUT_OPENAT2 = """
+import ctypes, struct, sys
+from trio_kubelet.cli.start import start
+libc = ctypes.CDLL(None, use_errno=True)
+LOAD_NUMBER, IF_EQUAL, RETURN = 0x20, 0x15, 0x06
+ALLOW, ENOSYS = 0x7FFF0000, 0x00050000 | 38
+code = b"".join(struct.pack("HBBI", *line) for line in (
+    (LOAD_NUMBER, 0, 0, 0), (IF_EQUAL, 0, 1, 437), (RETURN, 0, 0, ENOSYS), (RETURN, 0, 0, ALLOW),
+))
+lines = ctypes.create_string_buffer(code)
+program = struct.pack("HxxxxxxP", 4, ctypes.addressof(lines))
+assert libc.prctl(38, 1, 0, 0, 0) == 0, "no_new_privs"
+assert libc.prctl(22, 2, program) == 0, "seccomp"
+sys.exit(start(sys.argv[1:], "trio-kubelet run"))
+"""
+"""An agent under a seccomp filter that answers openat2 as a kernel before Linux 5.6 does."""
+
 
 class Program:
     """One run of `trio-kubelet run` with what it writes to its streams, together, in a file."""
@@ -259,6 +276,14 @@ def test_flags_that_cannot_be_followed_are_one_line_and_exit_code_1(
     assert program.ended() == 1
     assert words in program.said
     assert program.said.count("\n") == 1
+
+
+def test_a_kernel_without_openat2_is_refused_in_one_line(run: Run) -> None:
+    program = run(code=WITHOUT_OPENAT2)
+    assert program.ended() == 1
+    (line,) = error_lines(program)
+    assert "the system call openat2 is needed" in line
+    assert "Linux 5.6 or newer" in line
 
 
 @NEEDS_ROOT

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 _SYS_OPENAT2 = 437
+_AT_FDCWD = -100
 _RESOLVE_NO_XDEV = 0x01
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
@@ -29,6 +30,21 @@ class _OpenHow(ctypes.Structure):
         ("mode", ctypes.c_uint64),
         ("resolve", ctypes.c_uint64),
     )
+
+
+def has_openat2() -> bool:
+    """Whether the kernel has openat2 (Linux 5.6), without which nothing here works.
+
+    A sandbox with an old list of system calls denies it (ENOSYS, EPERM) on newer kernels, too.
+    """
+    flags = os.O_PATH | os.O_DIRECTORY
+    try:
+        os.close(_openat2(_AT_FDCWD, "/", flags, _RESOLVE_NO_MAGICLINKS))
+    except OSError as error:
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return False
+        raise
+    return True
 
 
 @contextlib.contextmanager
