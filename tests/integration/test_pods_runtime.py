@@ -120,6 +120,12 @@ def test_without_a_network_only_pods_on_the_hosts_network_start(
         "needs-network",
         lambda _: any(reason == "NetworkNotReady" for reason, _ in node.events("needs-network")),
     )
+    words = "network is not ready: container runtime network not ready: NetworkReady=false reason:"
+    assert all(
+        message.startswith(words)
+        for reason, message in node.events("needs-network")
+        if reason == "NetworkNotReady"
+    )
     assert phase(pod) == "Pending"
     assert waiting_reason(pod, "c") == "ContainerCreating"
     assert node.sandboxes(pod["metadata"]["uid"]) == []

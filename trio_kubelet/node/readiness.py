@@ -35,8 +35,8 @@ def runtime_errors(last: RuntimeState | None, silent_seconds: float) -> tuple[st
         errors.append("container runtime is down")
     if not last.up:
         errors.append(f"container runtime not ready: {last.reason}")
-    if not last.network_ready:
-        errors.append(f"container runtime network not ready: {last.network_reason}")
+    if last.network_error:
+        errors.append(last.network_error)
     return tuple(errors)
 
 

@@ -30,8 +30,9 @@ STATUS_DEADLINE_SECONDS = 10.0
 class RuntimeState:
     """What the runtime said last. `reason` says why it is not up, or its network not ready.
 
-    `answered` is False while it does not answer, None before it was asked; `offers` are those of
-    its last answer.
+    `answered` is False while it does not answer, None before it was asked. The network's state
+    and `offers` are those of its last answer: a runtime that does not answer says nothing of its
+    network.
     """
 
     answered: bool | None = None
@@ -40,6 +41,15 @@ class RuntimeState:
     reason: str = "container runtime status check may not have completed yet"
     network_reason: str = ""
     offers: RuntimeOffers = field(factory=RuntimeOffers)
+
+    @property
+    def network_error(self) -> str:
+        """Why the network is not ready, in the Go kubelet's words; empty if it is."""
+        if self.network_ready:
+            return ""
+        if self.answered is None:
+            return "network state unknown"
+        return f"container runtime network not ready: {self.network_reason}"
 
 
 class RuntimeGate:
@@ -67,16 +77,7 @@ class RuntimeGate:
 
     def mark_down(self, reason: str) -> None:
         """The runtime did not answer."""
-        self.update(
-            evolve(
-                self.state,
-                answered=False,
-                up=False,
-                network_ready=False,
-                reason=reason,
-                network_reason=reason,
-            )
-        )
+        self.update(evolve(self.state, answered=False, up=False, reason=reason))
 
     async def wait_up(self) -> None:
         """Return as soon as the runtime is up, at once if it is."""

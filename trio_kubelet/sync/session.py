@@ -199,12 +199,9 @@ class Session:
         status = self._report(pod, observed)
         if over := self._own_ending(pod, status):
             return SyncResult(ending=over)
-        if not (parts.gate.state.network_ready or pod.spec.host_network):
-            self._warn(
-                pod,
-                "NetworkNotReady",
-                f"network is not ready: {parts.gate.state.network_reason}",
-            )
+        network_error = parts.gate.state.network_error
+        if network_error and not pod.spec.host_network:
+            self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
         try:
             outcome = await self._bring_about(pod, observed)

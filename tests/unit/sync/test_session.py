@@ -153,6 +153,41 @@ async def test_volumes_that_do_not_come_are_told_and_tried_again(
     assert "containers" not in runtime.steps
 
 
+NO_NETWORK = RuntimeState(
+    answered=True,
+    up=True,
+    network_reason="NetworkReady=false reason:NetworkPluginNotReady message:cni not initialized",
+)
+
+
+async def test_without_a_network_a_pod_is_told_what_the_runtime_said_of_it(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, journal = FailingOnce(), Journal(TrioClock())
+    parts = make_parts(runtime, Others(), journal)
+    parts.gate.update(NO_NETWORK)
+    assert (await parts.open_session(POD).sync(POD)).failed
+    assert runtime.steps == []
+    assert [(entry.event, entry.cause) for entry in journal.entries("shop/web")] == [
+        (
+            "NetworkNotReady",
+            "network is not ready: container runtime network not ready: NetworkReady=false "
+            "reason:NetworkPluginNotReady message:cni not initialized",
+        )
+    ]
+
+
+async def test_a_runtime_that_does_not_answer_is_not_a_network_that_is_not_ready(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, journal = FailingOnce(), Journal(TrioClock())
+    parts = make_parts(runtime, Others(), journal)
+    parts.gate.mark_down("container runtime is down: connection refused")
+    await parts.open_session(POD).sync(POD)
+    assert runtime.steps == ["sync"]
+    assert "NetworkNotReady" not in [entry.event for entry in journal.entries("shop/web")]
+
+
 @pytest.mark.parametrize(
     ("ending", "failure"),
     [

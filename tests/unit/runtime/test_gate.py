@@ -1,0 +1,81 @@
+"""What is known of the runtime while it answers, and while it does not."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
+from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime, runtime_state
+
+READY = cri.RuntimeCondition(type="RuntimeReady", status=True)
+NETWORK = cri.RuntimeCondition(type="NetworkReady", status=True)
+NO_NETWORK = cri.RuntimeCondition(
+    type="NetworkReady", reason="NetworkPluginNotReady", message="cni plugin not initialized"
+)
+
+
+def said(*conditions: cri.RuntimeCondition) -> RuntimeState:
+    status = cri.RuntimeStatus(conditions=list(conditions))
+    return runtime_state(cri.StatusResponse(status=status))
+
+
+@pytest.mark.parametrize(
+    ("state", "error"),
+    [
+        (RuntimeState(), "network state unknown"),
+        (said(READY, NETWORK), ""),
+        (
+            said(READY, NO_NETWORK),
+            "container runtime network not ready: NetworkReady=false "
+            "reason:NetworkPluginNotReady message:cni plugin not initialized",
+        ),
+        (
+            said(READY),
+            "container runtime network not ready: "
+            "container runtime status has no NetworkReady condition",
+        ),
+    ],
+)
+def test_what_is_wrong_with_the_network_is_told_in_the_go_kubelets_words(
+    state: RuntimeState, error: str
+) -> None:
+    assert state.network_error == error
+
+
+@pytest.mark.parametrize("last", [said(READY, NETWORK), said(READY, NO_NETWORK)])
+def test_a_runtime_that_does_not_answer_says_nothing_new_of_its_network(
+    last: RuntimeState,
+) -> None:
+    gate = RuntimeGate()
+    gate.update(last)
+    gate.mark_down("container runtime is down: connection refused")
+    assert (gate.state.answered, gate.state.up) == (False, False)
+    assert gate.state.reason == "container runtime is down: connection refused"
+    assert gate.state.network_error == last.network_error
+
+
+async def test_a_status_that_takes_too_long_closes_the_gate_and_leaves_the_network_as_it_was(
+    autojump_clock: MockClock,
+) -> None:
+    class Slow(RuntimeClient):
+        async def status(self) -> cri.StatusResponse:
+            await trio.sleep(latency)
+            return await super().status()
+
+    latency = 0.0
+    async with (
+        open_hollow_runtime(TrioClock(), HollowOptions()) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        gate, transport = RuntimeGate(), InProcess(runtime)
+        nursery.start_soon(check_runtime, Slow(transport, transport), gate)
+        await gate.wait_up()
+        latency = 11.0
+        await trio.sleep(17)
+        assert not gate.state.up
+        assert gate.state.network_error == ""
+        nursery.cancel_scope.cancel()
