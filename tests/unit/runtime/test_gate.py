@@ -62,9 +62,9 @@ async def test_a_status_that_takes_too_long_closes_the_gate_and_leaves_the_netwo
     autojump_clock: MockClock,
 ) -> None:
     class Slow(RuntimeClient):
-        async def status(self) -> cri.StatusResponse:
+        async def status(self, *, verbose: bool = False) -> cri.StatusResponse:
             await trio.sleep(latency)
-            return await super().status()
+            return await super().status(verbose=verbose)
 
     latency = 0.0
     async with (
