@@ -120,6 +120,7 @@ class Agent:
             allocatable=lambda: self.node.allocatable,
             node=lambda: self.cluster.view.current if self.cluster else None,
             refresh_node=self._refresh_node if open_clients is not None else None,
+            runtime_features=lambda: self.gate.state.offers.features,
         )
         self.loop = SyncLoop(
             store=self.store,

@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 from state_machines.container import crash_loop_policy
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Node, Pod, Quantity
+from trio_kubelet.k8s import Node, NodeFeatures, Pod, Quantity
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.allocatable import allocatable
@@ -239,10 +239,15 @@ def build_admission(
     allocatable: Callable[[], Mapping[str, Quantity]],
     node: Callable[[], Node | None],
     refresh_node: Callable[[], Awaitable[None]] | None,
+    runtime_features: Callable[[], NodeFeatures | None],
 ) -> Admission:
-    """What decides which pods may run here; `refresh_node` is there with an API server."""
+    """What decides which pods may run here; `refresh_node` is there with an API server.
+
+    A node that declares no features (gate NodeDeclaredFeatures) has none that pods may need.
+    """
     configuration, gates = settings.configuration, settings.gates
-    features = tuple(name for name in IMPLEMENTED_FEATURES if gates[name])
+    declares = gates["NodeDeclaredFeatures"]
+    features = tuple(name for name in IMPLEMENTED_FEATURES if declares and gates[name])
     return Admission(
         max_pods=configuration.max_pods,
         allowed_sysctls=configuration.allowed_unsafe_sysctls,
@@ -251,7 +256,8 @@ def build_admission(
         refresh_node=refresh_node,
         runtime_classes=refresh_node is not None,
         apparmor=settings.options.hollow or apparmor_enabled(),
-        declared_features=(lambda: features) if gates["NodeDeclaredFeatures"] else None,
+        runtime_features=runtime_features,
+        declared_features=lambda: features,
         compare_taints=gates["TaintTolerationComparisonOperators"],
     )
 

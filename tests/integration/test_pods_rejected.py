@@ -92,6 +92,16 @@ def test_a_sysctl_that_is_safe_or_allowed(node: Node, name: str, sysctl: str, va
     leave(node, name)
 
 
+def test_a_user_namespace_that_cannot_be_given(node: Node) -> None:
+    whole_proc = until_term("c", securityContext={"procMount": "Unmasked"})
+    pod = reject(node, pod_manifest("own-users", whole_proc, hostUsers=False))
+    words = "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
+    assert pod["status"]["reason"] == "UserNamespacesNotSupported"
+    assert pod["status"]["message"] == f"Pod was rejected: {words}"
+    assert ("UserNamespacesNotSupported", words) in node.events("own-users")
+    leave(node, "own-users")
+
+
 def test_one_pod_too_many(node: Node) -> None:
     names = [f"room-{number}" for number in range(MAX_PODS)]
     for name in names:

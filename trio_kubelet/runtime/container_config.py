@@ -12,10 +12,12 @@ from attrs import field, frozen
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.expansion import expand_all
 from trio_kubelet.runtime.labels import container_annotations, container_labels
 from trio_kubelet.runtime.names import container_log_path
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
 from trio_kubelet.runtime.resources import container_resources
 from trio_kubelet.runtime.security import (
     NO_SECURITY_FACTS,
@@ -52,8 +54,11 @@ def container_config(
 ) -> cri.ContainerConfig:
     """The config for the container's incarnation number `restart_count` (0 is its first).
 
-    Raises ConfigError when the container cannot run as its security context demands.
+    Raises ConfigError when the container cannot run as its security context demands, or without
+    devices that it claims.
     """
+    if uses_resource_claims(pod, container):
+        raise ConfigError(NO_RESOURCE_CLAIMS)
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
         image=cri.ImageSpec(image=facts.image_id, user_specified_image=container.image),

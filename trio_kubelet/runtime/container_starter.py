@@ -403,9 +403,17 @@ def _restart_count(order: StartContainer, files: ContainerFiles) -> int:
 
 
 def _target_container_id(order: StartContainer, observed: ObservedPod) -> str:
-    """The container whose processes an ephemeral container wants to see."""
+    """The container whose processes an ephemeral container wants to see.
+
+    Raises ConfigError where there is none: processes of its own are not what was asked for.
+    """
     container = order.container
     if order.role is not ContainerRole.EPHEMERAL or not isinstance(container, EphemeralContainer):
         return ""
-    target = observed.container(container.target_container_name)
-    return target.id if target is not None else ""
+    name = container.target_container_name
+    if not name:
+        return ""
+    target = observed.container(name)
+    if target is None:
+        raise ConfigError(f"unable to find target container {name}")
+    return target.id

@@ -37,7 +37,7 @@ def sandbox_config(
     """The config for the pod's sandbox number `attempt` (0 is its first).
 
     `dns` is what `dns_config` made for the pod. Raises ConfigError for a host name that cannot
-    be; the sandbox is then not made.
+    be, and as `namespace_options`; the sandbox is then not made.
     """
     hostname = pod_hostname(pod, node.cluster_domain)
     return cri.PodSandboxConfig(

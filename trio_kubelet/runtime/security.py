@@ -30,6 +30,10 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 
 _MAX_USER_ID = 2**31 - 1
 
+NO_USER_NAMESPACE = (
+    "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
+)
+
 MASKED_PATHS = (
     "/proc/asound",
     "/proc/acpi",
@@ -102,7 +106,8 @@ def sandbox_security_context(
     """The security context of the sandbox.
 
     Its seccomp profile is the runtime's default whatever the pod says: nothing of the pod runs
-    in the sandbox itself. It is privileged if any container is.
+    in the sandbox itself. It is privileged if any container is. Raises ConfigError as
+    `namespace_options`.
     """
     context = pod.spec.security_context or PodSecurityContext()
     groups = (*_fs_groups(context), *facts.extra_groups, *context.supplemental_groups)
@@ -134,7 +139,7 @@ def container_security_context(
     """The security context of a container.
 
     `target_container_id` is the container whose processes an ephemeral container shall see.
-    Raises ConfigError where the context cannot be satisfied (runAsNonRoot, profiles).
+    Raises ConfigError where the context cannot be satisfied (runAsNonRoot, profiles, hostUsers).
     """
     verify_run_as_non_root(pod, container, image_user)
     pod_context = pod.spec.security_context or PodSecurityContext()
@@ -163,8 +168,14 @@ def container_security_context(
 
 
 def namespace_options(pod: Pod, user_namespace: IdMapping | None = None) -> cri.NamespaceOption:
-    """Which namespaces the pod has to itself and which it shares with the node."""
+    """Which namespaces the pod has to itself and which it shares with the node.
+
+    Raises ConfigError for a pod that is to have a user namespace and was given none: the node's
+    own is never the answer.
+    """
     spec = pod.spec
+    if spec.host_users is False and user_namespace is None:
+        raise ConfigError(NO_USER_NAMESPACE)
     pid = _POD if spec.share_process_namespace else _CONTAINER
     return cri.NamespaceOption(
         network=_NODE if spec.host_network else _POD,

@@ -26,6 +26,7 @@ from trio_kubelet.k8s import (
     Container,
     EnvVar,
     EnvVarSource,
+    EphemeralContainer,
     ExecAction,
     FileKeySelector,
     Lifecycle,
@@ -350,6 +351,22 @@ async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
         began = trio.current_time()
         assert (await at.sync(pod, PodMemory())).failed
         assert trio.current_time() - began == 7
+
+
+async def test_a_debug_container_does_not_start_without_the_processes_it_is_to_see(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    debug = EphemeralContainer(name="debug", image="busybox", target_container_name="gone")
+    pod = evolve(POD, spec=evolve(POD.spec, ephemeral_containers=(debug,)))
+    async with node(tmp_path) as at:
+        memory = PodMemory()
+        await at.sync(POD, memory)
+        outcome = await at.sync(pod, memory)
+        assert outcome.failed
+        reason = memory.reasons["debug"]
+        words = "unable to find target container gone"
+        assert (reason.reason, reason.message) == ("CreateContainerConfigError", words)
+        assert [container.name for container in outcome.observed.containers] == ["c"]
 
 
 async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path: Path) -> None:

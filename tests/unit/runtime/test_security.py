@@ -85,6 +85,15 @@ def test_namespaces_are_the_pods_own_unless_it_shares_them(
     assert options.userns_options.mode == MODE.NODE
 
 
+def test_a_pod_that_asks_for_a_user_namespace_never_gets_that_of_the_node() -> None:
+    asking = pod(host_users=False)
+    words = "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
+    with pytest.raises(ConfigError, match=words):
+        sandbox_security_context(asking)
+    with pytest.raises(ConfigError, match=words):
+        context(asking)
+
+
 def test_a_user_namespace_maps_users_and_groups_alike() -> None:
     mapping = IdMapping(host_id=65536, length=65536)
     options = namespace_options(pod(host_users=False), mapping).userns_options

@@ -6,12 +6,13 @@ from trio_kubelet.k8s import (
     AppArmorProfileType,
     Container,
     ContainerRestartRuleAction,
-    Node,
+    NodeFeatures,
     OSName,
     Pod,
     SupplementalGroupsPolicy,
 )
-from trio_kubelet.runtime.security import apparmor_profile
+from trio_kubelet.runtime.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
+from trio_kubelet.runtime.security import NO_USER_NAMESPACE, apparmor_profile
 from trio_kubelet.sync.admission.verdicts import Rejection
 
 OS_LABEL = "kubernetes.io/os"
@@ -34,9 +35,12 @@ def wrong_os(pod: Pod) -> Rejection | None:
     return None
 
 
-def unsupported_groups_policy(pod: Pod, node: Node) -> Rejection | None:
-    """Reject strict supplemental groups where the runtime does not have them (KEP-3619)."""
-    context, features = pod.spec.security_context, node.status.features
+def unsupported_groups_policy(pod: Pod, features: NodeFeatures | None) -> Rejection | None:
+    """Reject strict supplemental groups where the runtime does not have them (KEP-3619).
+
+    `features` are the runtime's, None if it tells of none.
+    """
+    context = pod.spec.security_context
     strict = SupplementalGroupsPolicy.STRICT
     if context is None or context.supplemental_groups_policy != strict:
         return None
@@ -85,6 +89,20 @@ def needed_features(pod: Pod) -> set[str]:
     if pod.spec.host_network and pod.spec.host_users is False:
         needed.add(USER_NAMESPACES_WITH_HOST_NETWORK)
     return needed
+
+
+def missing_user_namespace(pod: Pod) -> Rejection | None:
+    """Reject a pod that is to have its own user namespace (KEP-127): there is none to give."""
+    if pod.spec.host_users is not False:
+        return None
+    return Rejection(reason="UserNamespacesNotSupported", message=NO_USER_NAMESPACE)
+
+
+def unprepared_devices(pod: Pod) -> Rejection | None:
+    """Reject a pod with resource claims (KEP-4381): their devices cannot be prepared."""
+    if not has_resource_claims(pod):
+        return None
+    return Rejection(reason="FailedPrepareDynamicResources", message=NO_RESOURCE_CLAIMS)
 
 
 def unknown_runtime_class(pod: Pod) -> Rejection | None:

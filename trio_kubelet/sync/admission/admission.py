@@ -9,12 +9,14 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 
 from attrs import frozen
 
-from trio_kubelet.k8s import Node, Pod, PodPhase, Quantity, TaintEffect
+from trio_kubelet.k8s import Node, NodeFeatures, Pod, PodPhase, Quantity, TaintEffect
 from trio_kubelet.origins import is_critical, is_static
 from trio_kubelet.sync.admission.abilities import (
+    missing_user_namespace,
     undeclared_features,
     unenforceable_apparmor,
     unknown_runtime_class,
+    unprepared_devices,
     unsupported_groups_policy,
     wrong_os,
 )
@@ -49,8 +51,9 @@ class Admission:
     knows. `node` returns the node object, None where there is none; `refresh_node` has it fetched
     anew, gives up after a few seconds and raises nothing. `runtime_classes`: an API server tells
     of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
-    `declared_features` returns what the node declares; None checks nothing (gate
-    NodeDeclaredFeatures). `compare_taints` is the gate TaintTolerationComparisonOperators.
+    `runtime_features` returns those that the runtime tells of, None while it tells of none;
+    `declared_features` what the node declares. `compare_taints` is the gate
+    TaintTolerationComparisonOperators.
     `first` and `last` are checks of other parts (eviction and topology; shutdown).
     """
 
@@ -61,7 +64,8 @@ class Admission:
     refresh_node: Callable[[], Awaitable[None]] | None = None
     runtime_classes: bool = False
     apparmor: bool = True
-    declared_features: Callable[[], Collection[str]] | None = None
+    runtime_features: Callable[[], NodeFeatures | None] = lambda: None
+    declared_features: Callable[[], Collection[str]] = tuple
     compare_taints: bool = False
     first: tuple[Check, ...] = ()
     last: tuple[Check, ...] = ()
@@ -73,7 +77,7 @@ class Admission:
         kubelet; but no pod is made to go for one that would be rejected all the same.
         """
         others, node = tuple(active), self.node()
-        if rejection := self._refused(pod, others, node):
+        if rejection := self._refused(pod, others):
             return rejection
         short = self._shortages(pod, others, node)
         unfit = self._unfit(pod, others, node)
@@ -96,14 +100,14 @@ class Admission:
         if not all(matches_node(pod, node) for pod in pods):
             await self.refresh_node()
 
-    def _refused(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:
+    def _refused(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
         """What no room could help, and is told first."""
         return (
             _first(self.first, pod, others)
             or forbidden_sysctl(pod, self.allowed_sysctls)
             or (None if self.runtime_classes else unknown_runtime_class(pod))
             or wrong_os(pod)
-            or (unsupported_groups_policy(pod, node) if node is not None else None)
+            or unsupported_groups_policy(pod, self.runtime_features())
         )
 
     def _shortages(
@@ -131,10 +135,11 @@ class Admission:
 
     def _unable(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
         """What the machine and the agent cannot do for the pod."""
-        declared = self.declared_features
         return (
             unenforceable_apparmor(pod, enabled=self.apparmor)
-            or (undeclared_features(pod, declared()) if declared is not None else None)
+            or undeclared_features(pod, self.declared_features())
+            or missing_user_namespace(pod)
+            or unprepared_devices(pod)
             or _first(self.last, pod, others)
         )
 

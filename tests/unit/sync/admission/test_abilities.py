@@ -4,12 +4,15 @@ from typing import Any
 
 import pytest
 
-from tests.unit.sync.admission.pods_and_nodes import make_node, make_pod
+from tests.unit.sync.admission.pods_and_nodes import make_pod
+from trio_kubelet.k8s import NodeFeatures
 from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.sync.admission.abilities import (
+    missing_user_namespace,
     needed_features,
     undeclared_features,
     unenforceable_apparmor,
+    unprepared_devices,
     unsupported_groups_policy,
     wrong_os,
 )
@@ -42,15 +45,15 @@ def test_pods_of_another_operating_system(
         (None, None, False),
         ("Merge", None, False),
         ("Strict", None, True),
-        ("Strict", {"supplementalGroupsPolicy": False}, True),
-        ("Strict", {"supplementalGroupsPolicy": True}, False),
+        ("Strict", NodeFeatures(supplemental_groups_policy=False), True),
+        ("Strict", NodeFeatures(supplemental_groups_policy=True), False),
     ],
 )
 def test_strict_groups_need_a_runtime_that_has_them(
-    policy: str | None, features: dict[str, bool] | None, rejected: bool
+    policy: str | None, features: NodeFeatures | None, rejected: bool
 ) -> None:
     pod = make_pod(securityContext={"supplementalGroupsPolicy": policy})
-    rejection = unsupported_groups_policy(pod, make_node(features=features))
+    rejection = unsupported_groups_policy(pod, features)
     assert (rejection is not None) == rejected
     if rejection is not None:
         assert rejection == Rejection(
@@ -123,3 +126,39 @@ def test_a_pod_that_needs_what_the_node_does_not_declare_is_rejected() -> None:
         message="Pod requires node features that are not available: "
         "RestartAllContainersOnContainerExits",
     )
+
+
+@pytest.mark.parametrize("spec", [{}, {"hostUsers": True}, {"hostUsers": None}])
+def test_pods_of_the_host_user_namespace_are_admitted(spec: dict[str, Any]) -> None:
+    assert missing_user_namespace(make_pod(**spec)) is None
+
+
+def test_a_pod_that_asks_for_a_user_namespace_is_rejected() -> None:
+    assert missing_user_namespace(make_pod(hostUsers=False)) == Rejection(
+        reason="UserNamespacesNotSupported",
+        message="can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+    )
+
+
+EXTENDED = {"resourceClaimName": "claim", "requestMappings": []}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status", "rejected"),
+    [
+        ({}, {}, False),
+        ({"resourceClaims": [{"name": "gpu", "resourceClaimName": "claim"}]}, {}, True),
+        ({}, {"extendedResourceClaimStatus": EXTENDED}, True),
+    ],
+)
+def test_a_pod_whose_devices_cannot_be_prepared_is_rejected(
+    spec: dict[str, Any], status: dict[str, Any], rejected: bool
+) -> None:
+    rejection = unprepared_devices(make_pod(status=status, **spec))
+    assert (rejection is not None) == rejected
+    if rejection is not None:
+        assert rejection == Rejection(
+            reason="FailedPrepareDynamicResources",
+            message="Failed to prepare dynamic resources: "
+            "this kubelet does not support resource claims",
+        )

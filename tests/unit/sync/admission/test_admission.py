@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_node, make_pod
-from trio_kubelet.k8s import Node, Pod
+from trio_kubelet.k8s import Node, NodeFeatures, Pod
 from trio_kubelet.sync.admission import Preemption, Rejection, was_admitted
 
 CPU = {"cpu": "1"}
@@ -93,6 +93,30 @@ REJECTED: list[tuple[Node | None, Pod, str, str]] = [
         "PodFeatureUnsupported",
         "Pod requires node features that are not available: UserNamespacesHostNetworkSupport",
     ),
+    (
+        None,
+        make_pod(hostUsers=False),
+        "UserNamespacesNotSupported",
+        "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+    ),
+    (
+        None,
+        make_pod(hostUsers=False, static=True, priority=2_000_001_000),
+        "UserNamespacesNotSupported",
+        "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+    ),
+    (
+        None,
+        make_pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "claim"}]),
+        "FailedPrepareDynamicResources",
+        "Failed to prepare dynamic resources: this kubelet does not support resource claims",
+    ),
+    (
+        None,
+        make_pod(securityContext={"supplementalGroupsPolicy": "Strict"}),
+        "SupplementalGroupsPolicyNotSupported",
+        "SupplementalGroupsPolicy=Strict is not supported in this node",
+    ),
     (None, make_pod(runtimeClassName="gvisor"), "RuntimeClass", 'RuntimeClass "gvisor" not found'),
 ]
 
@@ -101,7 +125,7 @@ REJECTED: list[tuple[Node | None, Pod, str, str]] = [
     ("node", "pod", "reason", "message"), REJECTED, ids=[reason for _, _, reason, _ in REJECTED]
 )
 def test_a_rejected_pod_is_told_why(node: Node | None, pod: Pod, reason: str, message: str) -> None:
-    admission = make_admission(node, apparmor=False, declared_features=tuple)
+    admission = make_admission(node, apparmor=False)
     beside = [make_pod("q", requests=CPU), make_pod("r", **PORT)]
     assert admission(pod, beside) == Rejection(reason=reason, message=message)
 
@@ -153,11 +177,20 @@ def test_where_runtime_classes_are_known_they_are_no_matter_of_admission() -> No
     assert make_admission(runtime_classes=True)(make_pod(runtimeClassName="gvisor"), []) is None
 
 
-def test_features_are_not_asked_for_where_none_are_declared() -> None:
-    pod = make_pod(hostNetwork=True, hostUsers=False)
-    assert make_admission(declared_features=None)(pod, []) is None
-    declared = ("UserNamespacesHostNetworkSupport",)
+def test_a_pod_that_needs_features_is_admitted_only_where_they_are_declared() -> None:
+    rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
+    pod = make_pod(containers=[{"name": "c", "restartPolicyRules": [rule]}])
+    rejection = make_admission()(pod, [])
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason == "PodFeatureUnsupported"
+    declared = ("RestartAllContainersOnContainerExits",)
     assert make_admission(declared_features=lambda: declared)(pod, []) is None
+
+
+def test_strict_groups_are_left_to_a_runtime_that_has_them() -> None:
+    pod = make_pod(securityContext={"supplementalGroupsPolicy": "Strict"})
+    able = NodeFeatures(supplemental_groups_policy=True)
+    assert make_admission(runtime_features=lambda: able)(pod, []) is None
 
 
 FULL = [make_pod("q", requests={"cpu": "2"})]

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
@@ -159,6 +160,27 @@ async def test_a_rejected_pod_shows_its_reason_and_no_containers(
         assert (status.reason, status.message) == ("NodeAffinity", f"Pod was rejected: {words}")
         assert (status.container_statuses, status.conditions) == ((), ())
         assert await node.hears("p", "NodeAffinity") == words
+        assert list(node.runtime.sandboxes) == []
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"hostUsers": False}, "UserNamespacesNotSupported"),
+        (
+            {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
+            "FailedPrepareDynamicResources",
+        ),
+    ],
+)
+async def test_a_pod_never_runs_without_what_the_agent_cannot_give_it(
+    autojump_clock: MockClock, tmp_path: Path, spec: dict[str, Any], reason: str
+) -> None:
+    async with one_node(tmp_path) as node, node.agent():
+        node.server.create(PODS, make_pod("p", **spec))
+        status = await node.becomes("p", "Failed")
+        assert status.reason == reason
+        assert status.message == f"Pod was rejected: {await node.hears('p', reason)}"
         assert list(node.runtime.sandboxes) == []
 
 
