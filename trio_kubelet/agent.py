@@ -412,7 +412,7 @@ class Agent:
         period = watchdog_seconds()
         if period is None:
             return
-        await feed_watchdog(self.notifier, period, self.monitor.seconds_since_turn)
+        await feed_watchdog(self.notifier, period, self.monitor.seconds_busy)
 
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""

@@ -73,11 +73,12 @@ class Doors:
             task_status.started()
 
     def _health_routes(self) -> Mapping[str, Route]:
-        return healthz_routes({"ping": lambda: "", "syncloop": self._loop_health})
+        return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})
 
-    def _loop_health(self) -> str:
-        seconds = self.monitor.seconds_since_turn()
-        return f"no turn for {seconds:.0f} s" if seconds > LOOP_STUCK_SECONDS else ""
+    def loop_health(self) -> str:
+        """What keeps the sync loop from getting on, empty if nothing does."""
+        consumer, seconds = self.monitor.slowest()
+        return f"{consumer} stuck for {seconds:.0f} s" if seconds > LOOP_STUCK_SECONDS else ""
 
 
 async def _listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:

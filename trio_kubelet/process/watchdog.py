@@ -1,4 +1,4 @@
-"""The watchdog of systemd: messages go out as long as the sync loop turns, and only then.
+"""The watchdog of systemd: messages go out as long as the sync loop gets on, and only then.
 
 They are sent from the loop that they vouch for. If that hangs, in whatever way, they stop, and
 systemd ends the service and starts it anew; containers do not notice.
@@ -15,13 +15,14 @@ MESSAGES_PER_PERIOD = 3
 
 
 async def feed_watchdog(
-    notifier: ServiceNotifier, period_seconds: float, seconds_since_turn: Callable[[], float]
+    notifier: ServiceNotifier, period_seconds: float, seconds_busy: Callable[[], float]
 ) -> None:
     """Tell the service manager for ever that the agent lives, while it does.
 
-    `period_seconds` is WatchdogSec=, `seconds_since_turn()` the age of the sync loop's last turn.
+    `period_seconds` is WatchdogSec=, `seconds_busy()` for how long the slowest consumer of the
+    sync loop has been at one message.
     """
     while True:
-        if seconds_since_turn() < period_seconds:
+        if seconds_busy() < period_seconds:
             notifier.alive()
         await trio.sleep(period_seconds / MESSAGES_PER_PERIOD)

@@ -2,12 +2,12 @@
 
     config         what the sources want            → store, admission, pod tasks
     pleg           what changed in the runtime      → the pod's task looks
-    tick           every second                     → shows that the loop turns
     housekeeping   every two seconds                → what nobody wants any more goes
 
 A handler runs from start to end without a checkpoint, so nothing interleaves inside it and no
 lock is needed. Consumers share one gate: while the runtime is down they wait, and what came in
-meanwhile is still there when it is back.
+meanwhile is still there when it is back. Each tells the monitor when it begins and ends to deal
+with a message, so that one that is stuck is seen.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -38,7 +38,6 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("sync")
 
-TICK_SECONDS = 1.0
 HOUSEKEEPING_SECONDS = 2.0
 LOGGED_CHARACTERS = 200
 
@@ -107,14 +106,16 @@ class SyncLoop:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._consume, self._config, self.on_config, self._before_config)
-            nursery.start_soon(self._consume, self._pleg, self.on_runtime_change)
-            nursery.start_soon(self._tick)
+            nursery.start_soon(
+                self._consume, "config", self._config, self.on_config, self._before_config
+            )
+            nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._housekeeping)
             task_status.started()
 
     async def _consume(
         self,
+        name: str,
         channel: trio.MemoryReceiveChannel[T],
         handle: Callable[[T], None],
         before: Callable[[T], Awaitable[None]] | None = None,
@@ -122,9 +123,10 @@ class SyncLoop:
         async for item in channel:
             await self._gate.wait_up()
             try:
-                if before is not None:
-                    await before(item)
-                handle(item)
+                with self._monitor.busy(name):
+                    if before is not None:
+                        await before(item)
+                    handle(item)
             except Exception:
                 log.exception(
                     "a message was not dealt with", message=repr(item)[:LOGGED_CHARACTERS]
@@ -138,17 +140,13 @@ class SyncLoop:
         if new:
             await self._prepare(new)
 
-    async def _tick(self) -> None:
-        while True:
-            self._monitor.turned("tick")
-            await trio.sleep(TICK_SECONDS)
-
     async def _housekeeping(self) -> None:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
             try:
-                await self._clean_up()
+                with self._monitor.busy("housekeeping"):
+                    await self._clean_up()
             except Exception:
                 log.exception("housekeeping failed; it is tried again in the next round")
 

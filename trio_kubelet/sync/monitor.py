@@ -1,24 +1,38 @@
-"""Whether the sync loop still turns: the health endpoint and systemd's watchdog ask here."""
+"""Whether the sync loop gets on: the health endpoint and systemd's watchdog ask here."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import trio
 
 
 class LoopMonitor:
-    """When each consumer of the sync loop last turned, by trio's clock.
+    """Since when each consumer of the sync loop has been at one message, by trio's clock.
 
-    A consumer that waits for the runtime turns as well: a loop that waits is not a loop that
-    hangs, and a unit that waits for its runtime must not be killed for it.
+    Only a consumer that works can be stuck. One that waits, for a message or for the runtime, is
+    not: a unit that waits for its runtime must not be killed for it. A handler that blocks the
+    whole event loop needs nobody to report it: then nobody feeds the watchdog or answers.
     """
 
     def __init__(self) -> None:
-        self._turned_at: dict[str, float] = {}
+        self._busy_since: dict[str, float] = {}
 
-    def turned(self, consumer: str) -> None:
-        """Note a turn of one consumer."""
-        self._turned_at[consumer] = trio.current_time()
+    @contextmanager
+    def busy(self, consumer: str) -> Iterator[None]:
+        """Note that a consumer deals with one message, or one round, until the end of the block."""
+        self._busy_since[consumer] = trio.current_time()
+        try:
+            yield
+        finally:
+            del self._busy_since[consumer]
 
-    def seconds_since_turn(self) -> float:
-        """How long ago the slowest consumer turned; 0 before the first turn."""
-        if not self._turned_at:
-            return 0.0
-        return trio.current_time() - min(self._turned_at.values())
+    def slowest(self) -> tuple[str, float]:
+        """The consumer that has been busy for the longest time, and the seconds; "", 0 if none."""
+        if not self._busy_since:
+            return "", 0.0
+        since, consumer = min((since, consumer) for consumer, since in self._busy_since.items())
+        return consumer, trio.current_time() - since
+
+    def seconds_busy(self) -> float:
+        """For how long the slowest consumer has been at one message; 0 while all wait."""
+        return self.slowest()[1]

@@ -23,7 +23,7 @@ def listener() -> Listener:
     return Listener()
 
 
-async def test_while_the_loop_turns_messages_come_well_within_the_period(
+async def test_while_the_loop_gets_on_messages_come_well_within_the_period(
     listener: Listener, autojump_clock: MockClock
 ) -> None:
     with trio.move_on_after(60):
@@ -31,7 +31,7 @@ async def test_while_the_loop_turns_messages_come_well_within_the_period(
     assert listener.heard_at == [pytest.approx(at) for at in (0, 10, 20, 30, 40, 50)]
 
 
-async def test_a_loop_that_does_not_turn_is_not_vouched_for(
+async def test_a_loop_that_is_stuck_is_not_vouched_for(
     listener: Listener, autojump_clock: MockClock
 ) -> None:
     with trio.move_on_after(120):

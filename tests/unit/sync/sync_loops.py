@@ -1,0 +1,143 @@
+"""A sync loop whose pods' sessions do nothing and remember what they were asked."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+import trio
+import trio.testing
+from attrs import frozen
+
+from state_machines.pod import StopEvidence
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
+from trio_kubelet.pleg import PodChange
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.sync.admission import Preemption, Rejection, Verdict
+from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.pod_task import SyncResult
+from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.store import PodStore
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+UP = RuntimeState(up=True, network_ready=True)
+
+
+class RememberingSession:
+    """Does nothing, and remembers what it was asked."""
+
+    def __init__(self, log: list[str], name: str) -> None:
+        self._log = log
+        self._name = name
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        self._log.append(f"sync {self._name} {pod.spec.containers[0].image}")
+        return SyncResult()
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        self._log.append(f"stop {self._name} {ending.cause}")
+        await trio.sleep(1)
+        now = trio.current_time()
+        return StopEvidence(listed_at=now, last_call_ended_at=now)
+
+    async def release(self, pod: Pod, ending: Ending) -> None:
+        self._log.append(f"release {self._name}" + (" and discard" if ending.discard else ""))
+
+
+@frozen(kw_only=True)
+class Loop:
+    loop: SyncLoop
+    store: PodStore
+    tasks: PodTasks
+    gate: RuntimeGate
+    monitor: LoopMonitor
+    config: trio.MemorySendChannel[PodUpdate]
+    pleg: trio.MemorySendChannel[PodChange]
+    journal: Journal
+    log: list[str]
+
+    async def say(self, op: PodOperation, *pods: Pod, source: Source = Source.FILE) -> None:
+        await self.config.send(PodUpdate(op=op, pods=pods, source=source))
+        await trio.testing.wait_all_tasks_blocked()
+
+    def heard(self) -> list[str]:
+        heard, self.log[:] = list(self.log), []
+        return heard
+
+
+@asynccontextmanager
+async def running(
+    reject: str = "",
+    *,
+    preempt: tuple[str, Pod] | None = None,
+    runs: str = "",
+    up: bool = True,
+    prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
+    clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+) -> AsyncIterator[Loop]:
+    log: list[str] = []
+    journal = Journal(TrioClock())
+    recorder = EventRecorder(journal, "node")
+    store, gate, monitor = PodStore(), RuntimeGate(), LoopMonitor()
+    config_in, config_out = trio.open_memory_channel[PodUpdate](10)
+    pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
+
+    def admit(pod: Pod, active: Iterable[Pod]) -> Verdict:
+        log.append(f"admit {pod.metadata.name} beside {len(list(active))}")
+        if preempt is not None and preempt[0] == pod.metadata.name:
+            return Preemption(victims=(preempt[1],), resource="cpu")
+        if pod.metadata.name != reject:
+            return None
+        return Rejection(reason="NodePorts", message="no free port")
+
+    tasks = PodTasks(
+        open_session=lambda pod: RememberingSession(log, pod.metadata.name),
+        journal=journal,
+        recorder=recorder,
+        resync_seconds=3600,
+        on_finished=lambda uid, incarnation: loop.on_finished(uid, incarnation),
+    )
+    loop = SyncLoop(
+        store=store,
+        tasks=tasks,
+        admit=admit,
+        gate=gate,
+        monitor=monitor,
+        config=config_out,
+        pleg=pleg_out,
+        clean_up=clean_up,
+        recorder=recorder,
+        runs=lambda uid: uid == runs,
+        prepare=prepare,
+    )
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tasks.run)
+        await nursery.start(loop.run)
+        if up:
+            gate.update(UP)
+        yield Loop(
+            loop=loop,
+            store=store,
+            tasks=tasks,
+            gate=gate,
+            monitor=monitor,
+            config=config_in,
+            pleg=pleg_in,
+            journal=journal,
+            log=log,
+        )
+        nursery.cancel_scope.cancel()
+
+
+def make_pod(name: str, *, image: str = "i", created: int = 0, uid: str = "") -> Pod:
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ns",
+            uid=uid or f"uid-{name}",
+            creation_timestamp=Time.from_ns(created * 10**9) if created else None,
+        ),
+        spec=PodSpec(containers=(Container(name="c", image=image),)),
+    )

@@ -1,0 +1,61 @@
+"""Whether the sync loop gets on, as the health endpoint and systemd's watchdog are told."""
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.unit.sync.sync_loops import make_pod, running
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.doors import Doors
+from trio_kubelet.sources import PodOperation
+from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.telemetry import Journal
+
+A, B = make_pod("a"), make_pod("b")
+
+
+def health(monitor: LoopMonitor) -> tuple[str, bool]:
+    """What /healthz/syncloop would say is wrong, and whether systemd's watchdog would be fed."""
+    settings = Settings(configuration=KubeletConfiguration(), options=NodeOptions())
+    doors = Doors(settings=settings, journal=Journal(TrioClock()), monitor=monitor, pods=lambda: ())
+    return doors.loop_health(), monitor.seconds_busy() < 60
+
+
+@pytest.mark.parametrize("up", [True, False], ids=["nothing to do", "no runtime"])
+async def test_a_loop_that_waits_is_healthy(autojump_clock: MockClock, up: bool) -> None:
+    async with running(up=up) as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.ADD, B)
+        await trio.sleep(3600)
+        assert health(at.monitor) == ("", True)
+
+
+@pytest.mark.parametrize("stuck", ["config", "housekeeping"])
+async def test_a_consumer_that_is_stuck_is_seen_though_the_others_go_on(
+    autojump_clock: MockClock, stuck: str
+) -> None:
+    async def hang(*_: object) -> None:
+        await released.wait()
+
+    async def nothing(*_: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    released = trio.Event()
+    async with running(
+        prepare=hang if stuck == "config" else nothing,
+        clean_up=hang if stuck == "housekeeping" else nothing,
+    ) as at:
+        await trio.sleep(1.9)
+        await at.say(PodOperation.ADD, A)
+        await trio.sleep(29)
+        assert health(at.monitor) == ("", True)
+        await trio.sleep(3)
+        assert health(at.monitor) == (f"{stuck} stuck for 32 s", True)
+        await trio.sleep(30)
+        assert health(at.monitor) == (f"{stuck} stuck for 62 s", False)
+        released.set()
+        await trio.sleep(1)
+        assert health(at.monitor) == ("", True)
