@@ -11,6 +11,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.server import (
     Route,
     healthz_routes,
+    journal_routes,
     listen_tcp,
     listen_unix,
     read_only_routes,
@@ -52,9 +53,12 @@ class Doors:
     async def serve_pods(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """Serve the agent's own socket, always, and the read-only port where it is set."""
+        """Serve the agent's own socket, always, and the read-only port where it is set.
+
+        The journal is on the socket alone: the port asks nobody who he is.
+        """
         configuration = self.settings.configuration
-        routes = {**read_only_routes(self.pods, self.journal), **self._health_routes()}
+        public = {**read_only_routes(self.pods), **self._health_routes()}
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
         try:
             own = listen_unix(socket)
@@ -64,12 +68,12 @@ class Doors:
                 "another --root-dir"
             ) from error
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_http, own, route(routes))
+            await nursery.start(serve_http, own, route({**public, **journal_routes(self.journal)}))
             if configuration.read_only_port:
                 listeners = await _listening(
                     configuration.address, configuration.read_only_port, "readOnlyPort"
                 )
-                await nursery.start(serve_http, listeners, route(routes))
+                await nursery.start(serve_http, listeners, route(public))
             task_status.started()
 
     def _health_routes(self) -> Mapping[str, Route]:

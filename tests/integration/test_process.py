@@ -212,6 +212,7 @@ def test_the_agents_socket_and_ports_answer(
     assert httpx.head(f"http://127.0.0.1:{health}/healthz/syncloop").status_code == 200
     assert httpx.get(f"http://127.0.0.1:{health}/pods").status_code == 404
     assert httpx.get(f"http://127.0.0.1:{pods}/pods").json()["kind"] == "PodList"
+    assert httpx.get(f"http://127.0.0.1:{pods}/debug/journal").status_code == 404
     assert httpx.post(f"http://127.0.0.1:{pods}/pods").status_code == 405
 
 

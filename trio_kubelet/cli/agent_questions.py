@@ -1,4 +1,4 @@
-"""Asking a running agent: over its own socket, or over the read-only port of any agent.
+"""Asking a running agent: over its own socket, or, for pods, over the read-only port of any agent.
 
 Whatever goes wrong becomes one line that says what to do, and exit code 1.
 """
@@ -104,8 +104,8 @@ class AgentAddress:
         return self.url or str(self.root_dir / AGENT_SOCKET)
 
 
-def agent_options(command: F) -> F:
-    """The options that say which agent is asked; the command gets an `AgentAddress`."""
+def root_option(command: F) -> F:
+    """The option that says which agent of this machine is asked."""
     root = click.option(
         "--root-dir",
         type=click.Path(path_type=Path),
@@ -113,5 +113,10 @@ def agent_options(command: F) -> F:
         show_default=True,
         help="The agent's root folder, as its flag --root-dir names it.",
     )
+    return root(command)
+
+
+def url_option(command: F) -> F:
+    """The option for an agent of any machine, which tells less there."""
     url = click.option("--url", default="", help="The agent's read-only port, as http://HOST:PORT.")
-    return root(url(command))
+    return url(command)

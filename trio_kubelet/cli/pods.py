@@ -11,7 +11,8 @@ from trio_kubelet.cli.agent_questions import (
     AgentAddress,
     AgentUnreachableError,
     Json,
-    agent_options,
+    root_option,
+    url_option,
 )
 
 WATCH_SECONDS = 1.0
@@ -19,7 +20,8 @@ UNLIMITED_WIDTH = 10_000
 
 
 @click.command()
-@agent_options
+@root_option
+@url_option
 @click.option("-w", "--watch", is_flag=True, help="Go on and show changes, until Ctrl-C.")
 @click.option(
     "-o", "--output", type=click.Choice(["wide", "json"]), help="More columns, or the whole list."

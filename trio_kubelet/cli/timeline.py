@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import frozen
 
-from trio_kubelet.cli.agent_questions import AgentAddress, Json, agent_options
+from trio_kubelet.cli.agent_questions import AgentAddress, Json, root_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,9 +29,9 @@ LASTING_MACHINES = frozenset({"pod", "container"})
 
 
 @click.command()
-@agent_options
+@root_option
 @click.argument("pod")
-def timeline(root_dir: Path, url: str, pod: str) -> None:
+def timeline(root_dir: Path, pod: str) -> None:
     """Show what happened to POD, and where the time went.
 
     POD is a name or NAMESPACE/NAME; the name of a static pod may be given as in its manifest,
@@ -40,7 +40,7 @@ def timeline(root_dir: Path, url: str, pod: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    agent = AgentAddress(root_dir=root_dir, url=url)
+    agent = AgentAddress(root_dir=root_dir)
     listed = agent.ask("/pods")["items"]
     key = _key(pod, agent, listed)
     journal = agent.ask("/debug/journal", pod=key)

@@ -5,6 +5,7 @@ from trio_kubelet.server.listen import listen_tcp, listen_unix
 from trio_kubelet.server.routes import (
     Route,
     healthz_routes,
+    journal_routes,
     json_answer,
     read_only_routes,
     route,
@@ -16,6 +17,7 @@ __all__ = [
     "Question",
     "Route",
     "healthz_routes",
+    "journal_routes",
     "json_answer",
     "listen_tcp",
     "listen_unix",

@@ -1,7 +1,8 @@
 """Which path gives what: health checks, the pods of this node, the journal.
 
 Paths and forms are those of the Go kubelet where it has them; the journal is this agent's own.
-The read-only port has no authentication: nothing that is served there may tell a secret.
+The read-only port has no authentication, so it has nothing that the Go kubelet's would not tell:
+the journal, with its errors and commands of every pod, is for who may use the agent's own socket.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -62,8 +63,8 @@ def _one_check(check: Check) -> Route:
     return ask
 
 
-def read_only_routes(pods: Callable[[], Iterable[Pod]], journal: Journal) -> Mapping[str, Route]:
-    """`/pods` as the Go kubelet has it, and `/debug/journal[?pod=<namespace>/<name>]`."""
+def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Mapping[str, Route]:
+    """`/pods` as the Go kubelet has it."""
 
     async def list_pods(_question: Question) -> Answer:
         items = []
@@ -72,12 +73,18 @@ def read_only_routes(pods: Callable[[], Iterable[Pod]], journal: Journal) -> Map
             await trio.lowlevel.checkpoint()  # Each takes a millisecond, and others wait.
         return json_answer({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 
+    return {"/pods": list_pods}
+
+
+def journal_routes(journal: Journal) -> Mapping[str, Route]:
+    """`/debug/journal[?pod=<namespace>/<name>]`: not for a port without authentication."""
+
     async def show_journal(question: Question) -> Answer:
         chosen = journal.entries(question.query.get("pod", ""))
         entries = [asdict(entry, recurse=False) for entry in chosen]
         return json_answer({"dropped": journal.dropped, "entries": entries})
 
-    return {"/pods": list_pods, "/debug/journal": show_journal}
+    return {"/debug/journal": show_journal}
 
 
 def _list_item(pod: Pod) -> Mapping[str, object]:

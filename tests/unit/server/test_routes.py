@@ -7,7 +7,14 @@ import pytest
 
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
-from trio_kubelet.server import Answer, Question, healthz_routes, read_only_routes, route
+from trio_kubelet.server import (
+    Answer,
+    Question,
+    healthz_routes,
+    journal_routes,
+    read_only_routes,
+    route,
+)
 from trio_kubelet.server.routes import Route
 from trio_kubelet.telemetry import Journal
 
@@ -62,7 +69,7 @@ def pod(name: str) -> Pod:
 
 
 async def test_pods_are_a_list_as_the_api_has_them() -> None:
-    routes = read_only_routes(lambda: [pod("a"), pod("b")], Journal(TrioClock()))
+    routes = read_only_routes(lambda: [pod("a"), pod("b")])
     answer = await ask(routes, "/pods")
     assert answer.content_type == "application/json"
     listed = orjson.loads(answer.body)
@@ -77,7 +84,7 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 
 
 async def test_no_pods_are_an_empty_list() -> None:
-    answer = await ask(read_only_routes(list, Journal(TrioClock())), "/pods")
+    answer = await ask(read_only_routes(list), "/pods")
     assert orjson.loads(answer.body)["items"] == []
 
 
@@ -85,7 +92,7 @@ async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
     journal = Journal(TrioClock(), capacity=3)
     for key in ("default/old", "default/web", "default/web/main", "default/web2"):
         journal.note("event", key, "Started", "Container started", type="Normal")
-    routes = read_only_routes(list, journal)
+    routes = journal_routes(journal)
     whole = orjson.loads((await ask(routes, "/debug/journal")).body)
     assert whole["dropped"] == 1
     assert [entry["key"] for entry in whole["entries"]] == [
