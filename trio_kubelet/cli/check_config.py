@@ -1,11 +1,10 @@
-"""`trio-kubelet check-config`: whether the agent would start with a file."""
+"""`trio-kubelet check-config`: whether a file, with its drop-ins, says what it is meant to."""
 
 from pathlib import Path
 
 import click
 
-from trio_kubelet.config import ConfigurationError, KubeletConfiguration, Settings, to_wire
-from trio_kubelet.config.settings import load
+from trio_kubelet.config import KubeletConfiguration, Settings, examine, to_wire
 
 
 @click.command()
@@ -18,19 +17,28 @@ from trio_kubelet.config.settings import load
 def check_config(file: Path, config_dir: Path | None) -> None:
     """Check the KubeletConfiguration in FILE, without touching this host.
 
-    Prints one line and exits with 0 if the agent would accept it; else prints everything that is
-    wrong, a line each, and exits with 1. Warnings go to stderr.
+    Prints one line and exits with 0 if all is well; else prints everything that is wrong, a line
+    each, and exits with 1. That includes fields that the API does not have and keys that stand
+    twice, which an agent reads past with a warning. Warnings go to stderr.
     """
     flags = [f"--config={file}"] + ([f"--config-dir={config_dir}"] if config_dir else [])
-    try:
-        settings = load(flags)
-    except ConfigurationError as error:
-        for problem in error.problems:
-            click.echo(problem)
-        raise SystemExit(1) from None
+    examination = examine(flags)
+    wrong = (*examination.problems, *examination.oddities)
+    for problem in wrong:
+        click.echo(_one_line(problem))
+    if wrong:
+        raise SystemExit(1)
+    settings = examination.settings
     for warning in settings.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        click.echo(f"warning: {_one_line(warning)}", err=True)
     click.echo(f"{file}: valid; {_summary(settings)}")
+
+
+def _one_line(text: str) -> str:
+    """`text` with what would break the line, or cannot be printed, in the form of escapes."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def _summary(settings: Settings) -> str:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.config.flags import parse_flags
-from trio_kubelet.config.loading import ConfigurationError
-from trio_kubelet.config.settings import Settings, load
+from trio_kubelet.config.settings import WRONG_FLAG, ConfigurationError, Settings, load
 
 EXIT_OK = 0
 EXIT_FAILURE = 1
@@ -39,8 +38,8 @@ def start(arguments: Sequence[str], program: str) -> int:
     try:
         settings = load(arguments)
     except ConfigurationError as error:
-        hint = f" (see {program} --help)" if command_line.problems else ""
         for problem in error.problems:
+            hint = f" (see {program} --help)" if problem.startswith(WRONG_FLAG) else ""
             print(f"{program}: {problem}{hint}", file=sys.stderr)
         return EXIT_FAILURE
     return _run(settings)

@@ -1,24 +1,26 @@
 """What the agent is told: flags, the KubeletConfiguration file and its drop-ins, feature gates.
 
 `load(arguments)` turns a command line into `Settings`, or raises `ConfigurationError` with all
-that is wrong. The rest of the agent reads `settings.configuration` (as the API has it, every
-default filled in), `settings.options` (this node's flags) and `settings.gates`.
+that is wrong; `examine` tells also what the agent would only warn of. The rest of the agent reads
+`settings.configuration` (as the API has it, every default filled in), `settings.options` (this
+node's flags) and `settings.gates`.
 """
 
 from trio_kubelet.config.codec import to_wire
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.loading import ConfigurationError
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.config.settings import Settings, load
+from trio_kubelet.config.settings import ConfigurationError, Examination, Settings, examine, load
 from trio_kubelet.config.support import not_acted_on
 
 __all__ = [
     "ConfigurationError",
+    "Examination",
     "FeatureGates",
     "KubeletConfiguration",
     "NodeOptions",
     "Settings",
+    "examine",
     "load",
     "not_acted_on",
     "to_wire",

@@ -45,6 +45,10 @@ def parse(text: str) -> Document:
         return _parse_yaml(text)
     except RecursionError:
         raise DocumentError("it is nested too deeply") from None
+    except DocumentError:
+        raise
+    except ValueError as error:  # a number of thousands of digits
+        raise DocumentError(str(error)) from None
 
 
 def _parse_json(text: str) -> Document:

@@ -1,17 +1,19 @@
 """From `--config` and `--config-dir` to a `KubeletConfiguration`.
 
 The file is read first and gets its defaults; the drop-ins are then merged over the result, in
-the order of their names, key by key (RFC 7396: null takes a key away). A field that the API does
-not have is a warning, not an error, as in the Go kubelet for v1beta1: nodes must survive a
-configuration that was written for a newer release. Wrong types are errors, all reported at once.
+the order of their names, key by key (RFC 7396: null takes a key away). Everything that is wrong
+is collected, file by file. What the Go kubelet reads past for v1beta1 (fields that the API does
+not have, keys that stand twice in the main file) is kept apart from the problems: a node must
+survive a configuration that was written for a newer release, and who checks a file wants to know.
 """
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.config.codec import Decoded, decode, to_wire
 from trio_kubelet.config.document import Document, DocumentError, parse
@@ -33,54 +35,143 @@ PATH_FIELDS = (
 """Fields whose relative paths count from the folder of the file that they stand in."""
 
 
-class ConfigurationError(Exception):
-    """The configuration cannot be used. `problems` has one line for everything that is wrong."""
-
-    def __init__(self, problems: tuple[str, ...]) -> None:
-        super().__init__("; ".join(problems))
-        self.problems = problems
-
-
-@frozen
+@frozen(kw_only=True)
 class Loaded:
-    """A configuration with its defaults, and what is to be said about the files."""
+    """A configuration with its defaults, and everything that was found wrong on the way to it.
 
-    configuration: KubeletConfiguration
-    warnings: tuple[str, ...] = ()
+    `problems` stop an agent; where there are any, the fields concerned have their defaults.
+    `oddities` are what a strict reader refuses and a node lives with, by file, each in the words
+    of such a reader. `given` is what the files say, merged, without defaults.
+    """
+
+    configuration: KubeletConfiguration = field(factory=KubeletConfiguration)
+    problems: tuple[str, ...] = ()
+    oddities: Mapping[Path, tuple[str, ...]] = field(factory=dict)
+    notes: tuple[str, ...] = ()
+    given: Mapping[str, Any] = field(factory=dict)
+    is_whole: bool = True
+    """Whether every file could be parsed: else what it says is missing from the configuration."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is to be said about files that are used all the same."""
+        lenient = "using lenient decoding as strict decoding failed"
+        odd = (f"{path}: {lenient}: {', '.join(odd)}" for path, odd in self.oddities.items())
+        return (*odd, *self.notes)
 
 
 def load_files(file: Path | None, drop_in_folder: Path | None, gates: Mapping[str, bool]) -> Loaded:
     """The configuration that the file and the drop-ins give; either may be absent.
 
     `gates` are the feature gates from the command line: some defaults depend on them. Blocks on
-    file reads. Raises ConfigurationError.
+    file reads. Raises nothing: what cannot be read is a problem.
     """
-    loaded = _load_file(file, gates) if file else Loaded(with_defaults({}, gates).value)
-    if drop_in_folder is None:
-        return loaded
-    merged = to_wire(loaded.configuration)
-    warnings = list(loaded.warnings)
-    for path in _drop_ins(drop_in_folder):
-        if path.suffix != DROP_IN_SUFFIX:
-            warnings.append(f"{path}: ignored, because only *{DROP_IN_SUFFIX} files are drop-ins")
-            continue
-        document = _read(path)
-        _refuse_oddities(path, document)
-        overlay = _with_absolute_paths(document.content, path.parent)
-        decoded = decode(KubeletConfiguration, overlay)
-        _refuse_problems(path, decoded)
-        warnings += _unknown_fields(path, decoded)
-        merged = merge_patch(merged, overlay)
-    return Loaded(with_defaults(merged, gates).value, tuple(warnings))
+    findings = _Findings()
+    base = findings.main_file(file) if file else {}
+    drop_ins = findings.drop_ins(drop_in_folder) if drop_in_folder else []
+    decoded = with_defaults(base, gates)
+    if drop_ins:
+        merged: Any = to_wire(decoded.value)
+        for overlay in drop_ins:
+            merged = merge_patch(merged, overlay)
+        decoded = with_defaults(merged, gates)
+    return Loaded(
+        configuration=decoded.value,
+        problems=tuple(findings.problems),
+        oddities=findings.oddities,
+        notes=tuple(findings.notes),
+        given=reduce(merge_patch, drop_ins, base),
+        is_whole=findings.is_whole,
+    )
+
+
+class _Findings:
+    """Reads the files one by one and collects what is wrong with them."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.oddities: dict[Path, tuple[str, ...]] = {}
+        self.notes: list[str] = []
+        self.is_whole = True
+
+    def main_file(self, path: Path) -> dict[str, Any]:
+        """What the main file says; nothing if it cannot be parsed."""
+        content, oddities = self._content(path)
+        self._note_oddities(path, oddities)
+        return content
+
+    def drop_ins(self, folder: Path) -> list[dict[str, Any]]:
+        """What each of the drop-ins says, in their order, without those that cannot be parsed."""
+        overlays = []
+        for path in self._files(folder):
+            if path.suffix != DROP_IN_SUFFIX:
+                self.notes.append(
+                    f"{path}: ignored, because only *{DROP_IN_SUFFIX} files are drop-ins"
+                )
+                continue
+            content, oddities = self._content(path)
+            # A drop-in overrides: which of two equal keys was meant is not for the agent to guess.
+            self.problems += [f"{path}: {oddity}" for oddity in oddities]
+            overlays.append(content)
+        return overlays
+
+    def _content(self, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """The content of a file, and what is odd about its text; its fields are checked here."""
+        document = self._parsed(path)
+        if document is None:
+            self.is_whole = False
+            return {}, ()
+        content = dict(document.content)
+        version, kind = content.pop("apiVersion", None), content.pop("kind", None)
+        if (version, kind) != (API_VERSION, KIND):
+            found = f"found apiVersion {version or 'none'} and kind {kind or 'none'}"
+            needed = f"it must begin with apiVersion: {API_VERSION} and kind: {KIND}"
+            self.problems.append(f"{path}: {needed}; {found}")
+        if kind not in (None, KIND):
+            return {}, ()
+        decoded = decode(KubeletConfiguration, content)
+        self.problems += [f"{path}: {problem}" for problem in decoded.problems]
+        self._note_oddities(path, tuple(f'unknown field "{name}"' for name in decoded.unknown))
+        return _with_absolute_paths(content, path.parent), document.oddities
+
+    def _parsed(self, path: Path) -> Document | None:
+        try:
+            return parse(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            reason = f"failed to read kubelet config file: {error.strerror}"
+            self.problems.append(f"{path}: {reason}")
+        except (UnicodeDecodeError, DocumentError) as error:
+            self.problems.append(f"{path}: failed to decode: {error}")
+        return None
+
+    def _note_oddities(self, path: Path, oddities: tuple[str, ...]) -> None:
+        if oddities:
+            self.oddities[path] = (*oddities, *self.oddities.get(path, ()))
+
+    def _files(self, folder: Path) -> Iterator[Path]:
+        """Every file below `folder` in the order of its path, folder by folder."""
+        try:
+            entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
+        except OSError as error:
+            reason = f"failed to read the kubelet drop-in directory: {error.strerror}"
+            self.problems.append(f"{folder}: {reason}")
+            self.is_whole = False
+            return
+        for entry in entries:
+            if entry.is_dir() and not entry.is_symlink():
+                yield from self._files(entry)
+            else:
+                yield entry
 
 
 def with_defaults(
     content: Mapping[str, Any], gates: Mapping[str, bool]
 ) -> Decoded[KubeletConfiguration]:
-    """`content` decoded, with the defaults that depend on what else is set."""
+    """`content` decoded, with the defaults that depend on what else is set.
+
+    Where `content` has problems, the fields concerned are taken for absent.
+    """
     decoded = decode(KubeletConfiguration, content)
-    if decoded.problems:
-        return decoded
     return evolve(decoded, value=_dynamic_defaults(decoded.value, content, gates))
 
 
@@ -95,63 +186,6 @@ def merge_patch(target: Any, patch: Any) -> Any:
         else:
             merged[key] = merge_patch(merged.get(key), value)
     return merged
-
-
-def _load_file(path: Path, gates: Mapping[str, bool]) -> Loaded:
-    document = _read(path)
-    decoded = with_defaults(_with_absolute_paths(document.content, path.parent), gates)
-    _refuse_problems(path, decoded)
-    oddities = tuple(f"{path}: {oddity}" for oddity in document.oddities)
-    return Loaded(decoded.value, oddities + _unknown_fields(path, decoded))
-
-
-def _read(path: Path) -> Document:
-    """The content of a configuration file, without apiVersion and kind, which are checked."""
-    try:
-        document = parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        reason = f"failed to read kubelet config file: {error.strerror}"
-        raise ConfigurationError((f"{path}: {reason}",)) from None
-    except (UnicodeDecodeError, DocumentError) as error:
-        raise ConfigurationError((f"{path}: failed to decode: {error}",)) from None
-    content = dict(document.content)
-    version, kind = content.pop("apiVersion", None), content.pop("kind", None)
-    if (version, kind) != (API_VERSION, KIND):
-        found = f"found apiVersion {version or 'none'} and kind {kind or 'none'}"
-        needed = f"it must begin with apiVersion: {API_VERSION} and kind: {KIND}"
-        raise ConfigurationError((f"{path}: {needed}; {found}",))
-    return evolve(document, content=content)
-
-
-def _refuse_oddities(path: Path, document: Document) -> None:
-    # A drop-in overrides: which of two equal keys was meant is not for the agent to guess.
-    if document.oddities:
-        raise ConfigurationError(tuple(f"{path}: {oddity}" for oddity in document.oddities))
-
-
-def _refuse_problems(path: Path, decoded: Decoded[KubeletConfiguration]) -> None:
-    if decoded.problems:
-        raise ConfigurationError(tuple(f"{path}: {problem}" for problem in decoded.problems))
-
-
-def _unknown_fields(path: Path, decoded: Decoded[KubeletConfiguration]) -> tuple[str, ...]:
-    if not decoded.unknown:
-        return ()
-    return (f"{path}: unknown fields are ignored: {', '.join(decoded.unknown)}",)
-
-
-def _drop_ins(folder: Path) -> Iterator[Path]:
-    """Every file below `folder` in the order of its path, folder by folder."""
-    try:
-        entries = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    except OSError as error:
-        reason = f"failed to read the kubelet drop-in directory: {error.strerror}"
-        raise ConfigurationError((f"{folder}: {reason}",)) from None
-    for entry in entries:
-        if entry.is_dir() and not entry.is_symlink():
-            yield from _drop_ins(entry)
-        else:
-            yield entry
 
 
 def _with_absolute_paths(content: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -173,8 +207,8 @@ def _dynamic_defaults(
     configuration: KubeletConfiguration, content: Mapping[str, Any], gates: Mapping[str, bool]
 ) -> KubeletConfiguration:
     def absent(name: str) -> bool:
-        raw = content.get(name)
-        return raw is None or (isinstance(raw, str) and (not raw or not parse_duration(raw)))
+        given = decode(KubeletConfiguration, {name: content.get(name)})
+        return content.get(name) is None or bool(given.problems) or _is_zero(content[name])
 
     enabled = resolve({**gates, **configuration.feature_gates}).gates.enabled
     changes: dict[str, Any] = {}
@@ -189,7 +223,12 @@ def _dynamic_defaults(
     verification = content.get("imagePullCredentialsVerificationPolicy")
     if not verification and not enabled("KubeletEnsureSecretPulledImages"):
         changes["image_pull_credentials_verification_policy"] = ""
-    back_off = content.get("crashLoopBackOff") or {}
-    if not back_off.get("maxContainerRestartPeriod") and not enabled("KubeletCrashLoopBackOffMax"):
+    back_off = content.get("crashLoopBackOff")
+    longest = isinstance(back_off, Mapping) and back_off.get("maxContainerRestartPeriod")
+    if not longest and not enabled("KubeletCrashLoopBackOffMax"):
         changes["crash_loop_back_off"] = CrashLoopBackOffConfig(max_container_restart_period=None)
     return evolve(configuration, **changes)
+
+
+def _is_zero(raw: Any) -> bool:
+    return isinstance(raw, str) and (not raw or not parse_duration(raw))

@@ -1,8 +1,8 @@
 """From a command line to the settings that the agent starts with.
 
 Flags are read, then the files they name; the flags are laid over the files, the gates resolved,
-and the whole is checked. What the user should know goes into `warnings`, what stops the agent
-into one `ConfigurationError` with everything that is wrong.
+and the whole is checked. `examine` tells everything that is wrong, for who wants to know it;
+`load` raises where something of it stops the agent.
 """
 
 from collections.abc import Sequence
@@ -10,13 +10,24 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from trio_kubelet.config.flags import CommandLine, deprecation_warning, lay_over, parse_flags
+from trio_kubelet.config.flags import deprecation_warning, lay_over, parse_flags
 from trio_kubelet.config.gates import FeatureGates, resolve
-from trio_kubelet.config.loading import ConfigurationError, load_files
+from trio_kubelet.config.loading import load_files
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.support import not_acted_on
 from trio_kubelet.config.validation import validate
+
+WRONG_FLAG = "failed to parse kubelet flag"
+"""How a problem of the command line itself begins."""
+
+
+class ConfigurationError(Exception):
+    """The configuration cannot be used. `problems` has one line for everything that is wrong."""
+
+    def __init__(self, problems: tuple[str, ...]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
 
 
 @frozen(kw_only=True)
@@ -32,21 +43,37 @@ class Settings:
     warnings: tuple[str, ...] = ()
 
 
+@frozen(kw_only=True)
+class Examination:
+    """What a command line and its files give, and everything that is wrong with them.
+
+    An agent does not start with `problems`. It does start with `oddities`, as the Go kubelet
+    does, and warns of them; they are what a strict reader of the files would refuse.
+    """
+
+    settings: Settings
+    problems: tuple[str, ...] = ()
+    oddities: tuple[str, ...] = ()
+
+
 def load(arguments: Sequence[str]) -> Settings:
     """The settings that the flags in `arguments` give, with the files that they name.
 
-    Reads files, blocking. Raises ConfigurationError.
+    Reads files, blocking. Raises ConfigurationError with all that is wrong.
+    """
+    examination = examine(arguments)
+    if examination.problems:
+        raise ConfigurationError(examination.problems)
+    return examination.settings
+
+
+def examine(arguments: Sequence[str]) -> Examination:
+    """All that is to be said about a command line and the files that it names. Blocks.
+
+    Rules that look at several fields are asked as well where another field is wrong, which then
+    has its default; but not where a file could not be parsed at all.
     """
     command_line = parse_flags(tuple(arguments))
-    if command_line.problems:
-        raise ConfigurationError(
-            tuple(f"failed to parse kubelet flag: {problem}" for problem in command_line.problems)
-        )
-    return settings_of(command_line)
-
-
-def settings_of(command_line: CommandLine) -> Settings:
-    """The settings that a command line without problems gives. As `load`."""
     options = command_line.options
     loaded = load_files(
         Path(options.config) if options.config else None,
@@ -55,20 +82,27 @@ def settings_of(command_line: CommandLine) -> Settings:
     )
     configuration = lay_over(loaded.configuration, command_line)
     resolution = resolve(configuration.feature_gates)
-    problems = resolution.problems + validate(configuration, options, resolution.gates)
-    if problems:
-        raise ConfigurationError(problems)
+    invalid = validate(configuration, options, resolution.gates) if loaded.is_whole else ()
     warnings = (
         deprecation_warning(command_line),
         *loaded.warnings,
         *resolution.warnings,
         _not_acted_on_warning(configuration, options),
     )
-    return Settings(
-        configuration=configuration,
-        options=options,
-        gates=resolution.gates,
-        warnings=tuple(filter(None, warnings)),
+    return Examination(
+        settings=Settings(
+            configuration=configuration,
+            options=options,
+            gates=resolution.gates,
+            warnings=tuple(filter(None, warnings)),
+        ),
+        problems=(
+            *(f"{WRONG_FLAG}: {problem}" for problem in command_line.problems),
+            *loaded.problems,
+            *resolution.problems,
+            *invalid,
+        ),
+        oddities=tuple(f"{path}: {odd}" for path, odds in loaded.oddities.items() for odd in odds),
     )
 
 

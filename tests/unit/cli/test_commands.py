@@ -147,8 +147,107 @@ def test_check_config_merges_drop_ins_and_warns_on_stderr(tmp_path: Path) -> Non
     file.write_text(HEADER)
     folder = tmp_path / "conf.d"
     folder.mkdir()
-    (folder / "10-pods.conf").write_text(HEADER + "maxPods: 30\nfuture: 1\n")
+    (folder / "10-pods.conf").write_text(HEADER + "maxPods: 30\nprotectKernelDefaults: true\n")
+    (folder / "README").write_text("what these are for")
     result = CliRunner().invoke(commands, ["check-config", str(file), "--config-dir", str(folder)])
     assert result.exit_code == 0
-    assert result.stdout.endswith("valid; 1 of its settings differ from the default\n")
-    assert "unknown fields are ignored: future" in result.stderr
+    assert result.stdout.endswith("valid; 2 of its settings differ from the default\n")
+    ignored, unsupported = result.stderr.splitlines()
+    assert ignored.endswith("README: ignored, because only *.conf files are drop-ins")
+    assert unsupported.endswith("protectKernelDefaults")
+
+
+def test_check_config_names_all_that_is_wrong_at_once_in_all_files(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(
+        HEADER
+        + "future: 1\nlogging: {colour: blue}\nmaxPods: 1\nmaxPods: -2\nport: many\n"
+        + "evictionHard: {'memory.available': 5}\nfeatureGates: {Fly: true, NodeSwap: false}\n"
+        + "crashLoopBackOff: often\nnodeStatusReportFrequency: soon\n"
+    )
+    folder = tmp_path / "conf.d"
+    folder.mkdir()
+    first, second, third = (folder / f"{name}.conf" for name in "abc")
+    first.write_text("[")
+    second.write_text(HEADER + "registryBurst: -1\nregistryBurst: -1\nrunOnce: 1\nnews: 2\n")
+    third.write_text("maxOpenFiles: x\n")
+    result = CliRunner().invoke(commands, ["check-config", str(file), "--config-dir", str(folder)])
+    assert result.exit_code == 1
+    lines = result.stdout.splitlines()
+    for path, words in (
+        (file, 'unknown field "future"'),
+        (file, 'unknown field "logging.colour"'),
+        (file, 'key "maxPods" already set in map'),
+        (file, 'port: Invalid value: "many": must be an integer'),
+        (file, "evictionHard[memory.available]: Invalid value: 5: must be a string"),
+        (file, 'crashLoopBackOff: Invalid value: "often": must be an object'),
+        (file, 'nodeStatusReportFrequency: Invalid value: "soon"'),
+        (first, "failed to decode: "),
+        (second, 'unknown field "news"'),
+        (second, 'key "registryBurst" already set in map'),
+        (second, "runOnce: Invalid value: 1: must be a boolean"),
+        (third, "it must begin with apiVersion: kubelet.config.k8s.io/v1beta1"),
+        (third, 'maxOpenFiles: Invalid value: "x": must be an integer'),
+    ):
+        assert sum(line.startswith(f"{path}: {words}") for line in lines) == 1, words
+    gates = [line for line in lines if "feature gate" in line]
+    assert gates == [
+        "unrecognized feature gate: Fly",
+        "cannot set feature gate NodeSwap to false, feature is locked to true",
+    ]
+    assert len(lines) == 15
+
+
+def test_check_config_judges_values_of_a_file_with_wrong_types_too(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER + "maxPods: -2\nport: many\nmaxParallelImagePulls: 5\nnews: 1\n")
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f'{file}: port: Invalid value: "many": must be an integer',
+        "invalid configuration: maxPods (--max-pods) -2 must not be a negative number",
+        f'{file}: unknown field "news"',
+    ]
+
+
+@pytest.mark.parametrize(
+    "oddity",
+    ["future: 1\n", "maxPods: 1\nmaxPods: 1\n", "maxPods: 1\n---\nmaxPods: 2\n"],
+    ids=["unknown field", "doubled key", "second document"],
+)
+def test_what_an_agent_would_read_past_fails_the_check(tmp_path: Path, oddity: str) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER + oddity)
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert (result.exit_code, len(result.stdout.splitlines())) == (1, 1)
+
+
+def test_run_goes_on_with_a_field_that_it_does_not_know(
+    started: list[Settings], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEADER + "future: 1\nmaxPods: 3\n")
+    assert start([f"--config={file}"], "kubelet") == 0
+    (settings,) = started
+    assert settings.configuration.max_pods == 3
+    assert settings.warnings == (
+        f'{file}: using lenient decoding as strict decoding failed: unknown field "future"',
+    )
+
+
+def test_what_cannot_be_printed_stays_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    header = '{"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"'
+    file.write_text(
+        header + ', "port": "\\ud800\\na", "\\udfff": 1, "maxPods": 1' + "0" * 5000 + "}"
+    )
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert result.exit_code == 1
+    assert "4300" in result.stdout
+    file.write_text(header + ', "port": "\\ud800\\na", "\\udfff": 1}')
+    result = CliRunner().invoke(commands, ["check-config", str(file)])
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f'{file}: port: Invalid value: "\\ud800\\na": must be an integer',
+        f'{file}: unknown field "\\udfff"',
+    ]
