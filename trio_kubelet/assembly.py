@@ -121,6 +121,12 @@ async def assemble(
         partial(gather_facts, settings, cgroup_v2=cgroup_v2, driver=driver)
     )
     node = evolve(node, allocatable=allocatable(profile.capacity, profile.reservations))
+    cgroups = await build_cgroups(base, node, tree, profile)
+    node = evolve(
+        node,
+        swap_controller=tree is not None and await trio.to_thread.run_sync(tree.can_limit_swap),
+        swap_capacity_bytes=profile.machine.swap_bytes,
+    )
     await trio.to_thread.run_sync(_check_resolv_conf, base, node)
     files = trio.CapacityLimiter(FILE_THREADS)
     volumes = local_volumes(
@@ -131,7 +137,6 @@ async def assemble(
         clock=base.clock,
         privileged=False if settings.options.hollow else None,
     )
-    cgroups = await build_cgroups(base, node, tree, profile)
     statuses = Statuses(
         base.clock,
         NodeIdentity(

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
-from lab import host
 from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.processes import run
@@ -37,8 +36,9 @@ from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
+from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import gather_facts
-from trio_kubelet.resources import CgroupDriver
+from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.names import POD_UID_LABEL, pod_directory
@@ -232,8 +232,9 @@ def _facts(agent: Agent) -> NodeFacts:
         ),
         options=NodeOptions(root_dir=str(agent.root), node_ip=HOST_IP),
     )
-    cgroup_v2 = host.cgroup_version() == 2
-    return gather_facts(settings, cgroup_v2=cgroup_v2, driver=CgroupDriver.CGROUPFS)
+    tree = CgroupTree.find(mount_points())
+    facts = gather_facts(settings, cgroup_v2=tree.version == 2, driver=CgroupDriver.CGROUPFS)
+    return evolve(facts, swap_controller=tree.can_limit_swap())
 
 
 def _surroundings(pod: Pod, node: NodeFacts, pod_ip: str) -> Surroundings:

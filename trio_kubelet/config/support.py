@@ -48,6 +48,7 @@ ACTED_UPON_FIELDS = frozenset(
         "maxOpenFiles",
         "maxParallelImagePulls",
         "maxPods",
+        "memorySwap",
         "nodeLeaseDurationSeconds",
         "nodeStatusMaxImages",
         "nodeStatusReportFrequency",

@@ -42,7 +42,7 @@ def host_addresses(settings: Settings) -> tuple[str, ...]:
 
 
 def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -> NodeFacts:
-    """Everything that configs are made with."""
+    """What configs are made with, as far as settings and kernel tell before there are cgroups."""
     configuration, options = settings.configuration, settings.options
     capacity = node_capacity()
     cpus = range(os.cpu_count() or 1)
@@ -63,7 +63,6 @@ def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -
         cgroup_root=configuration.cgroup_root or "/",
         cgroups_per_qos=configuration.cgroups_per_qos,
         cgroup_v2=cgroup_v2,
-        swap_controller=_has_swap_controller(cgroup_v2),
         swap_behavior=configuration.memory_swap.swap_behavior,
         cpu_cfs_quota=configuration.cpu_cfs_quota,
         cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
@@ -103,9 +102,3 @@ def _container_logs(pod_logs: str) -> str:
     if pod_logs == DEFAULT_POD_LOGS:
         return CONTAINER_LOGS_DIRECTORY
     return str(Path(pod_logs).parent / "containers")
-
-
-def _has_swap_controller(cgroup_v2: bool) -> bool:
-    if cgroup_v2:
-        return any(Path("/sys/fs/cgroup").glob("*.slice/memory.swap.max"))
-    return Path("/sys/fs/cgroup/memory/memory.memsw.limit_in_bytes").exists()

@@ -30,6 +30,7 @@ _CONTROLLERS_V1 = frozenset(
 _CONTROLLERS_V2 = ("cpu", "cpuset", "memory", "pids", "hugetlb", "io", "misc", "rdma")
 _NEEDED = ("cpu", "memory")
 _FOLDER_MODE = 0o755
+_SWAP_LIMIT_V2 = "memory.swap.max"
 _INHERITED_V1 = ("cpuset.cpus", "cpuset.mems")
 
 
@@ -65,6 +66,18 @@ class CgroupTree:
         """Return the folders of a cgroup, one in each hierarchy, whether they exist or not."""
         relative = path.lstrip("/")
         return tuple(dict.fromkeys(root / relative for root in self.hierarchies.values()))
+
+    def can_limit_swap(self) -> bool:
+        """Whether the kernel limits the swap of each cgroup.
+
+        On v2 the root cgroup itself has no limit: those below it have, and so has the root that
+        a machine in a cgroup namespace sees. Ask when there is a cgroup, that of all pods say.
+        """
+        memory = self.hierarchies["memory"]
+        if self.version == 1:
+            return (memory / "memory.memsw.limit_in_bytes").exists()
+        own = memory / _SWAP_LIMIT_V2
+        return own.exists() or any(memory.glob(f"*/{_SWAP_LIMIT_V2}"))
 
     def exists(self, path: str) -> bool:
         """Whether the cgroup is there in every hierarchy."""

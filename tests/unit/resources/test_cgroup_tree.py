@@ -82,3 +82,34 @@ def test_a_controller_the_machine_lacks_is_left_out(tmp_path: Path) -> None:
     fake = FakeV2(tmp_path, "memory")
     fake.tree.create("/kubepods", CgroupConfig(pids_limit=5))
     assert not (tmp_path / "kubepods" / "pids.max").exists()
+
+
+@pytest.mark.parametrize(
+    ("version", "files", "limited"),
+    [
+        (1, ("memory.memsw.limit_in_bytes",), True),
+        (1, ("memory.limit_in_bytes",), False),
+        (2, ("system.slice/memory.swap.max",), True),
+        (2, ("kubepods/memory.swap.max",), True),
+        (2, ("memory.swap.max",), True),
+        (2, ("kubepods/memory.max",), False),
+        (2, (), False),
+    ],
+    ids=[
+        "v1 with accounting of swap",
+        "v1 without",
+        "v2 with systemd",
+        "v2 without systemd, with the cgroup of pods alone",
+        "v2 in a cgroup namespace",
+        "v2 with a kernel without swap",
+        "v2 without any cgroup",
+    ],
+)
+def test_whether_swap_can_be_limited_is_read_off_any_cgroup(
+    version: int, files: tuple[str, ...], limited: bool, tmp_path: Path
+) -> None:
+    for name in files:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    tree = CgroupTree(version=version, hierarchies={"memory": tmp_path})
+    assert tree.can_limit_swap() is limited
