@@ -142,8 +142,8 @@ async def assemble(
         NodeIdentity(
             host_ips=node.host_ips,
             runtime_name=runtime_name,
-            recursive_read_only=node.recursive_read_only,
         ),
+        offers=lambda: base.gate.state.offers,
     )
     parts = Parts(
         runtime=build_runtime(base, node, PodSubPaths(volumes), files, references, runtime_handler),
@@ -215,6 +215,7 @@ def build_runtime(
         node=node,
         slots=base.slots,
         file_limiter=files,
+        offers=lambda: base.gate.state.offers,
         host_file=_host_file(),
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period

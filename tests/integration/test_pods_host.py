@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,20 @@ from lab.ports import free_port
 from tests.integration.pods import (
     Node,
     fetch,
+    host_folder,
+    is_over,
     mount,
     one_shot,
     phase,
     shell,
+    status_of,
     waiting_reason,
 )
+from trio_kubelet.volumes.mount import mount as mount_on_host
+from trio_kubelet.volumes.mount import unmount as unmount_on_host
+
+MAKES_RECURSIVE_READ_ONLY = {"1.6": False, "1.7": False, "2.1": True}
+NOT_TRIED_YET = ("", "ContainerCreating")
 
 NAMESPACES = "for each in net pid ipc; do readlink /proc/self/ns/$each; done"
 
@@ -75,6 +84,62 @@ def test_a_host_port_leads_to_its_pod_and_goes_with_it(node: Node) -> None:
     node.wait_gone("host-port")
     with pytest.raises(OSError, match=r"refused|timed out"):
         socket.create_connection((pod["status"]["hostIP"], port), timeout=2).close()
+
+
+@pytest.fixture
+def a_mount_below(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the host in which another file system is mounted, as `below`."""
+    below = tmp_path / "outer/below"
+    below.mkdir(parents=True)
+    mount_on_host("tmpfs", below, "tmpfs")
+    try:
+        yield below.parent
+    finally:
+        unmount_on_host(below)
+
+
+@pytest.mark.parametrize("mode", ["Disabled", "IfPossible"])
+def test_what_is_mounted_below_a_read_only_mount_is_as_writable_as_its_status_says(
+    mode: str, node: Node, a_mount_below: Path
+) -> None:
+    recursive = mode == "IfPossible" and MAKES_RECURSIVE_READ_ONLY[node.containerd.wish]
+    name = f"below-{mode.lower()}"
+    where = mount("/outer", readOnly=True, recursiveReadOnly=mode)
+    script = "touch /outer/x || echo outer; touch /outer/below/x || echo below"
+    pod = node.finish(
+        one_shot(name, shell("c", script, volumeMounts=[where]), **host_folder(a_mount_below))
+    )
+    (shown,) = (
+        each for each in status_of(pod, "c")["volumeMounts"] if each["mountPath"] == "/outer"
+    )
+    assert shown["recursiveReadOnly"] == ("Enabled" if recursive else "Disabled")
+    unwritable = [line for line in node.output(pod, "c") if "touch" not in line]
+    assert unwritable == (["outer", "below"] if recursive else ["outer"])
+    assert (a_mount_below / "below/x").exists() is not recursive
+    node.remove(name)
+
+
+def test_a_recursive_read_only_mount_that_the_runtime_cannot_make_keeps_its_container_from_starting(
+    node: Node, a_mount_below: Path
+) -> None:
+    where = mount("/outer", readOnly=True, recursiveReadOnly="Enabled")
+    script = "touch /outer/below/x || echo below"
+    node.add(
+        one_shot("below", shell("c", script, volumeMounts=[where]), **host_folder(a_mount_below))
+    )
+    if MAKES_RECURSIVE_READ_ONLY[node.containerd.wish]:
+        pod = node.wait("below", is_over)
+        assert "below" in node.output(pod, "c")
+    else:
+        pod = node.wait("below", lambda pod: waiting_reason(pod, "c") not in NOT_TRIED_YET)
+        waiting = status_of(pod, "c")["state"]["waiting"]
+        assert waiting["reason"] == "CreateContainerConfigError"
+        assert waiting["message"] == (
+            'failed to resolve recursive read-only mode: volume "shared" requested recursive '
+            "read-only mode, but it is not supported by the runtime"
+        )
+    assert not (a_mount_below / "below/x").exists()
+    node.remove("below")
 
 
 def test_a_folder_of_the_host_is_made_if_asked_for_and_missed_if_not(

@@ -5,7 +5,7 @@ pod's memory) and an event, in the words that users of the Go kubelet know, and 
 tries again. CreateContainer and StartContainer are shielded: whether they happened must be known.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import structlog
@@ -43,6 +43,7 @@ from trio_kubelet.runtime.mounts import (
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.runtime.pod_files import ContainerFiles, link_container_log, make_container_files
 from trio_kubelet.runtime.start_slots import Precedence, StartSlots
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -52,11 +53,15 @@ log = structlog.get_logger("runtime")
 
 @frozen(kw_only=True)
 class ReadySandbox:
-    """The sandbox that containers go into. `ips` are empty on the host's network."""
+    """The sandbox that containers go into. `ips` are empty on the host's network.
+
+    `runtime_handler` is the one that it was made with, empty for the runtime's default.
+    """
 
     id: str
     config: cri.PodSandboxConfig
     ips: tuple[str, ...]
+    runtime_handler: str = ""
 
 
 class Images(Protocol):
@@ -96,7 +101,10 @@ class StartError(Exception):
 
 
 class ContainerStarter:
-    """Starts containers of all pods. Holds no state of any of them."""
+    """Starts containers of all pods. Holds no state of any of them.
+
+    `offers` returns what the runtime said last of its handlers.
+    """
 
     def __init__(
         self,
@@ -109,6 +117,7 @@ class ContainerStarter:
         node: NodeFacts,
         slots: StartSlots,
         file_limiter: trio.CapacityLimiter,
+        offers: Callable[[], RuntimeOffers],
         host_file: str = "",
     ) -> None:
         self._client = client
@@ -119,6 +128,7 @@ class ContainerStarter:
         self._node = node
         self._slots = slots
         self._file_limiter = file_limiter
+        self._offers = offers
         self._host_file = host_file
 
     async def find_image(
@@ -231,6 +241,9 @@ class ContainerStarter:
                     sub_paths=sub_paths,
                     pod_ips=sandbox.ips,
                     termination_message_file=files.termination_message_file,
+                    recursive_read_only=(
+                        sandbox.runtime_handler in self._offers().recursive_read_only
+                    ),
                 ),
                 target_container_id=_target_container_id(order, observed),
             )

@@ -197,6 +197,9 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         image_ref=status.image_ref,
         log_path=status.log_path,
         user=_observed_user(status),
+        recursively_read_only=frozenset(
+            mount.container_path for mount in status.mounts if mount.recursive_read_only
+        ),
         annotations=status.annotations,
     )
 

@@ -72,6 +72,11 @@ def mounts_etc_hosts(pod: Pod, container: Container, pod_ips: tuple[str, ...]) -
     return not own and bool(pod_ips or pod.spec.host_network)
 
 
+def path_in_container(mount: VolumeMount) -> str:
+    """Where a volume is seen in its container, as the runtime is told."""
+    return str(PurePosixPath("/", mount.mount_path))
+
+
 def container_mounts(
     pod: Pod,
     container: Container,
@@ -81,17 +86,26 @@ def container_mounts(
     sub_paths: Mapping[int, str],
     pod_ips: tuple[str, ...],
     termination_message_file: str = "",
+    recursive_read_only: bool = False,
 ) -> tuple[cri.Mount, ...]:
     """All mounts of a container, in the order in which they are made.
 
     `volumes` are the pod's, by name; `sub_paths` maps the positions that `mounted_sub_paths`
     names to the resolved paths on the node (for image volumes, to the sub-path itself);
-    `termination_message_file` is the file made for this incarnation, if any.
+    `termination_message_file` is the file made for this incarnation, if any;
+    `recursive_read_only` says whether the pod's runtime handler makes such mounts.
 
     Raises ConfigError for a volume that is not mounted and for modes that contradict each other.
     """
     mounts = [
-        _volume_mount(container, mount, volumes.get(mount.name), sub_paths.get(position), node)
+        _volume_mount(
+            container,
+            mount,
+            volumes.get(mount.name),
+            sub_paths.get(position),
+            selinux=node.selinux,
+            recursive_read_only=recursive_read_only,
+        )
         for position, mount in enumerate(container.volume_mounts)
     ]
     if mounts_etc_hosts(pod, container, pod_ips):
@@ -121,7 +135,9 @@ def _volume_mount(
     mount: VolumeMount,
     volume: MountedVolume | None,
     sub_path: str | None,
-    node: NodeFacts,
+    *,
+    selinux: bool,
+    recursive_read_only: bool,
 ) -> cri.Mount:
     if volume is None:
         raise ConfigError(
@@ -130,10 +146,10 @@ def _volume_mount(
     if mount.mount_propagation not in _PROPAGATION:
         raise ConfigError(f'invalid MountPropagation mode: "{mount.mount_propagation}"')
     built = cri.Mount(
-        container_path=str(PurePosixPath("/", mount.mount_path)),
+        container_path=path_in_container(mount),
         readonly=bool(mount.read_only) or volume.read_only,
-        recursive_read_only=_is_recursively_read_only(mount, node.recursive_read_only),
-        selinux_relabel=volume.relabel and node.selinux,
+        recursive_read_only=_is_recursively_read_only(mount, recursive_read_only),
+        selinux_relabel=volume.relabel and selinux,
         propagation=_PROPAGATION[mount.mount_propagation],
     )
     if volume.image is not None:

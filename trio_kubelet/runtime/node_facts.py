@@ -28,8 +28,6 @@ class NodeFacts:
     (those that the kernel offers), `cgroup_v2` (unified), `swap_controller` (the kernel can
     limit swap for each cgroup), `selinux` (enabled), `thermal_throttle_paths` (the
     `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist), `host_ips`, `allocatable`.
-
-    Runtime handler: `recursive_read_only` (it supports recursive read-only mounts).
     """
 
     root_directory: str = "/var/lib/kubelet"
@@ -57,5 +55,4 @@ class NodeFacts:
     seccomp_default: bool = False
     selinux: bool = False
     thermal_throttle_paths: tuple[str, ...] = ()
-    recursive_read_only: bool = False
     stop_signals: bool = False

@@ -29,7 +29,8 @@ class ObservedContainer:
     `restart_count` is the attempt of its metadata, `hash` the annotation
     `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
     it resolved to (with digest), `image_id` the id in the runtime. `message_file` is what lies
-    behind its termination message path, a file of the node.
+    behind its termination message path, a file of the node. `recursively_read_only` are the
+    paths in the container at which everything below a mount is read-only, too.
     """
 
     id: str
@@ -51,6 +52,7 @@ class ObservedContainer:
     log_path: str = ""
     user: "ObservedUser | None" = None
     stop_signal: str = ""
+    recursively_read_only: frozenset[str] = frozenset()
     annotations: Mapping[str, str] = field(factory=dict)
 
 

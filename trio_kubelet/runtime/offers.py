@@ -18,6 +18,18 @@ class RuntimeOffers:
     features: NodeFeatures | None = None
     host_network_user_namespaces: bool = False
 
+    @property
+    def recursive_read_only(self) -> frozenset[str]:
+        """The names of the handlers that make recursive read-only mounts (KEP-3857).
+
+        The runtime looks itself whether its kernel can (Linux 5.12).
+        """
+        return frozenset(
+            handler.name
+            for handler in self.handlers
+            if handler.features is not None and handler.features.recursive_read_only_mounts
+        )
+
 
 def runtime_offers(status: cri.StatusResponse) -> RuntimeOffers:
     """What a status says of it."""

@@ -335,8 +335,12 @@ class PodRuntime:
         """The sandbox to work in, made if the plan says so. Raises SandboxError."""
         if not plan.create_sandbox:
             present = observed.ready_sandbox
-            ips = present.ips if present is not None else ()
-            return ReadySandbox(id=plan.sandbox_id, config=config, ips=ips)
+            return ReadySandbox(
+                id=plan.sandbox_id,
+                config=config,
+                ips=present.ips if present is not None else (),
+                runtime_handler=present.runtime_handler if present is not None else "",
+            )
         precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
         try:
             handler = await self._runtime_handler(pod)
@@ -355,7 +359,12 @@ class PodRuntime:
         )
         network = response.status.network
         ips = (network.ip, *(extra.ip for extra in network.additional_ips))
-        return ReadySandbox(id=sandbox_id, config=config, ips=tuple(ip for ip in ips if ip))
+        return ReadySandbox(
+            id=sandbox_id,
+            config=config,
+            ips=tuple(ip for ip in ips if ip),
+            runtime_handler=handler,
+        )
 
     def _prepare_sandbox(self, pod: Pod) -> NodeDns:
         """Make the folder of the pod's logs, and read what may have changed since. Blocks."""

@@ -32,6 +32,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.mounts import path_in_container
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 
 UNKNOWN_EXIT_CODE = 137
@@ -62,7 +63,7 @@ class StatusContext:
 
     `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
     the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
-    stands before container ids. `recursive_read_only`: the runtime can do such mounts.
+    stands before container ids. `recursive_read_only`: the pod's containers will get such mounts.
     """
 
     pod: Pod
@@ -168,7 +169,11 @@ def _blank_status(context: StatusContext, container: Container) -> ContainerStat
         image=container.image,
         state=_waiting(Reason(reason=reason)),
         volume_mounts=tuple(
-            _mount_status(mount, context.recursive_read_only) for mount in container.volume_mounts
+            _mount_status(
+                mount,
+                recursive=context.recursive_read_only and _asks_for_recursive_read_only(mount),
+            )
+            for mount in container.volume_mounts
         ),
     )
 
@@ -218,6 +223,10 @@ def _observed_status(
         allocated_resources=container.resources.requests if container.resources else {},
         user=_user(newest),
         stop_signal=newest.stop_signal,
+        volume_mounts=tuple(
+            _mount_status(mount, recursive=path_in_container(mount) in newest.recursively_read_only)
+            for mount in container.volume_mounts
+        ),
     )
     status = evolve(status, restart_count=_restart_count(status, newest, before))
     if newest.state is runtime.ContainerState.RUNNING:
@@ -398,13 +407,12 @@ def _any_regular_made(pod: Pod, observed: ObservedPod) -> bool:
     )
 
 
-def _mount_status(mount: VolumeMount, supported: bool) -> VolumeMountStatus:
+def _mount_status(mount: VolumeMount, *, recursive: bool) -> VolumeMountStatus:
     """How a volume is mounted; only read-only mounts say whether those below are, too."""
     mode = ""
     if mount.read_only:
-        enabled = supported and _asks_for_recursive_read_only(mount)
         modes = RecursiveReadOnlyMode
-        mode = modes.ENABLED.value if enabled else modes.DISABLED.value
+        mode = modes.ENABLED.value if recursive else modes.DISABLED.value
     return VolumeMountStatus(
         name=mount.name,
         mount_path=mount.mount_path,

@@ -40,13 +40,13 @@ class NodeIdentity:
     """What statuses say of the node.
 
     `host_ips`: its addresses, the primary one first; at most one more, of the other family.
-    `runtime_name`: what stands before container ids. `recursive_read_only`: the runtime can
-    make read-only mounts recursively so (KEP-3857).
+    `runtime_name`: what stands before container ids. `recursive_read_only` names the
+    runtime handlers that make read-only mounts recursively so (KEP-3857).
     """
 
     host_ips: tuple[str, ...] = ()
     runtime_name: str = "containerd"
-    recursive_read_only: bool = False
+    recursive_read_only: frozenset[str] = frozenset()
 
 
 def pod_status(
@@ -80,7 +80,7 @@ def pod_status(
             stopped=stopped,
             probed=probed or {},
             runtime_name=node.runtime_name,
-            recursive_read_only=node.recursive_read_only,
+            recursive_read_only=_runtime_handler(pod, observed) in node.recursive_read_only,
         )
     )
     phase = pod_phase(
@@ -122,6 +122,13 @@ def pod_status(
         resources=ResourceRequirements(requests=requests, limits=pod_limits(pod)),
         resize="",
     )
+
+
+def _runtime_handler(pod: Pod, observed: ObservedPod) -> str | None:
+    """The handler of the pod's sandbox; None if it is to get another one than the default."""
+    if observed.sandboxes:
+        return observed.sandboxes[0].runtime_handler
+    return None if pod.spec.runtime_class_name else ""
 
 
 def _by_name(statuses: Iterable[ContainerStatus]) -> tuple[ContainerStatus, ...]:

@@ -13,6 +13,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.generate import NodeIdentity, pod_status
@@ -24,7 +25,7 @@ class Statuses:
     """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
-    the next report shows it.
+    the next report shows it. `offers` returns what the runtime said last of its handlers.
     """
 
     def __init__(
@@ -33,10 +34,12 @@ class Statuses:
         node: NodeIdentity,
         *,
         probed: Mapping[str, ProbeVerdict] | None = None,
+        offers: Callable[[], RuntimeOffers] = RuntimeOffers,
     ) -> None:
         self._clock = clock
         self._node = node
         self._probed: Mapping[str, ProbeVerdict] = {} if probed is None else probed
+        self._offers = offers
         self._statuses: dict[str, PodStatus] = {}
         self._listeners: list[Listener] = []
 
@@ -63,7 +66,7 @@ class Statuses:
             observed,
             previous=previous,
             now_ns=self._clock.now_ns(),
-            node=self._node,
+            node=evolve(self._node, recursive_read_only=self._offers().recursive_read_only),
             reasons=reasons,
             failure=failure,
             stopped=stopped,

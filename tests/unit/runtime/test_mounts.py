@@ -29,11 +29,18 @@ def mounted(
     volumes: dict[str, MountedVolume] = VOLUMES,
     sub_paths: dict[int, str] | None = None,
     node: NodeFacts = NODE,
+    recursive_read_only: bool = False,
 ) -> list[cri.Mount]:
     container = Container(name="c", volume_mounts=mounts)
     return list(
         container_mounts(
-            POD, container, node, volumes=volumes, sub_paths=sub_paths or {}, pod_ips=()
+            POD,
+            container,
+            node,
+            volumes=volumes,
+            sub_paths=sub_paths or {},
+            pod_ips=(),
+            recursive_read_only=recursive_read_only,
         )
     )
 
@@ -141,8 +148,8 @@ def test_dots_in_a_name_are_no_way_up() -> None:
 def test_mounts_below_are_read_only_where_asked_for_and_possible(
     mode: str, supported: bool, recursive: bool
 ) -> None:
-    node = evolve(NODE, recursive_read_only=supported)
-    (made,) = mounted(mount(read_only=True, recursive_read_only=mode), node=node)
+    asked = mount(read_only=True, recursive_read_only=mode)
+    (made,) = mounted(asked, recursive_read_only=supported)
     assert made.readonly
     assert made.recursive_read_only is recursive
 

@@ -20,6 +20,19 @@ def test_runtime_handlers_are_told_by_name_with_what_they_can_do() -> None:
     assert [_able(handler) for handler in handlers] == [(True, False), (False, False)]
 
 
+def test_the_handlers_that_make_recursive_read_only_mounts_are_told_by_name() -> None:
+    able = cri.RuntimeHandlerFeatures(recursive_read_only_mounts=True)
+    handlers = [
+        cri.RuntimeHandler(name="", features=able),
+        cri.RuntimeHandler(name="runc", features=able),
+        cri.RuntimeHandler(name="old", features=cri.RuntimeHandlerFeatures()),
+        cri.RuntimeHandler(name="silent"),
+    ]
+    offers = runtime_offers(cri.StatusResponse(runtime_handlers=handlers))
+    assert offers.recursive_read_only == {"", "runc"}
+    assert runtime_offers(cri.StatusResponse()).recursive_read_only == frozenset()
+
+
 def _able(handler: NodeRuntimeHandler) -> tuple[bool | None, bool | None]:
     assert handler.features is not None
     return handler.features.recursive_read_only_mounts, handler.features.user_namespaces

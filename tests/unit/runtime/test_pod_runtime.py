@@ -31,6 +31,8 @@ from trio_kubelet.k8s import (
     FileKeySelector,
     Lifecycle,
     LifecycleHandler,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
     ObjectMeta,
     Pod,
     PodSpec,
@@ -53,6 +55,7 @@ from trio_kubelet.runtime.memory import PodMemory
 from trio_kubelet.runtime.mounts import MountedVolume
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ContainerState
+from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome, default_handler
 from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -122,6 +125,7 @@ async def node(
     behaviour: Behaviour | None = None,
     images: Images | None = None,
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
+    offers: RuntimeOffers | None = None,
 ) -> AsyncIterator[Node]:
     clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
     behaviours = [behaviour or Behaviour()]
@@ -149,6 +153,7 @@ async def node(
                 node=facts,
                 slots=slots,
                 file_limiter=files,
+                offers=lambda: offers or RuntimeOffers(),
             ),
             stopper=stopper,
             recorder=recorder,
@@ -203,6 +208,31 @@ async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
         outcome = await at.sync(POD, PodMemory())
         assert not outcome.failed
         assert [s.runtime_handler for s in outcome.observed.sandboxes] == ["runc"]
+
+
+@pytest.mark.parametrize(("able", "paths"), [("runc", {"/data"}), ("", set())])
+async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_do_that(
+    able: str, paths: set[str], mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async def handler(_pod: Pod) -> str:
+        return "runc"
+
+    mount = VolumeMount(
+        name="data", mount_path="/data", read_only=True, recursive_read_only="IfPossible"
+    )
+    containers = tuple(
+        Container(name=name, image="busybox", volume_mounts=(mount,)) for name in ("c", "later")
+    )
+    features = NodeRuntimeHandlerFeatures(recursive_read_only_mounts=True)
+    offers = RuntimeOffers(handlers=(NodeRuntimeHandler(name=able, features=features),))
+    inputs = PodInputs(volumes={"data": MountedVolume(host_path=str(tmp_path))})
+    async with node(tmp_path, runtime_handler=handler, offers=offers) as at:
+        for count in (1, 2):  # in a sandbox that was just made, and in one that was there
+            pod = evolve(POD, spec=evolve(POD.spec, containers=containers[:count]))
+            observed = await at.pods.look(pod)
+            outcome = await at.pods.sync(pod, observed, Promise.kept(inputs), PodMemory())
+            made = [c.recursively_read_only for c in outcome.observed.containers]
+            assert made == [paths] * count
 
 
 async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(

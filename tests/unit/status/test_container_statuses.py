@@ -12,6 +12,7 @@ from tests.unit.status.pods import (
     UNKNOWN,
     a_pod,
     instance,
+    sandbox,
     seen,
     sidecar,
     status_of,
@@ -370,14 +371,21 @@ def test_nothing_is_said_of_the_readiness_of_ephemeral_containers() -> None:
 # --- mounts
 
 
-def mounted(mount: VolumeMount, *, supported: bool) -> VolumeMountStatus:
+def mounted(
+    mount: VolumeMount,
+    *,
+    able: frozenset[str] = frozenset(),
+    observed: ObservedPod = NOTHING,
+    runtime_class: str = "",
+) -> VolumeMountStatus:
     pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
-    status = status_of(pod, NOTHING, node=NodeIdentity(recursive_read_only=supported))
+    pod = evolve(pod, spec=evolve(pod.spec, runtime_class_name=runtime_class))
+    status = status_of(pod, observed, node=NodeIdentity(recursive_read_only=able))
     (shown,) = only(status).volume_mounts
     return shown
 
 
-def test_a_read_only_mount_says_whether_it_is_recursively_so() -> None:
+def test_a_read_only_mount_says_whether_it_will_be_recursively_so() -> None:
     mount = VolumeMount(name="v", mount_path="/v", read_only=True)
     if_possible = evolve(mount, recursive_read_only="IfPossible")
     propagated = evolve(if_possible, mount_propagation="HostToContainer")
@@ -391,6 +399,29 @@ def test_a_read_only_mount_says_whether_it_is_recursively_so() -> None:
         (evolve(mount, read_only=False), True, ""),
     ]
     for given, supported, mode in cases:
-        shown = mounted(given, supported=supported)
+        shown = mounted(given, able=frozenset({""} if supported else ()))
         assert shown.recursive_read_only == mode
         assert shown.read_only == (True if mode else None)
+
+
+def test_whether_a_mount_will_be_recursively_read_only_depends_on_the_pods_handler() -> None:
+    mount = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="IfPossible")
+    able = frozenset({"", "crun"})
+    for handler, mode in (("crun", "Enabled"), ("", "Enabled"), ("kata", "Disabled")):
+        made = seen(sandboxes=(sandbox(runtime_handler=handler),))
+        shown = mounted(mount, able=able, observed=made, runtime_class="any")
+        assert shown.recursive_read_only == mode
+    assert mounted(mount, able=able, runtime_class="kata").recursive_read_only == "Disabled"
+
+
+def test_a_container_that_was_made_shows_how_its_mounts_were_made() -> None:
+    """Another runtime may have made it than the one that is there now."""
+    mount = VolumeMount(name="v", mount_path="v/", read_only=True, recursive_read_only="IfPossible")
+    old = seen(instance("c", RUNNING))
+    new = seen(instance("c", RUNNING, recursively_read_only=frozenset({"/v"})))
+    shown = [
+        mounted(mount, able=able, observed=observed).recursive_read_only
+        for observed in (old, new)
+        for able in (frozenset({""}), frozenset[str]())
+    ]
+    assert shown == ["Disabled", "Disabled", "Enabled", "Enabled"]

@@ -4,8 +4,16 @@ from attrs import evolve
 
 from tests.unit.status.pods import EXITED, NOW, RUNNING, SECOND, a_pod, instance, seen
 from trio_kubelet.clock import Clock
-from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s import (
+    Container,
+    NodeRuntimeHandler,
+    NodeRuntimeHandlerFeatures,
+    Pod,
+    PodStatus,
+    VolumeMount,
+)
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses
 
 
@@ -74,6 +82,22 @@ def test_after_a_restart_of_the_agent_the_status_in_the_api_is_gone_on_from() ->
     after = report(restarted, evolve(pod, status=before), seen(instance("c", RUNNING, 2)))
     assert after == before
     assert heard == []
+
+
+def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
+    offers = RuntimeOffers()
+    statuses = Statuses(SetClock(), NodeIdentity(), offers=lambda: offers)
+    mount = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="Enabled")
+    pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
+
+    def shown() -> str:
+        (mounted,) = report(statuses, pod, seen()).container_statuses[0].volume_mounts
+        return mounted.recursive_read_only
+
+    assert shown() == "Disabled"
+    able = NodeRuntimeHandlerFeatures(recursive_read_only_mounts=True)
+    offers = RuntimeOffers(handlers=(NodeRuntimeHandler(name="", features=able),))
+    assert shown() == "Enabled"
 
 
 def test_what_probes_say_shows_in_the_next_report() -> None:
