@@ -55,6 +55,9 @@ async def test_an_absent_image_can_be_removed(node: Node) -> None:
         ("a b", "invalid reference format"),
         ("a:", "invalid reference format"),
         ("a@sha256:12", "invalid reference format"),
+        (f"a@sha512:{'0' * 64}", "invalid checksum digest length"),
+        (f"a@sha512:{'A' * 128}", "invalid checksum digest format"),
+        (f"a@md5:{'0' * 32}", "unsupported digest algorithm"),
     ],
 )
 async def test_a_name_that_is_none_cannot_be_pulled(node: Node, name: str, problem: str) -> None:

@@ -8,12 +8,17 @@ import re
 
 from attrs import frozen
 
-_DOMAIN = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(?::\d+)?")
+_DOMAIN = re.compile(r"(?:[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")
 _PATH = re.compile(
     r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*)*"
 )
 _TAG = re.compile(r"\w[\w.-]{0,127}", re.ASCII)
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+_DIGEST = re.compile(
+    r"(?P<algorithm>[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*):"
+    r"(?P<encoded>[0-9A-Fa-f]{32,})"
+)
+_ENCODED_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
+"""The algorithms of digests, and the length of each one's digests in hexadecimal."""
 
 
 class InvalidReferenceError(ValueError):
@@ -42,8 +47,8 @@ class Reference:
 def parse_reference(text: str) -> Reference:
     """The full form of what a person wrote. Raises `InvalidReferenceError`."""
     name, at, digest = text.partition("@")
-    if at and not _DIGEST.fullmatch(digest):
-        raise InvalidReferenceError("invalid reference format")
+    if at:
+        _check_digest(digest)
     domain, rest = _domain_and_rest(name)
     path, colon, tag = rest.partition(":")
     if path.lower() != path:
@@ -58,6 +63,19 @@ def parse_reference(text: str) -> Reference:
     if digest:
         return Reference(f"{domain}/{path}", digest=digest)
     return Reference(f"{domain}/{path}", tag=tag or "latest")
+
+
+def _check_digest(digest: str) -> None:
+    match = _DIGEST.fullmatch(digest)
+    if match is None:
+        raise InvalidReferenceError("invalid reference format")
+    length = _ENCODED_LENGTHS.get(match["algorithm"])
+    if length is None:
+        raise InvalidReferenceError("unsupported digest algorithm")
+    if len(match["encoded"]) != length:
+        raise InvalidReferenceError("invalid checksum digest length")
+    if match["encoded"] != match["encoded"].lower():
+        raise InvalidReferenceError("invalid checksum digest format")
 
 
 def _domain_and_rest(name: str) -> tuple[str, str]:

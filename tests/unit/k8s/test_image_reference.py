@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 
 DIGEST = "sha256:" + "0" * 64
+SHA384 = "sha384:" + "1" * 96
+SHA512 = "sha512:" + "a" * 128
 FULL = {
     "busybox": "docker.io/library/busybox:latest",
     "busybox:1.36": "docker.io/library/busybox:1.36",
@@ -17,6 +19,8 @@ FULL = {
     "registry.test:5000/a/b-c__d:x": "registry.test:5000/a/b-c__d:x",
     f"busybox@{DIGEST}": f"docker.io/library/busybox@{DIGEST}",
     f"busybox:1@{DIGEST}": f"docker.io/library/busybox@{DIGEST}",
+    f"busybox@{SHA384}": f"docker.io/library/busybox@{SHA384}",
+    f"registry.test/a:1@{SHA512}": f"registry.test/a@{SHA512}",
     "[::1]:5000/a": "[::1]:5000/a:latest",
 }
 
@@ -27,11 +31,42 @@ def test_short_names_mean_full_ones(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":", "a:", "A", "a b", "a//b", "-a", "a@sha256:1", "a:b:c", "a/", "a:" + "x" * 129]
+    "text",
+    [
+        "",
+        ":",
+        "a:",
+        "A",
+        "a b",
+        "a//b",
+        "-a",
+        "a@sha256:1",
+        "a:b:c",
+        "a/",
+        "a:" + "x" * 129,
+        "a:٣/b",
+    ],
 )
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(InvalidReferenceError, match="invalid reference format"):
         parse_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("digest", "why"),
+    [
+        ("sha512:" + "a" * 64, "invalid checksum digest length"),
+        ("sha256:" + "a" * 128, "invalid checksum digest length"),
+        ("sha512:" + "A" * 128, "invalid checksum digest format"),
+        ("md5:" + "a" * 32, "unsupported digest algorithm"),
+        ("sha512:" + "a" * 31, "invalid reference format"),
+        ("sha512:" + "g" * 128, "invalid reference format"),
+        ("", "invalid reference format"),
+    ],
+)
+def test_a_digest_must_be_one_of_a_known_algorithm(digest: str, why: str) -> None:
+    with pytest.raises(InvalidReferenceError, match=f"^{why}$"):
+        parse_reference(f"busybox@{digest}")
 
 
 @given(st.from_regex(r"[a-z0-9.:/@_-]{1,40}", fullmatch=True))
