@@ -257,19 +257,23 @@ class _Request:
         return found if found is not None else cri.Image(id=image)
 
     async def _pull_in_turn(self) -> float:
-        """Wait for a turn and pull; returns when the turn came. Raises RpcError."""
+        """Wait for a turn and pull; returns when the turn came. Raises RpcError.
+
+        The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
+        """
+        credentials = await self._credentials()
         limiter = self._images.limiter
         if limiter is None:
-            return await self._pull_now()
+            return await self._pull_now(credentials)
         async with limiter:
-            return await self._pull_now()
+            return await self._pull_now(credentials)
 
-    async def _pull_now(self) -> float:
+    async def _pull_now(self, credentials: Sequence[Credentials]) -> float:
         began_at = trio.current_time()
         if not self._images.rate.take(began_at):
             raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
         self._event(EventType.NORMAL, "Pulling", f'Pulling image "{self._container.image}"')
-        await self._pull_with_any(await self._credentials())
+        await self._pull_with_any(credentials)
         return began_at
 
     async def _credentials(self) -> Sequence[Credentials]:

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 from trio.testing import MockClock
 
 from state_machines.image import ImageState
@@ -207,6 +207,40 @@ async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
 
 async def _nothing() -> None:
     await trio.lowlevel.checkpoint()
+
+
+async def test_a_pod_whose_pull_secrets_do_not_come_holds_up_no_other_pull(
+    mock_clock: MockClock,
+) -> None:
+    asked, secrets_come = trio.Event(), trio.Event()
+
+    async def keyring(pod: Pod) -> Keyring:
+        if pod.metadata.name == "slow":
+            asked.set()
+            await secrets_come.wait()
+        return Keyring()
+
+    mock_clock.rate = 10
+    slow = Pod(metadata=ObjectMeta(name="slow", namespace="ns", uid="slow"))
+    async with node(limit=1) as at, trio.open_nursery() as nursery:
+        images = evolve(at.images, pod_keyring=keyring)
+        container = Container(name="c", image="slow:1")
+        nursery.start_soon(images.ensure, slow, container, PodMemory(), SANDBOX)
+        await asked.wait()
+        with trio.fail_after(20):
+            await images.ensure(POD, Container(name="c", image="quick:1"), at.memory, SANDBOX)
+        assert at.runtime.images.resolve("slow:1") is None
+        secrets_come.set()
+    assert at.runtime.images.resolve("slow:1") is not None
+
+
+@pytest.mark.parametrize("algorithm", [("sha256", 64), ("sha384", 96), ("sha512", 128)])
+async def test_an_image_may_be_named_by_a_digest_of_any_algorithm(
+    mock_clock: MockClock, algorithm: tuple[str, int]
+) -> None:
+    name, length = algorithm
+    async with node() as at:
+        assert (await at.ensure(f"busybox:1@{name}:{'0' * length}")).id
 
 
 async def test_two_containers_with_one_image_pull_it_once(mock_clock: MockClock) -> None:
