@@ -126,6 +126,7 @@ class Agent:
             store=self.store,
             tasks=self.tasks,
             admit=admission,
+            has_room=admission.has_room,
             prepare=admission.prepare,
             gate=self.gate,
             monitor=self.monitor,

@@ -10,11 +10,13 @@ meanwhile is still there when it is back. Each tells the monitor when it begins 
 with a message, so that one that is stuck is seen.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 import structlog
 import trio
+from attrs import frozen
 
 from state_machines.pod import PodEvent, PodState
 from trio_kubelet.k8s import Pod, PodPhase
@@ -22,8 +24,11 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import (
     DISRUPTED,
+    EXCEEDED_GRACE_PERIOD,
+    NOT_KILLED_IN_TIME,
     PREEMPTED,
     PREEMPTING,
+    WAITING_FOR_PREEMPTED_PODS,
     Preemption,
     Rejection,
     Verdict,
@@ -33,6 +38,7 @@ from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.preemptions import HasRoom, Preemptions, patience_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -66,11 +72,21 @@ class RuntimeChange(Protocol):
         ...
 
 
+@frozen(kw_only=True)
+class _Victim:
+    """A pod that makes way, and for how long those who need its room wait for its end."""
+
+    pod: Pod
+    stopped: trio.Event
+    patience_seconds: float
+
+
 class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
-    `prepare` is awaited with pods that are new to the node, before they are decided on. `runs`
-    says whether something of a pod runs already.
+    `prepare` is awaited with pods that are new to the node, before they are decided on.
+    `has_room` says whether a pod that was admitted fits beside others. `runs` says whether
+    something of a pod runs already.
     """
 
     def __init__(
@@ -79,6 +95,7 @@ class SyncLoop:
         store: PodStore,
         tasks: PodTasks,
         admit: Admit,
+        has_room: HasRoom,
         gate: RuntimeGate,
         monitor: LoopMonitor,
         config: trio.MemoryReceiveChannel[PodUpdate],
@@ -100,7 +117,8 @@ class SyncLoop:
         self._clean_up = clean_up
         self._runs = runs
         self._prepare = prepare
-        self._leaving: dict[str, trio.Event] = {}
+        self._preemptions = Preemptions(has_room)
+        self._victims_in, self._victims = trio.open_memory_channel[_Victim](math.inf)
         gate.add_listener(self._on_runtime_state)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -111,6 +129,7 @@ class SyncLoop:
             )
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._housekeeping)
+            nursery.start_soon(self._see_victims_off)
             task_status.started()
 
     async def _consume(
@@ -150,6 +169,22 @@ class SyncLoop:
             except Exception:
                 log.exception("housekeeping failed; it is tried again in the next round")
 
+    async def _see_victims_off(self) -> None:
+        async with trio.open_nursery() as nursery:
+            async for victim in self._victims:
+                nursery.start_soon(self._see_off, victim)
+
+    async def _see_off(self, victim: "_Victim") -> None:
+        """Wait until a pod that makes way has stopped; one that takes too long is told of."""
+        with trio.move_on_after(victim.patience_seconds):
+            await victim.stopped.wait()
+        if not victim.stopped.is_set():
+            self._recorder.pod(
+                victim.pod, EventType.WARNING, EXCEEDED_GRACE_PERIOD, NOT_KILLED_IN_TIME
+            )
+        self._preemptions.stopped(victim.pod.metadata.uid)
+        self._let_in()
+
     def on_config(self, update: PodUpdate) -> None:
         """What a source wants, one operation for some pods."""
         handle = {
@@ -173,7 +208,8 @@ class SyncLoop:
     def on_finished(self, uid: str, incarnation: int) -> None:
         """A task has ended. A pod that came back under its UID starts now."""
         self._store.close(uid, incarnation)
-        self._leaving.pop(uid, None)
+        self._preemptions.finished(uid)
+        self._let_in()
         stored = self._store.get(uid)
         if stored is not None and not stored.over:
             self._start(stored)
@@ -212,18 +248,26 @@ class SyncLoop:
         if self._was_admitted(pod):
             self._tasks.start(pod, stored.incarnation)
             return
-        verdict = self._admit(pod, self._others(pod))
+        others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
+        verdict = self._admit(pod, self._preemptions.staying(others))
+        if isinstance(verdict, Rejection):
+            self._tasks.start(pod, stored.incarnation)
+            self._reject(pod, verdict)
+            return
         if isinstance(verdict, Preemption):
             self._preempt(pod, verdict)
-        self._tasks.start(pod, stored.incarnation, after=tuple(self._leaving.values()))
-        if isinstance(verdict, Rejection):
-            self._reject(pod, verdict)
+        room = self._preemptions.wait(pod, others)
+        if room is not None:
+            message = f"Waiting for preempted pods to stop: {self._preemptions.waited_for()}"
+            self._recorder.pod(pod, EventType.WARNING, WAITING_FOR_PREEMPTED_PODS, message)
+        self._tasks.start(pod, stored.incarnation, after=room)
 
-    def _others(self, pod: Pod) -> list[Pod]:
-        """The pods that hold resources, without those that already make way."""
-        own = pod.metadata.uid
-        active = (stored.pod for stored in self._store.active())
-        return [p for p in active if p.metadata.uid != own and p.metadata.uid not in self._leaving]
+    def _active(self) -> Iterator[Pod]:
+        """The pods that hold resources, by what the sources say."""
+        return (stored.pod for stored in self._store.active())
+
+    def _let_in(self) -> None:
+        self._preemptions.let_in(self._active())
 
     def _reject(self, pod: Pod, rejection: Rejection) -> None:
         self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)
@@ -236,16 +280,24 @@ class SyncLoop:
         self._tasks.put(pod.metadata.uid, Request(ending=ending))
 
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
-        """End the victims. Until they have stopped, pods that are new here do not start."""
+        """End the victims. Who needs their room waits until they have stopped."""
         for victim in preemption.victims:
             log.info("preempting a pod", pod=pod_key(victim), critical=pod_key(pod))
             self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
-            stopped = self._leaving[victim.metadata.uid] = trio.Event()
             ending = Ending(
                 causes=(PodEvent.PREEMPTED,),
                 reason=PREEMPTING,
                 message=PREEMPTED,
                 disruption=DISRUPTED,
+            )
+            self._preemptions.make_way(victim)
+            stopped = trio.Event()
+            self._victims_in.send_nowait(
+                _Victim(
+                    pod=victim,
+                    stopped=stopped,
+                    patience_seconds=patience_seconds(victim, ending),
+                )
             )
             self.end(victim.metadata.uid, ending, stopped)
 

@@ -105,7 +105,7 @@ class PodTask:
         recorder: EventRecorder,
         resync_seconds: float,
         predecessor: "PodTask | None" = None,
-        after: tuple[trio.Event, ...] = (),
+        after: trio.Event | None = None,
         state: PodState = PodState.SYNC_POD,
         ending: Ending | None = None,
     ) -> None:
@@ -224,7 +224,7 @@ class PodTask:
         return None
 
     async def _wait_for_others(self) -> None:
-        """Wait for those that make way for the pod, unless it ends first.
+        """Wait for room, if there is none for the pod yet, unless it ends first.
 
         A static pod starts after the end of those that had its name. One that ended while it
         waited still knows whom it waited for: its successor waits on.
@@ -235,8 +235,8 @@ class PodTask:
             while self._predecessor is not None:
                 await self._predecessor.finished.wait()
                 self._predecessor = self._predecessor._predecessor
-            for stopped in self._after:
-                await stopped.wait()
+            if self._after is not None:
+                await self._after.wait()
 
     async def _wait_for_request(self, timeout_seconds: float) -> None:
         """Wait for a request, or for the time; then take what the mailbox holds."""

@@ -89,7 +89,7 @@ class PodTasks:
         pod: Pod,
         incarnation: int,
         *,
-        after: tuple[trio.Event, ...] = (),
+        after: trio.Event | None = None,
         state: PodState = PodState.SYNC_POD,
         ending: Ending | None = None,
     ) -> None:

@@ -1,6 +1,6 @@
 """A sync loop whose pods' sessions do nothing and remember what they were asked."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import trio
@@ -13,7 +13,7 @@ from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.sync.admission import Preemption, Rejection, Verdict
+from trio_kubelet.sync.admission import Admission, Rejection, Verdict
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -28,9 +28,10 @@ UP = RuntimeState(up=True, network_ready=True)
 class RememberingSession:
     """Does nothing, and remembers what it was asked."""
 
-    def __init__(self, log: list[str], name: str) -> None:
+    def __init__(self, log: list[str], name: str, stop_seconds: float) -> None:
         self._log = log
         self._name = name
+        self._stop_seconds = stop_seconds
 
     async def sync(self, pod: Pod) -> SyncResult:
         self._log.append(f"sync {self._name} {pod.spec.containers[0].image}")
@@ -38,7 +39,7 @@ class RememberingSession:
 
     async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
         self._log.append(f"stop {self._name} {ending.cause}")
-        await trio.sleep(1)
+        await trio.sleep(self._stop_seconds)
         now = trio.current_time()
         return StopEvidence(listed_at=now, last_call_ended_at=now)
 
@@ -71,7 +72,8 @@ class Loop:
 async def running(
     reject: str = "",
     *,
-    preempt: tuple[str, Pod] | None = None,
+    admission: Admission | None = None,
+    stop_seconds: Mapping[str, float] | None = None,
     runs: str = "",
     up: bool = True,
     prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
@@ -85,15 +87,20 @@ async def running(
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
 
     def admit(pod: Pod, active: Iterable[Pod]) -> Verdict:
-        log.append(f"admit {pod.metadata.name} beside {len(list(active))}")
-        if preempt is not None and preempt[0] == pod.metadata.name:
-            return Preemption(victims=(preempt[1],), resource="cpu")
+        others = tuple(active)
+        log.append(f"admit {pod.metadata.name} beside {len(others)}")
+        if admission is not None:
+            return admission(pod, others)
         if pod.metadata.name != reject:
             return None
         return Rejection(reason="NodePorts", message="no free port")
 
+    def open_session(pod: Pod) -> RememberingSession:
+        name = pod.metadata.name
+        return RememberingSession(log, name, (stop_seconds or {}).get(name, 1))
+
     tasks = PodTasks(
-        open_session=lambda pod: RememberingSession(log, pod.metadata.name),
+        open_session=open_session,
         journal=journal,
         recorder=recorder,
         resync_seconds=3600,
@@ -103,6 +110,7 @@ async def running(
         store=store,
         tasks=tasks,
         admit=admit,
+        has_room=admission.has_room if admission is not None else lambda _pod, _others: True,
         gate=gate,
         monitor=monitor,
         config=config_out,

@@ -170,62 +170,6 @@ async def test_a_pod_that_is_over_is_not_decided_again(autojump_clock: MockClock
         assert at.heard() == ["sync a i"]
 
 
-async def test_a_critical_pod_starts_when_its_victim_has_stopped(
-    autojump_clock: MockClock,
-) -> None:
-    async with running(preempt=("b", A)) as at:
-        await at.say(PodOperation.ADD, A)
-        at.heard()
-        await at.say(PodOperation.ADD, B)
-        assert at.heard() == ["admit b beside 1", "stop a Preempted"]
-        task = at.tasks.get("uid-a")
-        assert task is not None
-        assert task.ending == Ending(
-            causes=(PodEvent.PREEMPTED,),
-            reason="Preempting",
-            message="Preempted in order to admit critical pod",
-            disruption="Pod was preempted by Kubelet to accommodate a critical pod.",
-            grace_seconds=30,
-        )
-        await trio.sleep(2)
-        assert at.heard() == ["release a", "sync b i"]
-
-
-async def test_the_place_of_a_victim_is_free_for_those_who_wait_for_its_end(
-    autojump_clock: MockClock,
-) -> None:
-    async with running(preempt=("b", A)) as at:
-        await at.say(PodOperation.ADD, A)
-        await at.say(PodOperation.ADD, B)
-        at.heard()
-        await at.say(PodOperation.ADD, make_pod("c"))
-        assert at.heard() == ["admit c beside 1"]
-        await trio.sleep(2)
-        assert sorted(at.heard()) == ["release a", "sync b i", "sync c i"]
-
-
-async def test_a_critical_pod_that_goes_while_it_waits_never_starts(
-    autojump_clock: MockClock,
-) -> None:
-    async with running(preempt=("b", A)) as at:
-        await at.say(PodOperation.ADD, A)
-        await at.say(PodOperation.ADD, B)
-        await at.say(PodOperation.REMOVE, B)
-        await trio.sleep(5)
-        assert "sync b i" not in at.heard()
-        assert "uid-b" not in at.tasks
-
-
-async def test_a_preempted_pod_is_told_of_by_an_event(autojump_clock: MockClock) -> None:
-    async with running(preempt=("b", A)) as at:
-        await at.say(PodOperation.ADD, A)
-        await at.say(PodOperation.ADD, B)
-        told = [entry for entry in at.journal.entries("ns/a") if entry.event == "Preempting"]
-        assert [(entry.key, entry.cause) for entry in told] == [
-            ("ns/a", "Preempted in order to admit critical pod")
-        ]
-
-
 async def test_new_pods_are_prepared_for_before_they_are_decided_on(
     autojump_clock: MockClock,
 ) -> None:

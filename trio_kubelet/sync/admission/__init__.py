@@ -8,14 +8,24 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
 from trio_kubelet.sync.admission.node_affinity import matches_node
-from trio_kubelet.sync.admission.preemption import DISRUPTED, PREEMPTED, PREEMPTING
+from trio_kubelet.sync.admission.preemption import (
+    DISRUPTED,
+    EXCEEDED_GRACE_PERIOD,
+    NOT_KILLED_IN_TIME,
+    PREEMPTED,
+    PREEMPTING,
+    WAITING_FOR_PREEMPTED_PODS,
+)
 from trio_kubelet.sync.admission.tolerations import tolerates
 from trio_kubelet.sync.admission.verdicts import Check, Preemption, Rejection, Shortage, Verdict
 
 __all__ = [
     "DISRUPTED",
+    "EXCEEDED_GRACE_PERIOD",
+    "NOT_KILLED_IN_TIME",
     "PREEMPTED",
     "PREEMPTING",
+    "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
     "Check",
     "Preemption",

@@ -88,6 +88,12 @@ class Admission:
             return rejection
         return preempt(pod, others, short)
 
+    def has_room(self, pod: Pod, others: Iterable[Pod]) -> bool:
+        """Whether a pod that may run here fits beside others, its ports of the host included."""
+        beside = tuple(others)
+        short = self._shortages(pod, beside, self.node())
+        return not short and ports_taken(pod, beside) is None
+
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Look at the node again if one of the pods asks for another, before it is decided.
 

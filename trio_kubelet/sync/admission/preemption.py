@@ -22,6 +22,12 @@ PREEMPTED = "Preempted in order to admit critical pod"
 DISRUPTED = "Pod was preempted by Kubelet to accommodate a critical pod."
 """The message of the victims' condition DisruptionTarget."""
 
+WAITING_FOR_PREEMPTED_PODS = "WaitingForPreemptedPods"
+"""The reason of the event of a pod that waits for their room. The Go kubelet has none for it."""
+
+EXCEEDED_GRACE_PERIOD = "ExceededGracePeriod"
+NOT_KILLED_IN_TIME = "Container runtime did not kill the pod within specified grace period."
+
 Missing = Mapping[str, int]
 """How much of which resource is still to be found, in the numbers of shortages; none is 0."""
 

@@ -209,6 +209,8 @@ async def test_a_critical_pod_takes_the_place_of_another(
         disruption = next(c for c in status.conditions if c.type == "DisruptionTarget")
         assert (disruption.status, disruption.reason) == ("True", "TerminationByKubelet")
         assert await node.hears("humble", "Preempting") == words
+        waits = await node.hears("critical", "WaitingForPreemptedPods")
+        assert waits == "Waiting for preempted pods to stop: default/humble"
         assert node.status("larger").phase == "Running"
 
 

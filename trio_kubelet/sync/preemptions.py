@@ -1,0 +1,107 @@
+"""Who makes way for whom: pods that end for others, and pods that wait for the room.
+
+An admitted pod's room is its own from its admission on, whether it runs yet or waits: others are
+admitted beside it, and not beside the pods that make way. So all who are admitted fit once those
+have gone. Until then a pod starts as soon as it fits beside what still runs, at once if there is
+room elsewhere; only a pod that needs the very room of a pod that ends waits for that end.
+
+Plain methods that decide; the sync loop is the owner and acts.
+"""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+import trio
+from attrs import frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.sync.mailbox import Ending, with_grace_of
+
+LEAST_PATIENCE_SECONDS = 10.0
+PATIENCE = 1.5
+"""How many of its grace periods a pod that makes way is waited for, as by the Go kubelet."""
+
+NAMED_PODS = 5
+
+
+class HasRoom(Protocol):
+    """Whether there is room for a pod beside others, whatever else speaks against it. Pure."""
+
+    def __call__(self, pod: Pod, others: Iterable[Pod]) -> bool:
+        """Whether it fits."""
+        ...
+
+
+@frozen
+class _Waiting:
+    """A pod that was admitted and does not fit yet; `room` is set when it does."""
+
+    pod: Pod
+    room: trio.Event
+
+
+class Preemptions:
+    """What is known of the pods that make way and of those that wait, by their UIDs."""
+
+    def __init__(self, has_room: HasRoom) -> None:
+        self._has_room = has_room
+        self._leaving: set[str] = set()
+        self._running_on: dict[str, Pod] = {}
+        self._waiting: dict[str, _Waiting] = {}
+
+    def staying(self, active: Iterable[Pod]) -> list[Pod]:
+        """Of the pods that hold resources those that make way for nobody: these keep theirs."""
+        return [pod for pod in active if pod.metadata.uid not in self._leaving]
+
+    def make_way(self, victim: Pod) -> None:
+        """A pod ends for another. One that waits itself has nothing yet that it could free."""
+        uid = victim.metadata.uid
+        self._leaving.add(uid)
+        if self._waiting.pop(uid, None) is None:
+            self._running_on[uid] = victim
+
+    def stopped(self, uid: str) -> None:
+        """Nothing of a pod runs any more, or it is waited for no longer."""
+        self._running_on.pop(uid, None)
+
+    def finished(self, uid: str) -> None:
+        """A pod is through, whatever it was here for."""
+        self._leaving.discard(uid)
+        self._running_on.pop(uid, None)
+        self._waiting.pop(uid, None)
+
+    def wait(self, pod: Pod, active: Iterable[Pod]) -> trio.Event | None:
+        """What a pod that was just admitted waits for; None if there is room for it now.
+
+        `active` are the pods that hold resources, without this one.
+        """
+        if not self._running_on or self._has_room(pod, self._running(active)):
+            return None
+        waiting = _Waiting(pod, trio.Event())
+        self._waiting[pod.metadata.uid] = waiting
+        return waiting.room
+
+    def let_in(self, active: Iterable[Pod]) -> None:
+        """Let those start that fit now, in the order of their admission."""
+        known = tuple(active) if self._waiting else ()
+        for uid, waiting in tuple(self._waiting.items()):
+            if self._has_room(waiting.pod, self._running(known)):
+                del self._waiting[uid]
+                waiting.room.set()
+
+    def waited_for(self) -> str:
+        """The pods that make way and still run, as an event names them."""
+        names = [f"{p.metadata.namespace}/{p.metadata.name}" for p in self._running_on.values()]
+        more = len(names) - NAMED_PODS
+        return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
+
+    def _running(self, active: Iterable[Pod]) -> list[Pod]:
+        """What has its room already, or has it still."""
+        stay = (pod for pod in self.staying(active) if pod.metadata.uid not in self._waiting)
+        return [*stay, *self._running_on.values()]
+
+
+def patience_seconds(victim: Pod, ending: Ending) -> float:
+    """How long a pod may take to make way before nobody waits for it any longer."""
+    grace = with_grace_of(victim, ending).grace_seconds or 0
+    return max(LEAST_PATIENCE_SECONDS, PATIENCE * grace)
