@@ -93,7 +93,21 @@ class Done:
 
 
 class SandboxError(Exception):
-    """A sandbox could not be made."""
+    """There is no sandbox to work in. `reason` and text are those of the pod's event."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @classmethod
+    def not_made(cls, why: str) -> "SandboxError":
+        """The runtime, or what it is asked with, allows none."""
+        return cls("FailedCreatePodSandBox", f"Failed to create pod sandbox: {why}")
+
+    @classmethod
+    def not_seen(cls, why: str) -> "SandboxError":
+        """It was made, and the runtime does not tell its state and addresses."""
+        return cls("FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {why}")
 
 
 async def default_handler(_pod: Pod) -> str:
@@ -264,7 +278,7 @@ class PodRuntime:
             )
             config = self._sandbox_config(pod, plan, node_dns)
         except (ConfigError, OSError) as error:
-            self._sandbox_failed(pod, str(error))
+            self._sandbox_failed(pod, SandboxError.not_made(str(error)))
             return Done(failures=(NO_SANDBOX,))
         return await self._start_all(pod, plan, config, observed, inputs, memory)
 
@@ -319,7 +333,7 @@ class PodRuntime:
         try:
             await side_by_side(start, *(partial(get_image, each.container) for each in plan.start))
         except SandboxError as error:
-            self._sandbox_failed(pod, str(error))
+            self._sandbox_failed(pod, error)
             return Done(failures=(NO_SANDBOX,))
         if failed:
             return Done(failures=tuple(memory.reasons[name] for name in failed))
@@ -347,9 +361,12 @@ class PodRuntime:
             async with self._slots.slot(precedence):
                 began = trio.current_time()
                 sandbox_id = await self._client.run_pod_sandbox(config, handler)
-            response = await self._client.pod_sandbox_status(sandbox_id)
         except (RpcError, ConfigError) as error:
-            raise SandboxError(error.message) from error
+            raise SandboxError.not_made(error.message) from error
+        try:
+            response = await self._client.pod_sandbox_status(sandbox_id)
+        except RpcError as error:
+            raise SandboxError.not_seen(error.message) from error
         self._journal.note(
             "sandbox",
             f"{pod.metadata.namespace}/{pod.metadata.name}",
@@ -383,14 +400,9 @@ class PodRuntime:
                     self._recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
         return sandbox_config(pod, self._node, attempt=plan.attempt, dns=dns)
 
-    def _sandbox_failed(self, pod: Pod, message: str) -> None:
-        log.warning("sandbox not created", pod=pod_full_name(pod), error=message)
-        self._recorder.pod(
-            pod,
-            EventType.WARNING,
-            "FailedCreatePodSandBox",
-            f"Failed to create pod sandbox: {message}",
-        )
+    def _sandbox_failed(self, pod: Pod, error: SandboxError) -> None:
+        log.warning("no sandbox", pod=pod_full_name(pod), error=str(error))
+        self._recorder.pod(pod, EventType.WARNING, error.reason, str(error))
 
     def _note_attempt(self, order: StartContainer, memory: PodMemory) -> None:
         """Each start after an exit lengthens the back-off that the next exit will meet."""

@@ -274,6 +274,24 @@ async def test_a_runtime_class_that_nobody_knows_makes_no_sandbox(
         assert ("FailedCreatePodSandBox", words) in told
 
 
+async def test_a_sandbox_whose_state_the_runtime_does_not_tell_gets_no_containers_yet(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        memory = PodMemory()
+        at.faults.add("PodSandboxStatus", Fault(error=RpcError(Code.UNKNOWN, "it is locked")))
+        outcome = await at.sync(POD, memory)
+        assert outcome.failed
+        assert [sandbox.ready for sandbox in outcome.observed.sandboxes] == [True]
+        assert outcome.observed.containers == ()
+        told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
+        assert ("FailedPodSandBoxStatus", "Unable to get pod sandbox status: it is locked") in told
+        assert "FailedCreatePodSandBox" not in dict(told)
+        outcome = await at.sync(POD, memory)
+        assert not outcome.failed
+        assert len(outcome.observed.sandboxes) == 1
+
+
 async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back_off_is_over(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
