@@ -19,7 +19,9 @@ from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.doors import Doors
 from trio_kubelet.k8s import Pod
+from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
+from trio_kubelet.node.host_warnings import HostWarning, host_warnings, read_swap_areas
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.process import (
     ServiceNotifier,
@@ -28,9 +30,7 @@ from trio_kubelet.process import (
     set_oom_score,
     watchdog_seconds,
 )
-from trio_kubelet.resources import (
-    CgroupDriver,
-)
+from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -56,6 +56,7 @@ from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
+from trio_kubelet.volumes.memory import keeps_out_of_swap
 from trio_kubelet.volumes.mount import make_shared
 from trio_kubelet.wiring import adoptable_uid
 
@@ -179,6 +180,7 @@ class Agent:
         return (
             Step("folders", (), once(self._make_folders)),
             Step("limits", (), once(self._set_limits)),
+            Step("warnings", (), once(self._warn_of_host)),
             Step("health", (), self.doors.serve_health),
             Step("pods", ("folders", "limits"), self.tasks.run),
             Step("loop", ("pods",), self.loop.run),
@@ -211,21 +213,32 @@ class Agent:
 
     async def _make_folders(self) -> None:
         root = Path(self.settings.options.root_dir)
-        try:
-            for folder, mode in (
-                (root, 0o750),
-                (root / "pods", 0o750),
-                (root / "plugins", 0o750),
-                (root / "plugins_registry", 0o750),
-                (root / "pod-resources", 0o750),
-                (root / "checkpoints", 0o700),
-                (Path(self.settings.configuration.pod_logs_dir), 0o755),
-            ):
+        logs = Path(self.settings.configuration.pod_logs_dir)
+        for what, folder, mode in (
+            ("root directory", root, 0o750),
+            (f'pod logs root directory "{logs}"', logs, 0o755),
+            ("pods directory", root / "pods", 0o750),
+            ("plugins directory", root / "plugins", 0o750),
+            ("plugins registry directory", root / "plugins_registry", 0o750),
+            ("podresources directory", root / "pod-resources", 0o750),
+            ("checkpoint directory", root / "checkpoints", 0o700),
+        ):
+            try:
                 make_folders(folder, mode)
-        except OSError as error:
-            raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
+            except OSError as error:
+                why = f"mkdir {error.filename}: {str(error.strerror).lower()}"
+                message = f"error creating {what}: {why}"
+                self.recorder.node(EventType.WARNING, "KubeletSetupFailed", message)
+                setting = "podLogsDir" if folder == logs else "--root-dir"
+                raise StartError(f"{folder}: {error.strerror}; check {setting}") from error
         if not self.settings.options.hollow:
             _share_mounts(root)
+
+    async def _warn_of_host(self) -> None:
+        if self.settings.options.hollow:
+            return
+        for warning in await trio.to_thread.run_sync(_host_warnings):
+            self.recorder.node(EventType.WARNING, warning.reason, warning.message)
 
     async def _set_limits(self) -> None:
         if not self.settings.options.hollow:
@@ -357,6 +370,7 @@ class Agent:
             clock=self.clock,
             node=self.node,
             file_limiter=trio.CapacityLimiter(1),
+            recorder=self.recorder,
         )
         task_status.started()
         await collector.run()
@@ -418,6 +432,12 @@ class Agent:
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
+
+
+def _host_warnings() -> tuple[HostWarning, ...]:
+    """What to say about this host. Blocks."""
+    version = CgroupTree.find(mount_points()).version
+    return host_warnings(version, read_swap_areas(), noswap=keeps_out_of_swap())
 
 
 def _share_mounts(root: Path) -> None:

@@ -24,6 +24,7 @@ from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
+from trio_kubelet.node.host_warnings import SWAPS, read_swap_areas
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, open_rpc_loop
@@ -118,20 +119,11 @@ def _check_preconditions(settings: Settings) -> None:
             "unsupported and will be removed in a future release; set failCgroupV1: false in the "
             "configuration to run all the same"
         )
-    if settings.configuration.fail_swap_on and (swap := _swap_in_use()):
+    if settings.configuration.fail_swap_on and (swap := ", ".join(read_swap_areas())):
         raise StartError(
             "running with swap on is not supported, please disable swap or set --fail-swap-on "
-            f"flag to false. {Path('/proc/swaps')} contained: {swap}"
+            f"flag to false. {SWAPS} contained: {swap}"
         )
-
-
-def _swap_in_use() -> str:
-    """The names of the swap areas in use, memory file systems aside."""
-    try:
-        lines = Path("/proc/swaps").read_text().splitlines()[1:]
-    except FileNotFoundError:
-        return ""
-    return ", ".join(line.split()[0] for line in lines if not line.startswith("/dev/zram"))
 
 
 async def _locked(path: Path, stack: AsyncExitStack, notifier: ServiceNotifier) -> FileLock:

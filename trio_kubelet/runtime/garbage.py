@@ -36,6 +36,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
 )
 from trio_kubelet.runtime.pod_files import log_count
+from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("garbage")
 
@@ -240,6 +241,7 @@ class GarbageCollector:
         clock: Clock,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
+        recorder: EventRecorder,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -249,19 +251,28 @@ class GarbageCollector:
         self._clock = clock
         self._node = node
         self._file_limiter = file_limiter
+        self._recorder = recorder
 
     async def run(self) -> None:
-        """Collect once a minute for ever. A round that fails is logged and made up by the next."""
+        """Collect once a minute for ever. What fails is told of, and made up by the next round."""
         while True:
             await trio.sleep(PERIOD_SECONDS)
             await self._gate.wait_up()
             try:
-                await self.collect()
-            except Exception:
+                failures = await self.collect()
+            except Exception as error:
                 log.exception("garbage collection failed; it is tried again in the next round")
+                failures = (str(error) or type(error).__name__,)
+            if failures:
+                self._recorder.node(EventType.WARNING, "ContainerGCFailed", _aggregated(failures))
 
-    async def collect(self) -> None:
-        """One round. What a pod's own task works on is left to the next."""
+    async def collect(self) -> tuple[str, ...]:
+        """One round; what a pod's own task works on is left to the next.
+
+        Returns why it is not known of some pods what there is to collect. A thing that is known
+        and cannot be removed is no failure of the round, as in the Go kubelet; it is logged.
+        """
+        failures: list[str] = []
         wanted = frozenset(self._wanted())
         pods = [
             pod
@@ -270,11 +281,15 @@ class GarbageCollector:
         ]
         surplus = dead_containers_to_remove(pods, self._limits, self._clock.now_ns())
         for pod in pods:
-            left = await self._remove_containers(
-                pod, [c for c in pod.containers if c.id in surplus]
-            )
-            await self._remove_sandboxes(left)
-        await self._remove_logs(wanted)
+            try:
+                left = await self._remove_containers(
+                    pod, [c for c in pod.containers if c.id in surplus]
+                )
+                await self._remove_sandboxes(left)
+            except RpcError as error:
+                log.warning("garbage not looked for", pod=_key(pod), error=str(error))
+                failures.append(str(error))
+        return (*failures, *await self._remove_logs(wanted))
 
     async def _remove_containers(
         self, pod: ObservedPod, containers: Sequence[ObservedContainer]
@@ -313,20 +328,14 @@ class GarbageCollector:
                 log.warning("not removed; it is tried again", id=what, error=str(error))
 
     async def _look(self, pod: ObservedPod) -> ObservedPod:
-        """Read the pod back, so that nobody else has to find out what changed."""
-        try:
-            observed = await inspect_pod(
-                self._client, pod.uid, name=pod.name, namespace=pod.namespace
-            )
-        except RpcError as error:
-            log.debug("not read back; the relist will", pod=_key(pod), error=str(error))
-            return pod
+        """Read the pod back, so that nobody else has to find out what changed. Raises RpcError."""
+        observed = await inspect_pod(self._client, pod.uid, name=pod.name, namespace=pod.namespace)
         return self._cache.put(observed)
 
-    async def _remove_logs(self, wanted: frozenset[str]) -> None:
+    async def _remove_logs(self, wanted: frozenset[str]) -> tuple[str, ...]:
         pods = tuple(self._cache.pods())
         ours = [pod for pod in pods if pod.uid in wanted]
-        await trio.to_thread.run_sync(
+        return await trio.to_thread.run_sync(
             partial(_remove_logs, ours, pods, self._node, self._clock.now_ns()),
             limiter=self._file_limiter,
         )
@@ -338,14 +347,31 @@ def _key(pod: ObservedPod) -> str:
 
 def _remove_logs(
     wanted: Iterable[ObservedPod], pods: Iterable[ObservedPod], node: NodeFacts, now_ns: int
-) -> None:
-    """Remove logs, then the links that led to them once they are old enough. Blocks."""
+) -> tuple[str, ...]:
+    """Remove logs, then the links that led to them once they are old enough. Blocks.
+
+    Returns what went wrong; a folder that cannot be read keeps none of the others.
+    """
+    failures: list[str] = []
     for pod in wanted:
-        for file in logs_to_remove(pod, _read_logs(pod, node)):
-            _unlink(file.path)
-    links = _read_links(Path(node.container_logs_directory), now_ns)
-    for link in links_to_remove(links, pods, node):
-        _unlink(link.path)
+        try:
+            for file in logs_to_remove(pod, _read_logs(pod, node)):
+                _unlink(file.path)
+        except OSError as error:
+            failures.append(str(error))
+    try:
+        links = tuple(_read_links(Path(node.container_logs_directory), now_ns))
+        for link in links_to_remove(links, pods, node):
+            _unlink(link.path)
+    except OSError as error:
+        failures.append(str(error))
+    return tuple(failures)
+
+
+def _aggregated(failures: Sequence[str]) -> str:
+    """The message for several errors, in the form of Go's aggregates; each is told once."""
+    each = tuple(dict.fromkeys(failures))
+    return each[0] if len(each) == 1 else f"[{', '.join(each)}]"
 
 
 def _read_logs(pod: ObservedPod, node: NodeFacts) -> Iterable[LogFile]:
@@ -371,7 +397,7 @@ def _read_links(folder: Path, now_ns: int) -> Iterable[LogLink]:
 def _entries(folder: Path) -> Sequence[Path]:
     try:
         return [Path(entry.path) for entry in os.scandir(folder)]
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
 
 

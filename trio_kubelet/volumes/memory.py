@@ -11,7 +11,12 @@ _NOSWAP_SINCE = (6, 4)
 def memory_options(size_bytes: int) -> str:
     """Return the mount options of a file system in memory, kept out of the swap if possible."""
     options = f"size={size_bytes}"
-    return f"{options},noswap" if _kernel_version() >= _NOSWAP_SINCE else options
+    return f"{options},noswap" if keeps_out_of_swap() else options
+
+
+def keeps_out_of_swap() -> bool:
+    """Return whether the kernel can keep a file system in memory out of the swap."""
+    return _kernel_version() >= _NOSWAP_SINCE
 
 
 def mount_memory(folder: Path, size_bytes: int) -> None:

@@ -14,9 +14,15 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.hollow import Behaviour, HollowOptions, open_hollow_runtime
+from trio_kubelet.hollow import (
+    Behaviour,
+    Fault,
+    HollowOptions,
+    ScriptedFaults,
+    open_hollow_runtime,
+)
 from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
@@ -39,6 +45,7 @@ from trio_kubelet.runtime.observed import (
     ObservedPod,
     ObservedSandbox,
 )
+from trio_kubelet.telemetry import EventRecorder, Journal
 
 STATES = {
     "R": ContainerState.RUNNING,
@@ -277,6 +284,8 @@ class Node:
     gate: RuntimeGate
     facts: NodeFacts
     wanted: set[str]
+    faults: ScriptedFaults
+    journal: Journal
 
     async def sandbox(self, attempt: int = 0, *, stopped: bool = False) -> str:
         config = sandbox_config(attempt)
@@ -314,6 +323,12 @@ class Node:
         file.touch()
         return file
 
+    def unreadable_logs(self) -> Path:
+        folder = Path(self.facts.pod_logs_directory, "default_web_uid", "main")
+        folder.parent.mkdir(parents=True)
+        folder.symlink_to(folder)
+        return folder
+
     def link(self, name: str, target: Path) -> Path:
         link = Path(self.facts.container_logs_directory, name)
         link.parent.mkdir(parents=True, exist_ok=True)
@@ -334,7 +349,8 @@ def sandbox_config(attempt: int) -> cri.PodSandboxConfig:
 @asynccontextmanager
 async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     clock = TrioClock()
-    options = HollowOptions(images=("busybox",), behaviours=lambda _: Behaviour())
+    faults = ScriptedFaults()
+    options = HollowOptions(images=("busybox",), behaviours=lambda _: Behaviour(), faults=faults)
     facts = NodeFacts(
         memory_capacity_bytes=1,
         pod_logs_directory=str(folder / "pods"),
@@ -343,6 +359,7 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
         cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
+        journal = Journal(clock)
         collector = GarbageCollector(
             client=client,
             cache=cache,
@@ -352,8 +369,9 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
             clock=clock,
             node=facts,
             file_limiter=trio.CapacityLimiter(1),
+            recorder=EventRecorder(journal, "node"),
         )
-        yield Node(client, cache, collector, gate, facts, wanted)
+        yield Node(client, cache, collector, gate, facts, wanted, faults, journal)
 
 
 @pytest.fixture
@@ -460,3 +478,61 @@ async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
         await trio.sleep(61)
         assert len((await ids(node))[1]) == 1
         nursery.cancel_scope.cancel()
+
+
+async def told_of_a_round(node: Node) -> list[tuple[str, str]]:
+    """The node's events of the round that begins now."""
+    before = len(list(node.journal.entries("node")))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.collector.run)
+        node.gate.update(RuntimeState(up=True, network_ready=True))
+        await trio.sleep(61)
+        nursery.cancel_scope.cancel()
+    return [(entry.event, entry.cause) for entry in node.journal.entries("node")][before:]
+
+
+async def test_a_round_that_cannot_ask_the_runtime_is_told_of(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
+    await node.look()
+    node.faults.add("ListPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "database is locked")))
+    assert await told_of_a_round(node) == [("ContainerGCFailed", "UNKNOWN: database is locked")]
+    assert await ids(node) == (sorted([old, new]), [])
+    assert await told_of_a_round(node) == []
+    assert await ids(node) == ([new], [])
+
+
+async def test_a_folder_of_logs_that_cannot_be_read_is_told_of_and_keeps_no_others(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    folder = node.unreadable_logs()
+    gone = node.link("web_default_main-old.log", folder / "0.log")
+    await node.look()
+    ((reason, message),) = await told_of_a_round(node)
+    assert reason == "ContainerGCFailed"
+    assert str(folder) in message
+    assert not gone.is_symlink()
+
+
+async def test_a_bug_of_a_round_is_told_of_and_ends_nothing(
+    node: Node, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(node.collector, "_wanted", broken)
+    assert await told_of_a_round(node) == [("ContainerGCFailed", "no such thing")]
+
+
+async def test_what_cannot_be_removed_is_no_failure_of_the_round(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    await node.container(sandbox, 1, "X")
+    await node.look()
+    node.faults.add("RemoveContainer", Fault(error=RpcError(Code.UNKNOWN, "busy")))
+    assert await told_of_a_round(node) == []

@@ -1,0 +1,63 @@
+"""What is said about a host at the start, by table, and that the agent says it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from trio_kubelet.node.host_warnings import (
+    CGROUP_V1,
+    MEMORY_ON_DISK,
+    HostWarning,
+    host_warnings,
+    read_swap_areas,
+    swap_areas,
+)
+from trio_kubelet.volumes.memory import keeps_out_of_swap, memory_options
+
+HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
+
+
+@pytest.mark.parametrize(
+    ("cgroup_version", "areas", "noswap", "told"),
+    [
+        (2, (), True, ()),
+        (2, (), False, ()),
+        (1, (), True, (CGROUP_V1,)),
+        (2, ("/dev/sda2",), True, ()),
+        (2, ("/dev/sda2",), False, (MEMORY_ON_DISK,)),
+        (1, ("/swapfile",), False, (CGROUP_V1, MEMORY_ON_DISK)),
+    ],
+)
+def test_a_host_is_warned_of(
+    cgroup_version: int, areas: tuple[str, ...], noswap: bool, told: tuple[HostWarning, ...]
+) -> None:
+    assert host_warnings(cgroup_version, areas, noswap=noswap) == told
+
+
+@pytest.mark.parametrize(
+    ("lines", "areas"),
+    [
+        ("", ()),
+        ("/dev/sda2 partition 1 0 -2\n", ("/dev/sda2",)),
+        ("/dev/zram0 partition 1 0 100\n", ()),
+        ("/dev/zram0 partition 1 0 100\n/swapfile file 1 0 -2\n\n", ("/swapfile",)),
+    ],
+)
+def test_swap_is_what_the_kernel_lists_but_for_memory(lines: str, areas: tuple[str, ...]) -> None:
+    assert swap_areas(HEADER + lines) == areas
+
+
+def test_a_kernel_without_swap_uses_none(tmp_path: Path) -> None:
+    assert read_swap_areas(tmp_path / "swaps") == ()
+
+
+@pytest.mark.parametrize(("release", "noswap"), [("6.3.9-1", False), ("6.4.0", True)])
+def test_the_warning_is_of_what_volumes_in_memory_are_mounted_with(
+    monkeypatch: pytest.MonkeyPatch, release: str, noswap: bool
+) -> None:
+    uname = os.uname()
+    faked = os.uname_result((uname.sysname, uname.nodename, release, uname.version, "x86_64"))
+    monkeypatch.setattr("os.uname", lambda: faked)
+    assert keeps_out_of_swap() is noswap
+    assert memory_options(1).endswith("noswap") is noswap

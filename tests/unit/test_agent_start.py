@@ -1,0 +1,81 @@
+"""What a start tells of the host, and of what it could not do."""
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import evolve
+
+from trio_kubelet.agent import Agent
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
+from trio_kubelet.rpc import InProcess
+from trio_kubelet.startup import StartError
+
+
+@asynccontextmanager
+async def agent(
+    root: Path, *, logs: Path | None = None, hollow: bool = True
+) -> AsyncIterator[Agent]:
+    configuration = evolve(
+        KubeletConfiguration(), pod_logs_dir=str(logs or root / "logs"), healthz_port=0
+    )
+    options = NodeOptions(root_dir=str(root), hostname_override="here", hollow=hollow)
+    clock = TrioClock()
+    async with open_hollow_runtime(clock, HollowOptions()) as runtime:
+        service = InProcess(runtime)
+        settings = Settings(configuration=configuration, options=options)
+        yield Agent(settings, clock, (service, service, None))
+
+
+async def told(agent: Agent, step: str) -> list[tuple[str, str]]:
+    """The node's events of one step of the start."""
+    (row,) = (each for each in agent.steps if each.name == step)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(row.run)
+    return [(entry.event, entry.cause) for entry in agent.journal.entries("here")]
+
+
+@pytest.mark.parametrize(
+    ("root", "logs", "words", "setting"),
+    [
+        ("null/root", "logs", "root directory: mkdir {0}/null", "--root-dir"),
+        ("root", "null/logs", 'pod logs root directory "{0}/null/logs": mkdir {0}', "podLogsDir"),
+    ],
+)
+async def test_a_folder_that_cannot_be_made_ends_the_start_with_an_event(
+    tmp_path: Path, root: str, logs: str, words: str, setting: str
+) -> None:
+    os.close(os.open(tmp_path / "null", os.O_CREAT))
+    async with agent(tmp_path / root, logs=tmp_path / logs) as starting:
+        with pytest.RaisesGroup(StartError, allow_unwrapped=True, flatten_subgroups=True) as ended:
+            await told(starting, "folders")
+        ((event, message),) = (
+            (entry.event, entry.cause) for entry in starting.journal.entries("here")
+        )
+    assert event == "KubeletSetupFailed"
+    assert message.startswith(f"error creating {words.format(tmp_path)}")
+    assert message.endswith(": not a directory")
+    assert f"check {setting}" in str(ended.value.exceptions)
+
+
+async def test_a_host_with_cgroup_v1_is_warned_of(tmp_path: Path) -> None:
+    is_v2 = os.access("/sys/fs/cgroup/cgroup.controllers", os.F_OK)
+    async with agent(tmp_path, hollow=False) as starting:
+        events = dict(await told(starting, "warnings"))
+    assert ("CgroupV1" in events) is not is_v2
+    if not is_v2:
+        assert events["CgroupV1"] == (
+            "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future "
+            "release. Please migrate to cgroup v2. More information at "
+            "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1"
+        )
+
+
+async def test_without_a_kernel_there_is_nothing_to_warn_of(tmp_path: Path) -> None:
+    async with agent(tmp_path) as starting:
+        assert await told(starting, "warnings") == []

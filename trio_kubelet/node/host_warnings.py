@@ -1,0 +1,57 @@
+"""What the node's users are told once at the start about its host, as events of the node."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from attrs import frozen
+
+SWAPS = Path("/proc/swaps")
+
+
+@frozen
+class HostWarning:
+    """An event of type Warning about the node."""
+
+    reason: str
+    message: str
+
+
+CGROUP_V1 = HostWarning(
+    "CgroupV1",
+    "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "
+    "Please migrate to cgroup v2. More information at "
+    "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1",
+)
+MEMORY_ON_DISK = HostWarning(
+    "PossibleMemoryBackedVolumesOnDisk",
+    "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
+    "etc.) might be swapped to disk and should no longer be considered secure.",
+)
+
+
+def host_warnings(
+    cgroup_version: int, swap_areas: Sequence[str], *, noswap: bool
+) -> tuple[HostWarning, ...]:
+    """What there is to warn of. `noswap`: file systems in memory are kept out of the swap."""
+    told = []
+    if cgroup_version == 1:
+        told.append(CGROUP_V1)
+    if swap_areas and not noswap:
+        told.append(MEMORY_ON_DISK)
+    return tuple(told)
+
+
+def swap_areas(text: str) -> tuple[str, ...]:
+    """The swap areas that /proc/swaps lists, without those in memory."""
+    lines = text.split("\n")[1:]
+    return tuple(
+        line.split()[0] for line in lines if line.strip() and not line.startswith("/dev/zram")
+    )
+
+
+def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
+    """The swap areas in use now; a kernel without swap has no such file. Blocks."""
+    try:
+        return swap_areas(swaps.read_text(errors="replace"))
+    except FileNotFoundError:
+        return ()
