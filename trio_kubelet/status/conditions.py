@@ -20,6 +20,7 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
+from trio_kubelet.probes import PROBES_NOT_RUN, unprobed_message
 from trio_kubelet.restarts import init_role
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
@@ -157,14 +158,17 @@ def _containers_ready(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) ->
     kind = PodConditionType.CONTAINERS_READY
     if reason := ENDED_REASONS.get(phase):
         return _condition(kind, holds=False, reason=reason)
-    sidecars = (
-        status
+    sidecars = [
+        (container, status)
         for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
         if init_role(container) is ContainerRole.SIDECAR
-    )
-    unready = [status.name for status in (*sidecars, *statuses.regular) if not status.ready]
+    ]
+    needed = (*(status for _, status in sidecars), *statuses.regular)
+    unready = [status.name for status in needed if not status.ready]
     if not unready:
-        return _condition(kind, holds=True)
+        unprobed = unprobed_message((*(each for each, _ in sidecars), *pod.spec.containers))
+        reason = PROBES_NOT_RUN if unprobed else ""
+        return _condition(kind, holds=True, reason=reason, message=unprobed)
     return _condition(
         kind,
         holds=False,
@@ -186,7 +190,7 @@ def _ready(
         if found.get(gate.condition_type) != ConditionStatus.TRUE
     ]
     if not closed:
-        return _condition(PodConditionType.READY, holds=True)
+        return evolve(containers_ready, type=PodConditionType.READY.value)
     return _condition(
         PodConditionType.READY,
         holds=False,
