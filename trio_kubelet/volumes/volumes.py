@@ -17,6 +17,7 @@ import trio
 from attrs import fields
 
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod, Volume
+from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.volumes.folders import PodFolders, escaped
 from trio_kubelet.volumes.mount import unmount
@@ -133,7 +134,9 @@ class Volumes:
             if attribute.name != "name" and getattr(volume, attribute.name) is not None:
                 if attribute.name in self._plugins:
                     return self._plugins[attribute.name]
-                raise VolumeError(volume.name, f"no volume plugin for {attribute.name}")
+                kind = wire_name(attribute)
+                why = f"no volume plugin matched: this kubelet has no volumes of the kind {kind}"
+                raise VolumeError(volume.name, why)
         raise VolumeError(volume.name, "it has no source")
 
     def _plugin_of(self, folder: Path) -> VolumePlugin | None:

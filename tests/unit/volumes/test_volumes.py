@@ -132,7 +132,8 @@ async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path
     with pytest.raises(VolumesNotReady) as caught:
         await volumes.prepare(pod)
     assert [str(error) for error in caught.value.errors] == [
-        'MountVolume.SetUp failed for volume "a" : no volume plugin for nfs',
+        'MountVolume.SetUp failed for volume "a" : no volume plugin matched: '
+        "this kubelet has no volumes of the kind nfs",
         'MountVolume.SetUp failed for volume "c" : hostPath type check failed: '
         f"{tmp_path / 'x'} is not a file",
         'MountVolume.SetUp failed for volume "d" : unknown storage medium "Paper"',
