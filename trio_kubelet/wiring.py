@@ -101,7 +101,7 @@ class PodStorage:
             raise PreparationError("FailedMount", str(error.errors[-1])) from error
         except OSError as error:
             message = f"error making pod data directories: {error}"
-            raise PreparationError("FailedCreatePodContainer", message) from error
+            raise PreparationError("Failed", message) from error
         for volume in mounted.values():
             if volume.outdated is not None:
                 self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(volume.outdated))

@@ -61,6 +61,16 @@ async def test_a_pod_that_runs_goes_on_when_its_config_map_vanishes_and_says_so(
         assert storage.said() == [("FailedMount", words)]
 
 
+async def test_a_pod_whose_folders_cannot_be_made_is_told_as_by_the_go_kubelet(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with open_cluster() as cluster:
+        (tmp_path / "pods").write_text("not a folder")
+        with pytest.raises(PreparationError, match="error making pod data directories") as caught:
+            await Storage(cluster, tmp_path).pods.prepare(running_pod())
+        assert caught.value.reason == "Failed"
+
+
 async def test_a_pod_that_never_had_its_config_map_waits_for_it(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -32,10 +32,11 @@ from trio_kubelet.runtime.credentials import Credentials, Keyring, no_keyring
 from trio_kubelet.runtime.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
-PULL_ERRORS = {
-    Code.UNAVAILABLE: "RegistryUnavailable",
-    Code.FAILED_PRECONDITION: "SignatureValidationFailed",
-}
+PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
+"""Reasons that a runtime tells by beginning its message with them; all others are ErrImagePull.
+
+Codes of gRPC tell nothing of registries: a runtime that restarts is UNAVAILABLE, too.
+"""
 
 
 @frozen
@@ -305,7 +306,8 @@ class _Request:
             now_ns=now_ns,
         )
         self._memory.image_backoffs[image] = backoff
-        reason = PULL_ERRORS.get(error.code, "ErrImagePull")
+        told = (each for each in PULL_ERRORS if error.message.startswith(each))
+        reason = next(told, "ErrImagePull")
         self._memory.pull_errors[image] = f"{reason}: {error.message}"
         self._event(EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}')
         until_ns = now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)

@@ -165,6 +165,28 @@ async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -
         assert not at.memory.image_backoffs
 
 
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (RpcError(Code.UNAVAILABLE, "containerd restarts"), "ErrImagePull"),
+        (RpcError(Code.FAILED_PRECONDITION, "no space left"), "ErrImagePull"),
+        (RpcError(Code.UNKNOWN, "RegistryUnavailable: connection refused"), "RegistryUnavailable"),
+        (
+            RpcError(Code.UNKNOWN, "SignatureValidationFailed: not signed"),
+            "SignatureValidationFailed",
+        ),
+    ],
+)
+async def test_the_reason_of_a_failed_pull_is_the_one_that_the_runtime_tells(
+    mock_clock: MockClock, error: RpcError, reason: str
+) -> None:
+    registry = Registry(images={"docker.io/library/busybox:1": RemoteImage(failures=(error,))})
+    async with node(registry=registry) as at:
+        with pytest.raises(ImageError) as raised:
+            await at.ensure("busybox:1")
+        assert raised.value.reason == reason
+
+
 async def test_the_back_off_doubles_up_to_five_minutes(mock_clock: MockClock) -> None:
     failures = RemoteImage(failures=(NOT_FOUND,) * 9)
     async with node(registry=Registry(images={"docker.io/library/busybox:1": failures})) as at:
