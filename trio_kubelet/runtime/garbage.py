@@ -4,14 +4,15 @@ Each thing has one who removes it. Pods that no source has go whole, through hou
 surplus of a pod that is being synced goes at the end of its sync (`container_stopper.py`). What
 is left is this: containers that were made and never started, because the agent was killed in
 between; the dead of pods that are not synced any more; dead containers beyond what the whole
-node may keep; sandboxes that were replaced; logs of containers that are gone, and links to logs.
+node may keep; sandboxes that were replaced; logs of containers that are gone, and links to logs,
+of which those that lack are made.
 
 What was last seen may be old, and that does no harm: nothing of this was running then, none of
 it is the newest of its kind, so nobody will start it again.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -207,6 +208,30 @@ def links_to_remove(
     )
 
 
+def links_to_make(
+    links: Iterable[LogLink], pods: Iterable[ObservedPod], node: NodeFacts
+) -> Mapping[Path, str]:
+    """The links that containers lack, and the logs of ours that they lead to.
+
+    An agent that was stopped right after it had started a container has made no link to its log.
+    """
+    present = {link.path for link in links}
+    lacking: dict[Path, str] = {}
+    for pod in pods:
+        for container in pod.containers:
+            name = names.container_log_symlink(
+                _named(pod), container.name, container.id, node.container_logs_directory
+            )
+            if (
+                container.state is not ContainerState.CREATED
+                and container.log_path.startswith(f"{node.pod_logs_directory}/")
+                and Path(name) not in present
+            ):
+                # The first one is the newest; names that are too long lose the id.
+                lacking.setdefault(Path(name), container.log_path)
+    return lacking
+
+
 def _named(pod: ObservedPod) -> Pod:
     return Pod(metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid))
 
@@ -254,17 +279,25 @@ class GarbageCollector:
         self._recorder = recorder
 
     async def run(self) -> None:
-        """Collect once a minute for ever. What fails is told of, and made up by the next round."""
+        """Collect once a minute for ever. What fails is told of, and made up by the next round.
+
+        It begins with the logs alone: an earlier agent may not have come to make links to them.
+        """
+        await self._gate.wait_up()
+        await self._told(self._tidy_logs)
         while True:
             await trio.sleep(PERIOD_SECONDS)
             await self._gate.wait_up()
-            try:
-                failures = await self.collect()
-            except Exception as error:
-                log.exception("garbage collection failed; it is tried again in the next round")
-                failures = (str(error) or type(error).__name__,)
-            if failures:
-                self._recorder.node(EventType.WARNING, "ContainerGCFailed", _aggregated(failures))
+            await self._told(self.collect)
+
+    async def _told(self, work: Callable[[], Awaitable[tuple[str, ...]]]) -> None:
+        try:
+            failures = await work()
+        except Exception as error:
+            log.exception("garbage collection failed; it is tried again in the next round")
+            failures = (str(error) or type(error).__name__,)
+        if failures:
+            self._recorder.node(EventType.WARNING, "ContainerGCFailed", _aggregated(failures))
 
     async def collect(self) -> tuple[str, ...]:
         """One round; what a pod's own task works on is left to the next.
@@ -289,7 +322,7 @@ class GarbageCollector:
             except RpcError as error:
                 log.warning("garbage not looked for", pod=_key(pod), error=str(error))
                 failures.append(str(error))
-        return (*failures, *await self._remove_logs(wanted))
+        return (*failures, *await self._tidy_logs())
 
     async def _remove_containers(
         self, pod: ObservedPod, containers: Sequence[ObservedContainer]
@@ -332,11 +365,12 @@ class GarbageCollector:
         observed = await inspect_pod(self._client, pod.uid, name=pod.name, namespace=pod.namespace)
         return self._cache.put(observed)
 
-    async def _remove_logs(self, wanted: frozenset[str]) -> tuple[str, ...]:
+    async def _tidy_logs(self) -> tuple[str, ...]:
+        wanted = frozenset(self._wanted())
         pods = tuple(self._cache.pods())
         ours = [pod for pod in pods if pod.uid in wanted]
         return await trio.to_thread.run_sync(
-            partial(_remove_logs, ours, pods, self._node, self._clock.now_ns()),
+            partial(_tidy_logs, ours, pods, self._node, self._clock.now_ns()),
             limiter=self._file_limiter,
         )
 
@@ -345,10 +379,10 @@ def _key(pod: ObservedPod) -> str:
     return f"{pod.namespace}/{pod.name}"
 
 
-def _remove_logs(
-    wanted: Iterable[ObservedPod], pods: Iterable[ObservedPod], node: NodeFacts, now_ns: int
+def _tidy_logs(
+    wanted: Iterable[ObservedPod], pods: Sequence[ObservedPod], node: NodeFacts, now_ns: int
 ) -> tuple[str, ...]:
-    """Remove logs, then the links that led to them once they are old enough. Blocks.
+    """Remove logs, then the links that led to them once they are old enough; make links. Blocks.
 
     Returns what went wrong; a folder that cannot be read keeps none of the others.
     """
@@ -363,6 +397,8 @@ def _remove_logs(
         links = tuple(_read_links(Path(node.container_logs_directory), now_ns))
         for link in links_to_remove(links, pods, node):
             _unlink(link.path)
+        for path, target in links_to_make(links, pods, node).items():
+            _link(path, target)
     except OSError as error:
         failures.append(str(error))
     return tuple(failures)
@@ -399,6 +435,18 @@ def _entries(folder: Path) -> Sequence[Path]:
         return [Path(entry.path) for entry in os.scandir(folder)]
     except (FileNotFoundError, NotADirectoryError):
         return ()
+
+
+def _link(path: Path, target: str) -> None:
+    if not Path(target).exists():
+        return
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        path.symlink_to(target)
+    except FileExistsError:
+        return  # Its start was still under way.
+    except OSError as error:
+        log.warning("not linked; it is tried again", path=str(path), error=error.strerror)
 
 
 def _unlink(path: Path) -> None:

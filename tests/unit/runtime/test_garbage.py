@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from tests.unit.runtime.observed_pods import NOW_NS, STATES, pod, series
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
@@ -29,11 +30,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import (
     DeadContainerLimits,
     GarbageCollector,
-    LogFile,
-    LogLink,
     dead_containers_to_remove,
-    links_to_remove,
-    logs_to_remove,
     sandboxes_to_remove,
 )
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
@@ -41,63 +38,9 @@ from trio_kubelet.runtime.inspection import inspect_pod
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ContainerState,
-    ObservedContainer,
     ObservedPod,
-    ObservedSandbox,
 )
 from trio_kubelet.telemetry import EventRecorder, Journal
-
-STATES = {
-    "R": ContainerState.RUNNING,
-    "X": ContainerState.EXITED,
-    "C": ContainerState.CREATED,
-    "U": ContainerState.UNKNOWN,
-}
-HOUR_NS = 3_600_000_000_000
-NOW_NS = 1000 * HOUR_NS
-NODE = NodeFacts(memory_capacity_bytes=1)
-
-
-def series(name: str, states: str, sandbox: str = "sandbox") -> list[ObservedContainer]:
-    """Incarnations of a container, oldest first, an hour apart, the last an hour ago.
-
-    Their ids are the name and their number: `a0` is the oldest.
-    """
-    return [
-        ObservedContainer(
-            id=f"{name}{number}",
-            name=name,
-            sandbox_id=sandbox,
-            state=STATES[letter],
-            restart_count=number,
-            created_at=NOW_NS - (len(states) - number) * HOUR_NS,
-        )
-        for number, letter in enumerate(states)
-    ]
-
-
-def pod(uid: str = "uid", /, sandboxes: str = "", **containers: str) -> ObservedPod:
-    """A pod with containers by name, and sandboxes oldest first: `r` ready, `n` not."""
-    made = [each for name, states in containers.items() for each in series(name, states)]
-    return ObservedPod(
-        uid=uid,
-        name="web",
-        namespace="default",
-        observed_at=0.0,
-        containers=tuple(sorted(made, key=lambda c: c.created_at, reverse=True)),
-        sandboxes=tuple(
-            ObservedSandbox(
-                id=f"s{number}",
-                name="web",
-                namespace="default",
-                uid=uid,
-                attempt=number,
-                ready=letter == "r",
-                created_at=number,
-            )
-            for number, letter in reversed(list(enumerate(sandboxes)))
-        ),
-    )
 
 
 def removed(
@@ -227,53 +170,6 @@ def test_a_sandbox_that_was_replaced_goes_when_it_is_empty(
     assert " ".join(sorted(s.id for s in sandboxes_to_remove(observed))) == gone
 
 
-@pytest.mark.parametrize(
-    ("restart_count", "goes"),
-    [(0, True), (1, False), (2, True), (3, False), (4, False)],
-    ids=["gone", "kept dead one", "gone too", "runs", "not seen yet"],
-)
-def test_a_log_goes_with_its_container_but_never_the_newest(restart_count: int, goes: bool) -> None:
-    containers = series("a", "XXXR")
-    observed = ObservedPod(
-        uid="uid",
-        name="web",
-        namespace="default",
-        observed_at=0.0,
-        containers=(containers[3], containers[1]),
-    )
-    file = LogFile(path=Path("x"), container="a", restart_count=restart_count)
-    assert bool(logs_to_remove(observed, [file])) is goes
-
-
-def test_logs_of_a_container_of_which_nothing_is_known_stay() -> None:
-    file = LogFile(path=Path("x"), container="b", restart_count=0)
-    assert not logs_to_remove(pod(a="R"), [file])
-
-
-@pytest.mark.parametrize(
-    ("changes", "goes"),
-    [
-        ({}, True),
-        ({"leads_somewhere": True}, False),
-        ({"age_seconds": 5.0}, False),
-        ({"target": "/somewhere/else/0.log"}, False),
-        ({"path": Path("/var/log/containers/web_default_a-a1.log")}, False),
-        ({"path": Path("/var/log/containers/web_default_a-a0.log")}, True),
-    ],
-    ids=["dangling", "whole", "young", "not ours", "of one that runs", "of a dead one"],
-)
-def test_a_link_that_leads_nowhere_goes(changes: Mapping[str, object], goes: bool) -> None:
-    fields: dict[str, object] = {
-        "path": Path("/var/log/containers/x_default_a-1.log"),
-        "target": "/var/log/pods/default_x_uid/a/0.log",
-        "age_seconds": 3600.0,
-        "leads_somewhere": False,
-        **changes,
-    }
-    link = LogLink(**fields)  # type: ignore[arg-type]
-    assert bool(links_to_remove([link], [pod(a="XR")], NODE)) is goes
-
-
 @frozen
 class Node:
     """A hollow node with one pod, and the collector that works on it."""
@@ -299,6 +195,7 @@ class Node:
         config = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name="main", attempt=attempt),
             image=cri.ImageSpec(image="busybox"),
+            log_path=f"main/{attempt}.log",
             labels={
                 names.POD_UID_LABEL: "uid",
                 names.POD_NAME_LABEL: "web",
@@ -306,7 +203,9 @@ class Node:
                 names.CONTAINER_NAME_LABEL: "main",
             },
         )
-        made = await self.client.create_container(sandbox, config, sandbox_config(0))
+        in_sandbox = sandbox_config(0)
+        in_sandbox.log_directory = f"{self.facts.pod_logs_directory}/default_web_uid"
+        made = await self.client.create_container(sandbox, config, in_sandbox)
         if state != "C":
             await self.client.start_container(made)
         if state == "X":
@@ -335,6 +234,16 @@ class Node:
         link.symlink_to(target)
         os.utime(link, (0, 0), follow_symlinks=False)
         return link
+
+    def links(self) -> Mapping[str, Path]:
+        return {each.name: each.readlink() for each in self._links.iterdir()}
+
+    def remove_link(self, name: str) -> None:
+        (self._links / name).unlink()
+
+    @property
+    def _links(self) -> Path:
+        return Path(self.facts.container_logs_directory)
 
 
 def sandbox_config(attempt: int) -> cri.PodSandboxConfig:
@@ -460,6 +369,27 @@ async def test_logs_and_links_follow_their_containers(
     assert foreign.is_symlink()
 
 
+async def test_links_that_an_earlier_agent_did_not_make_are_made_at_the_start(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    container = await node.container(sandbox, 0, "R")
+    await node.container(sandbox, 1, "R")  # Its log is away: it is rotated just now.
+    log = node.log("0.log")
+    await node.look()
+    node.gate.update(RuntimeState(up=True, network_ready=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.collector.run)
+        await trio.sleep(1)
+        links = node.links()
+        assert links == {f"web_default_main-{container}.log": log}
+        for link in links:
+            node.remove_link(link)
+        await trio.sleep(61)
+        assert node.links() == links
+        nursery.cancel_scope.cancel()
+
+
 async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
     node: Node, autojump_clock: MockClock
 ) -> None:
@@ -470,7 +400,7 @@ async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
         await trio.sleep(600)
         assert await ids(node) == (sorted([old, new]), [])
         node.gate.update(RuntimeState(up=True, network_ready=True))
-        await trio.sleep(1)
+        await trio.sleep(61)
         assert await ids(node) == ([new], [])
         await node.container(new, 0, "X")
         await node.container(new, 1, "X")
@@ -481,12 +411,13 @@ async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
 
 
 async def told_of_a_round(node: Node) -> list[tuple[str, str]]:
-    """The node's events of the round that begins now."""
-    before = len(list(node.journal.entries("node")))
+    """The node's events of the first whole round, after that of a start."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.collector.run)
         node.gate.update(RuntimeState(up=True, network_ready=True))
-        await trio.sleep(61)
+        await trio.sleep(30)
+        before = len(list(node.journal.entries("node")))
+        await trio.sleep(31)
         nursery.cancel_scope.cancel()
     return [(entry.event, entry.cause) for entry in node.journal.entries("node")][before:]
 
