@@ -5,7 +5,7 @@ and the whole is checked. `examine` tells everything that is wrong, for who want
 `load` raises where something of it stops the agent.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from attrs import field, frozen
@@ -15,7 +15,7 @@ from trio_kubelet.config.gates import FeatureGates, resolve
 from trio_kubelet.config.loading import load_files
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.config.support import not_acted_on
+from trio_kubelet.config.support import given_fields, not_acted_on
 from trio_kubelet.config.validation import validate
 
 WRONG_FLAG = "failed to parse kubelet flag"
@@ -83,11 +83,12 @@ def examine(arguments: Sequence[str]) -> Examination:
     configuration = lay_over(loaded.configuration, command_line)
     resolution = resolve(configuration.feature_gates)
     invalid = validate(configuration, options, resolution.gates) if loaded.is_whole else ()
+    given = given_fields(loaded.given) | command_line.fields.keys()
     warnings = (
         deprecation_warning(command_line),
         *loaded.warnings,
         *resolution.warnings,
-        _not_acted_on_warning(configuration, options),
+        _not_acted_on_warning(configuration, options, given),
     )
     return Examination(
         settings=Settings(
@@ -106,8 +107,10 @@ def examine(arguments: Sequence[str]) -> Examination:
     )
 
 
-def _not_acted_on_warning(configuration: KubeletConfiguration, options: NodeOptions) -> str:
-    names = not_acted_on(configuration, options)
+def _not_acted_on_warning(
+    configuration: KubeletConfiguration, options: NodeOptions, given: Collection[str]
+) -> str:
+    names = not_acted_on(configuration, options, given)
     if not names:
         return ""
     return f"settings that this agent does not act on yet: {', '.join(names)}"

@@ -1,152 +1,82 @@
 """What this agent does not act on yet: no setting is ignored silently.
 
-`not_acted_on` names every field and flag that was given another value than its default and that
-no part of the agent reads. A part that begins to act on a setting adds it to the table here.
+`not_acted_on` names what was asked for and does not happen: fields and flags that were given
+another value than their default and that no part of the agent acts on, fields and gates that were
+set to other than what the agent does anyway. The tables are in `field_support.py` and
+`gate_support.py`. What the defaults promise and the agent lacks is in docs/settings.md, and not
+named at each start.
 """
 
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
 
 from trio_kubelet.config.codec import to_wire
+from trio_kubelet.config.field_support import (
+    ACTED_ON,
+    ENDS_WITH_LOADING,
+    FIXED,
+    OPTIONS_ACTED_ON,
+    PARTLY,
+    WITHOUT_EFFECT_ANYWHERE,
+)
 from trio_kubelet.config.flag_table import OPTION_FLAGS
+from trio_kubelet.config.gate_support import unheeded_gates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 
-ACTED_UPON_FIELDS = frozenset(
-    {
-        "address",
-        "allowedUnsafeSysctls",
-        "cgroupDriver",
-        "cgroupRoot",
-        "cgroupsPerQOS",
-        "clusterDNS",
-        "clusterDomain",
-        "containerRuntimeEndpoint",
-        "configMapAndSecretChangeDetectionStrategy",
-        "cpuCFSQuota",
-        "cpuCFSQuotaPeriod",
-        "crashLoopBackOff",
-        "enableControllerAttachDetach",
-        "enableServer",
-        "eventBurst",
-        "eventRecordQPS",
-        "failCgroupV1",
-        "failSwapOn",
-        "featureGates",
-        "fileCheckFrequency",
-        "healthzBindAddress",
-        "healthzPort",
-        "httpCheckFrequency",
-        "imageServiceEndpoint",
-        "kubeAPIBurst",
-        "kubeAPIQPS",
-        "kubeReserved",
-        "localStorageCapacityIsolation",
-        "logging.format",
-        "logging.verbosity",
-        "maxOpenFiles",
-        "maxParallelImagePulls",
-        "maxPods",
-        "memorySwap",
-        "nodeLeaseDurationSeconds",
-        "nodeStatusMaxImages",
-        "nodeStatusReportFrequency",
-        "nodeStatusUpdateFrequency",
-        "oomScoreAdj",
-        "podLogsDir",
-        "podPidsLimit",
-        "podsPerCore",
-        "providerID",
-        "readOnlyPort",
-        "registerNode",
-        "registerWithTaints",
-        "registryBurst",
-        "registryPullQPS",
-        "resolvConf",
-        "runOnce",
-        "runtimeRequestTimeout",
-        "seccompDefault",
-        "serializeImagePulls",
-        "staticPodPath",
-        "staticPodURL",
-        "staticPodURLHeader",
-        "syncFrequency",
-        "systemReserved",
-    }
-)
-"""Fields of the configuration, by path; a path stands for all that is below it."""
-
-WITHOUT_EFFECT_ANYWHERE = frozenset(
-    {
-        "hairpinMode",  # the networks that it was for are gone from Kubernetes
-        "iptablesDropBit",
-        "iptablesMasqueradeBit",
-        "logging.flushFrequency",
-        "mergeDefaultEvictionSettings",  # done with when the file is read
-        "streamingConnectionIdleTimeout",
-    }
-)
-"""Fields that do nothing in the Go kubelet either, or whose effect ends with loading."""
-
-ACTED_UPON_OPTIONS = frozenset(
-    {
-        "bootstrap_kubeconfig",
-        "cert_dir",
-        "cloud_provider",
-        "config",
-        "config_dir",
-        "exit_on_lock_contention",
-        "experimental_allocatable_ignore_eviction",
-        "hollow",
-        "hostname_override",
-        "kubeconfig",
-        "lock_file",
-        "maximum_dead_containers",
-        "maximum_dead_containers_per_container",
-        "minimum_container_ttl_duration",
-        "node_ip",
-        "node_labels",
-        "root_dir",
-        "seccomp_default",
-        "version",
-    }
-)
-"""Attributes of `NodeOptions`."""
-
-
-def not_acted_on(configuration: KubeletConfiguration, options: NodeOptions) -> tuple[str, ...]:
-    """The settings that were given and have no effect: fields by path, flags with their dashes."""
-    changed = _changed(to_wire(configuration), to_wire(KubeletConfiguration()), "")
-    fields = (
-        path
-        for path in changed
-        if not _covered(path, ACTED_UPON_FIELDS) and not _covered(path, WITHOUT_EFFECT_ANYWHERE)
-    )
-    return (*fields, *_ignored_flags(options))
-
-
-def _changed(value: Any, default: Any, path: str) -> list[str]:
-    """Paths of the fields whose value is not the default; a map of the user's is one field."""
-    if value == default:
-        return []
-    if isinstance(value, dict) and isinstance(default, dict) and path not in _USER_MAPS:
-        return [
-            changed
-            for name in {**default, **value}
-            for changed in _changed(
-                value.get(name), default.get(name), f"{path}.{name}" if path else name
-            )
-        ]
-    return [path]
-
-
+_HEEDED = ACTED_ON | ENDS_WITH_LOADING | WITHOUT_EFFECT_ANYWHERE | FIXED.keys()
 _USER_MAPS = frozenset({"evictionHard"})
 
 
-def _covered(path: str, table: frozenset[str]) -> bool:
+def not_acted_on(
+    configuration: KubeletConfiguration, options: NodeOptions, given: Collection[str] = ()
+) -> tuple[str, ...]:
+    """What was asked for and has no effect: fields by path, gates, flags with their dashes.
+
+    `given` are the paths of the fields that a file or a flag sets, whatever their value.
+    """
+    wire = to_wire(configuration)
+    return (
+        *(
+            path
+            for path in _changed(wire, to_wire(KubeletConfiguration()), "")
+            if _lacks(path, wire)
+        ),
+        *(path for path, value in FIXED.items() if path in given and wire.get(path) != value),
+        *(f"featureGates.{name}" for name in unheeded_gates(configuration.feature_gates)),
+        *_ignored_flags(options),
+    )
+
+
+def given_fields(content: Mapping[str, Any]) -> frozenset[str]:
+    """The top-level fields that a file sets."""
+    return frozenset(name for name, value in content.items() if value is not None)
+
+
+def _lacks(path: str, wire: Mapping[str, Any]) -> bool:
+    if path in PARTLY:
+        _, is_enough = PARTLY[path]
+        return not is_enough(wire.get(path, ()))
+    return not _covered(path)
+
+
+def _changed(value: Any, default: Any, path: str) -> Iterator[str]:
+    """Paths of the fields whose value is not the default; a map of the user's is one field."""
+    if value == default:
+        return
+    if isinstance(value, dict) and isinstance(default, dict) and path not in _USER_MAPS:
+        for name in {**default, **value}:
+            below = f"{path}.{name}" if path else name
+            yield from _changed(value.get(name), default.get(name), below)
+        return
+    yield path
+
+
+def _covered(path: str) -> bool:
     parts = path.split(".")
-    return any(".".join(parts[:count]) in table for count in range(1, len(parts) + 1))
+    return any(".".join(parts[:count]) in _HEEDED for count in range(1, len(parts) + 1))
 
 
 def _ignored_flags(options: NodeOptions) -> tuple[str, ...]:
@@ -155,7 +85,7 @@ def _ignored_flags(options: NodeOptions) -> tuple[str, ...]:
     attributes = (
         attribute.name
         for attribute in attrs.fields(NodeOptions)
-        if attribute.name not in ACTED_UPON_OPTIONS and attribute.name != "cadvisor"
+        if attribute.name not in OPTIONS_ACTED_ON and attribute.name != "cadvisor"
     )
     ignored = (
         f"--{flag_names[name]}"

@@ -1,22 +1,103 @@
-"""Settings that nothing acts on are named, all in one warning."""
+"""Settings that nothing acts on are named, all in one warning; and the tables that say which."""
+
+import ast
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from pathlib import Path
 
 import attrs
+import pytest
+import yaml
 from attrs import evolve
 
-from trio_kubelet.config import KubeletConfiguration, NodeOptions, load, not_acted_on
+from trio_kubelet.config import (
+    ConfigurationError,
+    KubeletConfiguration,
+    NodeOptions,
+    load,
+    not_acted_on,
+    parts,
+    to_wire,
+)
+from trio_kubelet.config import field_support as fields
+from trio_kubelet.config import gate_support as gates
+from trio_kubelet.config.codec import field_at
 from trio_kubelet.config.fields import wire_of
-from trio_kubelet.config.flag_table import OPTION_FLAGS, OWN_FLAGS
+from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
+from trio_kubelet.config.gate_table import KNOWN_GATES
+from trio_kubelet.config.gates import default_of
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
     KubeletX509Authentication,
     LoggingConfiguration,
     VModuleItem,
 )
-from trio_kubelet.config.support import (
-    ACTED_UPON_FIELDS,
-    ACTED_UPON_OPTIONS,
-    WITHOUT_EFFECT_ANYWHERE,
+from trio_kubelet.config.support_page import PROMISING_DEFAULTS, page
+
+ROOT = Path(__file__).parents[3]
+FACTS = ROOT / "tests" / "facts"
+HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+
+GROUPS_OF_FIELDS = (
+    fields.ACTED_ON,
+    fields.ENDS_WITH_LOADING,
+    fields.WITHOUT_EFFECT_ANYWHERE,
+    fields.FIXED.keys(),
+    fields.PARTLY.keys(),
+    *fields.NOT_YET.values(),
 )
+GROUPS_OF_OPTIONS = (fields.OPTIONS_ACTED_ON, *fields.OPTIONS_NOT_YET.values())
+GROUPS_OF_GATES = (
+    gates.ACTED_ON,
+    gates.AS_IF_ON,
+    *gates.AS_IF_OFF.values(),
+    gates.WITHOUT_EFFECT_HERE,
+    gates.OF_OTHERS,
+)
+DECIDED_BY_THE_CONFIGURATION = {"KubeletCrashLoopBackOffMax", "LoggingAlphaOptions"}
+"""Gates whose whole effect is what the configuration may say."""
+
+
+def rows(name: str) -> list[list[str]]:
+    return [line.split("\t") for line in (FACTS / name).read_text().splitlines()]
+
+
+def sources() -> Iterator[ast.AST]:
+    """What the agent is made of, without its configuration."""
+    folder = ROOT / "trio_kubelet"
+    for path in folder.rglob("*.py"):
+        if folder / "config" not in path.parents:
+            yield from ast.walk(ast.parse(path.read_text()))
+
+
+def reads() -> Mapping[str, set[str]]:
+    """What is read of each of `configuration`, `options` and their parts, by attribute."""
+    found: dict[str, set[str]] = {}
+    for node in sources():
+        if isinstance(node, ast.Attribute):
+            base = node.value
+            name = getattr(base, "id", "") or getattr(base, "attr", "")
+            found.setdefault(name.strip("_"), set()).add(node.attr)
+    return found
+
+
+def gates_asked_for() -> Iterator[str]:
+    """The names in each `gates["NAME"]` and `gates.enabled("NAME")` of the agent's code."""
+    for node in sources():
+        if isinstance(node, ast.Subscript) and "gates" in ast.dump(node.value):
+            asked: ast.AST = node.slice
+        elif (
+            isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "enabled" and node.args
+        ):
+            asked = node.args[0]
+        else:
+            continue
+        if isinstance(asked, ast.Constant) and isinstance(asked.value, str):
+            yield asked.value
+
+
+# What is said
 
 
 def test_the_defaults_leave_nothing_to_tell() -> None:
@@ -45,6 +126,100 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("enableServer: true", ["enableServer"]),
+        ("enableServer: false", []),
+        ("enableServer: null", []),
+        ("makeIPTablesUtilChains: true", ["makeIPTablesUtilChains"]),
+        ("makeIPTablesUtilChains: false", []),
+        ("contentType: application/json", []),
+        ("contentType: application/vnd.kubernetes.protobuf", ["contentType"]),
+        ("maxPods: 7", []),
+        ("containerLogMaxFiles: 5", []),
+        ("containerLogMaxFiles: 6", ["containerLogMaxFiles"]),
+        ("enforceNodeAllocatable: [none]", []),
+        ("enforceNodeAllocatable: []", []),
+        (
+            "{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube}",
+            ["kubeReservedCgroup", "enforceNodeAllocatable"],
+        ),
+        ("{cgroupRoot: /pods, memorySwap: {swapBehavior: LimitedSwap}}", []),
+        ("featureGates: {EventedPLEG: false, StatefulSetSemanticRevisionComparison: false}", []),
+        ("featureGates: {GracefulNodeShutdown: true}", ["featureGates.GracefulNodeShutdown"]),
+        (
+            "featureGates: {GracefulNodeShutdown: false, "
+            "GracefulNodeShutdownBasedOnPodPriority: false, WindowsGracefulNodeShutdown: false}",
+            [],
+        ),
+        ("featureGates: {EnvFiles: true}", []),
+        ("featureGates: {EnvFiles: false}", ["featureGates.EnvFiles"]),
+        ("featureGates: {KubeletPSI: true, CRIListStreaming: false}", ["featureGates.KubeletPSI"]),
+        ("featureGates: {AtomicFIFO: false, WinDSR: true, KMSv1: true}", []),
+    ],
+)
+def test_a_file_is_told_of_what_it_asks_for_in_vain(
+    tmp_path: Path, text: str, named: list[str]
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(yaml.safe_dump({**HEADER, **yaml.safe_load(text)}))
+    assert sorted(names_in_warning(["--config", str(file)])) == sorted(named)
+
+
+def names_in_warning(arguments: list[str]) -> list[str]:
+    warnings = [line for line in load(arguments).warnings if "does not act on" in line]
+    assert len(warnings) <= 1
+    return warnings[0].partition(": ")[2].split(", ") if warnings else []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--enable-server"], ["enableServer"]),
+        (["--enable-server=false"], []),
+        (["--feature-gates=KubeletPSI=true,EnvFiles=true"], ["featureGates.KubeletPSI"]),
+        (["--max-pods=5"], []),
+    ],
+)
+def test_flags_are_told_of_as_fields_are(arguments: list[str], named: list[str]) -> None:
+    assert names_in_warning(arguments) == named
+
+
+def test_a_drop_in_may_take_back_what_the_file_asks_for(tmp_path: Path) -> None:
+    file, folder = tmp_path / "config.yaml", tmp_path / "conf.d"
+    file.write_text(yaml.safe_dump({**HEADER, "enableServer": True}))
+    folder.mkdir()
+    arguments = [f"--config={file}", f"--config-dir={folder}"]
+    assert names_in_warning(arguments) == ["enableServer"]
+    (folder / "10.conf").write_text(yaml.safe_dump({**HEADER, "enableServer": None}))
+    assert names_in_warning(arguments) == []
+
+
+def test_a_collective_gate_names_what_it_changes_to_no_effect() -> None:
+    alpha = names_in_warning(["--feature-gates=AllAlpha=true,KubeletInUserNamespace=false"])
+    assert "featureGates.QOSReserved" in alpha
+    assert "featureGates.KubeletInUserNamespace" not in alpha
+    assert "featureGates.MemoryQoS" not in alpha
+    assert "featureGates.HPAScaleToZero" not in alpha
+    with pytest.raises(ConfigurationError, match="GracefulNodeShutdown"):
+        load(["--feature-gates=GracefulNodeShutdown=false"])
+    assert "featureGates.ComponentFlagz" not in names_in_warning(["--feature-gates=AllBeta=true"])
+
+
+@pytest.mark.parametrize("name", list(gates.FIXED))
+@pytest.mark.parametrize("value", [True, False])
+def test_a_gate_is_named_when_it_is_set_to_other_than_what_is_done(name: str, value: bool) -> None:
+    assert (name in gates.unheeded_gates({name: value})) is (
+        value is not gates.FIXED[name] and not locked_against(name, value)
+    )
+
+
+def locked_against(name: str, value: bool) -> bool:
+    """Whether the request is refused: it is a problem then, and no warning."""
+    return KNOWN_GATES[name].locked and KNOWN_GATES[name].default is not value
+
+
 def test_flags_are_named_with_their_dashes() -> None:
     options = NodeOptions(runtime_cgroups="/k", cadvisor={"storage-driver-password": "hunter2"})
     assert not_acted_on(KubeletConfiguration(), options) == (
@@ -54,14 +229,141 @@ def test_flags_are_named_with_their_dashes() -> None:
 
 
 def test_there_is_one_warning_for_all_of_them_without_values() -> None:
-    warnings = load(["--runtime-cgroups=/k", "--storage-driver-password=hunter2"]).warnings
-    (warning,) = (warning for warning in warnings if "does not act on" in warning)
-    assert "--runtime-cgroups, --storage-driver-password" in warning
-    assert not any("hunter2" in line for line in warnings)
+    arguments = [
+        "--runtime-cgroups=/k",
+        "--storage-driver-password=hunter2",
+        "--protect-kernel-defaults",
+        "--feature-gates=NodeLogQuery=true",
+    ]
+    assert names_in_warning(arguments) == [
+        "protectKernelDefaults",
+        "featureGates.NodeLogQuery",
+        "--runtime-cgroups",
+        "--storage-driver-password",
+    ]
+    assert not any("hunter2" in line for line in load(arguments).warnings)
 
 
-def test_the_tables_name_fields_and_options_that_exist() -> None:
-    fields = {wire_of(attribute).name for attribute in attrs.fields(KubeletConfiguration)}
-    tops = {path.partition(".")[0] for path in ACTED_UPON_FIELDS | WITHOUT_EFFECT_ANYWHERE}
-    assert tops <= fields
-    assert {flag.option for flag in (*OPTION_FLAGS, *OWN_FLAGS)} >= ACTED_UPON_OPTIONS
+# The tables
+
+
+def leaf_paths() -> Iterator[str]:
+    """Every field of the API by its path, down to what has no fields of its own."""
+    classes: dict[str, list[tuple[str, str]]] = {}
+    for kind, name, *rest in rows("kubelet-configuration-v1beta1.tsv"):
+        if kind == "field":
+            classes.setdefault(name, []).append((rest[0], rest[1].lstrip("*")))
+    logging = (wire_of(each).name for each in attrs.fields(parts.LoggingConfiguration))
+    classes["logsapi.LoggingConfiguration"] = [(name, "") for name in logging]
+
+    def below(name: str, prefix: str) -> Iterator[str]:
+        for field, go_type in classes[name]:
+            if go_type in classes:
+                yield from below(go_type, f"{prefix}{field}.")
+            else:
+                yield f"{prefix}{field}"
+
+    return below("KubeletConfiguration", "")
+
+
+def prefixes(path: str) -> Iterator[str]:
+    parts = path.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+@pytest.mark.parametrize("path", list(leaf_paths()))
+def test_every_field_of_the_api_is_in_exactly_one_group(path: str) -> None:
+    assert sum(name in group for name in prefixes(path) for group in GROUPS_OF_FIELDS) == 1
+
+
+def test_the_groups_name_fields_that_exist() -> None:
+    known = {prefix for path in leaf_paths() for prefix in prefixes(path)}
+    assert set().union(*GROUPS_OF_FIELDS) <= known
+
+
+def test_every_option_of_the_node_is_in_exactly_one_group() -> None:
+    count = Counter(name for group in GROUPS_OF_OPTIONS for name in group)
+    assert count == Counter(each.name for each in attrs.fields(NodeOptions))
+
+
+@pytest.mark.parametrize("row", rows("kubelet-flags-1.36.tsv")[1:], ids=lambda row: row[0])
+def test_every_flag_has_the_group_of_what_it_sets(row: list[str]) -> None:
+    flag = FLAGS[row[0]]
+    if flag.field:
+        assert any(name in group for name in prefixes(flag.field) for group in GROUPS_OF_FIELDS)
+    elif flag.option:
+        assert flag.option == "help" or any(flag.option in group for group in GROUPS_OF_OPTIONS)
+    else:
+        assert flag in COLLECTOR_FLAGS
+
+
+@pytest.mark.parametrize("row", rows("feature-gates-1.36.tsv")[1:], ids=lambda row: row[0])
+def test_every_gate_is_in_exactly_one_group(row: list[str]) -> None:
+    expected = 0 if row[0] in ("AllAlpha", "AllBeta") else 1
+    assert sum(row[0] in group for group in GROUPS_OF_GATES) == expected
+
+
+def test_there_are_no_gates_in_the_groups_beside_the_table() -> None:
+    assert set().union(*GROUPS_OF_GATES) <= {row[0] for row in rows("feature-gates-1.36.tsv")}
+
+
+# The tables and the code
+
+
+def attribute_of(path: str) -> tuple[str, str]:
+    """Where a field is read: on what, and by which attribute."""
+    top, _, below = path.partition(".")
+    if not below:
+        return "configuration", field_at(KubeletConfiguration, top)
+    part = type(getattr(KubeletConfiguration(), field_at(KubeletConfiguration, top)))
+    return field_at(KubeletConfiguration, top), field_at(part, below)
+
+
+def is_read(path: str, found: Mapping[str, set[str]]) -> bool:
+    base, attribute = attribute_of(path)
+    # A part may have been given a name of its own before it is read: `options.verbosity`.
+    return any(attribute in found.get(name, ()) for name in (base, "configuration", "options"))
+
+
+def unread(paths: Iterable[str]) -> list[str]:
+    found = reads()
+    return [path for path in paths if not is_read(path, found)]
+
+
+def test_a_field_that_is_acted_on_is_read_somewhere() -> None:
+    assert unread((*fields.ACTED_ON, *fields.PARTLY)) == []
+
+
+def test_a_field_that_is_not_acted_on_is_read_nowhere() -> None:
+    others = (*chain(*fields.NOT_YET.values()), *fields.FIXED, *fields.WITHOUT_EFFECT_ANYWHERE)
+    tops = [path for path in others if "." not in path]
+    assert sorted(unread(tops)) == sorted(tops)
+
+
+def test_an_option_that_is_acted_on_is_read_and_no_other() -> None:
+    found = reads()["options"] | {"config", "config_dir"}  # which are done with when loaded
+    assert found >= fields.OPTIONS_ACTED_ON
+    assert found.isdisjoint(chain(*fields.OPTIONS_NOT_YET.values()))
+
+
+def test_a_gate_that_is_acted_on_is_asked_for_and_no_other() -> None:
+    assert set(gates_asked_for()) == gates.ACTED_ON - DECIDED_BY_THE_CONFIGURATION
+
+
+# The page
+
+
+def test_the_page_in_the_documentation_is_that_of_the_tables() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text() == page()
+
+
+def test_a_default_that_promises_something_is_none_that_is_acted_on() -> None:
+    waiting = {*chain(*fields.NOT_YET.values()), *fields.PARTLY}
+    assert waiting >= PROMISING_DEFAULTS
+    wire = to_wire(KubeletConfiguration())
+    assert all(wire.get(name) for name in PROMISING_DEFAULTS)
+
+
+def test_a_gate_that_is_on_by_default_and_off_here_is_bold_on_the_page() -> None:
+    for name, value in gates.FIXED.items():
+        assert (f"**`{name}`**" in page()) is (default_of(name) is not value)
