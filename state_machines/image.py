@@ -125,7 +125,7 @@ IMAGE: Machine[ImageState, ImageEvent, ImageEvidence] = Machine(
     ),
     terminal=frozenset({S.PRESENT, S.INVALID}),
     rows=(
-        Row(S.UNCHECKED, E.LOOKED,         S.PULLING,   "Always, or it is not there", must_pull),
+        Row(S.UNCHECKED, E.LOOKED,         S.PULLING,   "Always, or it is not there, or not for this pod", must_pull),
         Row(S.UNCHECKED, E.LOOKED,         S.BACK_OFF,  "a pull for another container of the pod has failed", must_wait),
         Row(S.UNCHECKED, E.LOOKED,         S.PRESENT,   "it is there and the policy asks for no more", is_usable),
         Row(S.UNCHECKED, E.LOOKED,         S.MISSING,   "the policy is Never", must_not_pull),

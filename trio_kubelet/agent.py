@@ -13,7 +13,7 @@ import structlog
 import trio
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.assembly import Foundation, assemble, build_admission
+from trio_kubelet.assembly import Foundation, assemble, build_admission, build_image_access
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
@@ -150,6 +150,7 @@ class Agent:
             settings=settings, journal=self.journal, monitor=self.monitor, pods=self._pods
         )
         self.housekeeper: Housekeeper | None = None
+        self.image_access = build_image_access(settings, clock)
         self.foundation = Foundation(
             settings=settings,
             clock=clock,
@@ -160,6 +161,7 @@ class Agent:
             journal=self.journal,
             recorder=self.recorder,
             slots=default_start_slots(),
+            image_access=self.image_access,
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:
@@ -186,7 +188,8 @@ class Agent:
             Step("loop", ("pods",), self.loop.run),
             Step("watchdog", ("loop",), self._tell_service_manager),
             Step("runtime", ("folders",), self._watch_runtime),
-            Step("parts", ("runtime", "api"), once(self._build_parts)),
+            Step("pull records", ("folders",), self._keep_pull_records),
+            Step("parts", ("runtime", "api", "pull records"), once(self._build_parts)),
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
@@ -252,6 +255,16 @@ class Agent:
             nursery.start_soon(check_runtime, self.client, self.gate)
             await self.gate.wait_up()
             task_status.started()
+
+    async def _keep_pull_records(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        try:
+            await self.image_access.load()
+        except OSError as error:
+            raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
+        task_status.started()
+        await self.image_access.tend(self.client, self.gate)
 
     async def _build_parts(self) -> None:
         """Everything that depends on what the machine and the runtime can do."""

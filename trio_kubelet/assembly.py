@@ -51,9 +51,11 @@ from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.credentials import credential_files, no_keyring, read_keyring
 from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_complaint
 from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.image_access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images import Images, PullRate
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_runtime import PodRuntime, default_handler
+from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
 from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
@@ -89,6 +91,7 @@ class Foundation:
     journal: Journal
     recorder: EventRecorder
     slots: StartSlots
+    image_access: ImageAccess
 
 
 @frozen(kw_only=True)
@@ -146,7 +149,14 @@ async def assemble(
         offers=lambda: base.gate.state.offers,
     )
     parts = Parts(
-        runtime=build_runtime(base, node, PodSubPaths(volumes), files, references, runtime_handler),
+        runtime=build_runtime(
+            base,
+            node,
+            sub_paths=PodSubPaths(volumes),
+            files=files,
+            images=build_images(base, references),
+            runtime_handler=runtime_handler,
+        ),
         cache=base.cache,
         statuses=statuses,
         storage=PodStorage(volumes, base.recorder, node, files, references),
@@ -192,9 +202,10 @@ def _memory_available(node: NodeFacts, pod: Pod) -> int:
 def build_runtime(
     base: Foundation,
     node: NodeFacts,
+    *,
     sub_paths: PodSubPaths,
     files: trio.CapacityLimiter,
-    references: References | None,
+    images: Images,
     runtime_handler: Callable[[Pod], Awaitable[str]],
 ) -> PodRuntime:
     """What acts on containers."""
@@ -209,7 +220,7 @@ def build_runtime(
     starter = ContainerStarter(
         client=base.client,
         stopper=stopper,
-        images=build_images(base, references),
+        images=images,
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
@@ -283,7 +294,20 @@ def build_images(base: Foundation, references: References | None) -> Images:
         rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
         read_keyring=partial(read_keyring, files),
         pod_keyring=secrets.keyring if secrets is not None else no_keyring,
+        access=base.image_access,
     )
+
+
+def build_image_access(settings: Settings, clock: Clock) -> PullRecords | UnverifiedAccess:
+    """What knows who may use an image that is on the node already."""
+    if not settings.gates["KubeletEnsureSecretPulledImages"]:
+        return UnverifiedAccess()
+    configuration = settings.configuration
+    verification = Verification(
+        policy=VerificationPolicy(configuration.image_pull_credentials_verification_policy),
+        allowlist=configuration.preloaded_images_verification_allowlist,
+    )
+    return PullRecords(Path(settings.options.root_dir), verification, clock)
 
 
 async def build_cgroups(

@@ -5,9 +5,11 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from itertools import count
+from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
@@ -18,11 +20,15 @@ from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.image_access import Verification
 from trio_kubelet.runtime.images import ImageError, Images, PullRate
 from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.pull_record_files import file_name
+from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="shop", uid="u1"))
+STRANGER = Pod(metadata=ObjectMeta(name="s", namespace="thieves", uid="u2"))
 SANDBOX = cri.PodSandboxConfig(
     metadata=cri.PodSandboxMetadata(name="p", namespace="shop", uid="u1")
 )
@@ -50,10 +56,13 @@ def pull_secret(password: str, *, key: str = NAME, old: bool = False) -> Secret:
     auths = {key: {"auth": base64.b64encode(f"{USER}:{password}".encode()).decode()}}
     kind, document = ("dockercfg", auths) if old else ("dockerconfigjson", {"auths": auths})
     data = {f".{kind}": json.dumps(document).encode()}
-    return Secret(type=f"kubernetes.io/{kind}", data=data)
+    meta = ObjectMeta(name="key", namespace="shop", uid="key-1")
+    return Secret(metadata=meta, type=f"kubernetes.io/{kind}", data=data)
 
 
-def images(runtime: RuntimeClient, node: Keyring, *secrets: Secret) -> Images:
+def images(
+    runtime: RuntimeClient, node: Keyring, *secrets: Secret, access: ImageAccess | None = None
+) -> Images:
     async def pod_keyring(pod: Pod) -> Keyring:
         return keyring_of(secrets)
 
@@ -68,13 +77,20 @@ def images(runtime: RuntimeClient, node: Keyring, *secrets: Secret) -> Images:
         rate=PullRate(0, 0),
         read_keyring=lambda: node,
         pod_keyring=pod_keyring,
+        access=access or UnverifiedAccess(),
     )
 
 
-async def pull(images: Images, name: str) -> str:
-    """Pull anew, whether the image is there or not; returns its id."""
-    container = Container(name="c", image=name, image_pull_policy="Always")
-    return (await images.ensure(POD, container, PodMemory(), SANDBOX)).id
+async def pull(images: Images, name: str, policy: str = "Always", pod: Pod = POD) -> str:
+    """Get an image; with `Always`, whether it is there or not. Returns its id."""
+    container = Container(name="c", image=name, image_pull_policy=policy)
+    return (await images.ensure(pod, container, PodMemory(), SANDBOX)).id
+
+
+async def pull_records(root: Path, clock: SystemClock | None = None) -> PullRecords:
+    records = PullRecords(root, Verification(), clock or SystemClock())
+    await records.load()
+    return records
 
 
 async def test_a_pod_gets_its_image_with_its_own_secret(
@@ -96,3 +112,68 @@ async def test_a_pod_gets_its_image_with_its_own_secret(
     assert await pull(images(runtime, nobody, *several), name)
     assert await pull(images(runtime, keyring_of([pull_secret(PASSWORD)])), name)
     assert PASSWORD not in capsys.readouterr().out
+
+
+async def test_an_image_on_the_node_is_for_those_alone_who_can_open_its_registry(
+    containerd: Containerd, registry: Registry, runtime: RuntimeClient, tmp_path: Path
+) -> None:
+    image = containerd.images[BUSYBOX].marked("for one tenant alone")
+    name = registry.push(image, "lab/tenant:1")
+    nobody, records = Keyring(), await pull_records(tmp_path)
+    guessed, copied = (
+        evolve(pull_secret(password), metadata=ObjectMeta(name="mine", namespace="x", uid=password))
+        for password in ("guessed", PASSWORD)
+    )
+    owner = images(runtime, nobody, pull_secret(PASSWORD), access=records)
+    image_id = await pull(owner, name, "IfNotPresent")
+    for access in (records, await pull_records(tmp_path)):
+        for secrets in ((), (guessed,)):
+            stranger = images(runtime, nobody, *secrets, access=access)
+            with pytest.raises(ImageError, match=r"(?i)ErrImagePull: .*authoriz"):
+                await pull(stranger, name, "IfNotPresent", STRANGER)
+            with pytest.raises(ImageError, match=r"ErrImageNeverPull: .* is not present with"):
+                await pull(stranger, name, "Never", STRANGER)
+    before = len(registry.requests())
+    after_restart = await pull_records(tmp_path)
+    for secret, pod in ((pull_secret(PASSWORD), POD), (copied, STRANGER)):
+        friend = images(runtime, nobody, secret, access=after_restart)
+        assert await pull(friend, name, "IfNotPresent", pod) == image_id
+        assert await pull(friend, name, "Never", pod) == image_id
+    assert len(registry.requests()) == before, "who has proven access need not ask again"
+
+
+class Later(SystemClock):
+    """A clock that is a minute ahead: what was recorded now is old."""
+
+    def now_ns(self) -> int:
+        return super().now_ns() + 60 * 10**9
+
+
+async def test_records_go_with_their_images_and_what_a_kill_left_is_settled(
+    containerd: Containerd, registry: Registry, runtime: RuntimeClient, tmp_path: Path
+) -> None:
+    image = containerd.images[BUSYBOX].marked("removed later")
+    name = registry.push(image, "lab/removed:1")
+    records = await pull_records(tmp_path)
+    image_id = await pull(
+        images(runtime, Keyring(), pull_secret(PASSWORD), access=records), name, "IfNotPresent"
+    )
+    folder = tmp_path / "image_manager"
+    record = folder / "pulled" / file_name(image_id)
+    assert record.exists()
+    assert not list((folder / "pulling").iterdir())
+
+    record.unlink()
+    killed = await pull_records(tmp_path)
+    await killed.begin(name)
+    records = await pull_records(tmp_path)
+    await records.tidy(runtime)
+    assert record.exists()
+    assert not list((folder / "pulling").iterdir())
+    with pytest.raises(ImageError, match="ErrImageNeverPull"):
+        await pull(images(runtime, Keyring(), access=records), name, "Never", STRANGER)
+
+    await runtime.remove_image(cri.ImageSpec(image=image_id))
+    records = await pull_records(tmp_path, Later())
+    await records.tidy(runtime)
+    assert not record.exists()

@@ -19,12 +19,14 @@ ACTED_ON = _names(
     configMapAndSecretChangeDetectionStrategy containerRuntimeEndpoint cpuCFSQuota
     cpuCFSQuotaPeriod crashLoopBackOff enableControllerAttachDetach eventBurst eventRecordQPS
     failCgroupV1 failSwapOn fileCheckFrequency healthzBindAddress healthzPort
-    httpCheckFrequency imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved
+    httpCheckFrequency imagePullCredentialsVerificationPolicy imageServiceEndpoint kubeAPIBurst
+    kubeAPIQPS kubeReserved
     localStorageCapacityIsolation logging.format logging.verbosity maxOpenFiles
     maxParallelImagePulls maxPods memoryReservationPolicy memorySwap memoryThrottlingFactor
     nodeLeaseDurationSeconds nodeStatusMaxImages nodeStatusReportFrequency
-    nodeStatusUpdateFrequency oomScoreAdj podLogsDir podPidsLimit podsPerCore providerID
-    readOnlyPort registerNode registerWithTaints registryBurst registryPullQPS
+    nodeStatusUpdateFrequency oomScoreAdj podLogsDir podPidsLimit podsPerCore
+    preloadedImagesVerificationAllowlist providerID readOnlyPort registerNode
+    registerWithTaints registryBurst registryPullQPS
     reservedSystemCPUs resolvConf runtimeRequestTimeout seccompDefault serializeImagePulls
     singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader syncFrequency
     systemReserved
@@ -80,9 +82,6 @@ NOT_YET: Mapping[str, frozenset[str]] = {
             tlsCipherSuites tlsCurvePreferences tlsMinVersion tlsPrivateKeyFile volumeStatsAggPeriod
         """,
         "renewal of the client certificate": "rotateCertificates",
-        "image pull records": """
-            imagePullCredentialsVerificationPolicy preloadedImagesVerificationAllowlist
-        """,
         "garbage collection of images": """
             imageGCHighThresholdPercent imageGCLowThresholdPercent imageMaximumGCAge
             imageMinimumGCAge

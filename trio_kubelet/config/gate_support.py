@@ -17,7 +17,7 @@ def _names(text: str) -> frozenset[str]:
 ACTED_ON = _names(
     """
     ClusterTrustBundleProjection ContainerStopSignals EventedPLEG KubeletCrashLoopBackOffMax
-    LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeSwap
+    KubeletEnsureSecretPulledImages LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeSwap
     ReduceDefaultCrashLoopBackOffDecay TaintTolerationComparisonOperators
     """
 )
@@ -47,7 +47,6 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
             RotateKubeletServerCertificate
         """,
         "probes": "ExecProbeTimeout",
-        "image pull records": "KubeletEnsureSecretPulledImages",
         "credential providers": "KubeletServiceAccountTokenForCredentialProviders",
         "garbage collection of images": "ImageMaximumGCAge",
         "images": "ImageVolume ImageVolumeWithDigest RuntimeClassInImageCriApi",

@@ -27,7 +27,7 @@ Written by `python -m trio_kubelet.config.support_page`.
 PROMISING_DEFAULTS = frozenset(
     """
     authentication authorization enableDebugFlagsHandler enableDebuggingHandlers
-    enableProfilingHandler enableSystemLogHandler imagePullCredentialsVerificationPolicy
+    enableProfilingHandler enableSystemLogHandler
     imageGCHighThresholdPercent imageGCLowThresholdPercent containerLogMaxFiles
     containerLogMaxSize evictionHard volumePluginDir
     """.split()  # noqa: SIM905 - names in prose form, as in the tables

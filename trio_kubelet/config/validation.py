@@ -19,7 +19,11 @@ from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.validation_logging import validate_logging, validate_tracing
-from trio_kubelet.config.validation_names import label_key_problem, label_value_problem
+from trio_kubelet.config.validation_names import (
+    image_pattern_problem,
+    label_key_problem,
+    label_value_problem,
+)
 from trio_kubelet.config.validation_tables import (
     BOUNDS,
     CHOICES,
@@ -144,6 +148,10 @@ def _image_verification(configuration: KubeletConfiguration, gates: FeatureGates
             "can't set preloadedImagesVerificationAllowlist if "
             'imagePullCredentialsVerificationPolicy is not "NeverVerifyAllowlistedImages"'
         )
+        return
+    for pattern in allowlist:
+        if problem := image_pattern_problem(pattern):
+            yield f"invalid image pattern in preloadedImagesVerificationAllowlist: {problem}"
 
 
 def _node_allocatable(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:

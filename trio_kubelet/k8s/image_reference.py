@@ -87,3 +87,17 @@ def _domain_and_rest(name: str) -> tuple[str, str]:
             return "docker.io", rest if "/" in rest else f"library/{rest}"
         return first, rest
     return "docker.io", name
+
+
+def name_alone(image: str) -> str:
+    """Return the name of an image as it is written, without tag and digest."""
+    name = image.partition("@")[0]
+    folder, slash, last = name.rpartition("/")
+    return folder + slash + last.partition(":")[0]
+
+
+def with_default_tag(image: str) -> str:
+    """Return the name that the runtime is asked for: with the tag `latest` where there is none."""
+    name, at, _digest = image.partition("@")
+    tagged = ":" in name.rpartition("/")[2]
+    return image if at or tagged else f"{name}:latest"

@@ -16,10 +16,12 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
+from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.runtime.image_access import credential_hash
 
 log = structlog.get_logger("credentials")
 
@@ -34,11 +36,22 @@ _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"}
 
 @frozen(kw_only=True)
 class Credentials:
-    """A user name and password, or a token. Secrets are not in its repr."""
+    """A user name and password, or a token. Secrets are not in its repr.
+
+    `source` is the pull secret that they are from; None for those of the node, which any pod may
+    use.
+    """
 
     username: str = ""
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
+    email: str = field(default="", repr=False)
+    source: ImagePullSecret | None = field(default=None, repr=False)
+
+    @property
+    def hash(self) -> str:
+        """What they are recognized by."""
+        return credential_hash(self.username, self.password, self.email, self.identity_token)
 
 
 Entries = tuple[tuple[str, Credentials], ...]
@@ -74,12 +87,27 @@ def keyring_of(secrets: Iterable[Secret]) -> Keyring:
         if not content:
             continue
         try:
-            entries += parse_keyring(content.decode()).entries
+            found = parse_keyring(content.decode()).entries
         except ValueError:
             # The error of the JSON parser may quote what it stumbled over.
             meta = secret.metadata
             log.warning("pull secret not understood", secret=f"{meta.namespace}/{meta.name}")
+            continue
+        entries += ((key, _from_secret(secret, credentials)) for key, credentials in found)
     return Keyring(tuple(entries))
+
+
+def _from_secret(secret: Secret, credentials: Credentials) -> Credentials:
+    meta = secret.metadata
+    return evolve(
+        credentials,
+        source=ImagePullSecret(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            credential_hash=credentials.hash,
+        ),
+    )
 
 
 async def no_keyring(_pod: Pod) -> Keyring:
@@ -155,7 +183,12 @@ def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
         if username or token:
             yield (
                 key,
-                Credentials(username=username, password=password, identity_token=token),
+                Credentials(
+                    username=username,
+                    password=password,
+                    identity_token=token,
+                    email=str(entry.get("email", "")),
+                ),
             )
 
 

@@ -1,4 +1,4 @@
-"""Seeing that a container's image is there: look, wait, pull, and say what happened.
+"""Seeing that a container's image is there for its pod: look, wait, pull, and say what happened.
 
 The decisions are those of the machine in `state_machines/image.py`; how far each container's
 image is stands in the pod's memory, and every step goes to the journal. Pulls go one after
@@ -7,10 +7,10 @@ A pull has no deadline, as its caller may give up at any time; who asks next loo
 """
 
 import math
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import trio
-from attrs import frozen
+from attrs import evolve, field, frozen
 
 from state_machines.backoff import NANOSECONDS, next_backoff, remaining_seconds
 from state_machines.image import (
@@ -23,13 +23,19 @@ from state_machines.image import (
     default_pull_policy,
 )
 from trio_kubelet.clock import Clock
+from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.k8s import Container, Duration, Pod
-from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.k8s.image_reference import (
+    InvalidReferenceError,
+    parse_reference,
+    with_default_tag,
+)
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.credentials import Credentials, Keyring, no_keyring
 from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.pull_records import ImageAccess, UnverifiedAccess
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
@@ -37,6 +43,9 @@ PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
 
 Codes of gRPC tell nothing of registries: a runtime that restarts is UNAVAILABLE, too.
 """
+
+OUTCOME_UNKNOWN = frozenset({Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED})
+"""After these the image may be there all the same."""
 
 
 @frozen
@@ -83,7 +92,7 @@ class Images:
 
     `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
     for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
-    first, `read_keyring` those of the node, and blocks.
+    first, `read_keyring` those of the node, and blocks. `access` knows who may use what is there.
     """
 
     client: RuntimeClient
@@ -94,6 +103,7 @@ class Images:
     rate: PullRate
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]] = no_keyring
+    access: ImageAccess = field(factory=UnverifiedAccess)
 
     async def ensure(
         self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
@@ -127,8 +137,9 @@ class _Request:
         self._container = container
         self._memory = memory
         self._sandbox = sandbox
+        self._found: Sequence[Credentials] | None = None
         self._spec = cri.ImageSpec(
-            image=_with_default_tag(container.image),
+            image=with_default_tag(container.image),
             user_specified_image=container.image,
             annotations=dict(pod.metadata.annotations),
         )
@@ -143,14 +154,13 @@ class _Request:
         if self._state is ImageState.PRESENT:
             assert image is not None, "present means that the runtime has shown it"
             self._memory.image_backoffs.pop(self._container.image, None)
-            self._event(
-                EventType.NORMAL,
-                "Pulled",
-                f'Container image "{self._container.image}" already present on machine '
-                "and can be accessed by the pod",
-            )
+            message = f'Container image "{self._container.image}" already present on machine'
+            if self._images.access.is_verified:
+                message = f"{message} and can be accessed by the pod"
+            self._event(EventType.NORMAL, "Pulled", message)
             return image
         if self._state is ImageState.MISSING:
+            # The same words for an image that is there, so that nobody finds out that it is.
             message = (
                 f'Container image "{self._container.image}" is not present '
                 "with pull policy of Never"
@@ -187,10 +197,21 @@ class _Request:
         evidence = ImageEvidence(
             policy=self._policy(),
             present=image is not None,
+            allowed=image is None or await self._may_use(image),
             in_back_off=self._remaining_back_off() > 0,
         )
         self._step(ImageEvent.LOOKED, evidence)
         return image
+
+    async def _may_use(self, image: cri.Image) -> bool:
+        if self._policy() is PullPolicy.ALWAYS:
+            return True  # The registry is asked in any case.
+        return await self._images.access.may_use(
+            self._container.image, image.id, self._shown_secrets
+        )
+
+    async def _shown_secrets(self) -> Sequence[ImagePullSecret]:
+        return [each.source for each in await self._credentials() if each.source is not None]
 
     async def _ask(self) -> cri.Image | None:
         try:
@@ -238,17 +259,24 @@ class _Request:
         image = self._container.image
         asked_at = trio.current_time()
         try:
-            began_at = await self._pull_in_turn()
+            pull = await self._pull_in_turn()
         except RpcError as error:
-            raise self._pull_failed(error) from error
+            self._event(
+                EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}'
+            )
+            told = (each for each in PULL_ERRORS if error.message.startswith(each))
+            raise self._pull_failed(next(told, "ErrImagePull"), error.message) from error
+        except OSError as error:
+            message = f'Failed to record image pull intent for container image "{image}": {error}'
+            raise self._pull_failed("ErrImagePull", message) from error
         except trio.Cancelled:
             self._step(ImageEvent.PULL_CANCELLED)
             raise
         now = trio.current_time()
         self._step(ImageEvent.PULLED)
-        found = await self._ask()
+        found = await self._record(pull)
         self._memory.image_backoffs.pop(image, None)
-        pulled, waited = (_milliseconds(now - since) for since in (began_at, asked_at))
+        pulled, waited = (_milliseconds(now - since) for since in (pull.began_at, asked_at))
         self._event(
             EventType.NORMAL,
             "Pulled",
@@ -257,8 +285,8 @@ class _Request:
         )
         return found if found is not None else cri.Image(id=image)
 
-    async def _pull_in_turn(self) -> float:
-        """Wait for a turn and pull; returns when the turn came. Raises RpcError.
+    async def _pull_in_turn(self) -> "_Pull":
+        """Wait for a turn and pull. Raises RpcError, and OSError if the pull is not recorded.
 
         The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
         """
@@ -269,34 +297,65 @@ class _Request:
         async with limiter:
             return await self._pull_now(credentials)
 
-    async def _pull_now(self, credentials: Sequence[Credentials]) -> float:
+    async def _pull_now(self, credentials: Sequence[Credentials]) -> "_Pull":
+        image, access = self._container.image, self._images.access
         began_at = trio.current_time()
         if not self._images.rate.take(began_at):
             raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
-        self._event(EventType.NORMAL, "Pulling", f'Pulling image "{self._container.image}"')
-        await self._pull_with_any(credentials)
-        return began_at
+        await access.begin(image)
+        self._event(EventType.NORMAL, "Pulling", f'Pulling image "{image}"')
+        try:
+            answer, used = await self._pull_with_any(credentials)
+        except RpcError as error:
+            if error.code in OUTCOME_UNKNOWN:
+                access.leave_open(image)
+            else:
+                with trio.CancelScope(shield=True):
+                    await access.fail(image)
+            raise
+        except BaseException:
+            access.leave_open(image)
+            raise
+        return _Pull(began_at, answer, used)
+
+    async def _record(self, pull: "_Pull") -> cri.Image | None:
+        """Read the image back and record who pulled it. Raises ImageError; it is recorded then."""
+        found = None
+        try:
+            found = await self._ask()
+        finally:
+            with trio.CancelScope(shield=True):
+                source = pull.used.source if pull.used is not None else None
+                image_ref = _image_ref(pull.answer, found)
+                await self._images.access.succeed(self._container.image, image_ref, source)
+        return found
 
     async def _credentials(self) -> Sequence[Credentials]:
-        """What to try, the pod's own before the node's, each once."""
-        own = await self._images.pod_keyring(self._pod)
-        shared = await trio.to_thread.run_sync(self._images.read_keyring)
-        found = (each for ring in (own, shared) for each in ring.lookup(self._container.image))
-        return tuple(dict.fromkeys(found))
+        """Those for the image, the pod's own before the node's; asked for once at most."""
+        if self._found is None:
+            own = await self._images.pod_keyring(self._pod)
+            shared = await trio.to_thread.run_sync(self._images.read_keyring)
+            found = (each for ring in (own, shared) for each in ring.lookup(self._container.image))
+            self._found = tuple(dict.fromkeys(found))
+        return self._found
 
-    async def _pull_with_any(self, credentials: Sequence[Credentials]) -> None:
-        """Try credentials one after another, none if there are none. Raises the last error."""
+    async def _pull_with_any(
+        self, credentials: Sequence[Credentials]
+    ) -> tuple[str, Credentials | None]:
+        """Try credentials one after another, none if there are none. Raises the last error.
+
+        Returns the runtime's reference of the image, and the credentials that opened the registry.
+        """
         client = self._images.client
-        for last, auth in _marked_last(list(map(_auth, credentials)) or [None]):
+        for last, used in _marked_last(_each_login_once(credentials) or [None]):
             try:
-                await client.pull_image(self._spec, auth, self._sandbox)
+                return await client.pull_image(self._spec, _auth(used), self._sandbox), used
             except RpcError:
                 if last:
                     raise
-            else:
-                return
+        raise AssertionError("the last attempt returns or raises")
 
-    def _pull_failed(self, error: RpcError) -> ImageError:
+    def _pull_failed(self, reason: str, message: str) -> ImageError:
         image, now_ns = self._container.image, self._images.clock.now_ns()
         self._step(ImageEvent.PULL_FAILED)
         backoff = next_backoff(
@@ -306,12 +365,9 @@ class _Request:
             now_ns=now_ns,
         )
         self._memory.image_backoffs[image] = backoff
-        told = (each for each in PULL_ERRORS if error.message.startswith(each))
-        reason = next(told, "ErrImagePull")
-        self._memory.pull_errors[image] = f"{reason}: {error.message}"
-        self._event(EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}')
+        self._memory.pull_errors[image] = f"{reason}: {message}"
         until_ns = now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)
-        return self._failed(reason, error.message, until_ns=until_ns)
+        return self._failed(reason, message, until_ns=until_ns)
 
     def _failed(self, reason: str, message: str, *, until_ns: int | None = None) -> ImageError:
         self._event(EventType.WARNING, "Failed", f"Error: {reason}")
@@ -335,14 +391,31 @@ class _Request:
         )
 
 
-def _with_default_tag(image: str) -> str:
-    """The name that the runtime is asked for: with the tag `latest` where there is none."""
-    name, at, _digest = image.partition("@")
-    tagged = ":" in name.rpartition("/")[2]
-    return image if at or tagged else f"{name}:latest"
+@frozen
+class _Pull:
+    """A pull that worked: when it began, the runtime's answer, and what opened the registry."""
+
+    began_at: float
+    answer: str
+    used: Credentials | None
 
 
-def _auth(credentials: Credentials) -> cri.AuthConfig:
+def _image_ref(answer: str, found: cri.Image | None) -> str:
+    """The id under which the image is found later; some runtimes answer a pull with its digest."""
+    return found.id if found is not None and answer in found.repo_digests else answer
+
+
+def _each_login_once(credentials: Iterable[Credentials]) -> Sequence[Credentials]:
+    """The same login may be in several secrets, and the node may have it as well."""
+    logins: dict[Credentials, Credentials] = {}
+    for each in credentials:
+        logins.setdefault(evolve(each, source=None, email=""), each)
+    return tuple(logins.values())
+
+
+def _auth(credentials: Credentials | None) -> cri.AuthConfig | None:
+    if credentials is None:
+        return None
     return cri.AuthConfig(
         username=credentials.username,
         password=credentials.password,
@@ -351,8 +424,8 @@ def _auth(credentials: Credentials) -> cri.AuthConfig:
 
 
 def _marked_last(
-    items: Sequence[cri.AuthConfig | None],
-) -> Iterator[tuple[bool, cri.AuthConfig | None]]:
+    items: Sequence[Credentials] | Sequence[None],
+) -> Iterator[tuple[bool, Credentials | None]]:
     """The items, each with whether it is the last."""
     for position, item in enumerate(items, start=1):
         yield position == len(items), item

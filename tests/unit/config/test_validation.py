@@ -93,6 +93,24 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"image_pull_credentials_verification_policy": "Ask"},
         'imagePullCredentialsVerificationPolicy "Ask"',
     ),
+    *(
+        (
+            {
+                "image_pull_credentials_verification_policy": "NeverVerifyAllowlistedImages",
+                "preloaded_images_verification_allowlist": ("registry.test/*", pattern),
+            },
+            f"invalid image pattern in preloadedImagesVerificationAllowlist: {problem}",
+        )
+        for pattern, problem in (
+            (" a/b", "leading/trailing spaces are not allowed"),
+            ("", "the supplied pattern is too short"),
+            ("*", "not a valid wildcard pattern"),
+            ("a*/*", "not a valid wildcard pattern"),
+            ("/*", "at least registry hostname is required"),
+            ("A/b c", "failed to parse as an image name: invalid reference format"),
+            ("a/b:1", "neither tag nor digest is accepted in an image reference"),
+        )
+    ),
     (
         {"preloaded_images_verification_allowlist": ("a/b",)},
         "can't set preloadedImagesVerificationAllowlist",

