@@ -36,6 +36,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
+from trio_kubelet.runtime.image_filesystem import watch_image_filesystem
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_runtime import default_handler
 from trio_kubelet.runtime.start_slots import default_start_slots
@@ -193,6 +194,7 @@ class Agent:
             Step("listing", ("parts",), self.pleg.run),
             Step("sources", ("listing", "loop"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
+            Step("image filesystem", ("listing",), forever(self._watch_image_filesystem)),
             Step("messages", ("sources",), forever(partial(look_over, cri))),
             Step("server", ("folders",), self.doors.serve_pods),
             *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
@@ -387,6 +389,11 @@ class Agent:
         )
         task_status.started()
         await collector.run()
+
+    async def _watch_image_filesystem(self) -> None:
+        if self.settings.options.hollow:
+            return  # Its images are in memory.
+        await watch_image_filesystem(self.client, self.gate, self.recorder, trio.CapacityLimiter(1))
 
     async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
         """Take the full set of pods that a source has now; waits while the sync loop is behind."""
