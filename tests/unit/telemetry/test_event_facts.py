@@ -1,0 +1,325 @@
+"""Every reason of an event, and all words that users see, against the tables of the Go kubelet.
+
+Each row is either said by the agent, and then its reason and its words stand in the module that is
+named here; or it waits for a capability that is not there, and then the reason stands nowhere.
+A row that is placed nowhere fails.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+from attrs import field, frozen
+
+ROOT = Path(__file__).parents[3]
+FACTS = ROOT / "tests" / "facts"
+AGENT = ROOT / "trio_kubelet"
+
+
+@frozen
+class Said:
+    """By the agent: in these modules, with other constant parts than those of the row if given."""
+
+    modules: str
+    parts: tuple[str, ...] | None = field(default=None, kw_only=True)
+
+
+@frozen
+class Left:
+    """Not said yet; `why` names what it waits for."""
+
+    why: str
+
+
+@frozen
+class PassedOn:
+    """A word of the runtime that goes from its status into the pod's."""
+
+
+Place = Said | Left | PassedOn
+
+VOLUMES = Left("persistent volumes")
+RESIZE = Left("resize in place")
+IMAGE_COLLECTION = Left("garbage collection of images")
+PROBES = Left("probes")
+EVICTION = Left("eviction")
+
+STARTER = "runtime/container_starter.py"
+STOPPER = "runtime/container_stopper.py"
+IMAGES = "runtime/images.py"
+SANDBOX = "runtime/pod_runtime.py"
+SESSION = "sync/session.py"
+POD_MACHINE = "../state_machines/pod.py"
+CONDITIONS = "status/conditions.py"
+STATUSES = "status/container_statuses.py"
+
+REASONS: Mapping[str, Said | Left] = {
+    "AlreadyMountedVolume": VOLUMES,
+    "BackOff": Said(f"{IMAGES} {SANDBOX}"),
+    "CgroupV1": Said("node/host_warnings.py"),
+    "CheckLimitsForResolvConf": Said("runtime/dns.py"),
+    "ContainerGCFailed": Said("runtime/garbage.py"),
+    "Created": Said(STARTER),
+    "DNSConfigForming": Said("runtime/dns.py"),
+    "ErrImageNeverPull": Said(IMAGES),
+    "ExceededGracePeriod": Said("sync/admission/preemption.py"),
+    "Failed": Said(f"{STARTER} {IMAGES} wiring.py"),
+    "FailedAttachVolume": VOLUMES,
+    "FailedCreatePodContainer": Said("wiring.py"),
+    "FailedCreatePodSandBox": Said(SANDBOX),
+    "FailedKillPod": Said(f"{SESSION} wiring.py"),
+    "FailedMapVolume": VOLUMES,
+    "FailedMount": Said("wiring.py"),
+    "FailedMountOnFilesystemMismatch": VOLUMES,
+    "FailedNodeAllocatableEnforcement": Said("node/enforcement.py"),
+    # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
+    "FailedNodeDeclaredFeaturesCheck": RESIZE,
+    "FailedPodSandBoxStatus": Said(SANDBOX),
+    "FailedPostStartHook": Said(STARTER),
+    "FailedPreStopHook": Said(STOPPER),
+    "FailedPrepareDynamicResources": Said("sync/admission/abilities.py"),
+    "FailedSync": Said("sync/pod_task.py"),
+    "FailedValidation": Said("sources/merge.py"),
+    "FileSystemResizeFailed": VOLUMES,
+    "FileSystemResizeSuccessful": VOLUMES,
+    "FreeDiskSpaceFailed": IMAGE_COLLECTION,
+    "ImageGCFailed": IMAGE_COLLECTION,
+    "InspectFailed": Said(IMAGES),
+    "InvalidDiskCapacity": Said("runtime/image_filesystem.py"),
+    "InvalidImageID": Left("an occasion: none is known, the Go kubelet only has the name"),
+    "Killing": Said(STOPPER),
+    "KubeletSetupFailed": Said("agent.py"),
+    "MissingClusterDNS": Said("runtime/dns.py"),
+    "NetworkNotReady": Said(SESSION),
+    "NodeAllocatableEnforced": Said("node/enforcement.py"),
+    "NodeNotReady": Said("node/conditions.py"),
+    "NodeNotSchedulable": Said("node/reporter.py"),
+    "NodeReady": Said("node/conditions.py"),
+    "NodeSchedulable": Said("node/reporter.py"),
+    "PossibleMemoryBackedVolumesOnDisk": Said("node/host_warnings.py"),
+    "Preempting": Said("sync/admission/preemption.py"),
+    "ProbeWarning": Said("probes/__init__.py"),
+    "Pulled": Said(IMAGES),
+    "Pulling": Said(IMAGES),
+    "Rebooted": Said("node/reporter.py"),
+    "ResizeCompleted": RESIZE,
+    "ResizeDeferred": RESIZE,
+    "ResizeError": RESIZE,
+    "ResizeInfeasible": RESIZE,
+    "ResizeStarted": RESIZE,
+    "SandboxChanged": Said(SANDBOX),
+    "Shutdown": Left("graceful shutdown of the node"),
+    "Started": Said(STARTER),
+    "Starting": Said("agent.py"),
+    "SuccessfulAttachVolume": VOLUMES,
+    "SuccessfulMountVolume": VOLUMES,
+    "Unhealthy": PROBES,
+    "VolumePermissionChangeInProgress": VOLUMES,
+    "VolumeResizeFailed": VOLUMES,
+    "VolumeResizeSuccessful": VOLUMES,
+}
+
+MESSAGES: Mapping[tuple[str, str, str], Place] = {
+    ("event", "Pulling", "Pulling image"): Said(IMAGES),
+    ("event*", "Pulled", "Successfully pulled image"): Said(IMAGES),
+    ("event", "Pulled", "Container image"): Said(IMAGES),
+    ("event", "Created", "Container created"): Said(STARTER),
+    ("event", "Started", "Container started"): Said(STARTER),
+    ("event", "Killing", "Stopping container"): Said(STOPPER),
+    ("event", "Killing", "Container <name> failed liveness probe"): PROBES,
+    ("event", "Killing", "FailedPostStartHook"): Said(f"{STOPPER} {STARTER}"),
+    ("event", "FailedPostStartHook", "PostStartHook failed"): Said(STARTER),
+    ("event", "FailedPreStopHook", "PreStopHook failed"): Said(STOPPER),
+    ("event", "BackOff", "Back-off pulling image"): Said(IMAGES),
+    ("event", "BackOff", "Back-off restarting failed container"): Said(SANDBOX),
+    ("event", "Failed", "Failed to pull image"): Said(IMAGES),
+    ("event", "Failed", "Error: ErrImagePull"): Said(IMAGES, parts=("Error: ", "ErrImagePull")),
+    ("event", "Failed", "Error: ImagePullBackOff"): Said(
+        IMAGES, parts=("Error: ", "ImagePullBackOff")
+    ),
+    ("event", "Failed", "Error: InvalidImageName"): Said(
+        IMAGES, parts=("Error: ", "InvalidImageName")
+    ),
+    ("event", "InspectFailed", "Failed to apply default image tag"): Said(IMAGES),
+    ("event", "ErrImageNeverPull", "Container image"): Said(IMAGES),
+    ("event", "Failed", "Error: ErrImageNeverPull"): Said(
+        IMAGES, parts=("Error: ", "ErrImageNeverPull")
+    ),
+    ("event", "Failed", "Error: configmap"): Said(
+        "wiring.py references/errors.py", parts=("Error: ", '" not found')
+    ),
+    ("event", "Failed", "Error: couldn't find key"): Said(
+        f"{STARTER} runtime/environment.py", parts=("Error: ", "couldn't find key ", " in ")
+    ),
+    ("event", "Failed", "Error: container has runAsNonRoot"): Said(
+        f"{STARTER} runtime/security.py",
+        parts=("Error: ", "container has runAsNonRoot and image will run as root"),
+    ),
+    ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
+    ("event", "FailedMount", "MountVolume.SetUp failed"): Said("wiring.py volumes/plugin.py"),
+    ("event", "Unhealthy", "Liveness probe failed"): PROBES,
+    ("event", "Unhealthy", "Readiness probe failed: Get"): PROBES,
+    ("event", "Unhealthy", "Readiness probe failed: dial"): PROBES,
+    ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
+    ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,
+    ("event", "OutOfcpu", "Node didn't have enough"): Said(
+        "sync/admission/verdicts.py",
+        parts=(
+            "OutOf",
+            "Node didn't have enough resource: ",
+            ", requested: ",
+            ", used: ",
+            ", capacity: ",
+        ),
+    ),
+    ("event", "NodeAffinity", "Predicate NodeAffinity failed"): Said(
+        "sync/admission/admission.py sync/admission/verdicts.py",
+        parts=("Predicate ", " failed: ", "node(s) didn't match Pod's node affinity/selector"),
+    ),
+    ("event", "NodePorts", "Predicate NodePorts failed"): Said(
+        "sync/admission/room.py sync/admission/verdicts.py",
+        parts=("Predicate ", " failed: ", "node(s) didn't have free ports for the requested pod"),
+    ),
+    ("event", "SysctlForbidden", "forbidden sysctl"): Said(
+        "sync/admission/sysctls.py", parts=("forbidden sysctl: ", '" not allowlisted')
+    ),
+    ("event", "AppArmor", "Cannot enforce AppArmor"): Said(
+        "sync/admission/abilities.py",
+        parts=("Cannot enforce AppArmor: ", "AppArmor is not enabled on the host"),
+    ),
+    ("event", "Starting", "Starting kubelet."): Said("agent.py"),
+    ("event", "NodeHasSufficientMemory", "Node <node> status"): Said(
+        "node/reporter.py node/conditions.py", parts=("Node ", " status is now: ")
+    ),
+    ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
+    ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
+    ("pod", "<admission reason>", "Pod was rejected"): Said("sync/loop.py"),
+    ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
+    ("waiting", "ContainerCreating", ""): Said(STATUSES),
+    ("waiting", "PodInitializing", ""): Said(STATUSES),
+    ("waiting", "CrashLoopBackOff", "back-off"): Said(
+        f"{SANDBOX} runtime/actions.py", parts=("back-off ", " restarting failed container=")
+    ),
+    ("waiting", "ImagePullBackOff", "Back-off pulling image"): Said(
+        IMAGES, parts=('Back-off pulling image "', '": ')
+    ),
+    ("waiting", "ErrImageNeverPull", "Container image"): Said(IMAGES),
+    ("waiting", "InvalidImageName", "Failed to apply"): Said(IMAGES),
+    ("waiting", "CreateContainerConfigError", "as the Failed event"): Said(
+        "runtime/config_error.py", parts=()
+    ),
+    ("waiting", "RunContainerError", "the runtime's words"): Said(STARTER, parts=()),
+    ("waiting", "PostStartHookError", "Exec lifecycle hook"): Said(
+        f"{STARTER} runtime/hooks.py",
+        parts=("Exec lifecycle hook ([", "]) for Container ", '" in Pod "', " - error: "),
+    ),
+    ("terminated", "Completed", ""): Said(STATUSES),
+    ("terminated", "Error", "the termination message"): PassedOn(),
+    ("terminated", "OOMKilled", ""): PassedOn(),
+    ("terminated", "StartError", "the runtime's words"): PassedOn(),
+    ("terminated", "ContainerStatusUnknown", "The container could not"): Said(STATUSES),
+    ("condition", "ContainersNotReady", "containers with unready"): Said(
+        CONDITIONS, parts=("containers with unready status: ",)
+    ),
+    ("condition", "PodCompleted", ""): Said(CONDITIONS),
+    ("condition", "PodFailed", ""): Said(CONDITIONS),
+    ("condition", "ContainersNotInitialized", "containers with incomplete"): Said(
+        CONDITIONS, parts=("containers with incomplete status: ",)
+    ),
+    ("condition", "ReadinessGatesNotReady", "corresponding condition"): Said(CONDITIONS),
+    ("condition", "", ""): Said("k8s/status.py", parts=("PodReadyToStartContainers",)),
+}
+"""By where it is seen, the reason, and how the message begins."""
+
+
+def reasons() -> list[str]:
+    return (FACTS / "event-reasons.tsv").read_text().split()
+
+
+def messages() -> list[tuple[str, str, str]]:
+    """Where, reason and message of each row."""
+    lines = (FACTS / "messages.tsv").read_text().splitlines()[1:]
+    rows = [(*line.split("\t"), "", "")[:4] for line in lines]
+    return [(where, reason, message) for where, _, reason, message in rows]
+
+
+def place_of(row: tuple[str, str, str]) -> Place:
+    where, reason, message = row
+    found = [
+        place
+        for (seen, why, words), place in MESSAGES.items()
+        if (seen, why) == (where, reason) and message.startswith(words)
+    ]
+    assert len(found) == 1, f"{row} is placed {len(found)} times"
+    return found[0]
+
+
+@cache
+def texts(module: str) -> tuple[str, ...]:
+    """The constant texts of a module, docstrings aside; those between braces one by one."""
+    tree = ast.parse((AGENT / module).read_text())
+    documents = {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return tuple(
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and id(node) not in documents
+    )
+
+
+def constant_parts(message: str) -> Iterator[str]:
+    """The parts of a message that never vary."""
+    return (part for part in re.split(r"<[^>]*>", message) if part.strip(' ".,:()_'))
+
+
+def all_texts() -> set[str]:
+    paths = (path.relative_to(AGENT) for path in AGENT.rglob("*.py"))
+    agent = (path for path in paths if path.parts[0] not in ("hollow", "rpc", "cli", "k8s"))
+    return {text for path in agent for text in texts(str(path))}
+
+
+@pytest.mark.parametrize("reason", reasons())
+def test_an_event_is_sent_or_left_for_a_capability(reason: str) -> None:
+    place = REASONS[reason]
+    if isinstance(place, Said):
+        for module in place.modules.split():
+            assert reason in texts(module), module
+    else:
+        assert place.why
+        assert reason not in all_texts(), "it is sent: say where"
+
+
+def test_the_places_are_those_of_the_tables() -> None:
+    assert REASONS.keys() == set(reasons())
+    seen = [key for key in MESSAGES for row in messages() if matches(key, row)]
+    assert set(seen) == MESSAGES.keys()
+
+
+def matches(key: tuple[str, str, str], row: tuple[str, str, str]) -> bool:
+    return key[:2] == row[:2] and row[2].startswith(key[2])
+
+
+@pytest.mark.parametrize("row", messages(), ids=lambda row: f"{row[0]} {row[1]} {row[2][:30]}")
+def test_words_that_users_see_are_said_or_left_for_a_capability(row: tuple[str, str, str]) -> None:
+    place, (_, reason, message) = place_of(row), row
+    if isinstance(place, Said):
+        said = [text for module in place.modules.split() for text in texts(module)]
+        parts = constant_parts(message) if place.parts is None else place.parts
+        for part in parts:
+            assert any(part in text for text in said), part
+        if reason.isalpha() and not reason.startswith("OutOf"):
+            assert reason in said
+    elif isinstance(place, PassedOn):
+        assert reason not in all_texts()
+    else:
+        assert place.why
+        whole = max(constant_parts(message), key=len)
+        assert not any(whole in text for text in all_texts()), "it is said: say where"
