@@ -125,7 +125,14 @@ REASONS: Mapping[str, Said | Left] = {
 MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "Pulling", "Pulling image"): Said(IMAGES),
     ("event*", "Pulled", "Successfully pulled image"): Said(IMAGES),
-    ("event", "Pulled", "Container image"): Said(IMAGES),
+    ("event", "Pulled", "Container image"): Said(
+        IMAGES,
+        parts=(
+            'Container image "',
+            '" already present on machine',
+            " and can be accessed by the pod",
+        ),
+    ),
     ("event", "Created", "Container created"): Said(STARTER),
     ("event", "Started", "Container started"): Said(STARTER),
     ("event", "Killing", "Stopping container"): Said(STOPPER),
