@@ -155,8 +155,8 @@ OF_OTHERS = _names(
 """Gates of the control plane, of kube-proxy and of Windows: a cluster may share its gates."""
 
 FIXED: Mapping[str, bool] = {
-    **dict.fromkeys(AS_IF_ON, True),
-    **{name: False for names in AS_IF_OFF.values() for name in names},
+    **dict.fromkeys(sorted(AS_IF_ON), True),
+    **{name: False for names in AS_IF_OFF.values() for name in sorted(names)},
 }
 """The gates that the agent asks nobody for, and how it acts."""
 
