@@ -60,8 +60,8 @@ def resource_field(
 ) -> str:
     """The value of a `resourceFieldRef`, in units of its divisor, rounded up.
 
-    A container without a limit for CPU, memory or ephemeral storage can use what the node has
-    (`allocatable`), so that is its limit here.
+    A container without a limit for CPU, memory or ephemeral storage can use what its pod may as
+    a whole (KEP-2837), else what the node has (`allocatable`), so that is its limit here.
     """
     if selector.container_name:
         container = _container(pod, selector.container_name)
@@ -70,7 +70,7 @@ def resource_field(
         raise ConfigError(f"unsupported container resource : {selector.resource}")
     quantity = _amount(container, kind, resource)
     if not quantity and kind == "limits" and resource in _DEFAULTED_LIMITS:
-        quantity = allocatable.get(resource, quantity)
+        quantity = _pod_limit(pod, resource) or allocatable.get(resource, quantity)
     divisor = selector.divisor or _ONE
     return str(ceil(quantity.fraction / divisor.fraction))
 
@@ -84,6 +84,11 @@ def _amount(container: Container, kind: str, resource: str) -> Quantity:
         return Quantity(0)
     amounts = container.resources.limits if kind == "limits" else container.resources.requests
     return amounts.get(resource, Quantity(0))
+
+
+def _pod_limit(pod: Pod, resource: str) -> Quantity | None:
+    limits = pod.spec.resources.limits if pod.spec.resources is not None else {}
+    return limits.get(resource)
 
 
 def _container(pod: Pod, name: str) -> Container:

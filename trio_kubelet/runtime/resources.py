@@ -61,13 +61,13 @@ def container_resources(
 
     Where the pod as a whole has limits (KEP-2837), they hold for a container without its own.
     """
+    whole = pod.spec.resources.limits if pod.spec.resources is not None else {}
     limits = dict(_limits(container))
-    if pod.spec.resources is not None:
-        for name in ("cpu", "memory"):
-            limits[name] = limits.get(name) or pod.spec.resources.limits.get(name, _NOTHING)
+    for name in ("cpu", "memory"):
+        limits[name] = limits.get(name) or whole.get(name, _NOTHING)
     resources = _base_resources(_requests(container).get("cpu"), limits, node)
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity_bytes)
-    resources.hugepage_limits = _hugepage_limits(_limits(container), node.hugepage_sizes)
+    resources.hugepage_limits = _hugepage_limits({**whole, **limits}, node.hugepage_sizes)
     _limit_swap(resources, pod, container, node)
     if node.memory_qos and node.cgroup_v2:
         resources.unified.update(_memory_qos(pod, container, node))

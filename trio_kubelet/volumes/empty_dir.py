@@ -94,9 +94,9 @@ def memory_size_bytes(size_limit: Quantity | None, available_bytes: int) -> int:
 
 
 def hugepage_size_bytes(medium: str, requests: Iterable[Mapping[str, Quantity]]) -> int:
-    """Return the page size for a medium, given what the pod's containers request.
+    """Return the page size for a medium, given what the pod and its containers request.
 
-    Raises ValueError where no container requests such pages, or the medium leaves the size open
+    Raises ValueError where nobody requests such pages, or the medium leaves the size open
     and there are several.
     """
     sizes = {
@@ -133,7 +133,8 @@ def _file_system(
     ):
         raise VolumeError(volume, f'unknown storage medium "{source.medium}"')
     containers = (*pod.spec.containers, *pod.spec.init_containers)
-    requests = [each.resources.requests for each in containers if each.resources is not None]
+    asked = (pod.spec.resources, *(each.resources for each in containers))
+    requests = [resources.requests for resources in asked if resources is not None]
     try:
         return "hugetlbfs", f"pagesize={hugepage_size_bytes(source.medium, requests)}"
     except ValueError as error:

@@ -268,6 +268,24 @@ def test_amounts_are_counted_in_divisors_and_rounded_up(
     assert resource_field(POD, SIZED, selector, ALLOCATABLE) == value
 
 
+@pytest.mark.parametrize(
+    ("resource", "value"),
+    [
+        ("limits.cpu", "2"),
+        ("limits.memory", "52428800"),
+        ("limits.ephemeral-storage", "1073741824"),
+        ("requests.memory", "20971520"),
+    ],
+)
+def test_a_container_without_a_limit_of_its_own_has_that_of_its_pod(
+    resource: str, value: str
+) -> None:
+    limits = quantities(cpu="3", memory="50Mi")
+    pod = Pod(spec=PodSpec(resources=ResourceRequirements(requests=limits, limits=limits)))
+    selector = ResourceFieldSelector(resource=resource)
+    assert resource_field(pod, SIZED, selector, ALLOCATABLE) == value
+
+
 def test_amounts_of_another_container_are_found_by_its_name() -> None:
     pod = Pod(spec=PodSpec(containers=(SIZED,)))
     selector = ResourceFieldSelector(resource="requests.cpu", container_name="sized")

@@ -130,6 +130,14 @@ def test_huge_pages_are_limited_for_every_size_of_the_node() -> None:
     assert [(limit.page_size, limit.limit) for limit in made] == [("2MB", 4 << 20), ("1GB", 0)]
 
 
+def test_huge_pages_of_the_pod_are_there_for_containers_that_ask_for_none_of_their_size() -> None:
+    node = evolve(V1, hugepage_sizes=(2 << 20, GI))
+    own = container("", "hugepages-2Mi=2Mi")
+    whole = container("", "hugepages-2Mi=4Mi hugepages-1Gi=1Gi").resources
+    made = container_resources(pod(own, resources=whole), own, node).hugepage_limits
+    assert [(limit.page_size, limit.limit) for limit in made] == [("2MB", 2 << 20), ("1GB", GI)]
+
+
 @pytest.mark.parametrize(
     ("size", "name"), [(64 << 10, "64KB"), (2 << 20, "2MB"), (GI, "1GB"), (16 * GI, "16GB")]
 )

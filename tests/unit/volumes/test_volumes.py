@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import trio
+from attrs import evolve
 
 from trio_kubelet.k8s import (
     Container,
@@ -16,6 +17,7 @@ from trio_kubelet.k8s import (
     PodSecurityContext,
     PodSpec,
     Quantity,
+    ResourceRequirements,
     Volume,
     VolumeMount,
 )
@@ -221,6 +223,17 @@ def test_a_volume_in_memory_is_no_larger_than_the_pod(
     limit: str | None, available: int, size: int
 ) -> None:
     assert memory_size_bytes(Quantity(limit) if limit else None, available) == size
+
+
+async def test_huge_pages_of_the_pod_as_a_whole_count_for_the_page_size(volumes: Volumes) -> None:
+    pages = Volume(name="data", empty_dir=EmptyDirVolumeSource(medium="HugePages"))
+    pod = pod_with(pages)
+    sizes = {name: Quantity("1Gi") for name in ("hugepages-2Mi", "hugepages-1Gi")}
+    whole = ResourceRequirements(requests=sizes)
+    with pytest.raises(VolumesNotReady, match="no resource request for huge pages"):
+        await volumes.prepare(pod)
+    with pytest.raises(VolumesNotReady, match="multiple huge page sizes"):
+        await volumes.prepare(evolve(pod, spec=evolve(pod.spec, resources=whole)))
 
 
 def test_the_page_size_comes_from_the_medium_or_from_the_only_request() -> None:
