@@ -19,9 +19,8 @@ from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.doors import Doors
 from trio_kubelet.k8s import Pod
-from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
-from trio_kubelet.node.host_warnings import HostWarning, host_warnings, read_swap_areas
+from trio_kubelet.node.host_warnings import gather_host_warnings
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.process import (
     ServiceNotifier,
@@ -30,7 +29,7 @@ from trio_kubelet.process import (
     set_oom_score,
     watchdog_seconds,
 )
-from trio_kubelet.resources import CgroupDriver, CgroupTree
+from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -57,7 +56,6 @@ from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
-from trio_kubelet.volumes.memory import keeps_out_of_swap
 from trio_kubelet.volumes.mount import make_shared
 from trio_kubelet.wiring import adoptable_uid
 
@@ -240,9 +238,7 @@ class Agent:
             _share_mounts(root)
 
     async def _warn_of_host(self) -> None:
-        if self.settings.options.hollow:
-            return
-        for warning in await trio.to_thread.run_sync(_host_warnings):
+        for warning in await trio.to_thread.run_sync(gather_host_warnings, self.settings):
             self.recorder.node(EventType.WARNING, warning.reason, warning.message)
 
     async def _set_limits(self) -> None:
@@ -452,12 +448,6 @@ class Agent:
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""
         return [self.statuses.with_status(stored.pod) for stored in self.store]
-
-
-def _host_warnings() -> tuple[HostWarning, ...]:
-    """What to say about this host. Blocks."""
-    version = CgroupTree.find(mount_points()).version
-    return host_warnings(version, read_swap_areas(), noswap=keeps_out_of_swap())
 
 
 def _share_mounts(root: Path) -> None:

@@ -49,7 +49,6 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
 from trio_kubelet.runtime.credentials import credential_files, no_keyring, read_keyring
-from trio_kubelet.runtime.dns import CHECK_LIMITS_FOR_RESOLV_CONF, resolv_conf_complaint
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.image_access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images import Images, PullRate
@@ -130,7 +129,6 @@ async def assemble(
         swap_controller=tree is not None and await trio.to_thread.run_sync(tree.can_limit_swap),
         swap_capacity_bytes=profile.machine.swap_bytes,
     )
-    await trio.to_thread.run_sync(_check_resolv_conf, base, node)
     files = trio.CapacityLimiter(FILE_THREADS)
     volumes = local_volumes(
         PodFolders(Path(settings.options.root_dir)),
@@ -180,17 +178,6 @@ def read_profile(settings: Settings) -> NodeProfile:
     if problem := profile_problem(profile):
         raise StartError(problem)
     return profile
-
-
-def _check_resolv_conf(base: Foundation, node: NodeFacts) -> None:
-    """Say so if the node's resolv.conf has more than pods can be given. Blocks."""
-    dns = gather_dns(base.settings, node.host_ips)
-    if dns.resolv_conf is None:
-        return
-    path = base.settings.configuration.resolv_conf
-    complaint = resolv_conf_complaint(path, dns.resolv_conf, dns.cluster_domain)
-    if complaint is not None:
-        base.recorder.node(EventType.WARNING, CHECK_LIMITS_FOR_RESOLV_CONF, complaint)
 
 
 def _memory_available(node: NodeFacts, pod: Pod) -> int:

@@ -19,10 +19,13 @@ from trio_kubelet.startup import StartError
 
 @asynccontextmanager
 async def agent(
-    root: Path, *, logs: Path | None = None, hollow: bool = True
+    root: Path, *, logs: Path | None = None, resolv_conf: str = "", hollow: bool = True
 ) -> AsyncIterator[Agent]:
     configuration = evolve(
-        KubeletConfiguration(), pod_logs_dir=str(logs or root / "logs"), healthz_port=0
+        KubeletConfiguration(),
+        pod_logs_dir=str(logs or root / "logs"),
+        healthz_port=0,
+        resolv_conf=resolv_conf,
     )
     options = NodeOptions(root_dir=str(root), hostname_override="here", hollow=hollow)
     clock = TrioClock()
@@ -79,3 +82,12 @@ async def test_a_host_with_cgroup_v1_is_warned_of(tmp_path: Path) -> None:
 async def test_without_a_kernel_there_is_nothing_to_warn_of(tmp_path: Path) -> None:
     async with agent(tmp_path) as starting:
         assert await told(starting, "warnings") == []
+
+
+async def test_a_resolv_conf_that_is_not_there_is_told_of_without_waiting_for_the_runtime(
+    tmp_path: Path,
+) -> None:
+    async with agent(tmp_path, resolv_conf=f"{tmp_path}/none") as starting:
+        assert await told(starting, "warnings") == [
+            ("CheckLimitsForResolvConf", f"open {tmp_path}/none: no such file or directory")
+        ]

@@ -5,6 +5,17 @@ from pathlib import Path
 
 from attrs import frozen
 
+from trio_kubelet.config import KubeletConfiguration, Settings
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.resources import CgroupTree
+from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.dns import (
+    CHECK_LIMITS_FOR_RESOLV_CONF,
+    parse_resolv_conf,
+    resolv_conf_complaint,
+)
+from trio_kubelet.volumes.memory import keeps_out_of_swap
+
 SWAPS = Path("/proc/swaps")
 
 
@@ -27,6 +38,15 @@ MEMORY_ON_DISK = HostWarning(
     "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
     "etc.) might be swapped to disk and should no longer be considered secure.",
 )
+
+
+def gather_host_warnings(settings: Settings) -> tuple[HostWarning, ...]:
+    """What there is to say about this host now. Blocks."""
+    found = resolv_conf_warnings(settings.configuration)
+    if settings.options.hollow:
+        return found
+    version = CgroupTree.find(mount_points()).version
+    return (*host_warnings(version, read_swap_areas(), noswap=keeps_out_of_swap()), *found)
 
 
 def host_warnings(
@@ -55,3 +75,19 @@ def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
         return swap_areas(swaps.read_text(errors="replace"))
     except FileNotFoundError:
         return ()
+
+
+def resolv_conf_warnings(configuration: KubeletConfiguration) -> tuple[HostWarning, ...]:
+    """What pods cannot be given of the node's resolv.conf, or why it cannot be read. Blocks."""
+    path = configuration.resolv_conf
+    if not path:
+        return ()
+    complaint: str | None
+    try:
+        found = parse_resolv_conf(Path(path).read_bytes().decode(errors="surrogateescape"))
+        complaint = resolv_conf_complaint(path, found, configuration.cluster_domain)
+    except OSError as error:
+        complaint = f"open {path}: {str(error.strerror).lower()}"
+    except ConfigError as error:
+        complaint = str(error)
+    return (HostWarning(CHECK_LIMITS_FOR_RESOLV_CONF, complaint),) if complaint else ()

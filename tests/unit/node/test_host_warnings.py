@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.node.host_warnings import (
     CGROUP_V1,
     MEMORY_ON_DISK,
     HostWarning,
     host_warnings,
     read_swap_areas,
+    resolv_conf_warnings,
     swap_areas,
 )
 from trio_kubelet.volumes.memory import keeps_out_of_swap, memory_options
@@ -61,3 +63,41 @@ def test_the_warning_is_of_what_volumes_in_memory_are_mounted_with(
     monkeypatch.setattr("os.uname", lambda: faked)
     assert keeps_out_of_swap() is noswap
     assert memory_options(1).endswith("noswap") is noswap
+
+
+@pytest.mark.parametrize(
+    ("content", "domain", "complaints"),
+    [
+        (b"nameserver 10.0.0.1\nsearch a b\n", "cluster.local", []),
+        (b"# caf\xe9\nnameserver 10.0.0.1\n", "", []),
+        (b"search " + b"a " * 32, "", []),
+        (
+            b"search " + b"a " * 33,
+            "",
+            ["Resolv.conf file '{0}' contains search line consisting of more than 32 domains!"],
+        ),
+        (
+            b"search " + b"a " * 30,
+            "cluster.local",
+            ["Resolv.conf file '{0}' contains search line consisting of more than 29 domains!"],
+        ),
+        (b"nameserver\n", "", ["nameserver list is empty"]),
+        (None, "", ["open {0}: no such file or directory"]),
+    ],
+)
+def test_a_resolv_conf_is_warned_of(
+    tmp_path: Path, content: bytes | None, domain: str, complaints: list[str]
+) -> None:
+    file = tmp_path / "resolv.conf"
+    if content is not None:
+        file.write_bytes(content)
+    warnings = resolv_conf_warnings(
+        KubeletConfiguration(resolv_conf=str(file), cluster_domain=domain)
+    )
+    assert warnings == tuple(
+        HostWarning("CheckLimitsForResolvConf", complaint.format(file)) for complaint in complaints
+    )
+
+
+def test_a_node_that_gives_pods_no_resolv_conf_is_not_warned_of_one() -> None:
+    assert resolv_conf_warnings(KubeletConfiguration(resolv_conf="")) == ()
