@@ -13,6 +13,7 @@ from lab import UnavailableError, host
 from lab.images import BUSYBOX, BUSYBOX_AS_USER
 from tests.containerds import Containerds
 from tests.cri.node import CGROUP_PARENT, MISSING_PROGRAM, Node
+from tests.missing import do_without
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import (
     Behaviour,
@@ -48,11 +49,11 @@ OPTIONS = HollowOptions(
 def containerd_endpoint(containerds: Containerds) -> Iterator[str]:
     """A containerd 2.1 of the lab's own."""
     if obstacles := host.obstacles():
-        pytest.skip(f"containers cannot run here: {'; '.join(obstacles)}")
+        do_without(f"containers cannot run here: {'; '.join(obstacles)}")
     try:
         yield containerds.running("2.1").endpoint
     except UnavailableError as reason:
-        pytest.skip(f"{reason}")
+        do_without(str(reason))
     host.remove_cgroups(CGROUP_PARENT)
 
 

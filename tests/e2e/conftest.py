@@ -4,7 +4,7 @@ TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), an
 TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
 runs all on this host, `kind` uses Docker; `any`, the default, takes `kind` where a Docker daemon
 and kind are, and `local` elsewhere. What is missing is an error if provider or version was asked
-for, and a reason to skip otherwise.
+for, and in CI, and a reason to skip otherwise.
 """
 
 import os
@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -23,6 +22,7 @@ from lab.go_kubelet import GoKubelet
 from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.kind import KindCluster
 from tests.e2e.local import LocalCluster
+from tests.missing import do_without
 
 HERE = Path(__file__).parent
 PROVIDER = os.environ.get("TRIO_KUBELET_E2E", "any")
@@ -42,9 +42,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
     try:
         plane.start()
     except UnavailableError as reason:
-        if KUBERNETES:
-            raise
-        _do_without(str(reason))
+        do_without(str(reason), asked_for=bool(KUBERNETES))
     yield plane
     plane.stop()
 
@@ -63,12 +61,12 @@ def cluster(
         return
     obstacles = host.obstacles()
     if obstacles:
-        _do_without("; ".join(obstacles))
+        do_without("; ".join(obstacles))
     local = LocalCluster(folder, request.getfixturevalue("control_plane"))
     try:
         local.start()
     except UnavailableError as reason:
-        _do_without(str(reason))
+        do_without(str(reason))
     yield local
     local.stop()
 
@@ -87,7 +85,7 @@ def go_kubelet(local_cluster: LocalCluster) -> type[GoKubelet]:
     try:
         control_plane_programs.go_kubelet(local_cluster.control_plane.wish)
     except UnavailableError as reason:
-        _do_without(str(reason))
+        do_without(str(reason))
     return GoKubelet
 
 
@@ -112,13 +110,6 @@ def pytest_runtest_makereport(
                 report.sections.append(("ends of the logs", thing.last_words()))
                 break
     return report
-
-
-def _do_without(reason: str) -> NoReturn:
-    """What the provider needs is not here."""
-    if PROVIDER == "local":
-        raise UnavailableError(reason)
-    pytest.skip(reason)
 
 
 def _has_docker() -> bool:

@@ -2,7 +2,8 @@
 
 TRIO_KUBELET_CONTAINERD lists the versions (`1.6`, `1.7`, `2.1`, `default`), separated by commas;
 every test that takes `containerd` runs once on each. A version that cannot be had is an error if
-it was asked for like this, and skipped otherwise. State is in pytest's temporary folders.
+it was asked for like this, and in CI (`tests/missing.py`), and skipped otherwise. State is in
+pytest's temporary folders.
 
 Several processes may share the tests (`tests/distribution.py`). The modules that take longest come
 first, or all would wait for them at the end.
@@ -20,6 +21,7 @@ from lab.containerd import Containerd
 from lab.registry import Registry
 from tests.containerds import ASKED_FOR, VERSIONS, Containerds
 from tests.integration.pods import Node
+from tests.missing import do_without
 
 HERE = Path(__file__).parent
 LONGEST = ("test_kills", "test_pods_restarts", "test_configs", "test_pods_images")
@@ -49,10 +51,10 @@ def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def real_containers() -> None:
-    """Skips the test where no container can run."""
+    """Skips the test where no container can run; in CI it fails."""
     obstacles = host.obstacles()
     if obstacles:
-        pytest.skip("; ".join(obstacles))
+        do_without("; ".join(obstacles))
 
 
 @pytest.fixture(scope="session", params=VERSIONS, ids=lambda version: f"containerd-{version}")
@@ -67,9 +69,7 @@ def containerd(
     try:
         return containerds.running(request.param)
     except UnavailableError as reason:
-        if ASKED_FOR:
-            raise
-        pytest.skip(str(reason))
+        do_without(str(reason), asked_for=bool(ASKED_FOR))
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from tests.integration.pods import (
     status_of,
     waiting_reason,
 )
+from tests.missing import do_without
 from trio_kubelet.volumes.mount import mount as mount_on_host
 from trio_kubelet.volumes.mount import unmount as unmount_on_host
 
@@ -74,7 +75,7 @@ def test_processes_and_shared_memory_can_be_the_hosts(node: Node) -> None:
 
 def test_a_host_port_leads_to_its_pod_and_goes_with_it(node: Node) -> None:
     if node.containerd.tools.iptables is None:
-        pytest.skip("host ports need iptables")
+        do_without("host ports need iptables")
     port = free_port()
     web = {"name": "web", "image": WEB, "ports": [{"containerPort": 80, "hostPort": port}]}
     pod = node.run(pod_manifest("host-port", web))
