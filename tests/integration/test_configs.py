@@ -30,7 +30,7 @@ from tests.integration.config_cases import (
     load_cases,
 )
 from tests.integration.made_configs import DNS, RESOLV_CONF
-from tests.integration.pods import NODE_NAME, Node
+from tests.integration.pods import NODE_NAME, Node, is_over
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
@@ -63,9 +63,9 @@ SUB_PATHS = {4: "logs", 5: "parts/one"}
 
 HOST_HAS: Mapping[str, Callable[[], bool]] = {
     "AppArmor": Path("/sys/kernel/security/apparmor").exists,
-    # The range of ids would have to be free, and the file systems able to map them.
-    "user namespaces": lambda: False,
 }
+# What the agent does not give, on whatever host; with the reason for which it rejects the pod.
+AGENT_LACKS = {"user namespaces": "UserNamespacesNotSupported"}
 
 
 @frozen(kw_only=True)
@@ -118,7 +118,9 @@ def shared_folder(real_containers: None) -> Iterator[None]:
             SHARED.rmdir()
 
 
-@pytest.fixture(params=CASES, ids=lambda case: case.name)
+@pytest.fixture(
+    params=[case for case in CASES if case.needs not in AGENT_LACKS], ids=lambda case: case.name
+)
 def case(request: pytest.FixtureRequest) -> Case:
     """A case that can be run here."""
     case: Case = request.param
@@ -136,6 +138,26 @@ async def test_the_runtime_stored_what_is_expected(
         for container in (*pod.spec.init_containers, *pod.spec.containers):
             expected[container.name] = expected_container(case, pod, container, around)
         assert list(differences(expected, {"sandbox": stored.sandbox, **stored.containers})) == []
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [case for case in CASES if case.needs in AGENT_LACKS],
+    ids=lambda case: case.name,
+)
+def test_a_pod_that_needs_what_the_agent_does_not_give_is_rejected(
+    lacking: Case, node: Node
+) -> None:
+    """Of what is expected once the agent gives it, the unit tests see to the config."""
+    manifest, name = f"{lacking.name}.yaml", lacking.pod.metadata.name
+    node.agent.write(manifest, (FOLDER / manifest).read_text())
+    try:
+        status = node.wait(name, is_over)["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", AGENT_LACKS[lacking.needs])
+        assert node.sandboxes(lacking.pod.metadata.uid) == []
+    finally:
+        node.agent.remove(manifest)
+        node.wait_gone(name)
 
 
 @asynccontextmanager
