@@ -95,11 +95,15 @@ def _quiet(argv: Sequence[str]) -> bool:
 
 def remove_cgroups(path: str) -> None:
     """Remove the cgroup `/name` with all below it, in every hierarchy; OSError if one is in use."""
-    name = path.strip("/")
-    mounted = Path("/sys/fs/cgroup")
-    for root in (mounted / name, *mounted.glob(f"*/{name}")):
+    for root in cgroups_named(path):
         for folder, _, _ in os.walk(root, topdown=False):
             Path(folder).rmdir()
+
+
+def cgroups_named(path: str, mounted: Path = Path("/sys/fs/cgroup")) -> tuple[Path, ...]:
+    """The folders of the cgroup `/name`: one, or with version 1 that of each hierarchy."""
+    name = path.strip("/")
+    return tuple(each for each in (mounted / name, *mounted.glob(f"*/{name}")) if each.is_dir())
 
 
 def detach_mounts_below(folder: Path) -> None:

@@ -15,7 +15,7 @@ from attrs import frozen
 from lab.agent import Agent, is_running
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet, remove_log_links
-from lab.host import mounts_below
+from lab.host import cgroups_named, mounts_below
 from lab.processes import wait_until
 from tests.e2e.cluster import (
     Namespace,
@@ -291,11 +291,8 @@ def wait_nothing_left(node: LocalCluster, uid: str) -> None:
 
 def cgroups(node: LocalCluster, uid: str) -> list[str]:
     """The cgroups of a pod, in all hierarchies."""
-    name = node.agent.cgroup_root.strip("/")
-    hierarchies = (Path("/sys/fs/cgroup"), *Path("/sys/fs/cgroup").glob("*/"))
-    return [
-        str(path) for each in hierarchies for path in (each / name).glob(f"kubepods/**/pod{uid}")
-    ]
+    kubepods = cgroups_named(f"{node.agent.cgroup_root}/kubepods")
+    return [str(path) for each in kubepods for path in each.glob(f"**/pod{uid}")]
 
 
 def traces(node: LocalCluster, uid: str) -> list[str]:

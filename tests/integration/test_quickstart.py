@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from lab import instances
+from lab.host import cgroups_named
 from lab.processes import command_lines
 
 DEADLINE_SECONDS = 180
@@ -37,11 +38,6 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def programs_started_below(folder: Path) -> list[tuple[str, ...]]:
     return [argv for _, argv in command_lines() if str(folder) in " ".join(argv)]
-
-
-def cgroups_named(name: str) -> list[Path]:
-    root = Path("/sys/fs/cgroup")
-    return [path for path in (root / name, *root.glob(f"*/{name}")) if path.exists()]
 
 
 def entries(folder: Path) -> list[Path]:
@@ -86,10 +82,10 @@ async def test_what_it_left_when_it_was_killed_goes_with_the_next_sweep(
     (folder,) = entries(temporary)
     assert programs_started_below(folder) != []
     cgroup = f"trio-kubelet-{instances.name_of(folder)}"
-    assert cgroups_named(cgroup) != []
+    assert cgroups_named(cgroup)
 
     await trio.to_thread.run_sync(instances.sweep)
 
     assert programs_started_below(temporary) == []
-    assert cgroups_named(cgroup) == []
+    assert not cgroups_named(cgroup)
     assert folder / "agent" / "root" not in entries(folder / "agent")

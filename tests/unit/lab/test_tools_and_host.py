@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.host import mounts_below
+from lab.host import cgroups_named, mounts_below
 from lab.processes import last_words
 from lab.tools import fits
 
@@ -32,6 +32,20 @@ def test_mounts_below_a_folder_include_its_own_and_not_its_neighbours(tmp_path: 
     (tmp_path / "mountinfo").write_text(MOUNTS)
     found = mounts_below(Path("/lab"), tmp_path / "mountinfo")
     assert found == ("/lab", "/lab/run/with space")
+
+
+@pytest.mark.parametrize(
+    "hierarchies",
+    [["."], ["cpu", "memory"], [".", "cpu"]],
+    ids=["version 2", "version 1", "a leftover of another version"],
+)
+def test_a_cgroup_is_found_in_every_hierarchy(tmp_path: Path, hierarchies: list[str]) -> None:
+    for hierarchy in ("cpu", "memory"):
+        (tmp_path / hierarchy / "other").mkdir(parents=True)
+    wanted = {tmp_path / hierarchy / "node" / "pods" for hierarchy in hierarchies}
+    for folder in wanted:
+        folder.mkdir(parents=True)
+    assert set(cgroups_named("/node/pods", tmp_path)) == wanted
 
 
 def test_last_words_are_one_line() -> None:
