@@ -32,6 +32,7 @@ from trio_kubelet.process import (
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
@@ -105,6 +106,7 @@ class Agent:
         self.gate.add_listener(self._on_runtime_state)
         self.cache = RuntimeCache()
         self.store = PodStore()
+        self.allocations = Allocations(Path(settings.options.root_dir), trio.CapacityLimiter(1))
         self.monitor = LoopMonitor()
         self.config_in, config_out = trio.open_memory_channel[PodUpdate](CONFIG_CHANNEL_SIZE)
         pleg_in, pleg_out = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
@@ -127,6 +129,7 @@ class Agent:
             tasks=self.tasks,
             admit=admission,
             has_room=admission.has_room,
+            allocations=self.allocations,
             prepare=admission.prepare,
             gate=self.gate,
             monitor=self.monitor,
@@ -161,6 +164,7 @@ class Agent:
             recorder=self.recorder,
             slots=default_start_slots(),
             image_access=self.image_access,
+            allocations=self.allocations,
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:

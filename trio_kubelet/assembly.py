@@ -45,6 +45,7 @@ from trio_kubelet.resources import (
     pod_limits,
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
 from trio_kubelet.runtime.container_stopper import ContainerStopper
@@ -91,6 +92,7 @@ class Foundation:
     recorder: EventRecorder
     slots: StartSlots
     image_access: ImageAccess
+    allocations: Allocations
 
 
 @frozen(kw_only=True)
@@ -116,6 +118,7 @@ async def assemble(
     `runtime_handler` is as for PodRuntime.
     """
     settings = base.settings
+    await base.allocations.load()
     profile = await trio.to_thread.run_sync(read_profile, settings)
     tree = None if settings.options.hollow else CgroupTree.find(mount_points())
     cgroup_v2 = tree is not None and tree.version != 1
@@ -144,6 +147,7 @@ async def assemble(
             host_ips=node.host_ips,
             runtime_name=runtime_name,
         ),
+        base.allocations,
         offers=lambda: base.gate.state.offers,
     )
     parts = Parts(
@@ -157,18 +161,25 @@ async def assemble(
         ),
         cache=base.cache,
         statuses=statuses,
-        storage=PodStorage(volumes, base.recorder, node, files, references),
+        storage=PodStorage(volumes, base.recorder, node, files, base.allocations, references),
         cgroups=cgroups,
+        allocations=base.allocations,
         gate=base.gate,
         recorder=base.recorder,
         clock=base.clock,
     )
-    places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files)
+    places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files, base.allocations)
     return Assembled(
         node=node,
         statuses=statuses,
         parts=parts,
-        places=(places.in_runtime, places.in_folders, places.in_cgroups, places.in_logs),
+        places=(
+            places.in_runtime,
+            places.in_folders,
+            places.in_cgroups,
+            places.in_logs,
+            places.in_records,
+        ),
     )
 
 
@@ -320,7 +331,8 @@ async def build_cgroups(
         await _start_cgroups(base, cgroups, profile)
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
-    return PodCgroups(cgroups, lambda: [stored.pod for stored in base.store.active()])
+    allocated = base.allocations.allocated
+    return PodCgroups(cgroups, lambda: [allocated(stored.pod) for stored in base.store.active()])
 
 
 async def _start_cgroups(base: Foundation, cgroups: Cgroups, profile: NodeProfile) -> None:

@@ -7,7 +7,6 @@ each part what it has of which pod.
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from pathlib import Path
 
 import trio
 
@@ -16,7 +15,7 @@ from trio_kubelet.origins import CONFIG_SOURCE, is_static
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import EnvironmentData, ObjectError, References
 from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
-from trio_kubelet.runtime.actuated import ActuatedRecords
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_hash import container_hash
 from trio_kubelet.runtime.credentials import Keyring, keyring_of
@@ -51,6 +50,7 @@ class PodStorage:
         recorder: EventRecorder,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
+        allocations: Allocations,
         references: References | None = None,
     ) -> None:
         self._references = references
@@ -58,7 +58,7 @@ class PodStorage:
         self._recorder = recorder
         self._node = node
         self._file_limiter = file_limiter
-        self._actuated = ActuatedRecords(Path(node.root_directory), file_limiter)
+        self._allocations = allocations
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
@@ -76,7 +76,7 @@ class PodStorage:
             data = await self._fetch(pod)
 
         await side_by_side(mount, fetch)
-        await self._actuated.note(pod)
+        await self._allocations.keep()
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
             sources=FetchedSources(
@@ -142,7 +142,7 @@ class PodStorage:
             )
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
-        await self._actuated.forget(pod.metadata.uid)
+        await self._allocations.forget(pod.metadata.uid)
 
 
 class PullSecrets:
@@ -242,12 +242,14 @@ class HousekeepingPlaces:
         cgroups: PodCgroups | NoCgroups,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
+        allocations: Allocations,
     ) -> None:
         self._cache = cache
         self._volumes = volumes
         self._cgroups = cgroups
         self._node = node
         self._file_limiter = file_limiter
+        self._allocations = allocations
 
     async def in_runtime(self) -> Iterable[Found]:
         """Pods with sandboxes or containers, as the last relist or look showed them."""
@@ -268,6 +270,10 @@ class HousekeepingPlaces:
     async def in_cgroups(self) -> Iterable[Found]:
         """Pods with a cgroup."""
         return _found(await self._cgroups.list_pod_uids(), Trace.CGROUP)
+
+    async def in_records(self) -> Iterable[Found]:
+        """Pods with a record of what they were allocated."""
+        return _found(self._allocations.uids(), Trace.RECORD)
 
     async def in_logs(self) -> Iterable[Found]:
         """Pods with a log folder."""

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from lab import host
-from lab.agent import Json, pod_manifest
+from lab.agent import Json, is_running, pod_manifest
 from tests.integration.pods import (
     CGROUPS,
     Node,
+    conditions,
     container_ids,
     one_shot,
     shell,
@@ -94,6 +95,58 @@ def test_the_limit_of_a_pod_is_that_of_all_its_containers(node: Node) -> None:
     assert cgroup.memory_limit() == 64 * MIB
     assert cgroup.cpu_quota() == 20_000
     node.remove("sum")
+
+
+UID = "6f1d4b1e-0000-4000-8000-0000000000ca"
+
+
+def asking(limits: Json, **labels: str) -> Json:
+    """A pod with a UID of its own, which stays the same pod when its manifest changes."""
+    manifest = pod_manifest("resized", until_term("c", resources={"limits": limits}))
+    manifest["metadata"] |= {"uid": UID, "labels": labels}
+    return manifest
+
+
+def shown_limits(pod: Json) -> Json:
+    limits: Json = status_of(pod, "c")["resources"]["limits"]
+    return limits
+
+
+def test_a_pod_keeps_what_it_was_allocated_and_says_that_it_is_not_resized(node: Node) -> None:
+    small, large = {"cpu": "100m", "memory": "32Mi"}, {"cpu": "300m", "memory": "96Mi"}
+    before = node.run(asking(small))
+    parent = f"{node.agent.cgroup_root}/kubepods/pod{UID}"
+
+    def limits_of(pod: Json) -> list[tuple[int, int | None]]:
+        paths = (parent, f"{parent}/{container_ids(pod)['c']}")
+        return [(Cgroup(path).cpu_quota(), Cgroup(path).memory_limit()) for path in paths]
+
+    assert shown_limits(before) == small
+    assert limits_of(before) == [(10_000, 32 * MIB)] * 2
+    node.add(asking(large))
+    resized = node.wait("resized", lambda pod: "PodResizePending" in conditions(pod))
+    (pending,) = (c for c in resized["status"]["conditions"] if c["type"] == "PodResizePending")
+    assert (pending["status"], pending["reason"]) == ("True", "Infeasible")
+    assert pending["message"] == "In-place resize of static-pods is not supported"
+    assert shown_limits(resized) == status_of(resized, "c")["allocatedResources"] == small
+    assert [reason for reason, _ in node.events("resized")].count("ResizeInfeasible") == 1
+
+    node.agent.stop()
+    node.agent.start()
+    node.containerd.ctr("tasks", "kill", "-s", "KILL", container_ids(resized)["c"])
+    restarted = node.wait(
+        "resized",
+        lambda pod: is_running(pod) and container_ids(pod) != container_ids(before),
+    )
+    assert limits_of(restarted) == [(10_000, 32 * MIB)] * 2
+    assert shown_limits(restarted) == small
+    assert "PodResizePending" in conditions(restarted)
+
+    node.add(asking(small, back="yes"))
+    node.wait("resized", lambda pod: "PodResizePending" not in conditions(pod))
+    node.remove("resized")
+    node.wait_gone("resized")
+    assert UID not in (node.agent.root / "allocated_pods_state").read_text()
 
 
 def test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so(node: Node) -> None:

@@ -11,6 +11,7 @@ from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Pod
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.sync.session import PreparationError
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
@@ -37,6 +38,7 @@ class Storage:
             recorder,
             NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
             trio.CapacityLimiter(1),
+            Allocations(root, trio.CapacityLimiter(1)),
             cluster.references,
         )
 

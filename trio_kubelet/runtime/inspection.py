@@ -22,6 +22,7 @@ from trio_kubelet.runtime.observed import (
     ContainerState,
     ObservedContainer,
     ObservedPod,
+    ObservedResources,
     ObservedSandbox,
     ObservedUser,
 )
@@ -200,6 +201,7 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         recursively_read_only=frozenset(
             mount.container_path for mount in status.mounts if mount.recursive_read_only
         ),
+        resources=_observed_resources(status),
         annotations=status.annotations,
     )
 
@@ -220,6 +222,18 @@ _CUT_OFF = re.compile(
     re.DOTALL,
 )
 """How containerd (1.6 and 2.x) ends what it says of a start that was cut off."""
+
+
+def _observed_resources(status: cri.ContainerStatus) -> ObservedResources | None:
+    if not betterproto.serialized_on_wire(status.resources.linux):
+        return None
+    linux = status.resources.linux
+    return ObservedResources(
+        cpu_shares=linux.cpu_shares,
+        cpu_quota=linux.cpu_quota,
+        cpu_period=linux.cpu_period,
+        memory_limit_bytes=linux.memory_limit_in_bytes,
+    )
 
 
 def _observed_user(status: cri.ContainerStatus) -> ObservedUser | None:

@@ -30,7 +30,8 @@ class ObservedContainer:
     `io.kubernetes.container.hash`. `image` is what the pod's spec asked for, `image_ref` what
     it resolved to (with digest), `image_id` the id in the runtime. `message_file` is what lies
     behind its termination message path, a file of the node. `recursively_read_only` are the
-    paths in the container at which everything below a mount is read-only, too.
+    paths in the container at which everything below a mount is read-only, too. `resources` is
+    None where the runtime does not tell (containerd 1.6).
     """
 
     id: str
@@ -53,7 +54,18 @@ class ObservedContainer:
     user: "ObservedUser | None" = None
     stop_signal: str = ""
     recursively_read_only: frozenset[str] = frozenset()
+    resources: "ObservedResources | None" = None
     annotations: Mapping[str, str] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class ObservedResources:
+    """What a container may use, in the kernel's terms; 0 where nothing is said."""
+
+    cpu_shares: int = 0
+    cpu_quota: int = 0
+    cpu_period: int = 0
+    memory_limit_bytes: int = 0
 
 
 @frozen(kw_only=True)

@@ -42,6 +42,9 @@ OWN_CONDITIONS = frozenset(
 BY_KUBELET = "TerminationByKubelet"
 """The reason of a disruption by the node itself."""
 
+INFEASIBLE = "Infeasible"
+"""The reason of a resize that will not be made."""
+
 ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
 
 
@@ -54,15 +57,18 @@ def pod_conditions(
     previous: PodStatus,
     now_ns: int,
     disruption: str = "",
+    refused_resize: str | None = None,
 ) -> tuple[PodCondition, ...]:
     """All conditions of the pod: others' first, then the node's.
 
     A condition whose status is what it was in `previous` keeps its time. `disruption` is why the
-    node disrupts the pod, empty where it does not.
+    node disrupts the pod, empty where it does not. `refused_resize` is why the pod does not get
+    the resources that its source wants it to have, None if it has those.
     """
     others = others_conditions(pod, previous)
     containers_ready = _containers_ready(pod, statuses, phase)
     own = (
+        *_resize_pending(phase, refused_resize),
         *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
         _initialized(pod, statuses, phase),
@@ -94,6 +100,13 @@ def others_conditions(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]
         if condition.type == PodConditionType.DISRUPTION_TARGET:
             others[condition.type] = condition
     return tuple(others.values())
+
+
+def _resize_pending(phase: PodPhase, refusal: str | None) -> Iterator[PodCondition]:
+    """That the pod waits for other resources, in vain (KEP-1287); what is over waits no more."""
+    if refusal is not None and phase not in ENDED_REASONS:
+        kind = PodConditionType.RESIZE_PENDING
+        yield _condition(kind, holds=True, reason=INFEASIBLE, message=refusal)
 
 
 def _disrupted(others: Iterable[PodCondition], message: str) -> Iterator[PodCondition]:

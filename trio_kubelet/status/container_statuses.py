@@ -34,6 +34,7 @@ from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.mounts import path_in_container
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.status.container_resources import actual_resources
 
 UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
@@ -64,6 +65,7 @@ class StatusContext:
     `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
     the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
     stands before container ids. `recursive_read_only`: the pod's containers will get such mounts.
+    `actuated` is what containers were made with, by name, where not with what the pod says.
     """
 
     pod: Pod
@@ -74,6 +76,7 @@ class StatusContext:
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
     runtime_name: str = "containerd"
     recursive_read_only: bool = False
+    actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -219,7 +222,7 @@ def _observed_status(
         image=newest.image or container.image,
         image_id=newest.image_ref,
         container_id=f"{context.runtime_name}://{newest.id}",
-        resources=container.resources or ResourceRequirements(),
+        resources=_resources(context, container, newest),
         allocated_resources=container.resources.requests if container.resources else {},
         user=_user(newest),
         stop_signal=newest.stop_signal,
@@ -237,6 +240,16 @@ def _observed_status(
     elif newest.state is runtime.ContainerState.UNKNOWN:
         status = _lost(status, before)
     return evolve(status, last_state=_last_state(context, status, instances[1:], before))
+
+
+def _resources(
+    context: StatusContext, container: Container, newest: ObservedContainer
+) -> ResourceRequirements:
+    """What a container that runs may use; what others are to get."""
+    allocated = container.resources or ResourceRequirements()
+    if newest.state is not runtime.ContainerState.RUNNING:
+        return allocated
+    return actual_resources(allocated, context.actuated.get(container.name), newest.resources)
 
 
 def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerStatus:

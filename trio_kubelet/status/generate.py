@@ -60,13 +60,17 @@ def pod_status(
     failure: Failure | None = None,
     stopped: bool = False,
     probed: Mapping[str, ProbeVerdict] | None = None,
+    actuated: Mapping[str, ResourceRequirements] | None = None,
+    refused_resize: str | None = None,
 ) -> PodStatus:
-    """The status of a pod.
+    """The status of a pod whose resources are those that it was allocated.
 
     `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
     say why containers wait, by name. `failure` is why the pod failed if it was not for its
     containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
-    by container id; a container that is not in it is ready as soon as it runs.
+    by container id; a container that is not in it is ready as soon as it runs. `actuated` is what
+    containers were made with, by name, where not with what they were allocated;
+    `refused_resize`: why the pod does not get the resources that its source wants it to have.
     """
     previous = _final(pod, previous)
     if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
@@ -80,6 +84,7 @@ def pod_status(
             stopped=stopped,
             probed=probed or {},
             runtime_name=node.runtime_name,
+            actuated=actuated or {},
             recursive_read_only=_runtime_handler(pod, observed) in node.recursive_read_only,
         )
     )
@@ -107,6 +112,7 @@ def pod_status(
             previous=previous,
             now_ns=now_ns,
             disruption=failure.disruption if failure is not None else "",
+            refused_resize=refused_resize,
         ),
         init_container_statuses=statuses.init,
         container_statuses=_by_name(statuses.regular),

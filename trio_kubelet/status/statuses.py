@@ -11,6 +11,7 @@ from attrs import evolve
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.runtime.allocations import Allocations, refused_resize
 from trio_kubelet.runtime.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.offers import RuntimeOffers
@@ -25,13 +26,15 @@ class Statuses:
     """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
-    the next report shows it. `offers` returns what the runtime said last of its handlers.
+    the next report shows it. `offers` returns what the runtime said last of its handlers,
+    `allocations` has what pods were allocated.
     """
 
     def __init__(
         self,
         clock: Clock,
         node: NodeIdentity,
+        allocations: Allocations,
         *,
         probed: Mapping[str, ProbeVerdict] | None = None,
         offers: Callable[[], RuntimeOffers] = RuntimeOffers,
@@ -40,6 +43,7 @@ class Statuses:
         self._node = node
         self._probed: Mapping[str, ProbeVerdict] = {} if probed is None else probed
         self._offers = offers
+        self._allocations = allocations
         self._statuses: dict[str, PodStatus] = {}
         self._listeners: list[Listener] = []
 
@@ -61,8 +65,9 @@ class Statuses:
         For what the arguments mean see `pod_status`.
         """
         previous = self._statuses.get(pod.metadata.uid, pod.status)
+        given = self._allocations.allocated(pod)
         status = pod_status(
-            pod,
+            given,
             observed,
             previous=previous,
             now_ns=self._clock.now_ns(),
@@ -71,6 +76,8 @@ class Statuses:
             failure=failure,
             stopped=stopped,
             probed=self._probed,
+            actuated=self._allocations.actuated(pod.metadata.uid),
+            refused_resize=refused_resize(pod, given),
         )
         self._statuses[pod.metadata.uid] = status
         if status != previous:

@@ -1,9 +1,10 @@
 """What nobody wants any more: found in a snapshot, decided in one pure function, ended by tasks.
 
 A snapshot says which pods have something on this node: sandboxes and containers in the runtime,
-a folder, cgroups, logs. A pod that no source has and that has no task is a stray: it gets a task
-that begins in Terminating and ends with nothing left of the pod. So there is one way for a pod
-to go, whether its manifest went a second ago or while the agent was down.
+a folder, cgroups, logs, a record of its resources. A pod that no source has and that has no task
+is a stray: it gets a task that begins in Terminating and ends with nothing left of the pod. So
+there is one way for a pod to go, whether its manifest went a second ago or while the agent was
+down.
 
 The snapshot takes time; what came meanwhile is younger than it and is left alone.
 """
@@ -31,6 +32,7 @@ class Trace(StrEnum):
     FOLDER = "folder"
     CGROUP = "cgroup"
     LOGS = "logs"
+    RECORD = "record"
 
 
 @frozen(kw_only=True)

@@ -58,6 +58,18 @@ class Admit(Protocol):
         ...
 
 
+class Allocations(Protocol):
+    """What pods were allocated of the node's resources."""
+
+    def allocate(self, pod: Pod) -> None:
+        """Give an admitted pod what it asks for, unless it was given something before."""
+        ...
+
+    def allocated(self, pod: Pod) -> Pod:
+        """The pod with the resources that it was allocated, whatever its spec says now."""
+        ...
+
+
 class RuntimeChange(Protocol):
     """Something changed in the runtime for one pod."""
 
@@ -96,6 +108,7 @@ class SyncLoop:
         tasks: PodTasks,
         admit: Admit,
         has_room: HasRoom,
+        allocations: Allocations,
         gate: RuntimeGate,
         monitor: LoopMonitor,
         config: trio.MemoryReceiveChannel[PodUpdate],
@@ -110,6 +123,7 @@ class SyncLoop:
         self._store = store
         self._tasks = tasks
         self._admit = admit
+        self._allocations = allocations
         self._gate = gate
         self._monitor = monitor
         self._config = config
@@ -246,25 +260,28 @@ class SyncLoop:
             self._delete(pod)
             return
         if self._was_admitted(pod):
+            self._allocations.allocate(pod)
             self._tasks.start(pod, stored.incarnation)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
-        verdict = self._admit(pod, self._preemptions.staying(others))
+        given = self._allocations.allocated(pod)
+        verdict = self._admit(given, self._preemptions.staying(others))
         if isinstance(verdict, Rejection):
             self._tasks.start(pod, stored.incarnation)
             self._reject(pod, verdict)
             return
+        self._allocations.allocate(pod)
         if isinstance(verdict, Preemption):
             self._preempt(pod, verdict)
-        room = self._preemptions.wait(pod, others)
+        room = self._preemptions.wait(given, others)
         if room is not None:
             message = f"Waiting for preempted pods to stop: {self._preemptions.waited_for()}"
             self._recorder.pod(pod, EventType.WARNING, WAITING_FOR_PREEMPTED_PODS, message)
         self._tasks.start(pod, stored.incarnation, after=room)
 
     def _active(self) -> Iterator[Pod]:
-        """The pods that hold resources, by what the sources say."""
-        return (stored.pod for stored in self._store.active())
+        """The pods that hold resources, by what the sources say, with what they hold."""
+        return (self._allocations.allocated(stored.pod) for stored in self._store.active())
 
     def _let_in(self) -> None:
         self._preemptions.let_in(self._active())

@@ -33,6 +33,7 @@ from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.status import Failure
+from trio_kubelet.status.resize import pending_resize, resize_message
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -139,6 +140,14 @@ class Storage(Protocol):
         ...
 
 
+class Allocations(Protocol):
+    """What pods were allocated."""
+
+    def allocated(self, pod: Pod) -> Pod:
+        """The pod with the resources that it was allocated, whatever its spec says now."""
+        ...
+
+
 class PodCgroups(Protocol):
     """Cgroups of pods."""
 
@@ -171,6 +180,7 @@ class Parts:
     statuses: Statuses
     storage: Storage
     cgroups: PodCgroups
+    allocations: Allocations
     gate: RuntimeGate
     recorder: EventRecorder
     clock: Clock
@@ -188,15 +198,20 @@ class Session:
         self._memory = PodMemory()
         self._failure: Failure | None = None
         self._uid = pod.metadata.uid
+        self._pending_resize = pending_resize(pod.status)
 
     async def sync(self, pod: Pod) -> SyncResult:
-        """Bring the pod closer to its spec and report its status."""
+        """Bring the pod closer to its spec and report its status.
+
+        What it may use is what it was allocated, not what its spec says since.
+        """
         parts = self._parts
         try:
             observed = await self._observed(pod)
         except RpcError as error:
             return self._runtime_failed(pod, error)
         status = self._report(pod, observed)
+        self._note_resize(pod, status)
         if over := self._own_ending(pod, status):
             return SyncResult(ending=over)
         network_error = parts.gate.state.network_error
@@ -204,7 +219,7 @@ class Session:
             self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
         try:
-            outcome = await self._bring_about(pod, observed)
+            outcome = await self._bring_about(parts.allocations.allocated(pod), observed)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
@@ -299,6 +314,14 @@ class Session:
         return self._parts.statuses.report(
             pod, observed, self._memory.reasons, self._failure, stopped=stopped
         )
+
+    def _note_resize(self, pod: Pod, status: PodStatus) -> None:
+        """Say once of each version of a spec that its resources are not to be had."""
+        known, self._pending_resize = self._pending_resize, pending_resize(status)
+        pending = self._pending_resize
+        if pending is not None and pending != known:
+            message = resize_message(pod, pending.reason, pending.message)
+            self._warn(pod, f"Resize{pending.reason}", message)
 
     def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
         """The ending that the pod's own state implies: it is through, or had its time."""

@@ -138,6 +138,7 @@ def status_of(
     stopped: bool = False,
     probed: Mapping[str, ProbeVerdict] | None = None,
     node: NodeIdentity = NODE,
+    refused_resize: str | None = None,
 ) -> PodStatus:
     return pod_status(
         pod,
@@ -149,4 +150,5 @@ def status_of(
         failure=failure,
         stopped=stopped,
         probed=probed,
+        refused_resize=refused_resize,
     )

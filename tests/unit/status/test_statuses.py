@@ -1,5 +1,8 @@
 """The owner of the newest statuses: what it goes on from, and whom it tells."""
 
+from pathlib import Path
+
+import trio
 from attrs import evolve
 
 from tests.unit.status.pods import EXITED, NOW, RUNNING, SECOND, a_pod, instance, seen
@@ -10,9 +13,12 @@ from trio_kubelet.k8s import (
     NodeRuntimeHandlerFeatures,
     Pod,
     PodStatus,
+    Quantity,
+    ResourceRequirements,
     VolumeMount,
 )
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.allocations import Allocations
+from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
 from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses
 
@@ -25,8 +31,12 @@ class SetClock:
         return self.ns
 
 
+def allocations() -> Allocations:
+    return Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
+
+
 def a_store(clock: Clock | None = None) -> Statuses:
-    return Statuses(clock or SetClock(), NodeIdentity(host_ips=("10.0.0.1",)))
+    return Statuses(clock or SetClock(), NodeIdentity(host_ips=("10.0.0.1",)), allocations())
 
 
 def report(statuses: Statuses, pod: Pod, observed: ObservedPod) -> PodStatus:
@@ -84,9 +94,33 @@ def test_after_a_restart_of_the_agent_the_status_in_the_api_is_gone_on_from() ->
     assert heard == []
 
 
+def test_resources_are_those_that_were_allocated_and_made_whatever_the_spec_says_since() -> None:
+    def asking(cpu: str, generation: int) -> Pod:
+        given = ResourceRequirements(requests={"cpu": Quantity(cpu)}, limits={"cpu": Quantity(cpu)})
+        container = Container(name="c", resources=given)
+        return a_pod(containers=(container,), generation=generation)
+
+    store = allocations()
+    statuses = Statuses(SetClock(), NodeIdentity(), store)
+    store.allocate(asking("1", 1))
+    made = ObservedResources(cpu_shares=512, cpu_quota=50_000, cpu_period=100_000)
+    status = report(statuses, asking("2", 2), seen(instance("c", RUNNING, resources=made)))
+    (shown,) = status.container_statuses
+    assert shown.allocated_resources == {"cpu": Quantity("1")}
+    assert shown.resources is not None
+    assert shown.resources.limits == shown.resources.requests == {"cpu": Quantity("500m")}
+    assert status.allocated_resources == {"cpu": Quantity("1")}
+    assert status.resources is not None
+    assert status.resources.limits == {"cpu": Quantity("1")}
+    assert status.observed_generation == 2
+    assert ("PodResizePending", "Infeasible") in [(c.type, c.reason) for c in status.conditions]
+    waiting = report(statuses, asking("2", 2), seen()).container_statuses[0]
+    assert waiting.resources is None
+
+
 def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
     offers = RuntimeOffers()
-    statuses = Statuses(SetClock(), NodeIdentity(), offers=lambda: offers)
+    statuses = Statuses(SetClock(), NodeIdentity(), allocations(), offers=lambda: offers)
     mount = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="Enabled")
     pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
 
@@ -102,7 +136,7 @@ def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
 
 def test_what_probes_say_shows_in_the_next_report() -> None:
     probed = {"c-0": ProbeVerdict(ready=False)}
-    statuses = Statuses(SetClock(), NodeIdentity(), probed=probed)
+    statuses = Statuses(SetClock(), NodeIdentity(), allocations(), probed=probed)
     status = report(statuses, a_pod(), seen(instance("c", RUNNING)))
     assert not status.container_statuses[0].ready
     probed["c-0"] = ProbeVerdict(ready=True)

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 import trio.testing
@@ -11,6 +12,7 @@ from state_machines.pod import StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import Admission, Rejection, Verdict
@@ -78,6 +80,7 @@ async def running(
     up: bool = True,
     prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
     clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
+    allocations: Allocations | None = None,
 ) -> AsyncIterator[Loop]:
     log: list[str] = []
     journal = Journal(TrioClock())
@@ -111,6 +114,7 @@ async def running(
         tasks=tasks,
         admit=admit,
         has_room=admission.has_room if admission is not None else lambda _pod, _others: True,
+        allocations=allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
         gate=gate,
         monitor=monitor,
         config=config_out,

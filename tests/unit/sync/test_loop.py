@@ -8,6 +8,8 @@ from attrs import evolve
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
+from tests.unit.sync.admission.pods_and_nodes import make_admission
+from tests.unit.sync.admission.pods_and_nodes import make_pod as pod_asking
 from tests.unit.sync.sync_loops import UP, make_pod, running
 from trio_kubelet.k8s import Pod, PodCondition, PodReadinessGate, PodStatus, Time
 from trio_kubelet.pleg import PodChange
@@ -264,3 +266,21 @@ async def test_which_sources_have_spoken_is_known(autojump_clock: MockClock) -> 
     async with running() as at:
         await at.say(PodOperation.ADD)
         assert at.loop.sources_seen == {Source.FILE}
+
+
+async def test_a_pod_holds_what_it_was_allocated_whatever_its_spec_says_since(
+    autojump_clock: MockClock,
+) -> None:
+    def asking(name: str, cpu: str) -> Pod:
+        return pod_asking(name, requests={"cpu": cpu})
+
+    async with running(admission=make_admission()) as at:  # two CPUs
+        await at.say(PodOperation.ADD, asking("a", "1"))
+        await at.say(PodOperation.UPDATE, asking("a", "1900m"))
+        await at.say(PodOperation.ADD, asking("fits", "500m"))
+        await at.say(PodOperation.UPDATE, asking("a", "100m"))
+        await at.say(PodOperation.ADD, asking("large", "700m"))
+        await trio.sleep(2)
+        heard = at.heard()
+        assert "stop fits Rejected" not in heard
+        assert "stop large Rejected" in heard

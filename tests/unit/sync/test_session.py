@@ -1,17 +1,29 @@
 """What a session does in which order, and with a pod that failed or whose last call did."""
 
+from pathlib import Path
 from typing import cast
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.k8s import ObjectMeta, Pod, PodStatus
+from trio_kubelet.k8s import (
+    Container,
+    ObjectMeta,
+    Pod,
+    PodCondition,
+    PodSpec,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+)
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory
@@ -69,10 +81,26 @@ class Waiting(FailingOnce):
         return RuntimeOutcome(observed=observed)
 
 
+class Remembering(FailingOnce):
+    """A runtime that remembers with which pods it was asked."""
+
+    def __init__(self, asked: list[Pod]) -> None:
+        super().__init__()
+        self._asked = asked
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
+    ) -> RuntimeOutcome:
+        self._asked.append(pod)
+        return RuntimeOutcome(observed=observed)
+
+
 class Others:
     """The other parts, which have nothing to say and remember why a pod failed."""
 
     def __init__(self) -> None:
+        self.conditions: tuple[PodCondition, ...] = ()
+        self.given: list[Pod] = []
         self.failure: Failure | None = None
         self.certain = True
         self.prepared = trio.Event()
@@ -83,14 +111,16 @@ class Others:
         self, pod: Pod, observed: object, reasons: object, failure: Failure | None, **_: object
     ) -> PodStatus:
         self.failure = failure
-        return PodStatus()
+        return PodStatus(conditions=self.conditions)
 
-    async def ensure(self, pod: Pod) -> None: ...
+    async def ensure(self, pod: Pod) -> None:
+        self.given.append(pod)
 
     def is_certain(self, pod: Pod) -> bool:
         return self.certain
 
     async def prepare(self, pod: Pod) -> PodInputs:
+        self.given.append(pod)
         await self.prepared.wait()
         if self.refusal is not None:
             raise self.refusal
@@ -107,6 +137,7 @@ def make_parts(runtime: FailingOnce, others: Others, journal: Journal | None = N
         statuses=cast("Statuses", others),
         storage=cast("Storage", others),
         cgroups=cast("PodCgroups", others),
+        allocations=Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
         gate=gate,
         recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
@@ -151,6 +182,59 @@ async def test_volumes_that_do_not_come_are_told_and_tried_again(
     told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
     assert ("FailedMount", "no such thing") in told
     assert "containers" not in runtime.steps
+
+
+def asking(cpu: str, generation: int = 1) -> Pod:
+    given = ResourceRequirements(requests={"cpu": Quantity(cpu)})
+    container = Container(name="c", resources=given)
+    metadata = ObjectMeta(name="web", namespace="shop", uid="u", generation=generation)
+    return Pod(metadata=metadata, spec=PodSpec(containers=(container,)))
+
+
+async def test_what_is_made_for_a_pod_is_made_for_what_it_was_allocated(
+    autojump_clock: MockClock,
+) -> None:
+    others = Others()
+    parts = make_parts(Remembering(others.given), others)
+    cast("Allocations", parts.allocations).allocate(asking("1"))
+    await parts.open_session(asking("2")).sync(asking("2"))
+    assert [pod.spec for pod in others.given] == [asking("1").spec] * 3
+
+
+def refused(generation: int) -> PodCondition:
+    return PodCondition(
+        type="PodResizePending",
+        status="True",
+        reason="Infeasible",
+        message="not here",
+        observed_generation=generation,
+    )
+
+
+async def test_a_resize_that_is_not_made_is_an_event_once_for_each_version_of_the_spec(
+    autojump_clock: MockClock,
+) -> None:
+    others, journal = Others(), Journal(TrioClock())
+    parts = make_parts(Remembering(others.given), others, journal)
+
+    def told() -> list[tuple[str, str]]:
+        return [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
+
+    session = parts.open_session(asking("1"))
+    await session.sync(asking("1"))
+    assert told() == []
+    for generation in (2, 2, 3):
+        others.conditions = (refused(generation),)
+        await session.sync(asking("2", generation))
+    containers = '"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}]'
+    messages = [
+        f'Pod resize Infeasible: {{{containers},"generation":{generation},"error":"not here"}}'
+        for generation in (2, 3)
+    ]
+    assert told() == [("ResizeInfeasible", message) for message in messages]
+    restarted = evolve(asking("2", 3), status=PodStatus(conditions=(refused(3),)))
+    await parts.open_session(restarted).sync(restarted)
+    assert len(told()) == 2
 
 
 NO_NETWORK = RuntimeState(

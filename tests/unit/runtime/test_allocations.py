@@ -1,0 +1,176 @@
+"""What pods were allocated: given once, kept over restarts, in the files of the Go kubelet."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+import trio
+from attrs import evolve
+
+from tests.unit.runtime.test_resource_records import BY_GO, LARGER, RESOURCES, pod
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s.codec import encode
+from trio_kubelet.origins import CONFIG_SOURCE
+from trio_kubelet.runtime.allocations import (
+    ACTUATED,
+    ALLOCATED,
+    Allocations,
+    refused_resize,
+)
+from trio_kubelet.runtime.resource_records import parsed, printed, record_of
+
+FILES = (ALLOCATED, ACTUATED)
+
+
+def allocations(root: Path) -> Allocations:
+    return Allocations(root, trio.CapacityLimiter(1))
+
+
+def kept(root: Path, name: str = ALLOCATED) -> Any:
+    return parsed((root / name).read_text())
+
+
+async def test_a_pod_keeps_what_it_was_allocated_whatever_its_spec_says_since(
+    tmp_path: Path,
+) -> None:
+    given = allocations(tmp_path)
+    given.allocate(pod())
+    given.allocate(pod(resources=LARGER))
+    assert encode(given.allocated(pod(resources=LARGER))) == encode(pod())
+    same = pod()
+    assert given.allocated(same) is same
+
+
+async def test_an_agent_that_is_started_anew_gives_pods_what_they_had(tmp_path: Path) -> None:
+    first = allocations(tmp_path)
+    first.allocate(pod(whole=RESOURCES))
+    await first.keep()
+    second = allocations(tmp_path)
+    await second.load()
+    changed = pod(resources=LARGER, whole=LARGER)
+    second.allocate(changed)
+    assert encode(second.allocated(changed)) == encode(pod(whole=RESOURCES))
+    for name in FILES:
+        assert kept(tmp_path, name) == {"u-2": record_of(pod(whole=RESOURCES))}
+        assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
+
+
+async def test_what_the_go_kubelet_allocated_stays_beside_what_is_new(tmp_path: Path) -> None:
+    (tmp_path / ALLOCATED).write_text(BY_GO)
+    given = allocations(tmp_path)
+    await given.load()
+    one = pod("u-1", resources=LARGER)
+    given.allocate(one)
+    given.allocate(pod("u-2"))
+    limits = given.allocated(one).spec.containers[0].resources
+    assert limits is not None
+    assert limits.limits["cpu"] == Quantity("50m")
+    await given.keep()
+    assert kept(tmp_path) == {**parsed(BY_GO), "u-2": record_of(pod("u-2"))}
+    await given.forget("u-2")
+    assert (tmp_path / ALLOCATED).read_text() == BY_GO
+
+
+async def test_what_containers_were_made_with_is_told_where_it_is_not_what_was_allocated(
+    tmp_path: Path,
+) -> None:
+    """A Go kubelet that was stopped in the middle of a resize leaves it like that."""
+    (tmp_path / ALLOCATED).write_text(printed({"u-2": record_of(pod(resources=LARGER))}))
+    (tmp_path / ACTUATED).write_text(printed({"u-2": record_of(pod())}))
+    given = allocations(tmp_path)
+    await given.load()
+    given.allocate(pod(resources=LARGER))
+    actuated = given.actuated("u-2")
+    assert encode(actuated["c"]) == RESOURCES
+    given.allocate(pod("u-3"))
+    assert given.actuated("u-3") == {}
+
+
+async def test_pods_that_ask_for_nothing_leave_no_file(tmp_path: Path) -> None:
+    given = allocations(tmp_path)
+    given.allocate(pod(resources={}))
+    await given.keep()
+    await given.forget("u-2")
+    assert not (tmp_path / ALLOCATED).exists()
+    assert not (tmp_path / ACTUATED).exists()
+
+
+async def test_all_pods_of_a_record_are_known_until_they_are_forgotten(tmp_path: Path) -> None:
+    (tmp_path / ACTUATED).write_text(BY_GO)
+    given = allocations(tmp_path)
+    await given.load()
+    given.allocate(pod())
+    assert set(given.uids()) == {"u-1", "u-2"}
+    await given.forget("u-1")
+    assert set(given.uids()) == {"u-2"}
+    assert kept(tmp_path, ACTUATED).keys() == {"u-2"}
+
+
+@pytest.mark.parametrize("text", ["", json.dumps({"data": "{}", "checksum": 1})])
+async def test_a_file_that_cannot_be_read_is_left_alone(text: str, tmp_path: Path) -> None:
+    (tmp_path / ALLOCATED).write_text(text)
+    given = allocations(tmp_path)
+    await given.load()
+    given.allocate(pod())
+    await given.keep()
+    assert (tmp_path / ALLOCATED).read_text() == text
+    assert kept(tmp_path, ACTUATED).keys() == {"u-2"}
+    assert encode(given.allocated(pod(resources=LARGER))) == encode(pod())
+
+
+async def test_a_record_that_is_none_is_dropped_and_no_other(tmp_path: Path) -> None:
+    bad = {"ContainerResources": {"c": {"limits": {"cpu": "a lot"}}}}
+    (tmp_path / ALLOCATED).write_text(printed({"u-2": bad, "u-3": record_of(pod())}))
+    given = allocations(tmp_path)
+    await given.load()
+    asking = pod(resources=LARGER)
+    assert given.allocated(asking) is asking
+    given.allocate(asking)
+    await given.keep()
+    assert kept(tmp_path) == {"u-2": record_of(asking), "u-3": record_of(pod())}
+
+
+async def test_a_disk_that_is_full_holds_up_nobody_and_is_tried_again(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.write_text("a file is in the way")
+    given = allocations(root)
+    given.allocate(pod())
+    with structlog.testing.capture_logs() as logs:
+        await given.keep()
+        await given.keep()
+    assert [entry["event"] for entry in logs] == ["the pods' allocations are not kept"]
+    root.unlink()
+    await given.keep()
+    assert kept(root).keys() == {"u-2"}
+
+
+async def test_many_pods_share_a_write(tmp_path: Path) -> None:
+    given = allocations(tmp_path)
+    writes = 0
+
+    def count(files: Any) -> None:
+        nonlocal writes
+        writes += 1
+        write(files)
+
+    write, given._write = given._write, count  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        for number in range(50):
+            given.allocate(pod(f"u-{number}"))
+            nursery.start_soon(given.keep)
+    assert len(kept(tmp_path)) == 50
+    assert writes <= 2
+
+
+def test_a_resize_is_refused_with_the_reason_that_fits_the_pod() -> None:
+    desired, allocated = pod(resources=LARGER), pod()
+    assert refused_resize(allocated, allocated) is None
+    assert refused_resize(desired, allocated) == (
+        "this node agent does not resize pods in place yet"
+    )
+    annotated = evolve(desired.metadata, annotations={CONFIG_SOURCE: "file"})
+    assert refused_resize(evolve(desired, metadata=annotated), allocated) == (
+        "In-place resize of static-pods is not supported"
+    )

@@ -1,0 +1,71 @@
+"""What a running container may really use, as its status shows it.
+
+The runtime tells of shares, quota and memory limit; of the rest the record of what the container
+was made with does. A value that says the same as the allocation keeps the allocation's notation.
+"""
+
+from attrs import evolve
+
+from trio_kubelet.k8s import Quantity, ResourceRequirements
+from trio_kubelet.resources.cgroup_config import MIN_SHARES
+from trio_kubelet.runtime.observed import ObservedResources
+
+LEAST_CPU_LIMIT_MILLICORES = 10
+"""The kernel has no smaller quota: what is allocated below it is shown as allocated."""
+
+_SHARES_PER_CPU = 1024
+_NOTHING = Quantity(0)
+
+
+def actual_resources(
+    allocated: ResourceRequirements,
+    actuated: ResourceRequirements | None,
+    shown: ObservedResources | None,
+) -> ResourceRequirements:
+    """Return the resources of a container that runs (API: ContainerStatus.resources).
+
+    `actuated` is what it was made with, None for what it was allocated; `shown` is what the
+    runtime tells. Resources that cannot be resized are those of the allocation.
+    """
+    told = shown or ObservedResources()
+    made_with = actuated or allocated
+    limits, requests = dict(allocated.limits), dict(allocated.requests)
+    if limits:
+        limit = _cpu_limit(told) or made_with.limits.get("cpu")
+        _set(limits, "cpu", limit, least_milli=LEAST_CPU_LIMIT_MILLICORES)
+        _set(limits, "memory", _memory_limit(told) or made_with.limits.get("memory"))
+    if requests:
+        request = _cpu_request(told) or made_with.requests.get("cpu")
+        _set(requests, "cpu", request, least_milli=MIN_SHARES)
+        if "memory" in requests:
+            _set(requests, "memory", made_with.requests.get("memory"))
+    return evolve(allocated, limits=limits, requests=requests)
+
+
+def _set(
+    amounts: dict[str, Quantity], name: str, actual: Quantity | None, *, least_milli: int = 0
+) -> None:
+    """Put in what holds, unless it is the least that the kernel can do for what is allocated."""
+    allocated = amounts.get(name)
+    if actual is None or actual == allocated:
+        return
+    if max(actual, allocated or _NOTHING).milli_value <= least_milli:
+        return
+    amounts[name] = actual
+
+
+def _cpu_limit(told: ObservedResources) -> Quantity | None:
+    if told.cpu_quota <= 0 or told.cpu_period <= 0:
+        return None
+    return Quantity.from_milli(told.cpu_quota * 1000 // told.cpu_period)
+
+
+def _cpu_request(told: ObservedResources) -> Quantity | None:
+    """Shares are rounded down where they are made, so back they are rounded up."""
+    if told.cpu_shares <= 0:
+        return None
+    return Quantity.from_milli(-(-told.cpu_shares * 1000 // _SHARES_PER_CPU))
+
+
+def _memory_limit(told: ObservedResources) -> Quantity | None:
+    return Quantity.from_bytes(told.memory_limit_bytes) if told.memory_limit_bytes > 0 else None
