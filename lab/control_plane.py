@@ -12,8 +12,8 @@ import base64
 import json
 import signal
 import subprocess
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +159,16 @@ class ControlPlane(Started):
         ):
             self._end(name, signal.SIGKILL)
             self._launch(name, flags)
+
+    @contextmanager
+    def controllers_paused(self) -> Iterator[None]:
+        """Let the controller manager do nothing until the end of the block, then catch up."""
+        process = self._processes["kube-controller-manager"]
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGCONT)
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         """Run kubectl as administrator and return what it says; LabError if it fails.

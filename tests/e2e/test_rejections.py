@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 
 from tests.e2e.cluster import Namespace, is_over, is_ready, phase, until_term
+from tests.e2e.local import LocalCluster
 
 # What the pod asks for, and with which reason and words the node refuses it.
 REJECTED: Mapping[str, tuple[dict[str, object], str, str]] = {
@@ -64,14 +65,28 @@ def test_a_host_port_has_one_owner(namespace: Namespace) -> None:
     assert phase(namespace.pod("owner")) == "Running"
 
 
-def test_a_pod_that_tolerates_nothing_is_refused_by_a_taint(namespace: Namespace) -> None:
-    node = namespace.cluster.node
-    namespace.cluster.kubectl("taint", "node", node, "lab/closed=:NoExecute")
-    try:
-        _bind(namespace, "refused", {})
-        namespace.wait_gone("refused")
-    finally:
-        namespace.cluster.kubectl("taint", "node", node, "lab/closed-")
+def test_a_pod_that_tolerates_nothing_is_refused_by_a_taint(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """The node refuses it, while the controllers, which would evict it, look away.
+
+    It asks for a label that comes with the taint, so the agent knows the one if it has the other.
+    """
+    path = f"/api/v1/nodes/{local_cluster.node}"
+    taint = {"key": "lab/closed", "effect": "NoExecute"}
+    with local_cluster.control_plane.controllers_paused():
+        closed = {"metadata": {"labels": {"lab/closed": "yes"}}, "spec": {"taints": [taint]}}
+        local_cluster.api.patch(path, closed)
+        try:
+            _bind(namespace, "refused", {"nodeSelector": {"lab/closed": "yes"}})
+            status = namespace.wait("refused", is_over)["status"]
+        finally:
+            opened = {"metadata": {"labels": {"lab/closed": None}}, "spec": {"taints": None}}
+            local_cluster.api.patch(path, opened)
+    assert (status["phase"], status["reason"]) == ("Failed", "TaintToleration")
+    words = "Predicate TaintToleration failed: node(s) had taints that the pod didn't tolerate"
+    assert status["message"] == f"Pod was rejected: {words}"
+    namespace.wait_event("refused", "TaintToleration", words)
 
 
 def test_a_rejected_pod_can_be_deleted(namespace: Namespace) -> None:
