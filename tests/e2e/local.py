@@ -5,10 +5,12 @@ it does, so a test that is new or in doubt is tried on it.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import trio
 
 from lab.agent import Agent
 from lab.cluster_api import ClusterApi, Json
@@ -17,6 +19,10 @@ from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
 from lab.processes import wait_until
 from tests.e2e.cluster import Cluster
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
 
 CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", "2.1")
 AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else Agent
@@ -119,10 +125,15 @@ class LocalCluster(Cluster):
         wanted = f"labels.io.kubernetes.pod.uid=={uid}"
         return self.containerd.ctr("containers", "list", "-q", wanted).split()
 
-    def running(self) -> frozenset[str]:
-        """The ids of all that runs in containerd."""
-        lines = self.containerd.ctr("tasks", "list").splitlines()[1:]
-        return frozenset(line.split()[0] for line in lines if line.split()[2] == "RUNNING")
+    def running_containers(self, namespace: str) -> dict[str, set[tuple[str, str, int]]]:
+        """Name, id and restart count of what runs in containerd, by the UIDs of the pods."""
+        found: dict[str, set[tuple[str, str, int]]] = {}
+        for each in trio.run(_containers, self.containerd.endpoint):
+            runs = each.state is cri.ContainerState.CONTAINER_RUNNING
+            if runs and each.labels[POD_NAMESPACE_LABEL] == namespace:
+                entry = each.metadata.name, each.id, each.metadata.attempt
+                found.setdefault(each.labels[POD_UID_LABEL], set()).add(entry)
+        return found
 
     def _delete_all_pods(self) -> None:
         """Take away whatever creates pods here, then the pods, and wait for their end."""
@@ -136,3 +147,8 @@ class LocalCluster(Cluster):
             deadline_seconds=EMPTY_DEADLINE_SECONDS,
             else_say=lambda: f"pods are left: {self.last_words()}",
         )
+
+
+async def _containers(endpoint: str) -> Sequence[cri.Container]:
+    async with open_rpc_loop():
+        return await RuntimeClient(Channel(endpoint)).list_containers()
