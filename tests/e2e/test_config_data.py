@@ -4,6 +4,7 @@ import base64
 import json
 
 from lab.cluster_api import Json
+from lab.go_kubelet import GoKubelet
 from tests.e2e.cluster import (
     Namespace,
     container,
@@ -13,9 +14,13 @@ from tests.e2e.cluster import (
     until_term,
     waiting,
 )
+from tests.e2e.local import AGENT
 
 # What a container of `reader` prints is kept here by its image's shell; the limit is 4096 bytes.
 TERMINATION_LOG = "/dev/termination-log"
+
+# The agent needs a second, the Go kubelet up to a minute and a half.
+FOLLOWS_SECONDS = 120.0 if AGENT is GoKubelet else 5.0
 
 
 def said(pod: Json, name: str = "c") -> str:
@@ -121,8 +126,7 @@ def test_files_of_a_running_pod_follow_their_config_map(namespace: Namespace) ->
     namespace.run("follows", watcher, restartPolicy="Never", volumes=[volume])
     path = namespace.path("ConfigMap", "settings")
     namespace.api.patch(path, {"data": {"colour": "blue"}})
-    # The Go kubelet needs up to a minute and a half.
-    pod = namespace.wait("follows", is_over, deadline_seconds=120)
+    pod = namespace.wait("follows", is_over, deadline_seconds=FOLLOWS_SECONDS)
     assert said(pod).strip() == "seen"
 
 
@@ -139,7 +143,7 @@ def test_files_of_a_running_pod_follow_their_secret_and_annotations(namespace: N
     )
     namespace.api.patch(namespace.path("Secret", "login"), {"stringData": {"password": "new"}})
     namespace.kubectl("annotate", "pod", "follows", "note=changed")
-    pod = namespace.wait("follows", is_over, deadline_seconds=120)
+    pod = namespace.wait("follows", is_over, deadline_seconds=FOLLOWS_SECONDS)
     assert said(pod).strip() == "seen"
 
 
