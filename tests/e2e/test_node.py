@@ -1,5 +1,6 @@
 """The node object, its lease, and how soon the node takes pods."""
 
+import os
 import time
 from datetime import datetime, timedelta
 
@@ -9,7 +10,7 @@ from tests.e2e.local import LocalCluster
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 READY_SECONDS = 5.0
-STARTS = 5
+STARTS = 3
 PRESSURES = {
     "MemoryPressure": "KubeletHasSufficientMemory",
     "DiskPressure": "KubeletHasNoDiskPressure",
@@ -26,11 +27,9 @@ NODE_EVENTS = {
 def test_a_new_node_is_ready_within_five_seconds_of_its_start(
     local_cluster: LocalCluster,
 ) -> None:
-    """The best of a few starts counts: what else the machine does only makes them longer."""
-    taken: list[float] = []
-    while not taken or (min(taken) >= READY_SECONDS and len(taken) < STARTS):
-        taken.append(_seconds_to_ready(local_cluster))
-    assert min(taken) < READY_SECONDS
+    """Each time. A machine that is too busy for that is too busy for this test, and says so."""
+    taken = [_seconds_to_ready(local_cluster) for _ in range(STARTS)]
+    assert max(taken) < READY_SECONDS, f"{taken}, with a load of {os.getloadavg()[0]}"
 
 
 def test_the_node_says_what_it_is_and_has(cluster: Cluster) -> None:
