@@ -376,7 +376,9 @@ async def test_a_private_image_is_for_those_who_have_shown_their_secret(
         for policy in ("IfNotPresent", "Never"):
             await ours.ensure(PRIVATE, policy)
             await copy.ensure(PRIVATE, policy)
-            assert all("can be accessed by the pod" in line for line in at.said())
+            said = at.said()
+            assert len(said) == 2
+            assert all("can be accessed by the pod" in line for line in said)
         for stranger in (theirs, wrong):
             with pytest.raises(ImageError) as raised:
                 await stranger.ensure(PRIVATE, "IfNotPresent", "first")
