@@ -5,6 +5,7 @@ there, kill the agent) or cannot do (take the API server away) is what a provide
 Everything blocks with a deadline and raises LabError past it.
 """
 
+import base64
 import itertools
 import json
 from abc import ABC, abstractmethod
@@ -16,6 +17,8 @@ from attrs import frozen
 from lab.cluster_api import ClusterApi, Json, RefusedError
 from lab.images import BUSYBOX
 from lab.processes import wait_until
+from lab.registry import NAME as REGISTRY
+from lab.registry import PASSWORD, USER
 
 DEADLINE_SECONDS = 60.0
 CONTROLLERS_DEADLINE_SECONDS = 120.0
@@ -136,6 +139,14 @@ class Namespace:
         """Create an object; `body` is what it has beside its name (its spec, its data)."""
         metadata = {"name": name, **body.get("metadata", {})}
         return self.api.create(self.path(kind), {**body, "metadata": metadata})
+
+    def create_pull_secret(self, name: str) -> str:
+        """Make a pull secret for the lab's registry; returns the login in it, as it is encoded."""
+        login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        content = json.dumps({"auths": {REGISTRY: {"auth": login}}})
+        kind = "kubernetes.io/dockerconfigjson"
+        self.create("Secret", name, {"type": kind, "stringData": {".dockerconfigjson": content}})
+        return login
 
     def pod(self, name: str) -> Json:
         """A pod as the API has it; RefusedError if it has none of that name."""

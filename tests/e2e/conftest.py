@@ -19,6 +19,7 @@ from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane import ControlPlane
 from lab.control_plane_programs import NEWEST
 from lab.go_kubelet import GoKubelet
+from lab.registry import Registry
 from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.kind import KindCluster
 from tests.e2e.local import LocalCluster
@@ -87,6 +88,15 @@ def go_kubelet(local_cluster: LocalCluster) -> type[GoKubelet]:
     except UnavailableError as reason:
         do_without(str(reason))
     return GoKubelet
+
+
+@pytest.fixture
+def closed_registry(local_cluster: LocalCluster) -> Iterator[Registry]:
+    """A registry with a password, which the node's containerd reaches."""
+    containerd = local_cluster.containerd
+    with Registry(containerd.folder / "registry", login=True) as registry:
+        registry.serve_to(containerd.registries)
+        yield registry
 
 
 @pytest.fixture

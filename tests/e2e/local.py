@@ -83,13 +83,13 @@ class LocalCluster(Cluster):
             cgroup_root=self.containerd.cgroup_root,
         )
 
-    def hand_over(self, kind: type[Agent]) -> None:
+    def hand_over(self, kind: type[Agent], **settings: object) -> None:
         """End who has the node, and give it, as it is, to an agent of another kind.
 
         The new one answers when this returns; its node may not be Ready yet.
         """
         self.agent.stop()
-        self._agent = self.make_agent(kind)
+        self._agent = self.make_agent(kind, **settings)
         self._agent.start()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:

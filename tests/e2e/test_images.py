@@ -1,26 +1,13 @@
 """Images that cannot be pulled, what users see of it, and registries that ask for a password."""
 
-import base64
-import json
-from collections.abc import Iterator
-
 import pytest
 
 from lab.images import SLEEPER
-from lab.registry import NAME, PASSWORD, USER, Registry
+from lab.registry import Registry
 from tests.e2e.cluster import Namespace, is_ready, waiting
 from tests.e2e.local import LocalCluster
 
 ABSENT = "registry.invalid/nobody/nothing:1"
-
-
-@pytest.fixture
-def closed_registry(local_cluster: LocalCluster) -> Iterator[Registry]:
-    """A registry with a password, which the node's containerd reaches."""
-    containerd = local_cluster.containerd
-    with Registry(containerd.folder / "registry", login=True) as registry:
-        registry.serve_to(containerd.registries)
-        yield registry
 
 
 def test_an_image_that_cannot_be_pulled_is_tried_again(namespace: Namespace) -> None:
@@ -72,13 +59,7 @@ def test_a_pull_secret_opens_a_registry(
     refused = namespace.wait("locked-out", lambda pod: "ErrImagePull" in str(waiting(pod)))
     assert "401" in waiting(refused)["message"] or "no basic auth" in waiting(refused)["message"]
 
-    login = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
-    content = json.dumps({"auths": {NAME: {"auth": login}}})
-    namespace.create(
-        "Secret",
-        "key",
-        {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": content}},
-    )
+    login = namespace.create_pull_secret("key")
     if where == "its service account":
         account = namespace.path("ServiceAccount", "default")
         namespace.api.patch(account, {"imagePullSecrets": [{"name": "key"}]})
@@ -89,3 +70,23 @@ def test_a_pull_secret_opens_a_registry(
     pulled = namespace.wait_event("let-in", "Pulled", f'Successfully pulled image "{name}" in ')
     assert "including waiting). Image size: " in pulled["message"]
     assert login not in local_cluster.agent.log.read_text()
+
+
+def test_an_image_that_is_there_is_not_for_pods_that_cannot_open_its_registry(
+    local_cluster: LocalCluster, closed_registry: Registry, namespace: Namespace
+) -> None:
+    image = local_cluster.containerd.images[SLEEPER].marked("of one tenant")
+    name = closed_registry.push(image, "lab/tenant:1")
+    namespace.create_pull_secret("key")
+    secrets = {"imagePullSecrets": [{"name": "key"}]}
+    namespace.run("owner", {"name": "c", "image": name}, **secrets)
+    namespace.add("stranger", {"name": "c", "image": name})
+    namespace.add("asks-nobody", {"name": "c", "image": name, "imagePullPolicy": "Never"})
+    namespace.run("friend", {"name": "c", "image": name, "imagePullPolicy": "Never"}, **secrets)
+    words = f'Container image "{name}" already present on machine and can be accessed by the pod'
+    namespace.wait_event("friend", "Pulled", words)
+    namespace.wait("stranger", lambda pod: "ErrImagePull" in str(waiting(pod)))
+    namespace.wait_event("stranger", "Pulling", f'Pulling image "{name}"')
+    pod = namespace.wait("asks-nobody", lambda pod: bool(waiting(pod).get("message")))
+    message = f'Container image "{name}" is not present with pull policy of Never'
+    assert (waiting(pod)["reason"], waiting(pod)["message"]) == ("ErrImageNeverPull", message)

@@ -16,7 +16,10 @@ from lab.agent import Agent, is_running
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet, remove_log_links
 from lab.host import cgroups_named, mounts_below
+from lab.images import SLEEPER
 from lab.processes import wait_until
+from lab.registry import NAME as REGISTRY
+from lab.registry import Registry
 from tests.e2e.cluster import (
     Namespace,
     conditions,
@@ -31,6 +34,8 @@ from tests.e2e.cluster import (
     waiting,
 )
 from tests.e2e.local import AGENT, LocalCluster
+from trio_kubelet.config.records import ImagePulledRecord
+from trio_kubelet.runtime.pull_record_files import file_name, parsed, printed
 
 MIRRORS = "/api/v1/namespaces/default/pods"
 STATIC = ("static-one", "static-two")
@@ -405,6 +410,45 @@ def test_pods_of_the_agent_do_not_restart_when_a_node_goes_back(
     hand_over(node, Agent)
     run_and_delete_another(namespace)
     assert_undisturbed(node, before, look(node, namespace.name, "default"))
+
+
+def test_who_may_use_an_image_is_known_to_whoever_has_the_node(
+    node: LocalCluster, namespace: Namespace, closed_registry: Registry
+) -> None:
+    """Each pulls an image with one secret; the other one knows another secret of the same login."""
+    gates = {"KubeletEnsureSecretPulledImages": True}  # Off by default before 1.35.
+    for secret in ("key", "copy"):
+        namespace.create_pull_secret(secret)
+    for puller, other in ((GoKubelet, Agent), (Agent, GoKubelet)):
+        who = puller.__name__.lower()
+        node.hand_over(puller, featureGates=gates)
+        node.wait_node_ready()
+        image = node.containerd.images[SLEEPER].marked(f"pulled by {who}")
+        name = closed_registry.push(image, f"lab/{who}:1")
+        container = {"name": "c", "image": name, "imagePullPolicy": "IfNotPresent"}
+        namespace.run(f"{who}-owner", container, imagePullSecrets=[{"name": "key"}])
+        node.hand_over(other, featureGates=gates)
+        node.wait_node_ready()
+        namespace.run(f"{who}-friend", container, imagePullSecrets=[{"name": "copy"}])
+        words = f'Container image "{name}" already present on machine'
+        namespace.wait_event(f"{who}-friend", "Pulled", words)
+        namespace.add(f"{who}-stranger", container)
+        namespace.wait(f"{who}-stranger", lambda pod: waiting(pod).get("reason") in PULL_FAILURES)
+    assert_records_are_of_one_form(node)
+
+
+def assert_records_are_of_one_form(node: LocalCluster) -> None:
+    """Whatever either has written, the agent would have written to the byte."""
+    secrets: dict[str, list[str]] = {}
+    for path in (node.agent.root / "image_manager/pulled").iterdir():
+        data = path.read_bytes()
+        record, is_current = parsed(ImagePulledRecord, data)
+        assert path.name == file_name(record.image_ref)
+        assert not is_current or printed(record).encode() == data
+        for name, known in record.credential_mapping.items():
+            secrets[name] = [secret.name for secret in known.kubernetes_secrets]
+    assert secrets[f"{REGISTRY}/lab/gokubelet"] == ["copy", "key"]
+    assert secrets[f"{REGISTRY}/lab/agent"] == ["copy", "key"]
 
 
 def run_and_delete_another(namespace: Namespace) -> None:
