@@ -59,13 +59,13 @@ class Network:
         return json.dumps({"cniVersion": "0.4.0", "name": self.name, "plugins": plugins}, indent=2)
 
 
-def free_subnet(taken: Iterable[str]) -> str:
+def free_subnet(taken: Iterable[str], pool: ipaddress.IPv4Network = POOL) -> str:
     """Pick the first /24 of the pool that neither `taken` nor a route of the host overlaps."""
     occupied = [*map(ipaddress.IPv4Network, taken), *_routes(Path("/proc/net/route").read_text())]
-    for subnet in POOL.subnets(new_prefix=24):
+    for subnet in pool.subnets(new_prefix=24):
         if not any(subnet.overlaps(other) for other in occupied):
             return str(subnet)
-    raise LabError(f"no free subnet left in {POOL}")
+    raise LabError(f"no free subnet left in {pool}")
 
 
 def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:

@@ -101,6 +101,15 @@ class Source:
             "Targets: Packages\n"
         )
 
+    def lines(self) -> tuple[str, ...]:
+        """Return the entry in apt's older form, a line for each suite at each mirror."""
+        signed_by = f"[signed-by={self.signed_by}] " if self.signed_by else ""
+        return tuple(
+            f"deb {signed_by}{uri} {suite} {' '.join(self.components)}"
+            for uri in self.uris
+            for suite in self.suites
+        )
+
 
 def parse_deb822(text: str) -> Iterator[Source]:
     """Find the enabled binary entries of a `.sources` file."""
@@ -224,6 +233,11 @@ class Packages:
             answer.parent.mkdir(parents=True, exist_ok=True)
             answer.write_text(version)
         return version
+
+    def sources(self, suite: str) -> tuple[Source, ...]:
+        """Return apt's sources of a suite, for programs that make a system of it."""
+        with self.locked():
+            return self._sources(suite)
 
     def _fetch(self, name: str, suite: str) -> Path:
         try:
