@@ -3,12 +3,20 @@
 import argparse
 import signal
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lab import LabError, UnavailableError, control_plane_programs, images, instances
 from lab.containerd import Containerd
+from lab.guest import images as guest_images
+from lab.guest.guest import Guest
+from lab.guest.recipe import Kernel
+
+# A person who waits for a command ends it with Ctrl-C.
+BY_HAND_SECONDS = 24 * 3600
+IF_POSSIBLE = "where there is none and none can be built, say so and succeed"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,9 +53,23 @@ def _parser() -> argparse.ArgumentParser:
     programs.add_argument(
         "--if-possible",
         action="store_true",
-        help="where they are not and cannot be built, say so and succeed",
+        help=IF_POSSIBLE,
     )
     programs.set_defaults(act=_control_plane_programs)
+    guest = commands.add_parser(
+        "guest", help="boot a machine with systemd, run a command there, and remove it"
+    )
+    guest.add_argument("--kernel", choices=[*Kernel], default=Kernel.PACKAGED)
+    guest.add_argument(
+        "command", nargs=argparse.REMAINDER, help="without one: each line of stdin, by a shell"
+    )
+    guest.set_defaults(act=_guest)
+    image = commands.add_parser(
+        "guest-image", help="find the image of such machines, or build it, which takes minutes"
+    )
+    image.add_argument("--kernel", choices=[*Kernel], default=Kernel.PACKAGED)
+    image.add_argument("--if-possible", action="store_true", help=IF_POSSIBLE)
+    image.set_defaults(act=_guest_image)
     cleanup = commands.add_parser(
         "cleanup", help="remove what runtimes left behind whose owner was killed"
     )
@@ -81,6 +103,40 @@ def _control_plane_programs(options: argparse.Namespace) -> None:
         print(f"lab: {reason}", file=sys.stderr)
     else:
         print(f"Kubernetes {found.version}: {found.folder}")
+
+
+def _guest_image(options: argparse.Namespace) -> None:
+    try:
+        print(guest_images.find(Kernel(options.kernel)).folder)
+    except UnavailableError as reason:
+        if not options.if_possible:
+            raise
+        print(f"lab: {reason}", file=sys.stderr)
+
+
+def _guest(options: argparse.Namespace) -> None:
+    image = guest_images.find(Kernel(options.kernel))
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+    with (
+        suppress(KeyboardInterrupt),
+        tempfile.TemporaryDirectory(prefix="guest-") as folder,
+        Guest(Path(folder), image=image) as guest,
+    ):
+        if options.command:
+            sys.exit(_run_in(guest, *options.command))
+        print(f"{guest.name} runs; the checkout is /src, {guest.shared} is /shared", flush=True)
+        for line in sys.stdin:
+            if status := _run_in(guest, "sh", "-c", line):
+                print(f"status {status}", file=sys.stderr)
+
+
+def _run_in(guest: Guest, *words: str) -> int:
+    result = guest.call(*words, folder="/src", deadline_seconds=BY_HAND_SECONDS)
+    sys.stdout.buffer.write(result.stdout)
+    sys.stderr.buffer.write(result.stderr)
+    sys.stdout.flush()
+    return result.status
 
 
 def _cleanup(_: argparse.Namespace) -> None:

@@ -18,6 +18,7 @@ KILLS = "tests/integration/test_kills.py"
         ("tests/cri/test_x.py::test_y[Bad-containerd]", "tests/cri/test_x.py containerd"),
         ("tests/cri/test_x.py::test_y[hollow]", "tests/cri/test_x.py::test_y[hollow]"),
         ("tests/e2e/test_node.py::test_z", "tests/e2e"),
+        ("tests/guest/test_boot.py::test_z", "tests/guest/test_boot.py"),
     ],
 )
 def test_the_group_of_a_test_is_in_its_id(nodeid: str, group: str) -> None:

@@ -1,0 +1,19 @@
+"""An image that guests run from; `images.py` finds or builds it."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A folder with a disk, which nobody may change, and the root folder of its kernel."""
+
+    folder: Path
+
+    @property
+    def disk(self) -> Path:
+        return self.folder / "root.ext4"
+
+    @property
+    def kernel_root(self) -> Path:
+        return self.folder / "kernel"
