@@ -44,7 +44,12 @@ def run_pytest(
 def tests(session: nox.Session) -> None:
     """Unit, property and simulation tests: no root, no container runtime."""
     install(session, "test", "protos")
-    run_pytest(session, "not integration and not e2e", workers=CORES, test_may_take_seconds=300)
+    run_pytest(
+        session,
+        "not integration and not e2e and not guest",
+        workers=CORES,
+        test_may_take_seconds=300,
+    )
 
 
 @nox.session
@@ -68,6 +73,19 @@ def e2e(session: nox.Session) -> None:
     unless = () if must else ("--if-possible",)
     session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
     run_pytest(session, "e2e", test_may_take_seconds=600)
+
+
+@nox.session
+def guest(session: nox.Session) -> None:
+    """The agent as a service of systemd on machines with cgroup v2, which are booted here.
+
+    Their image is built before the tests, for minutes, once. Where none can be had each test says
+    why it is skipped, or fails where CI is true.
+    """
+    install(session, "test")
+    unless = () if os.environ.get("CI") == "true" else ("--if-possible",)
+    session.run("python", "-m", "lab", "guest-image", *unless)
+    run_pytest(session, "guest", workers=CORES, test_may_take_seconds=600)
 
 
 @nox.session

@@ -1,7 +1,8 @@
 """Which tests go to the same process where several share them (pytest-xdist).
 
-Tests of one module on one containerd share an agent, and end-to-end tests a control plane; each
-such group goes to one process, as a whole. All other tests go wherever there is time for them.
+Tests of one module on one containerd share an agent, those of one module in a guest its state, and
+end-to-end tests a control plane; each such group goes to one process, as a whole. All other tests
+go wherever there is time for them.
 """
 
 import re
@@ -23,6 +24,8 @@ def group_of(nodeid: str) -> str:
     path, _, name = nodeid.partition("::")
     if path.startswith("tests/e2e/"):
         return "tests/e2e"
+    if path.startswith("tests/guest/"):
+        return path
     if found := ON_A_CONTAINERD.search(name):
         return f"{path} {found[1]}"
     return nodeid
