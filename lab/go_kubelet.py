@@ -42,7 +42,6 @@ class GoKubelet(Agent):
             "oomScoreAdj": 0,
             "makeIPTablesUtilChains": False,
             "enforceNodeAllocatable": [],
-            "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
             "volumePluginDir": str(folder.absolute() / "plugins"),
         }
         super().__init__(

@@ -22,6 +22,7 @@ from state_machines.image import IMAGE
 from state_machines.machine import C, E, Machine, Row, S
 from state_machines.pleg import PLEG
 from state_machines.pod import POD
+from state_machines.pressure import PRESSURE
 
 EVENTS_A_LINE = 3
 
@@ -59,7 +60,13 @@ def table(machine: Machine[S, E, C]) -> str:
 
 def blocks() -> Mapping[str, str]:
     """Return what may stand between markers: the name of each block, and its text."""
-    return {**_blocks_of(POD), **_blocks_of(CONTAINER), **_blocks_of(IMAGE), **_blocks_of(PLEG)}
+    return {
+        **_blocks_of(POD),
+        **_blocks_of(CONTAINER),
+        **_blocks_of(IMAGE),
+        **_blocks_of(PLEG),
+        **_blocks_of(PRESSURE),
+    }
 
 
 def redrawn(text: str, known: Mapping[str, str]) -> str:

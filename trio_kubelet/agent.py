@@ -13,7 +13,13 @@ import structlog
 import trio
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.assembly import Foundation, assemble, build_admission, build_image_access
+from trio_kubelet.assembly import (
+    Foundation,
+    assemble,
+    build_admission,
+    build_image_access,
+    build_pressure_monitor,
+)
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
@@ -106,6 +112,7 @@ class Agent:
         self.gate.add_listener(self._on_runtime_state)
         self.cache = RuntimeCache()
         self.store = PodStore()
+        self.pressure = build_pressure_monitor(settings, self.client)
         self.allocations = Allocations(Path(settings.options.root_dir), trio.CapacityLimiter(1))
         self.monitor = LoopMonitor()
         self.config_in, config_out = trio.open_memory_channel[PodUpdate](CONFIG_CHANNEL_SIZE)
@@ -123,6 +130,7 @@ class Agent:
             node=lambda: self.cluster.view.current if self.cluster else None,
             refresh_node=self._refresh_node if open_clients is not None else None,
             runtime_features=lambda: self.gate.state.offers.features,
+            pressures=self.pressure.current,
         )
         self.loop = SyncLoop(
             store=self.store,
@@ -165,6 +173,7 @@ class Agent:
             slots=default_start_slots(),
             image_access=self.image_access,
             allocations=self.allocations,
+            pressure=self.pressure,
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:
@@ -191,10 +200,11 @@ class Agent:
             Step("loop", ("pods",), self.loop.run),
             Step("watchdog", ("loop",), self._tell_service_manager),
             Step("runtime", ("folders",), self._watch_runtime),
+            Step("pressure", ("folders",), self.pressure.run),
             Step("pull records", ("folders",), self._keep_pull_records),
             Step("parts", ("runtime", "api", "pull records"), once(self._build_parts)),
             Step("listing", ("parts",), self.pleg.run),
-            Step("sources", ("listing", "loop"), self._watch_sources),
+            Step("sources", ("listing", "loop", "pressure"), self._watch_sources),
             Step("garbage", ("sources",), self._collect_garbage),
             Step("image filesystem", ("listing",), forever(self._watch_image_filesystem)),
             Step("messages", ("sources",), forever(partial(look_over, cri))),

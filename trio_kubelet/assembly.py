@@ -16,7 +16,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, Quantity
 from trio_kubelet.mountinfo import mount_points
-from trio_kubelet.node import gather_dns, gather_facts
+from trio_kubelet.node import Pressures, gather_dns, gather_facts
 from trio_kubelet.node.allocatable import allocatable
 from trio_kubelet.node.enforcement import (
     ENFORCED_MESSAGE,
@@ -26,6 +26,7 @@ from trio_kubelet.node.enforcement import (
     pods_cgroup_config,
 )
 from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import (
     IMPLEMENTED_FEATURES,
     NodeProfile,
@@ -33,6 +34,8 @@ from trio_kubelet.node.profile import (
     profile_problem,
 )
 from trio_kubelet.node.security_modules import apparmor_enabled
+from trio_kubelet.node.signals import Places
+from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import References
 from trio_kubelet.resources import (
@@ -60,6 +63,7 @@ from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.admission import Admission
+from trio_kubelet.sync.admission.pressure import refused_under_pressure
 from trio_kubelet.sync.housekeeping import Found
 from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
@@ -93,6 +97,7 @@ class Foundation:
     slots: StartSlots
     image_access: ImageAccess
     allocations: Allocations
+    pressure: PressureMonitor
 
 
 @frozen(kw_only=True)
@@ -255,6 +260,7 @@ def build_admission(
     node: Callable[[], Node | None],
     refresh_node: Callable[[], Awaitable[None]] | None,
     runtime_features: Callable[[], NodeFeatures | None],
+    pressures: Callable[[], Pressures | None],
 ) -> Admission:
     """What decides which pods may run here; `refresh_node` is there with an API server.
 
@@ -274,6 +280,28 @@ def build_admission(
         runtime_features=runtime_features,
         declared_features=lambda: features,
         compare_taints=gates["TaintTolerationComparisonOperators"],
+        first=(lambda pod, _others: refused_under_pressure(pod, pressures()),),
+    )
+
+
+def build_pressure_monitor(settings: Settings, client: RuntimeClient) -> PressureMonitor:
+    """What measures the node."""
+    configuration = settings.configuration
+
+    def find_places() -> Places:
+        tree = None if settings.options.hollow else CgroupTree.find(mount_points())
+        name = kubepods_name(configuration.cgroup_root or "/")
+        return Places(
+            root_folder=Path(settings.options.root_dir),
+            tree=tree,
+            pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),
+        )
+
+    return PressureMonitor(
+        thresholds=configured_thresholds(configuration),
+        transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
+        client=None if settings.options.hollow else client,
+        find_places=find_places,
     )
 
 

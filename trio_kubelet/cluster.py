@@ -114,7 +114,7 @@ class Cluster:
             Step("report", ("api", "folders"), self._report_node),
             Step("lease", ("report",), forever(self._keep_lease)),
             Step("readiness", ("report", "listing"), once(self._look_at_node)),
-            Step("pods of the API", ("listing", "loop"), forever(self._watch_pods)),
+            Step("pods of the API", ("listing", "loop", "pressure"), forever(self._watch_pods)),
         )
 
     def add_parts(self, statuses: Statuses) -> None:
@@ -212,13 +212,18 @@ class Cluster:
             api=self.clients.main,
             heartbeat=self.clients.heartbeat,
             observe=NodeObserver(
-                profile=profile, client=base.client, gate=base.gate, readiness=readiness
+                profile=profile,
+                client=base.client,
+                gate=base.gate,
+                readiness=readiness,
+                pressures=base.pressure.current,
             ).observe,
             recorder=base.recorder,
             clock=base.clock,
             chance=CHANCE,
         )
         readiness.add_listener(self.reporter.wake)
+        base.pressure.add_listener(self.reporter.wake)
         task_status.started()
         await self.reporter.run()
 

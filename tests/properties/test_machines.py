@@ -46,6 +46,7 @@ from state_machines.pod import (
     may_have_running_containers,
     may_start_containers,
 )
+from state_machines.pressure import PRESSURE, PressureEvidence
 
 AnyMachine = Machine[Any, Any, Any]
 
@@ -76,12 +77,17 @@ EVIDENCE: dict[str, st.SearchStrategy[object]] = {
         present=st.booleans(),
         allowed=st.booleans(),
     ),
+    "pressure": st.builds(
+        PressureEvidence,
+        kept_seconds=st.floats(0, 10),
+        transition_seconds=st.floats(0, 10),
+    ),
     "pleg": st.one_of(
         st.builds(RuntimeTraits, streams_events=st.booleans(), shares_channel=st.booleans()),
         st.builds(Proof, announced=st.integers(0, 2000), misses=st.integers(0, 20)),
     ),
 }
-MACHINES: list[AnyMachine] = [POD, CONTAINER, IMAGE, PLEG]
+MACHINES: list[AnyMachine] = [POD, CONTAINER, IMAGE, PLEG, PRESSURE]
 every_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 
 

@@ -205,6 +205,7 @@ class Node:
                 pod_logs_dir=str(self.logs),
                 resolv_conf="",
                 healthz_port=0,
+                eviction_hard={},  # how full the machine is that this runs on is no matter
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),

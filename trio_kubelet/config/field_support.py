@@ -18,9 +18,9 @@ ACTED_ON = _names(
     address allowedUnsafeSysctls cgroupDriver cgroupRoot cgroupsPerQOS clusterDNS clusterDomain
     configMapAndSecretChangeDetectionStrategy containerRuntimeEndpoint cpuCFSQuota
     cpuCFSQuotaPeriod crashLoopBackOff enableControllerAttachDetach eventBurst eventRecordQPS
-    failCgroupV1 failSwapOn fileCheckFrequency healthzBindAddress healthzPort
-    httpCheckFrequency imagePullCredentialsVerificationPolicy imageServiceEndpoint kubeAPIBurst
-    kubeAPIQPS kubeReserved
+    evictionPressureTransitionPeriod failCgroupV1 failSwapOn fileCheckFrequency
+    healthzBindAddress healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy
+    imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved
     localStorageCapacityIsolation logging.format logging.verbosity maxOpenFiles
     maxParallelImagePulls maxPods memoryReservationPolicy memorySwap memoryThrottlingFactor
     nodeLeaseDurationSeconds nodeStatusMaxImages nodeStatusReportFrequency
@@ -64,12 +64,14 @@ def _only_pods(levels: Any) -> bool:
 PARTLY: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "enforceNodeAllocatable": ("reserved cgroups", _only_pods),
     "evictionHard": ("eviction", lambda _: False),
+    "evictionMinimumReclaim": ("eviction", lambda _: False),
+    "evictionSoft": ("eviction", lambda _: False),
     "port": ("server", lambda _: False),
 }
 """Fields of which something is done: what is missing, and for which values that does not matter.
 
-Of `evictionHard` allocatable follows, but no pod is evicted; `port` is only told in the node's
-status.
+Allocatable follows from `evictionHard`, and from all thresholds the node's pressures and which
+pods are admitted, but no pod is evicted; `port` is only told in the node's status.
 """
 
 NOT_YET: Mapping[str, frozenset[str]] = {
@@ -91,8 +93,7 @@ NOT_YET: Mapping[str, frozenset[str]] = {
             containerLogMonitorInterval
         """,
         "eviction": """
-            evictionMaxPodGracePeriod evictionMinimumReclaim evictionPressureTransitionPeriod
-            evictionSoft evictionSoftGracePeriod kernelMemcgNotification
+            evictionMaxPodGracePeriod evictionSoftGracePeriod kernelMemcgNotification
         """,
         "reserved cgroups": """
             kubeReservedCgroup kubeletCgroups systemCgroups systemReservedCgroup

@@ -50,7 +50,9 @@ def _fields() -> Iterator[str]:
     yield from _rows(waiting, PROMISING_DEFAULTS)
     yield ""
     yield (
-        "Of `evictionHard` what pods may ask for follows, but no pod is evicted; of "
+        "From `evictionHard` follows what pods may ask for, from it, `evictionSoft` and "
+        "`evictionMinimumReclaim` which pressures the node shows and which pods it admits, but "
+        "no pod is evicted; of "
         "`enforceNodeAllocatable` only `pods` and `none` are acted on; `port` is only told in the "
         "node's status."
     )

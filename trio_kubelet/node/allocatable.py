@@ -144,13 +144,18 @@ def _not_negative(amount: Quantity) -> Quantity:
 
 def _eviction_reserve(capacity: Resources, thresholds: Mapping[str, str]) -> Resources:
     return {
-        resource: _threshold(thresholds[signal], capacity.get(resource, Quantity(0)))
+        resource: threshold_amount(thresholds[signal], capacity.get(resource, Quantity(0)))
         for signal, resource in EVICTION_SIGNALS.items()
-        if signal in thresholds and thresholds[signal] not in _NO_THRESHOLD
+        if signal in thresholds and is_threshold(thresholds[signal])
     }
 
 
-def _threshold(text: str, capacity: Quantity) -> Quantity:
+def is_threshold(text: str) -> bool:
+    """Whether a threshold asks for anything: `0%` and `100%` turn one off."""
+    return text not in _NO_THRESHOLD
+
+
+def threshold_amount(text: str, capacity: Quantity) -> Quantity:
     """A threshold as an amount; percentages are of the capacity, in single precision.
 
     The Go kubelet keeps percentages as 32-bit floats: at the size of a disk that moves the

@@ -78,12 +78,23 @@ OWN_CONDITIONS = (*(row.type for row in PRESSURES), NodeConditionType.READY)
 
 
 def node_conditions(
-    previous: Sequence[NodeCondition], pressures: Pressures, errors: Iterable[str], now: Time
+    previous: Sequence[NodeCondition],
+    pressures: Pressures | None,
+    errors: Iterable[str],
+    now: Time,
 ) -> tuple[NodeCondition, ...]:
-    """The conditions as they are now; `errors` are why the node is not ready."""
+    """The conditions as they are now; `errors` are why the node is not ready.
+
+    Before the node was measured (`pressures` is None) a pressure is what it was before.
+    """
     known = {condition.type: condition for condition in previous}
     for row in PRESSURES:
-        known[row.type] = _pressure(row, known.get(row.type), getattr(pressures, row.field), now)
+        before = known.get(row.type)
+        if pressures is None:
+            under = before is not None and before.status == TRUE
+        else:
+            under = getattr(pressures, row.field)
+        known[row.type] = _pressure(row, before, under, now)
     known[NodeConditionType.READY] = _ready(known.get(NodeConditionType.READY), errors, now)
     return tuple(known.values())
 

@@ -86,7 +86,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
         resources=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
         swap_bytes=_swap_bytes(meminfo.read_text()),
         storage_bytes=_storage_bytes(root_directory),
-        max_pids=_max_pids(host),
+        max_pids=max_pids(host),
     )
 
 
@@ -111,8 +111,8 @@ def _swap_bytes(meminfo: str) -> int:
     return int(matched[1]) << 10 if matched is not None else 0
 
 
-def _max_pids(host: Path) -> int | None:
-    """The smaller of the limits on process ids and on threads: both bound the tasks."""
+def max_pids(host: Path) -> int | None:
+    """Return the smaller of the limits on process ids and on threads: both bound the tasks."""
     limits = (_first(host, (f"proc/sys/kernel/{name}",)) for name in ("pid_max", "threads-max"))
     return min((int(limit) for limit in limits if limit.isdigit()), default=None)
 

@@ -17,7 +17,7 @@ MAX_NAMES_OF_AN_IMAGE = 5
 
 @frozen(kw_only=True)
 class Pressures:
-    """Of what the node runs out; eviction says so."""
+    """Of what the node runs out, by its thresholds."""
 
     memory: bool = False
     disk: bool = False
@@ -31,14 +31,15 @@ class Observation:
     `addresses` are the internal ones; None when they cannot be told, and those that are announced
     stay. `runtime` is name and version, `containerd://2.1.4`, empty while unknown. `errors` are
     the reasons why the node is not ready, none if it is; `is_early`: they may be no more than
-    what an agent that has just started does not know yet.
+    what an agent that has just started does not know yet. `pressures` is None before the node was
+    measured for the first time.
     """
 
     addresses: tuple[str, ...] | None = None
     runtime: str = ""
     offers: RuntimeOffers = field(factory=RuntimeOffers)
     images: tuple[ContainerImage, ...] = ()
-    pressures: Pressures = field(factory=Pressures)
+    pressures: Pressures | None = None
     errors: tuple[str, ...] = ()
     is_early: bool = False
 

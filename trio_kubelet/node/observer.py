@@ -38,7 +38,7 @@ RUNTIME_SECONDS = 2.0
 class NodeObserver:
     """Makes observations. One user at a time.
 
-    `pressures()` is what eviction knows. `network` is what addresses are asked of.
+    `pressures()` is what was measured. `network` is what addresses are asked of.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class NodeObserver:
         client: RuntimeClient,
         gate: RuntimeGate,
         readiness: Readiness,
-        pressures: Callable[[], Pressures] = Pressures,
+        pressures: Callable[[], Pressures | None],
         network: Network | None = None,
     ) -> None:
         self._profile = profile

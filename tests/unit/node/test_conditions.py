@@ -15,7 +15,7 @@ FOREIGN = NodeCondition(type="NetworkUnavailable", status="False", reason="Route
 
 def conditions(
     previous: Sequence[NodeCondition] = (),
-    pressures: Pressures = CALM,
+    pressures: Pressures | None = CALM,
     errors: Sequence[str] = (),
     now: Time = NOW,
 ) -> tuple[NodeCondition, ...]:
@@ -144,3 +144,13 @@ def test_ready_is_what_the_condition_says() -> None:
     assert is_ready(conditions())
     assert not is_ready(conditions(errors=("down",)))
     assert not is_ready(())
+
+
+def test_before_the_node_was_measured_its_pressures_are_what_they_were() -> None:
+    """An agent that is exchanged tells nobody that a full disk is empty."""
+    before = conditions(pressures=Pressures(disk=True))
+    after = conditions(before, pressures=None, now=LATER)
+    assert {c.type: c.status for c in after} == {c.type: c.status for c in before}
+    assert condition_events(before, after) == ()
+    new = {c.type: c.status for c in conditions(pressures=None)}
+    assert new["DiskPressure"] == new["MemoryPressure"] == new["PIDPressure"] == "False"

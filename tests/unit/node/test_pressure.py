@@ -1,0 +1,83 @@
+"""From one measurement to the next: which pressures a node is under."""
+
+import pytest
+
+from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.pressure import PressureHistory, next_history
+from trio_kubelet.node.thresholds import Measured, Observations, Signal, Threshold
+
+THRESHOLDS = tuple(Threshold(signal=signal, value="10") for signal in Signal)
+TRANSITION = 300.0
+
+
+def history(
+    *measured: tuple[float, dict[Signal, int]],
+    thresholds: tuple[Threshold, ...] = THRESHOLDS,
+    transition: float = TRANSITION,
+) -> PressureHistory:
+    """After these measurements: the time, and what was available of some signals."""
+    now = PressureHistory()
+    for at, available in measured:
+        signals = {s: Measured(available=a, capacity=100) for s, a in available.items()}
+        observed = Observations(at=at, signals=signals)
+        now = next_history(now, thresholds, observed, transition)
+    return now
+
+
+@pytest.mark.parametrize(
+    ("signal", "pressures"),
+    [
+        (Signal.MEMORY, Pressures(memory=True)),
+        (Signal.ALLOCATABLE_MEMORY, Pressures(memory=True)),
+        (Signal.NODE_DISK, Pressures(disk=True)),
+        (Signal.NODE_INODES, Pressures(disk=True)),
+        (Signal.IMAGE_DISK, Pressures(disk=True)),
+        (Signal.IMAGE_INODES, Pressures(disk=True)),
+        (Signal.PIDS, Pressures(pid=True)),
+    ],
+)
+def test_each_signal_is_a_matter_of_one_pressure(signal: Signal, pressures: Pressures) -> None:
+    enough = dict.fromkeys(Signal, 50)
+    assert history((0, enough)).pressures == Pressures()
+    assert history((0, {**enough, signal: 9})).pressures == pressures
+
+
+def test_a_node_that_was_not_measured_is_under_nothing() -> None:
+    assert PressureHistory().pressures == Pressures()
+    assert history((0, {})).pressures == Pressures()
+
+
+def test_a_pressure_lasts_until_all_was_kept_for_the_transition_period() -> None:
+    full, free = {Signal.NODE_DISK: 1}, {Signal.NODE_DISK: 50}
+    measured = [(0.0, full), (10.0, full), (20.0, free)]
+    assert history(*measured, (309.0, free)).pressures.disk
+    assert not history(*measured, (310.0, free)).pressures.disk
+    again = [*measured, (300.0, full), (310.0, free)]
+    assert history(*again, (599.0, free)).pressures.disk
+    assert not history(*again, (600.0, free)).pressures.disk
+    assert not history(*measured, transition=0).pressures.disk
+
+
+def test_one_of_two_full_disks_is_enough() -> None:
+    first = {Signal.NODE_DISK: 1, Signal.IMAGE_DISK: 1}
+    second = {Signal.NODE_DISK: 50, Signal.IMAGE_DISK: 1}
+    both = {Signal.NODE_DISK: 50, Signal.IMAGE_DISK: 50}
+    assert history((0, first), (10, second), (400, second)).pressures.disk
+    assert not history((0, first), (10, second), (400, both), (800, both)).pressures.disk
+
+
+def test_a_signal_that_cannot_be_measured_any_more_counts_as_kept() -> None:
+    full: dict[Signal, int] = {Signal.IMAGE_DISK: 1}
+    assert history((0, full), (10, {})).pressures.disk
+    assert not history((0, full), (10, {}), (400, {})).pressures.disk
+
+
+def test_the_minimum_reclaim_counts_until_it_is_there() -> None:
+    memory = Threshold(signal=Signal.MEMORY, value="10", minimum_reclaim="20")
+    low, some, enough = ({Signal.MEMORY: amount} for amount in (5, 20, 30))
+    assert not history((0, some), thresholds=(memory,)).pressures.memory
+    after = history((0, low), (10, some), thresholds=(memory,), transition=0)
+    assert after.crossed == {memory}
+    assert after.pressures.memory
+    done = history((0, low), (10, some), (20, enough), thresholds=(memory,), transition=0)
+    assert not done.pressures.memory

@@ -1,0 +1,127 @@
+"""Measures the node every ten seconds and says which pressures it is under.
+
+There is no event for a disk that fills up, so it is asked, in a thread: a file system that hangs
+holds up nothing but the next measurement. Who keeps pods away (admission) and who tells the
+cluster (the node's conditions) ask for `current`; evictions will take the history.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.pressure import PressureHistory, next_history
+from trio_kubelet.node.signals import Measurement, Places, measure
+from trio_kubelet.node.thresholds import Observations, Threshold
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.runtime.client import RuntimeClient
+
+log = structlog.get_logger("node")
+
+PERIOD_SECONDS = 10.0
+DEADLINE_SECONDS = 5.0
+"""How long a round waits for the runtime, and for the disks."""
+
+IMAGE_FOLDER_SECONDS = 300.0
+"""Where images are is asked again so often: it changes with the runtime's configuration."""
+
+
+class PressureMonitor:
+    """Owner of what is known of the node's pressures.
+
+    `client` is asked where the images are; None for a runtime that keeps none on a disk.
+    """
+
+    def __init__(
+        self,
+        *,
+        thresholds: Iterable[Threshold],
+        transition_seconds: float,
+        client: RuntimeClient | None,
+        find_places: Callable[[], Places],
+    ) -> None:
+        self._thresholds = tuple(thresholds)
+        self._transition_seconds = transition_seconds
+        self._client = client
+        self._find_places = find_places
+        self._history: PressureHistory | None = None
+        self._image_folder: Path | None = None
+        self._image_folder_due_at = -1.0
+        self._problems: dict[str, str] = {}
+        self._threads = trio.CapacityLimiter(1)
+        self._listeners: list[Callable[[], None]] = []
+
+    def current(self) -> Pressures | None:
+        """What the node is under; None before it was measured for the first time."""
+        return self._history.pressures if self._history is not None else None
+
+    def add_listener(self, on_change: Callable[[], None]) -> None:
+        """Call `on_change()` when the node comes under a pressure or out of one."""
+        self._listeners.append(on_change)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Measure for ever; the first measurement is there before others start."""
+        places = await trio.to_thread.run_sync(self._find_places)
+        await self._round(places)
+        task_status.started()
+        while True:
+            await trio.sleep(PERIOD_SECONDS)
+            await self._round(places)
+
+    async def _round(self, places: Places) -> None:
+        try:
+            await self._find_image_folder()
+            await self._measure(places)
+        except Exception:
+            log.exception("the node was not measured")
+
+    async def _measure(self, places: Places) -> None:
+        if self._threads.available_tokens == 0:
+            return  # A file system still hangs.
+        look = partial(measure, places, self._image_folder)
+        with trio.move_on_after(DEADLINE_SECONDS):
+            at = trio.current_time()
+            found = await trio.to_thread.run_sync(
+                look, limiter=self._threads, abandon_on_cancel=True
+            )
+            self._take(found, at)
+
+    async def _find_image_folder(self) -> None:
+        if self._client is None or trio.current_time() < self._image_folder_due_at:
+            return
+        with trio.move_on_after(DEADLINE_SECONDS):
+            try:
+                answer = await self._client.image_fs_info()
+            except RpcError as error:
+                log.debug("the runtime was not asked for its disks", error=str(error))
+                return
+            folders = [each.fs_id.mountpoint for each in answer.image_filesystems]
+            self._image_folder = Path(folders[0]) if folders and folders[0] else None
+            self._image_folder_due_at = trio.current_time() + IMAGE_FOLDER_SECONDS
+
+    def _take(self, found: Measurement, at: float) -> None:
+        self._tell_problems(found)
+        before = self._history or PressureHistory()
+        observed = Observations(at=at, signals=found.signals)
+        self._history = next_history(before, self._thresholds, observed, self._transition_seconds)
+        self._tell_thresholds(before, self._history)
+        if before.pressures != self._history.pressures:
+            for listener in self._listeners:
+                listener()
+
+    def _tell_problems(self, found: Measurement) -> None:
+        for name, problem in found.problems.items():
+            if self._problems.get(name) != problem:
+                log.warning("part of the node is not measured", what=name, error=problem)
+        self._problems = dict(found.problems)
+
+    def _tell_thresholds(self, before: PressureHistory, after: PressureHistory) -> None:
+        for threshold in after.crossed - before.crossed:
+            log.warning(
+                "eviction threshold crossed", signal=threshold.signal, threshold=threshold.value
+            )
+        for threshold in before.crossed - after.crossed:
+            log.info("eviction threshold kept", signal=threshold.signal, threshold=threshold.value)
