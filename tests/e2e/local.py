@@ -92,6 +92,12 @@ class LocalCluster(Cluster):
         self._agent = self.make_agent(kind, **settings)
         self._agent.start()
 
+    def restart_agent(self, **settings: object) -> None:
+        """Start the agent anew with these settings of its configuration, and no earlier ones."""
+        self.agent.stop()
+        self._agent = self.make_agent(AGENT, **settings)
+        self._agent.start()
+
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         return self.control_plane.kubectl(*words, stdin=stdin)
 

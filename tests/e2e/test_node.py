@@ -4,8 +4,17 @@ import os
 import time
 from datetime import datetime, timedelta
 
+from lab.cluster_api import Json
 from lab.processes import wait_until
-from tests.e2e.cluster import Cluster, Namespace, conditions, is_ready, is_usable, until_term
+from tests.e2e.cluster import (
+    Cluster,
+    Namespace,
+    conditions,
+    is_over,
+    is_ready,
+    is_usable,
+    until_term,
+)
 from tests.e2e.local import LocalCluster
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
@@ -57,6 +66,36 @@ def test_the_node_has_no_pressure_and_says_why_it_is_ready(cluster: Cluster) -> 
     )
 
 
+def test_a_disk_that_is_too_full_is_disk_pressure_and_keeps_pods_away(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    path = f"/api/v1/nodes/{local_cluster.node}"
+
+    def pressure(status: str) -> Json:
+        node = local_cluster.api.wait_for(
+            path, lambda seen: conditions(seen)["DiskPressure"]["status"] == status
+        )
+        return conditions(node)["DiskPressure"]
+
+    too_full = {"imagefs.available": "99.99%"}
+    local_cluster.restart_agent(evictionHard=too_full, evictionPressureTransitionPeriod="0s")
+    try:
+        seen = pressure("True")
+        assert (seen["reason"], seen["message"]) == (
+            "KubeletHasDiskPressure",
+            "kubelet has disk pressure",
+        )
+        namespace.add("refused", until_term("c"), nodeName=local_cluster.node)
+        status = namespace.wait("refused", is_over)["status"]
+        assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+        assert status["message"] == "Pod was rejected: The node had condition: [DiskPressure]. "
+    finally:
+        local_cluster.restart_agent()
+    assert pressure("False")["reason"] == "KubeletHasNoDiskPressure"
+    namespace.run("let-in", until_term("c"), nodeName=local_cluster.node)
+    wait_for_node_events(local_cluster, {"NodeHasDiskPressure", "NodeHasNoDiskPressure"})
+
+
 def test_images_of_the_node_are_listed(cluster: Cluster) -> None:
     node = cluster.api.wait_for(
         f"/api/v1/nodes/{cluster.node}", lambda seen: seen["status"].get("images")
@@ -84,15 +123,21 @@ def test_the_lease_is_renewed_and_belongs_to_the_node(cluster: Cluster) -> None:
 
 
 def test_events_tell_that_the_node_started(cluster: Cluster) -> None:
+    wait_for_node_events(cluster, NODE_EVENTS)
+
+
+def wait_for_node_events(cluster: Cluster, wanted: set[str]) -> None:
+    """Wait until there are events of these reasons about the node."""
+
     def seen() -> set[str]:
         selector = f"involvedObject.kind=Node,involvedObject.name={cluster.node}"
         events = cluster.api.get("/api/v1/events", fieldSelector=selector)["items"]
         return {event["reason"] for event in events}
 
     wait_until(
-        lambda: seen() >= NODE_EVENTS,
+        lambda: seen() >= wanted,
         deadline_seconds=30,
-        else_say=lambda: f"only {seen()} of {NODE_EVENTS}",
+        else_say=lambda: f"only {seen()} of {wanted}",
     )
 
 

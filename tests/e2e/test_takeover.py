@@ -211,11 +211,9 @@ def lasting(pod: Json) -> Json:
 def lasting_for_go(pod: Json) -> Json:
     """The same, as the Go kubelet tells it when it starts.
 
-    It forgets the addresses of ended pods, and takes what a pod that it did not start asks for,
-    for a moment, for a wish to resize it.
+    It forgets the addresses of ended pods.
     """
     facts = lasting(pod)
-    facts["conditions"].pop("PodResizeInProgress", None)
     return {**facts, "ips": None} if is_over(pod) else facts
 
 
