@@ -321,7 +321,7 @@ class Session:
         pending = self._pending_resize
         if pending is not None and pending != known:
             message = resize_message(pod, pending.reason, pending.message)
-            self._warn(pod, f"Resize{pending.reason}", message)
+            self._warn(pod, "ResizeInfeasible", message)
 
     def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
         """The ending that the pod's own state implies: it is through, or had its time."""

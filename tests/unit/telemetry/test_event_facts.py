@@ -108,7 +108,7 @@ REASONS: Mapping[str, Said | Left] = {
     "ResizeCompleted": RESIZE,
     "ResizeDeferred": RESIZE,
     "ResizeError": RESIZE,
-    "ResizeInfeasible": RESIZE,
+    "ResizeInfeasible": Said(SESSION),
     "ResizeStarted": RESIZE,
     "SandboxChanged": Said(SANDBOX),
     "Shutdown": Left("graceful shutdown of the node"),
