@@ -15,7 +15,8 @@ import pytest
 LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("clock", "config", "k8s", "rpc", "telemetry"),
-        *("inotify", "mountinfo", "origins", "promise", "restarts", "side_by_side", "work_queue"),
+        *("foreign_text", "inotify", "mountinfo", "origins", "promise", "restarts", "side_by_side"),
+        "work_queue",
     },
     "parts": {
         *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),

@@ -25,6 +25,7 @@ from cattrs import (
 from cattrs.cols import homogenous_tuple_structure_factory, mapping_structure_factory
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from trio_kubelet.foreign_text import LONE_SURROGATE, is_unicode
 from trio_kubelet.k8s.base import AlwaysWritten, ApiType, IntegerBits, wire_name
 from trio_kubelet.k8s.errors import ErrorKind, FieldError, ValidationError, child
 from trio_kubelet.k8s.intstr import IntOrString
@@ -86,7 +87,9 @@ def _wire_names(cls: type) -> dict[str, str]:
 
 def _structure_text(value: Any, _: Any) -> str:
     if value.__class__ is str:
-        return value
+        if is_unicode(value):
+            return value
+        raise _MisfitError(value, LONE_SURROGATE)
     if value is None:
         return ""
     raise _MisfitError(value, "must be a string")
@@ -120,6 +123,8 @@ def _structure_int_or_string(value: Any, _: Any) -> IntOrString:
         raise _MisfitError(value, "must be an integer or a string")
     if isinstance(value, int) and not -(1 << 31) <= value < 1 << 31:
         raise _MisfitError(value, "must be an integer of 32 bits or a string")
+    if isinstance(value, str):
+        _structure_text(value, _)
     return IntOrString(0 if value is None else value)
 
 

@@ -11,6 +11,8 @@ from enum import StrEnum
 
 from attrs import frozen
 
+from trio_kubelet.foreign_text import spelled_out
+
 
 class ErrorKind(StrEnum):
     """The API's kinds of field errors; the values are the words it uses."""
@@ -45,7 +47,7 @@ class FieldError:
             parts.append(_shown(self.value))
         if self.detail:
             parts.append(self.detail)
-        return ": ".join(parts)
+        return spelled_out(": ".join(parts))
 
 
 class ValidationError(ValueError):

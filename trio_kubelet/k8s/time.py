@@ -32,7 +32,10 @@ def _parse_ns(text: str) -> int:
     if match is None:
         raise ValueError(f"{text!r} is not a time as RFC 3339 writes it")
     moment, fraction, zone = match.groups()
-    since = datetime.fromisoformat(moment + zone) - _EPOCH
+    try:
+        since = datetime.fromisoformat(moment + zone).astimezone(UTC) - _EPOCH
+    except OverflowError:  # the first or the last day there is, in another zone
+        raise ValueError(f"{text!r} is not within the years 1 to 9999 in UTC") from None
     seconds = since.days * 86_400 + since.seconds
     return seconds * SECOND_NS + int((fraction or "0")[:9].ljust(9, "0"))
 

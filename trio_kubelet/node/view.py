@@ -11,6 +11,7 @@ import trio
 
 from trio_kubelet.k8s import NODES, Node
 from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.versions import version_number
 
 Listener = Callable[[Node | None], None]
 
@@ -75,5 +76,4 @@ class NodeView:
 
 def _version(node: Node) -> int:
     """The resource version as a number; the API compares them so (KEP-5504)."""
-    text = node.metadata.resource_version
-    return int(text) if text.isascii() and text.isdigit() else 0
+    return max(0, version_number(node.metadata.resource_version))

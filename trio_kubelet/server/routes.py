@@ -7,12 +7,12 @@ the journal, with its errors and commands of every pod, is for who may use the a
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-import orjson
 import trio
 from attrs import asdict
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.http import Answer, Handler, Question
 from trio_kubelet.telemetry import Journal
 
@@ -95,4 +95,4 @@ def _list_item(pod: Pod) -> Mapping[str, object]:
 
 def json_answer(value: object) -> Answer:
     """An answer that carries a value as JSON."""
-    return Answer(content_type="application/json", body=orjson.dumps(value))
+    return Answer(content_type="application/json", body=dumps(value))

@@ -196,3 +196,34 @@ def test_long_values_are_cut_in_errors() -> None:
     error = FieldError("spec.x", ErrorKind.INVALID, "y" * 10_000, "is too much")
     assert len(str(error)) < 300
     assert str(error).endswith("...: is too much")
+
+
+@pytest.mark.parametrize(
+    ("document", "path"),
+    [
+        ({"metadata": {"name": "\ud800x"}}, "metadata.name"),
+        ({"metadata": {"labels": {"a": "\udcff"}}}, "metadata.labels[a]"),
+        ({"metadata": {"labels": {"\ud800": "a"}}}, r"metadata.labels[\ud800]"),
+        ({"spec": {"containers": [{"image": "\ud800x"}]}}, "spec.containers[0].image"),
+        ({"spec": {"containers": [{"args": ["\ud800"]}]}}, "spec.containers[0].args[0]"),
+        (
+            {"spec": {"containers": [{"livenessProbe": {"httpGet": {"port": "\ud800"}}}]}},
+            "spec.containers[0].livenessProbe.httpGet.port",
+        ),
+    ],
+)
+def test_text_with_lone_surrogates_is_refused_with_its_field(
+    document: dict[str, Any], path: str
+) -> None:
+    with pytest.raises(ValidationError) as caught:
+        decode(Pod, document)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: Invalid value: ")
+    assert "must be valid Unicode, without lone surrogates" in text
+    assert text.encode()
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_no_calendar_has_in_utc_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError, match="must be a time"):
+        decode(Pod, {"metadata": {"creationTimestamp": text}})

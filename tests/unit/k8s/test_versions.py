@@ -3,7 +3,7 @@
 import pytest
 
 from trio_kubelet.k8s import ObjectMeta
-from trio_kubelet.k8s.versions import is_newer
+from trio_kubelet.k8s.versions import is_newer, version_number
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_numbers_are_compared_and_anything_else_is_younger(
 ) -> None:
     of = [ObjectMeta(resource_version=text) for text in (version, known)]
     assert is_newer(*of) is newer
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-1", "1.5", "\u0663", "9" * 5000])
+def test_what_is_no_number_orders_nothing(text: str) -> None:
+    assert version_number(text) == -1
+    assert is_newer(ObjectMeta(resource_version=text), ObjectMeta(resource_version="7"))

@@ -14,7 +14,6 @@ from typing import Any, Generic, TypeVar, overload
 from urllib.parse import urlencode
 
 import httpx
-import orjson
 import trio
 from attrs import frozen
 
@@ -36,8 +35,10 @@ from trio_kubelet.k8s.client.errors import (
 )
 from trio_kubelet.k8s.client.objects import (
     FrameReader,
+    list_position,
     read_frame,
     read_json,
+    read_list,
     read_object,
     try_decode,
     write_object,
@@ -46,6 +47,7 @@ from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
 from trio_kubelet.k8s.client.returns import Returns
 from trio_kubelet.k8s.client.user_agent import USER_AGENT
 from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
 
 T = TypeVar("T", bound=ApiType)
@@ -131,8 +133,11 @@ class ApiClient:
         deadline_seconds: float | None = None,
     ) -> T:
         """Return the object as it is now."""
+        if not name:
+            raise ApiError(404, "NotFound", f"{kind.resource}: resource name may not be empty")
         request = _Request("GET", kind.path(namespace, name))
-        return read_object(kind.type, await self._ask(request, deadline_seconds), request.asked)
+        answer = await self._ask(request, deadline_seconds)
+        return read_object(kind.type, answer, request.asked, name=name)
 
     async def list(
         self,
@@ -154,7 +159,7 @@ class ApiClient:
             "continue": continue_,
         }
         request = _Request("GET", _target(kind.path(namespace), query))
-        data = read_json(await self._ask(request), request.asked)
+        data = read_list(kind, await self._ask(request), request.asked)
         items: list[T] = []
         undecodable: list[Undecodable] = []
         for number, item in enumerate(data.get("items") or (), start=1):
@@ -165,13 +170,8 @@ class ApiClient:
                 items.append(found)
             if not number % _ITEMS_AT_A_TIME:
                 await trio.lowlevel.checkpoint()
-        metadata = data.get("metadata") or {}
-        return Listed(
-            tuple(items),
-            metadata.get("resourceVersion", ""),
-            metadata.get("continue", ""),
-            tuple(undecodable),
-        )
+        version, continue_ = list_position(data)
+        return Listed(tuple(items), version, continue_, tuple(undecodable))
 
     @overload
     async def create(
@@ -208,14 +208,18 @@ class ApiClient:
             namespace = metadata_of(obj).namespace
         path = kind.path(namespace, name, subresource)
         request = _Request("POST", path, write_object(kind, obj))
-        return read_object(answer_type or kind.type, await self._ask(request), request.asked)
+        answer = await self._ask(request)
+        if answer_type is not None:
+            return read_object(answer_type, answer, request.asked)
+        return read_object(kind.type, answer, request.asked, name=metadata_of(obj).name)
 
     async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
         """PUT an object in the place of the one of its name and namespace."""
         metadata = metadata_of(obj)
         path = kind.path(metadata.namespace, metadata.name, subresource)
         request = _Request("PUT", path, write_object(kind, obj))
-        return read_object(kind.type, await self._ask(request), request.asked)
+        answer = await self._ask(request)
+        return read_object(kind.type, answer, request.asked, name=metadata.name)
 
     async def patch(
         self,
@@ -229,8 +233,8 @@ class ApiClient:
     ) -> T:
         """Change parts of an object; returns what it is then."""
         path = kind.path(namespace, name, subresource)
-        request = _Request("PATCH", path, orjson.dumps(body), type.value)
-        return read_object(kind.type, await self._ask(request), request.asked)
+        request = _Request("PATCH", path, dumps(body), type.value)
+        return read_object(kind.type, await self._ask(request), request.asked, name=name)
 
     async def delete(
         self,
@@ -253,7 +257,7 @@ class ApiClient:
             grace_period_seconds=grace_seconds,
             preconditions=same if uid or resource_version else None,
         )
-        body = orjson.dumps(encode(options))
+        body = dumps(encode(options))
         await self._ask(_Request("DELETE", kind.path(namespace, name), body))
 
     async def version(self) -> str:

@@ -21,6 +21,7 @@ from trio_kubelet.k8s.client.api import (
     WatchEvent,
     metadata_of,
 )
+from trio_kubelet.k8s.versions import version_number
 
 T = TypeVar("T", bound=ApiType)
 
@@ -75,7 +76,7 @@ class Deltas(Generic[T]):
         removed = tuple(Removed(self._known.pop(key).object) for key in gone)
         self._listed = None
         self.resource_version = resource_version
-        self._version = _number(resource_version)
+        self._version = version_number(resource_version)
         return (*removed, Synced())
 
     def take(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
@@ -84,9 +85,9 @@ class Deltas(Generic[T]):
             return self.end_list(frame.resource_version)
         if self.is_listing:
             return self._told_by(frame)
-        if 0 <= _number(frame.resource_version) <= self._version:
+        if 0 <= version_number(frame.resource_version) <= self._version:
             return ()  # a repetition; also of objects that are gone meanwhile
-        self._version = _number(frame.resource_version)
+        self._version = version_number(frame.resource_version)
         self.resource_version = frame.resource_version
         return self._told_by(frame)
 
@@ -127,8 +128,3 @@ class Deltas(Generic[T]):
 def _identity(item: ApiType | Undecodable) -> tuple[Key, str, str]:
     metadata = item if isinstance(item, Undecodable) else metadata_of(item)
     return (metadata.namespace, metadata.name), metadata.uid, metadata.resource_version
-
-
-def _number(resource_version: str) -> int:
-    """Return the version as a number, by which versions are ordered; -1 for what is none."""
-    return int(resource_version) if resource_version.isdecimal() else -1

@@ -35,6 +35,9 @@ DEADLINE_EXCEEDED = "DeadlineExceeded"
 UNREADABLE = "UnreadableAnswer"
 """Reasons of our own: no connection, no answer in time, an answer that cannot be read."""
 
+LONGEST_RETRY_AFTER_SECONDS = 3600.0
+"""A server that asks for more is asked again all the same."""
+
 _RETRIABLE = frozenset({0, 429, 500, 502, 503, 504})
 _SHOWN_BODY_CHARACTERS = 300
 
@@ -107,15 +110,27 @@ def error_from_status(status: Mapping[str, Any], code: int = 0) -> ApiError:
     """Make the error that a `Status` object tells of; `code` where it names none."""
     details = status.get("details")
     details = details if isinstance(details, Mapping) else {}
-    code = status.get("code") or code
+    told = status.get("code")
+    if isinstance(told, int) and 100 <= told < 600:
+        code = told
     after = details.get("retryAfterSeconds")
     return ApiError(
         code,
-        status.get("reason") or REASONS.get(code, "Unknown"),
-        status.get("message") or f"the server answered {code}",
+        _text(status, "reason") or REASONS.get(code, "Unknown"),
+        _text(status, "message") or f"the server answered {code}",
         details=details,
-        retry_after_seconds=float(after) if after else None,
+        retry_after_seconds=_seconds(after) if isinstance(after, int | float) else None,
     )
+
+
+def _text(status: Mapping[str, Any], name: str) -> str:
+    value = status.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def _seconds(asked_for: float) -> float | None:
+    """What a server asks a client to wait, an hour at most; None where it makes no sense."""
+    return min(float(asked_for), LONGEST_RETRY_AFTER_SECONDS) if asked_for > 0 else None
 
 
 def error_from_answer(
@@ -145,8 +160,9 @@ def error_from_answer(
 
 def _retry_after(text: str, now_seconds: float) -> float | None:
     if text.isascii() and text.isdigit():
-        return float(text)
+        return min(float(text), LONGEST_RETRY_AFTER_SECONDS)
     try:
-        return max(0.0, parsedate_to_datetime(text).timestamp() - now_seconds)
-    except (ValueError, TypeError):
+        seconds = parsedate_to_datetime(text).timestamp() - now_seconds
+    except (ValueError, TypeError, OverflowError):
         return None
+    return min(max(0.0, seconds), LONGEST_RETRY_AFTER_SECONDS)

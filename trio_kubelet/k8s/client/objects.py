@@ -6,16 +6,18 @@ the stream may hold several, or a part of one.
 """
 
 from collections.abc import Iterator, Mapping
+from types import NoneType
 from typing import Any, TypeVar
 
-import orjson
 import structlog
 
+from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import Frame, FrameType, Undecodable
 from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.errors import ValidationError
+from trio_kubelet.k8s.json_text import dumps, loads
 from trio_kubelet.k8s.kinds import Kind
 
 T = TypeVar("T", bound=ApiType)
@@ -29,22 +31,43 @@ log = structlog.get_logger()
 def read_json(body: bytes, asked: str) -> dict[str, Any]:
     """Parse an answer that must be a JSON object; raises ApiError."""
     try:
-        data = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+        data = loads(body)
+    except ValueError as error:
         raise ApiError(200, UNREADABLE, f"{asked}: the answer is not JSON: {error}") from None
     if not isinstance(data, dict):
         raise ApiError(200, UNREADABLE, f"{asked}: the answer is not an object")
     return data
 
 
-def read_object(cls: type[T], body: bytes, asked: str) -> T:
-    """Decode an answer that is one object; raises ApiError."""
+def read_object(cls: type[T], body: bytes, asked: str, *, name: str = "") -> T:
+    """Decode an answer that is one object, of that name if one is given; raises ApiError."""
     data = read_json(body, asked)
     _lighten(data)
     try:
-        return decode(cls, data)
+        found = decode(cls, data)
     except ValidationError as error:
         raise ApiError(200, UNREADABLE, f"{asked}: the answer does not fit: {error}") from None
+    if name and _text(_metadata(data), "name") != name:
+        raise ApiError(200, UNREADABLE, f"{asked}: the answer is about something else")
+    return found
+
+
+def read_list(kind: Kind[T], body: bytes, asked: str) -> dict[str, Any]:
+    """Parse an answer that must be a list of a kind; its items are not decoded. Raises ApiError.
+
+    Any other JSON, from a proxy for one, would look like an empty list: nothing is there any more.
+    """
+    data = read_json(body, asked)
+    items = data.get("items")
+    if data.get("kind") != f"{kind.kind}List" or not isinstance(items, list | NoneType):
+        raise ApiError(200, UNREADABLE, f"{asked}: the answer is no {kind.kind}List")
+    return data
+
+
+def list_position(data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the resource version of a list, and the token for its next page, empty if none."""
+    metadata = _metadata(data)
+    return _text(metadata, "resourceVersion"), _text(metadata, "continue")
 
 
 def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
@@ -60,7 +83,7 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
         log.warning(
             "an object from the API server cannot be read and is left out",
             resource=kind.resource,
-            object=f"{found.namespace}/{found.name}".lstrip("/"),
+            object=spelled_out(f"{found.namespace}/{found.name}".lstrip("/")),
             error=found.why,
         )
         return found
@@ -78,7 +101,7 @@ def write_object(kind: Kind[T], obj: ApiType) -> bytes:
     data = encode(obj)
     if isinstance(obj, kind.type):
         data = {"apiVersion": kind.api_version, "kind": kind.kind, **data}
-    return orjson.dumps(data)
+    return dumps(data)
 
 
 class FrameReader:
@@ -104,10 +127,11 @@ def read_frame(kind: Kind[T], document: bytes, asked: str) -> Frame[T]:
     """Make the frame of a document; an ERROR frame is raised as ApiError."""
     data = read_json(document, asked)
     inner = data.get("object")
-    if data.get("type") == "ERROR":
+    frame_name = _text(data, "type")
+    if frame_name == "ERROR":
         raise error_from_status(inner if isinstance(inner, Mapping) else {}, 500)
     try:
-        frame_type = FrameType(data.get("type", ""))
+        frame_type = FrameType(frame_name)
     except ValueError as error:
         raise ApiError(200, UNREADABLE, f"{asked}: {error}") from None
     metadata = _metadata(inner)

@@ -17,7 +17,14 @@ import trio
 from attrs import define, field
 
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Api, Frame, Undecodable, WatchEvent
+from trio_kubelet.k8s.client.api import (
+    Api,
+    Frame,
+    Synced,
+    Undecodable,
+    WatchEvent,
+    metadata_of,
+)
 from trio_kubelet.k8s.client.back_off import FIRST_FORBIDDEN_SECONDS, FIRST_SECONDS, BackOff
 from trio_kubelet.k8s.client.deltas import Deltas
 from trio_kubelet.k8s.client.errors import ApiError
@@ -63,8 +70,8 @@ async def reflect(
 
     `Changed` and `Removed` tell each object's versions in order and once; `Synced` comes after
     each complete list, the first and later ones, when the removal of what vanished in a gap has
-    been told. Failures are waited out with growing pauses, and logged. What `on_event` raises ends
-    the reflection.
+    been told. Failures are waited out with growing pauses, and logged. What `on_event` raises is a
+    bug that one object brings out: it is logged with the object's name, and the others go on.
     """
     selection = {
         "namespace": namespace,
@@ -185,7 +192,10 @@ class _Reflection(Generic[T]):
 
     async def _hand_out(self, events: Iterable[WatchEvent[T]]) -> None:
         for event in events:
-            await self.on_event(event)
+            try:
+                await self.on_event(event)
+            except Exception:
+                log.exception("an object was not dealt with", **self._facts(), object=_name(event))
 
     def _pause_after(self, error: ApiError) -> float:
         """Decide whether a list is needed; returns the seconds to wait."""
@@ -247,3 +257,10 @@ class _Reflection(Generic[T]):
     def _facts(self) -> dict[str, Any]:
         given = {name: value for name, value in self.selection.items() if value}
         return {"resource": self.kind.resource, **given}
+
+
+def _name(event: WatchEvent[Any]) -> str:
+    if isinstance(event, Synced):
+        return ""
+    metadata = metadata_of(event.object)
+    return f"{metadata.namespace}/{metadata.name}".lstrip("/")

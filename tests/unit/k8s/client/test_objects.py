@@ -1,12 +1,14 @@
 from itertools import pairwise
 
+import httpx
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.k8s import ConfigMap
-from trio_kubelet.k8s.client import ApiError, FrameType, Undecodable
+from trio_kubelet.k8s import ConfigMap, ObjectMeta
+from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Undecodable
+from trio_kubelet.k8s.client.errors import error_from_answer
 from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
@@ -63,3 +65,106 @@ def test_who_wrote_which_field_is_left_out() -> None:
     assert found.data == {"a": "b"}
     alone = read_object(ConfigMap, orjson.dumps(frame["object"]), "asked")
     assert alone.metadata.managed_fields == ()
+
+
+SURROGATE = rb'"\ud800x"'
+
+
+@pytest.mark.parametrize("bad", [SURROGATE, b'"\xff"'], ids=["lone surrogate", "no UTF-8"])
+async def test_an_item_that_is_no_unicode_is_left_out_of_its_list(bad: bytes) -> None:
+    items = b'{"metadata":{"name":"good"}},{"metadata":{"name":"bad"},"data":{"a":' + bad + b"}}"
+    answer = b'{"kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[' + items + b"]}"
+    listed = await answering(answer).list(CONFIG_MAPS, "default")
+    assert [item.metadata.name for item in listed.items] == ["good"]
+    (left_out,) = listed.undecodable
+    assert left_out.name == "bad"
+    assert "data[a]: Invalid value" in left_out.why
+    assert listed.resource_version == "7"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"{}",
+        b'{"kind":"Status"}',
+        b'{"kind":"PodList","items":[]}',
+        b'{"kind":"ConfigMapList","items":{}}',
+        b'{"kind":"ConfigMapList","items":"x"}',
+    ],
+)
+async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: bytes) -> None:
+    with pytest.raises(ApiError, match="is no ConfigMapList"):
+        await answering(answer).list(CONFIG_MAPS, "default")
+
+
+@pytest.mark.parametrize("metadata", [b"7", b"null", b'{"resourceVersion":7,"continue":{}}'])
+async def test_a_list_whose_metadata_make_no_sense_has_no_version(metadata: bytes) -> None:
+    answer = b'{"kind":"ConfigMapList","items":null,"metadata":' + metadata + b"}"
+    listed = await answering(answer).list(CONFIG_MAPS, "default")
+    assert (listed.items, listed.resource_version, listed.continue_) == ((), "", "")
+
+
+@pytest.mark.parametrize(
+    "answer", [b"{}", b'{"metadata":{"name":"other"}}', b'{"kind":"ConfigMapList","items":[]}']
+)
+async def test_an_answer_about_something_else_is_an_error(answer: bytes) -> None:
+    with pytest.raises(ApiError, match="about something else"):
+        await answering(answer).get(CONFIG_MAPS, "mine", "default")
+
+
+async def test_an_object_without_a_name_is_asked_of_nobody() -> None:
+    with pytest.raises(ApiError, match="may not be empty") as caught:
+        await answering(b"{}").get(CONFIG_MAPS, "", "default")
+    assert caught.value.is_not_found
+
+
+async def test_text_that_is_no_unicode_is_spelled_out_when_it_is_sent() -> None:
+    sent: list[bytes] = []
+    client = answering(b'{"metadata":{"name":"m"}}', sent)
+    await client.create(
+        CONFIG_MAPS, ConfigMap(metadata=ObjectMeta(name="m"), data={"a": "x\udcff"}), "default"
+    )
+    await client.patch(CONFIG_MAPS, "m", "default", body={"data": {"b\ud800": ["\udcff", 1]}})
+    assert orjson.loads(sent[0])["data"] == {"a": r"x\udcff"}
+    assert orjson.loads(sent[1]) == {"data": {r"b\ud800": [r"\udcff", 1]}}
+
+
+@pytest.mark.parametrize("value", [{}, [], "x", None, 10**40, 1.5, True, -1])
+def test_a_status_of_any_form_is_an_error_with_the_code_of_the_answer(value: object) -> None:
+    body = orjson.dumps(
+        {
+            "kind": "Status",
+            "code": str(value) if isinstance(value, int) else value,
+            "reason": value if value != 10**40 else 1,
+            "message": value if value != 10**40 else 1,
+            "details": {"retryAfterSeconds": value if value != 10**40 else 1e300},
+        }
+    )
+    error = error_from_answer(503, {}, body, asked="GET /x")
+    assert error.code == 503
+    assert error.is_retriable
+    assert str(error)
+    assert (error.retry_after_seconds or 0.0) <= 3600
+
+
+@pytest.mark.parametrize("text", ["-1", "9" * 400, "x", "Mon, 99 Jan 0000", "inf"])
+def test_nobody_waits_for_ever_because_a_server_says_so(text: str) -> None:
+    error = error_from_answer(503, {"retry-after": text}, b"", asked="GET /x")
+    assert 0 <= (error.retry_after_seconds or 0.0) <= 3600
+
+
+@pytest.mark.parametrize("frame_type", [b"{}", b"[]", b"7", b"null", SURROGATE])
+def test_a_frame_of_any_type_is_an_error(frame_type: bytes) -> None:
+    with pytest.raises(ApiError, match="is not a valid FrameType"):
+        read_frame(CONFIG_MAPS, b'{"type":' + frame_type + b',"object":{}}', "asked")
+
+
+def answering(body: bytes, sent: list[bytes] | None = None) -> ApiClient:
+    """A client of a server that always answers the same."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if sent is not None:
+            sent.append(request.content)
+        return httpx.Response(200, content=body)
+
+    return ApiClient("http://api.test", httpx.MockTransport(answer))

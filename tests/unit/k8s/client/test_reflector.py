@@ -3,6 +3,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import pytest
+import structlog
 import trio
 from attrs import evolve
 from trio.testing import MockClock
@@ -424,3 +425,25 @@ async def test_what_the_consumer_raises_ends_the_reflection(server: ApiServer) -
     with pytest.raises(KeyError):
         await reflect(server.client(), CONFIG_MAPS, take)
     assert not server.watches
+
+
+async def test_an_object_that_its_consumer_stumbles_over_is_named_and_the_others_go_on(
+    server: ApiServer,
+) -> None:
+    consumer = Consumer()
+
+    async def take(event: WatchEvent[ConfigMap]) -> None:
+        if not isinstance(event, Synced) and event.object.metadata.name == "bad":
+            raise RuntimeError("a bug")
+        await consumer.take(event)
+
+    server.create(CONFIG_MAPS, config_map("bad"))
+    server.create(CONFIG_MAPS, config_map("one"))
+    with structlog.testing.capture_logs() as logs:
+        async with reflection(server, take):
+            await consumer.until(CHANGED_ONE, SYNCED)
+            server.update(CONFIG_MAPS, evolve(server.get(CONFIG_MAPS, "bad"), data={"a": "b"}))
+            server.delete(CONFIG_MAPS, "one")
+            await consumer.until(REMOVED_ONE)
+    named = [entry["object"] for entry in logs if entry["event"] == "an object was not dealt with"]
+    assert named == ["default/bad", "default/bad"]

@@ -1,0 +1,36 @@
+r"""Text that others wrote: whether it can be sent on as it is, and be part of a path.
+
+A Python string can hold what no UTF-8 can: lone surrogates, from JSON (`"\ud800"`) or as stand-ins
+for bytes that are no UTF-8. Encoding them raises, in whatever part happens to be the first to
+encode. So what decodes text of others refuses them, and what sends text spells them out.
+"""
+
+import re
+
+_PATH_PART = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,252}")
+LONE_SURROGATE = "must be valid Unicode, without lone surrogates"
+PATH_PART = (
+    "must consist of letters, digits, '-', '_' and '.', start with a letter, a digit or '_', and "
+    "have at most 253 characters"
+)
+
+
+def is_unicode(text: str) -> bool:
+    """Whether the text has no lone surrogates."""
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def spelled_out(text: str) -> str:
+    r"""Return the text with lone surrogates written as `\ud800`."""
+    return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def is_path_part(text: str) -> bool:
+    """Whether the text names one file or folder, as names and UIDs of objects in the API do."""
+    return _PATH_PART.fullmatch(text) is not None
