@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.cache import States
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.inspection import STATES
@@ -30,13 +31,15 @@ NOTHING_LISTED = ListedPod()
 class Listing:
     """All entries; by the UIDs of their pods, also the entries' ids and states.
 
-    Entries without a pod's UID are nobody's.
+    Entries without a pod's UID are nobody's, and so are those of UIDs that are no names of folders
+    (`refused`): whoever made them, it was no kubelet.
     """
 
     sandboxes: tuple[cri.PodSandbox, ...] = ()
     containers: tuple[cri.Container, ...] = ()
     pods: Mapping[str, ListedPod] = field(factory=dict)
     states: Mapping[str, States] = field(factory=dict)
+    refused: frozenset[str] = frozenset()
 
     def updated(
         self, sandboxes: tuple[cri.PodSandbox, ...], containers: tuple[cri.Container, ...]
@@ -44,9 +47,14 @@ class Listing:
         """Return this listing if the new one has the very same entries, else the new one."""
         if sandboxes is self.sandboxes and containers is self.containers:
             return self
-        pods = _by_pod(sandboxes, containers)
+        pods = dict(_by_pod(sandboxes, containers))
+        refused = frozenset(uid for uid in pods if not is_path_part(uid))
+        for uid in refused:
+            del pods[uid]
         states = {uid: _states(pod.sandboxes, pod.containers) for uid, pod in pods.items()}
-        return Listing(sandboxes=sandboxes, containers=containers, pods=pods, states=states)
+        return Listing(
+            sandboxes=sandboxes, containers=containers, pods=pods, states=states, refused=refused
+        )
 
 
 def _by_pod(

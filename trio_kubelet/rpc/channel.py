@@ -30,7 +30,7 @@ from trio_kubelet.rpc.answers import Inbox, read_answers, within
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import current_rpc_loop
-from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import (
     Method,
     Request,
@@ -121,7 +121,7 @@ class Channel:
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
-        data = bytes(request)
+        data = encode(request)
         self._check_open()
         call = self._unary(called, data, deadline_seconds)
         return await within(deadline_seconds, called.path, self._loop.run(call))
@@ -135,7 +135,7 @@ class Channel:
     ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
-        data = bytes(request)
+        data = encode(request)
 
         async def call(inbox: Inbox) -> None:
             self._check_open()

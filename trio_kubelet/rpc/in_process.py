@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 import trio
 
 from trio_kubelet.rpc.answers import Inbox, read_answers, within
-from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import (
     Method,
     Request,
@@ -49,7 +49,7 @@ class InProcess:
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
-        call = self._unary(called, bytes(request))
+        call = self._unary(called, encode(request))
         return await within(deadline_seconds, called.path, call)
 
     def stream(
@@ -61,7 +61,7 @@ class InProcess:
     ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
-        data = bytes(request)
+        data = encode(request)
 
         async def call(inbox: Inbox) -> None:
             await trio.lowlevel.checkpoint()

@@ -49,6 +49,18 @@ def decode(message_type: type[M], data: bytes) -> M:
         raise RpcError(Code.INTERNAL, text) from error
 
 
+def encode(message: betterproto.Message) -> bytes:
+    """Write one message; raises RpcError(INVALID_ARGUMENT) for what no message can hold.
+
+    Such as text that is no Unicode, or a number that is too large for its field.
+    """
+    try:
+        return bytes(message)
+    except Exception as error:
+        text = f"cannot encode {type(message).__name__}: {error}"
+        raise RpcError(Code.INVALID_ARGUMENT, text) from error
+
+
 async def look_over(stubs: ModuleType) -> None:
     """Have all message classes of a module ready, in passing, before they are used.
 

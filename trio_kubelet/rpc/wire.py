@@ -13,9 +13,12 @@ from typing import Generic, TypeVar
 from zlib import adler32
 
 import betterproto
+import structlog
 
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.messages import decode
+
+log = structlog.get_logger("runtime")
 
 M = TypeVar("M", bound=betterproto.Message)
 
@@ -134,11 +137,12 @@ class ListReuse(Generic[M]):
     Entries are handed out again and again: they must not be changed by those who get them.
     """
 
-    __slots__ = ("_answer", "_entries", "_heads", "_size", "_type")
+    __slots__ = ("_answer", "_entries", "_heads", "_refused", "_size", "_type")
 
     def __init__(self, entry_type: type[M]) -> None:
         self._type = entry_type
         self._entries: Mapping[bytes, tuple[Fingerprint, M]] = {}
+        self._refused: set[bytes] = set()
         self._answer: tuple[M, ...] = ()
         self._heads: Mapping[bytes, Fingerprint] = {}
         self._size = -1
@@ -147,8 +151,9 @@ class ListReuse(Generic[M]):
         """Return the response's entries in its order, decoding those that are new or changed.
 
         If none came, went or changed, whatever their order, it is the very tuple that was
-        returned before: `is` tells. Entries that are not in this response are forgotten. Raises
-        RpcError(INTERNAL) when the bytes are not such a response; what was kept stays then.
+        returned before: `is` tells. Entries that are not in this response are forgotten. One that
+        cannot be decoded is named in the log, once, and left out. Raises RpcError(INTERNAL) when
+        the bytes are not such a response; what was kept stays then.
         """
         # With all known entries and as long as before, it has no room for anything else.
         if len(response) == self._size and _heads(response) == self._heads:
@@ -161,21 +166,40 @@ class ListReuse(Generic[M]):
         kept = self._entries
         entries: dict[bytes, tuple[Fingerprint, M]] = {}
         answer: list[M] = []
+        refused: set[bytes] = set()
         same = len(found) == len(kept) == len(self._answer)
         for identifier, data in found:
             fingerprint = len(data) << 16 | adler32(data) & _SUM
             entry = kept.get(identifier)
             if entry is None or entry[0] != fingerprint:
-                entry = (fingerprint, decode(self._type, data))
                 same = False
+                decoded = self._decoded(identifier, data)
+                if decoded is None:
+                    refused.add(identifier)
+                    continue
+                entry = (fingerprint, decoded)
             if identifier:
                 entries[identifier] = entry
             answer.append(entry[1])
         self._entries = entries
+        self._refused = refused
         if not same or len(entries) != len(kept):
             self._answer = tuple(answer)
-        self._expect(response if len(entries) == len(answer) else b"")
+        self._expect(response if len(entries) == len(answer) == len(found) else b"")
         return self._answer
+
+    def _decoded(self, identifier: bytes, data: bytes) -> M | None:
+        try:
+            return decode(self._type, data)
+        except RpcError as error:
+            if identifier not in self._refused:
+                log.warning(
+                    "an entry of the runtime cannot be read and is left out",
+                    kind=self._type.__name__,
+                    id=identifier.decode(errors="replace"),
+                    error=error.message,
+                )
+            return None
 
     def _expect(self, response: bytes) -> None:
         """Keep what the next response is compared with, if the heads tell the entries apart."""

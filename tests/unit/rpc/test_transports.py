@@ -1,5 +1,7 @@
 """What a caller may rely on, on a socket and in process alike."""
 
+from typing import Any
+
 import pytest
 import structlog
 import trio
@@ -248,3 +250,18 @@ async def test_a_slow_reader_holds_up_its_own_stream_and_no_other_call(
             assert service.answers_left_service < count
             left = [answer.containers[0].id async for answer in answers]
     assert len(left) == count - 1
+
+
+@pytest.mark.parametrize(
+    ("method", "request_"),
+    [
+        (cri.RuntimeServiceStub.start_container, cri.StartContainerRequest(container_id="\ud800")),
+        (cri.RuntimeServiceStub.stop_container, cri.StopContainerRequest(timeout=2**63)),
+    ],
+)
+async def test_what_no_message_can_hold_is_an_error_of_the_call(
+    transport: Transport, method: Any, request_: Any
+) -> None:
+    with pytest.raises(RpcError, match=f"cannot encode {type(request_).__name__}") as caught:
+        await transport.unary(method, request_)
+    assert caught.value.code is Code.INVALID_ARGUMENT

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
 from trio_kubelet.rpc import Code, ListReuse, RpcError, wire
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -221,3 +222,16 @@ def test_a_malformed_response_is_an_rpc_error_and_keeps_what_was_known() -> None
         reuse.decode(response[:-1])
     assert caught.value.code is Code.INTERNAL
     assert reuse.decode(response)[0] is first
+
+
+def test_an_entry_that_cannot_be_read_is_left_out_and_named_once() -> None:
+    good = cri.Container(id="good")
+    bad = b"\x0a\x03bad" + b"\x12\x01\xff"  # the sandbox's id is no UTF-8
+    response = encoded([good]) + b"\x0a" + bytes([len(bad)]) + bad
+    reuse = ListReuse(cri.Container)
+    with capture_logs() as logs:
+        first = reuse.decode(response)
+        assert [container.id for container in first] == ["good"]
+        assert reuse.decode(response)[0] is first[0]
+    assert [(entry["id"], entry["kind"]) for entry in logs] == [("bad", "Container")]
+    assert [container.id for container in reuse.decode(encoded([good]))] == ["good"]
