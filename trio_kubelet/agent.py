@@ -58,6 +58,7 @@ from trio_kubelet.status import Statuses
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
@@ -322,7 +323,11 @@ class Agent:
         told = {
             cri.CgroupDriver.SYSTEMD: CgroupDriver.SYSTEMD,
             cri.CgroupDriver.CGROUPFS: CgroupDriver.CGROUPFS,
-        }[answer.linux.cgroup_driver]
+        }.get(answer.linux.cgroup_driver)
+        if told is None:
+            number = int(answer.linux.cgroup_driver)
+            log.warning("the runtime names an unknown cgroup driver", number=number)
+            return configured
         if told is not configured:
             log.info("cgroup driver taken from the runtime", driver=str(told))
         return told
@@ -413,8 +418,15 @@ class Agent:
         """Hand to the sync loop what changed in a source; who mirrors static pods is told too."""
         for update in updates:
             if self.cluster is not None:
-                self.cluster.static_pods(update)
+                self._mirror(self.cluster, update)
             await self.config_in.send(update)
+
+    def _mirror(self, cluster: Cluster, update: PodUpdate) -> None:
+        try:
+            cluster.static_pods(update)
+        except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
+            pods = [pod_key(pod) for pod in update.pods]
+            log.exception("static pods are not mirrored", pods=pods)
 
     def _on_finished(self, uid: str, incarnation: int) -> None:
         """A pod's task has ended."""

@@ -88,7 +88,10 @@ class NodeLease:
         """Renew for ever. An API server that is away is asked until it is back."""
         interval = self._seconds * RENEW_FRACTION
         while True:
-            await self._round()
+            try:
+                await self._round()
+            except Exception:
+                log.exception("the lease is not renewed; it is tried again")
             await trio.sleep(interval * (1 + JITTER * self._chance.random()))
 
     async def _round(self) -> None:

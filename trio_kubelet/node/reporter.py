@@ -92,7 +92,10 @@ class NodeReporter:
         await self._register()
         while True:
             self._wake = trio.Event()
-            await self._report()
+            try:
+                await self._report()
+            except Exception:
+                log.exception("the status of the node is not reported; it is tried again")
             with trio.move_on_after(self._seconds_to_next_look()):
                 await self._wake.wait()
 
@@ -114,6 +117,8 @@ class NodeReporter:
                 await self._try_to_register()
             except ApiError as error:
                 self._complain("the node is not registered; it is tried again", error)
+            except Exception:
+                log.exception("the node is not registered; it is tried again")
             else:
                 return
             await trio.sleep(pause)

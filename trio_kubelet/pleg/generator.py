@@ -26,6 +26,7 @@ from state_machines.pleg import (
     uses_events,
 )
 from trio_kubelet.clock import Clock
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
 from trio_kubelet.pleg.witness import Witness
@@ -117,6 +118,9 @@ class Pleg:
             except RpcError as error:
                 log.debug("relist failed", error=str(error))
                 is_complete = False
+            except Exception:
+                log.exception("relist failed; it is tried again")
+                is_complete = False
             else:
                 is_complete = not (self._untold or self._cache.unseen)
                 if first:
@@ -161,6 +165,8 @@ class Pleg:
 
         await side_by_side(list_sandboxes, list_containers)
         last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
+        for uid in self._listing.refused - last.refused:
+            log.warning("what the runtime has of a pod with such a UID is left alone", uid=uid)
         if self._witness is not None and self._listing is not last:
             listed = {container.id for container in containers}
             self._witness.forget(c.id for c in last.containers if c.id not in listed)
@@ -184,6 +190,11 @@ class Pleg:
         except RpcError as error:
             if uid not in self._cache.unseen:
                 log.warning("pod not inspected; it is tried again", uid=uid, error=str(error))
+            unseen.add(uid)
+            return
+        except Exception:
+            if uid not in self._cache.unseen:
+                log.exception("pod not inspected; it is tried again", uid=uid)
             unseen.add(uid)
             return
         self._cache.put(observed)
@@ -236,7 +247,7 @@ class Pleg:
         if self._witness is not None and state is not None:
             self._witness.heard((event.container_id, state), heard_at)
         uid = event.pod_sandbox_status.metadata.uid
-        if not uid:
+        if not is_path_part(uid):
             # The sandbox is gone already: only the relist can tell whose it was.
             self._relist_now.set()
         elif uses_events(self.state) and self._nursery is not None:
@@ -256,6 +267,10 @@ class Pleg:
                 )
             except RpcError as error:
                 log.debug("inspection failed; the relist will see to it", error=str(error))
+                self._relist_now.set()
+                return
+            except Exception:
+                log.exception("inspection failed; the relist will see to it", uid=uid)
                 self._relist_now.set()
                 return
             stored = self._cache.put(observed)

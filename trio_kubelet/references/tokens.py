@@ -133,6 +133,10 @@ class Tokens:
                 error=str(error),
             )
             return
+        except Exception:
+            meta = pod.metadata
+            log.exception("token not renewed", pod=f"{meta.namespace}/{meta.name}")
+            return
         if self._entries.get(key) is entry:
             entry.token = token
             self._on_change(key.pod_uid)

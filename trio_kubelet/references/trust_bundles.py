@@ -145,13 +145,21 @@ def selected_anchors(
 
 
 def anchors_of(bundles: Iterable[ClusterTrustBundle]) -> bytes:
-    """Return the certificates of bundles, each once, in an order that does not change."""
-    found = {
-        ssl.PEM_cert_to_DER_cert(block)
-        for bundle in bundles
-        for block in _CERTIFICATE.findall(bundle.spec.trust_bundle)
-    }
+    """Return the certificates of bundles, each once, in an order that does not change.
+
+    Raises ObjectError with the name of a bundle that cannot be read.
+    """
+    found = {each for bundle in bundles for each in _certificates(bundle)}
     return "".join(ssl.DER_cert_to_PEM_cert(each) for each in sorted(found)).encode()
+
+
+def _certificates(bundle: ClusterTrustBundle) -> list[bytes]:
+    blocks = _CERTIFICATE.findall(bundle.spec.trust_bundle)
+    try:
+        return [ssl.PEM_cert_to_DER_cert(block) for block in blocks]
+    except ValueError as error:
+        name = bundle.metadata.name
+        raise ObjectError(f'clustertrustbundle "{name}" has what is no certificate') from error
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

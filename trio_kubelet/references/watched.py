@@ -125,19 +125,28 @@ class WatchedObjects(Generic[T]):
         return entry.object
 
     async def _follow(self, entry: "_Entry[T]") -> None:
+        namespace, name = entry.key
         with entry.scope:
-            await self._look(entry)
-            if entry.object is not None and entry.object.immutable:
-                return
-            namespace, name = entry.key
-            followed = _Followed(self, entry)
-            await reflect(
-                self._api,
-                self._kind,
-                followed.take,
-                namespace=namespace,
-                field_selector=f"metadata.name={name}",
-            )
+            try:
+                await self._look_and_watch(entry)
+            except Exception:
+                log.exception(
+                    "an object is not followed", kind=self._kind.kind, object=f"{namespace}/{name}"
+                )
+
+    async def _look_and_watch(self, entry: "_Entry[T]") -> None:
+        await self._look(entry)
+        if entry.object is not None and entry.object.immutable:
+            return
+        namespace, name = entry.key
+        followed = _Followed(self, entry)
+        await reflect(
+            self._api,
+            self._kind,
+            followed.take,
+            namespace=namespace,
+            field_selector=f"metadata.name={name}",
+        )
 
     async def _look(self, entry: "_Entry[T]") -> None:
         """Ask until there is an answer, quietly at first."""

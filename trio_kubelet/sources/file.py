@@ -9,6 +9,7 @@ the callback at the first look and whenever it changes.
 
 import errno
 import hashlib
+import math
 import os
 import stat
 import time
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 from attrs import field, frozen
 
@@ -28,6 +30,8 @@ from trio_kubelet.sources.static_pods import SendPods, StaticPodSet
 from trio_kubelet.telemetry import Journal
 
 DEFAULT_CHECK_SECONDS = 20.0
+log = structlog.get_logger("sources")
+
 _RACY_NS = 2_000_000_000
 """A file may change twice within one tick of its timestamp: a younger one is read again."""
 
@@ -80,12 +84,18 @@ async def watch_manifest_files(
     seen: Mapping[str, SeenFile] = {}
     with PathWatch(path) as watch:
         while True:
-            found = await pods.in_thread(partial(look, path, reader, seen, watch))
-            if found.problem:
-                look_again = await pods.take_trouble(str(path), found.problem)
-            else:
-                seen = found.files
-                look_again = await pods.take([each.manifest for each in seen.values()])
+            look_again = math.inf
+            try:
+                found = await pods.in_thread(partial(look, path, reader, seen, watch))
+                if found.problem:
+                    look_again = await pods.take_trouble(str(path), found.problem)
+                else:
+                    seen = found.files
+                    look_again = await pods.take([each.manifest for each in seen.values()])
+            except Exception:
+                log.exception(
+                    "manifests were not dealt with; they are looked at again", file=str(path)
+                )
             with trio.move_on_at(min(look_again, trio.current_time() + check_seconds)):
                 await watch.changed()
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import httpx
+import structlog
 import trio
 
 from trio_kubelet.origins import Source
@@ -24,6 +25,8 @@ from trio_kubelet.telemetry import Journal
 
 DEFAULT_CHECK_SECONDS = 20.0
 _REQUEST_SECONDS = 10.0
+
+log = structlog.get_logger("sources")
 
 
 async def watch_manifest_url(
@@ -65,12 +68,13 @@ async def watch_manifest_url(
             try:
                 with trio.fail_after(_REQUEST_SECONDS):
                     body = await fetch(session)
-            except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, _BadAnswerError) as error:
-                await pods.take_trouble(url, f"cannot be fetched: {type(error).__name__}: {error}")
-            else:
                 if manifest is None or hashlib.sha256(body).hexdigest() != manifest.digest:
                     manifest = await pods.in_thread(partial(reader.read, url, body))
                 await pods.take([manifest] if body else [])
+            except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, _BadAnswerError) as error:
+                await pods.take_trouble(url, f"cannot be fetched: {type(error).__name__}: {error}")
+            except Exception:
+                log.exception("manifests were not dealt with; they are looked at again", file=url)
             await trio.sleep(check_seconds)
 
 

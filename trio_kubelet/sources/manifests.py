@@ -102,9 +102,12 @@ class ManifestReader:
                     pods.append(self.pod(origin, document))
                 except InvalidManifest as error:
                     problems.extend(where + problem for problem in error.problems)
+                except Exception as error:  # a bug that one pod brings out must not hide the others
+                    log.exception("manifest could not be judged", file=origin)
+                    problems.append(f"{where}cannot be judged: {type(error).__name__}: {error}")
         except InvalidManifest as error:
             problems.extend(error.problems)
-        except Exception as error:  # a bug that one manifest brings out must not hide the others
+        except Exception as error:
             log.exception("manifest could not be judged", file=origin)
             problems.append(f"cannot be judged: {type(error).__name__}: {error}")
         return Manifest(origin=origin, digest=digest, pods=tuple(pods), problems=tuple(problems))
@@ -187,11 +190,19 @@ class ManifestReader:
             return each.pod.metadata.uid
         known = {one.manifest_uid: one.uid for one in kept if one.full_name == each.full_name}
         if not known or kept_by_earlier_run:
-            adopted = adopt(each.pod, self.source)
+            adopted = _adopted(each.pod, self.source, adopt)
             # A UID of our own making, or one that was kept, belongs to a text that is known.
             if adopted and not is_manifest_uid(adopted) and adopted not in known.values():
                 return adopted
         return known.get(each.manifest_uid, each.manifest_uid)
+
+
+def _adopted(pod: Pod, source: Source, adopt: Adopt) -> str | None:
+    try:
+        return adopt(pod, source)
+    except Exception:  # a bug that one pod brings out must not hide the others
+        log.exception("nothing adopted", pod=f"{pod.metadata.namespace}/{pod.metadata.name}")
+        return None
 
 
 def _duplicate(

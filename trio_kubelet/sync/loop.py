@@ -212,7 +212,10 @@ class SyncLoop:
             "pods from source", source=str(update.source), op=str(update.op), pods=len(update.pods)
         )
         for pod in sorted(update.pods, key=self._admission_order):
-            handle(pod)
+            try:
+                handle(pod)
+            except Exception:
+                log.exception("a pod was not dealt with", pod=pod_key(pod), op=str(update.op))
         self.sources_seen.add(update.source)
 
     def on_runtime_change(self, change: RuntimeChange) -> None:

@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s import (
     Event,
     EventSource,
@@ -91,12 +92,12 @@ class EventWriter:
 
     async def _write_warnings(self, api: Api) -> None:
         async for event in self._warnings:
-            await self._write_next(api, event)
+            await self._write_safely(api, event)
 
     async def _write_others(self, api: Api) -> None:
         async for event in self._told:
             await self._wait_for_lull(event)
-            await self._write_next(api, event)
+            await self._write_safely(api, event)
 
     async def _wait_for_lull(self, event: Event) -> None:
         """Let others go first, unless the event has waited long or the queue fills up."""
@@ -107,6 +108,16 @@ class EventWriter:
         left = PATIENCE_SECONDS - waited
         with trio.move_on_after(min(max(left, 0.0), PATIENCE_SECONDS)):
             await self._lull()
+
+    async def _write_safely(self, api: Api, event: Event) -> None:
+        """Write one event; a bug that it brings out does not hold up the others."""
+        try:
+            await self._write_next(api, event)
+        except Exception:
+            about = event.involved_object
+            log.exception(
+                "event not written", object=f"{about.namespace}/{about.name}", reason=event.reason
+            )
 
     async def _write_next(self, api: Api, event: Event) -> None:
         if self._dropped:
@@ -168,7 +179,7 @@ def api_event(recorded: RecordedEvent, node_name: str, now_ns: int) -> Event:
         ),
         involved_object=about,
         reason=recorded.reason,
-        message=recorded.message[:MESSAGE_LENGTH],
+        message=spelled_out(recorded.message)[:MESSAGE_LENGTH],
         source=EventSource(component=COMPONENT, host=node_name),
         reporting_component=COMPONENT,
         reporting_instance=node_name,

@@ -53,7 +53,7 @@ class EventRecorder:
         self._sinks: list[EventSink] = []
 
     def add_sink(self, sink: EventSink) -> None:
-        """Hand every later event to `sink` too; it must neither block nor raise."""
+        """Hand every later event to `sink` too; it must not block."""
         self._sinks.append(sink)
 
     def pod(
@@ -85,4 +85,7 @@ class EventRecorder:
         write("event", object=key, type=str(event.type), reason=event.reason, message=event.message)
         self._journal.note("event", key, event.reason, event.message, type=str(event.type))
         for sink in self._sinks:
-            sink(event)
+            try:
+                sink(event)
+            except Exception:
+                log.exception("event not taken", object=key, reason=event.reason)

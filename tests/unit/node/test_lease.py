@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -192,3 +193,20 @@ async def test_a_lease_without_an_owner_gets_one(scene: Scene, autojump_clock: M
     async with scene.running():
         await scene.server.until(lambda: scene.lease.metadata.owner_references)
     assert scene.lease.spec.holder_identity == NAME
+
+
+async def test_a_round_that_stumbles_is_made_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = iter([RuntimeError("a bug"), RuntimeError("a bug")])
+
+    def failing_twice(lease: Lease, node: Any, **facts: Any) -> Lease:
+        for error in errors:
+            raise error
+        return renewed_lease(lease, node, **facts)
+
+    monkeypatch.setattr("trio_kubelet.node.lease.renewed_lease", failing_twice)
+    scene = Scene()
+    scene.server.create(NODES, a_node())
+    async with scene.running():
+        await scene.until_there()

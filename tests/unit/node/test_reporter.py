@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 from attrs import define, evolve, field
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.apiserver.faults import Asked, Fault
@@ -356,3 +357,28 @@ async def test_cordoning_is_an_event(scene: Scene, autojump_clock: MockClock) ->
             scene.server.patch(NODES, NAME, body={"spec": {"unschedulable": unschedulable}})
             await trio.sleep(11)
     assert scene.reasons[-2:] == ["NodeNotSchedulable", "NodeSchedulable"]
+
+
+async def test_a_look_that_stumbles_is_made_again(
+    scene: Scene, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = [True]
+    observe = Scene.observe
+
+    async def stumble(self: Scene) -> Observation:
+        if failing[0]:
+            raise RuntimeError("a bug")
+        return await observe(self)
+
+    monkeypatch.setattr(Scene, "observe", stumble)
+    with capture_logs() as logs:
+        async with scene.running():
+            await trio.sleep(30)
+            failing[0] = False
+            await scene.until(ready)
+            failing[0] = True
+            await trio.sleep(30)
+            failing[0] = False
+            scene.observed = UNREADY
+            await scene.until(lambda node: not ready(node))
+    assert any(entry.get("exc_info") for entry in logs)

@@ -2,8 +2,10 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
+import structlog
 import trio
 import trio.testing
 from attrs import evolve, frozen
@@ -20,12 +22,12 @@ from trio_kubelet.hollow import (
     Latencies,
     open_hollow_runtime,
 )
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache, generator
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime import names
+from trio_kubelet.runtime import inspection, names
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.observed import ContainerState
+from trio_kubelet.runtime.observed import ContainerState, ObservedPod
 from trio_kubelet.telemetry import Journal
 
 
@@ -333,3 +335,55 @@ async def test_a_stream_that_is_refused_only_after_it_was_opened_leaves_the_reli
         await trio.sleep(5)
         assert at.pleg.state is PlegState.GENERIC
         assert at.state("u") is ContainerState.RUNNING
+
+
+async def test_a_pod_that_an_inspection_stumbles_over_hides_no_other(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect = inspection.inspect_listed
+
+    async def stumble(client: RuntimeClient, uid: str, *args: Any, **facts: Any) -> ObservedPod:
+        if uid == "bad":
+            raise RuntimeError("a bug")
+        return await inspect(client, uid, *args, **facts)
+
+    monkeypatch.setattr(generator, "inspect_listed", stumble)
+    with structlog.testing.capture_logs() as logs:
+        async with node(events=False) as at:
+            await at.start_pod("bad")
+            await at.start_pod("good")
+            with trio.fail_after(10):
+                while (await at.changes.receive()).uid != "good":
+                    pass
+            await trio.sleep(10)
+            assert at.cache.unseen == {"bad"}
+            assert at.cache.get("good").is_running
+    named = [e["uid"] for e in logs if e["event"].startswith("pod not inspected")]
+    assert named == ["bad"]
+
+
+async def test_an_event_that_an_inspection_stumbles_over_ends_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stumble(*args: Any, **facts: Any) -> ObservedPod:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(generator, "inspect_pod", stumble)
+    async with node() as at:
+        await at.start_pod("a")
+        with trio.fail_after(10):
+            assert (await at.changes.receive()).kind == "relist"
+
+
+@pytest.mark.parametrize("uid", ["../../up", "/", "..", "a\0b"])
+async def test_what_is_no_name_of_a_folder_is_no_pod(autojump_clock: MockClock, uid: str) -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with node() as at:
+            await at.start_pod(uid)
+            await at.start_pod("good")
+            with trio.fail_after(10):
+                while (await at.changes.receive()).uid != "good":
+                    pass
+            await trio.sleep(400)
+            assert [pod.uid for pod in at.cache.pods()] == ["good"]
+    assert [e["uid"] for e in logs if "left alone" in e["event"]] == [uid]

@@ -172,3 +172,9 @@ async def test_with_the_gate_closed_nothing_is_asked(autojump_clock: MockClock) 
         with pytest.raises(ObjectError, match=DISABLED):
             await cluster.references.trust_anchors(projection)
         assert cluster.asked("list", "clustertrustbundles") == 0
+
+
+def test_a_bundle_that_cannot_be_read_is_named() -> None:
+    text = "-----BEGIN CERTIFICATE-----\nx\u0663\n-----END CERTIFICATE-----"
+    with pytest.raises(ObjectError, match='clustertrustbundle "broken"'):
+        anchors_of([bundle("broken", text)])

@@ -1,4 +1,5 @@
 # ruff: noqa: ASYNC240 - the tests write the files themselves
+import json
 import os
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -7,11 +8,13 @@ from pathlib import Path
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 
 from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import Source, watch_manifest_files
+from trio_kubelet.sources.file import look
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
 from trio_kubelet.telemetry import Journal
 
@@ -316,3 +319,50 @@ async def test_cancelling_does_not_wait_for_a_disk_that_hangs(
                     await trio.lowlevel.checkpoint()
     finally:
         released.set()
+
+
+async def test_a_manifest_with_a_lone_surrogate_is_named_and_the_others_run(node: Node) -> None:
+    node.write("sur.json", manifest_json("sur", image="\ud800x"))
+    node.write("web.yaml", manifest("web"))
+    async with node.running():
+        assert await node.names() == ["web"]
+        ((file, event, words),) = await node.told()
+    assert (file, event) == ("sur.json", "Rejected")
+    assert words.startswith(r'spec.containers[0].image: Invalid value: "\ud800x": must be valid')
+
+
+async def test_a_bug_that_one_pod_brings_out_ends_no_source(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def adopt(pod: Pod, source: Source) -> str | None:
+        if pod.metadata.name.startswith("bad"):
+            raise RuntimeError("a bug")
+        return None
+
+    monkeypatch.setattr(node, "_adopt", adopt)
+    node.write("bad.yaml", manifest("bad"))
+    node.write("web.yaml", manifest("web"))
+    with capture_logs() as logs:
+        async with node.running():
+            assert await node.names() == ["bad", "web"]
+    assert [e["pod"] for e in logs if e["event"] == "nothing adopted"] == [f"default/bad-{NODE}"]
+
+
+async def test_a_look_that_fails_is_made_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([RuntimeError("a bug")])
+
+    def failing_once(*arguments: object) -> object:
+        for error in looks:
+            raise error
+        return look(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("trio_kubelet.sources.file.look", failing_once)
+    node.write("web.yaml", manifest("web"))
+    async with node.running(check_seconds=0.01):
+        assert await node.names() == ["web"]
+
+
+def manifest_json(name: str, *, image: str) -> str:
+    spec = {"containers": [{"name": "c", "image": image}]}
+    metadata = {"name": name}
+    return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})

@@ -3,17 +3,21 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import pytest
 import trio
 from attrs import evolve, frozen
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
-from trio_kubelet.clock import TrioClock
+from trio_kubelet.clock import SystemClock, TrioClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+from trio_kubelet.telemetry.correlation import Correlated, Correlator
 from trio_kubelet.telemetry.event_writer import PATIENCE_SECONDS, EventWriter, at_once
+from trio_kubelet.telemetry.events import RecordedEvent
 
 QUEUE_SIZE = 20
 POD = Pod(
@@ -194,3 +198,44 @@ async def test_a_queue_that_fills_up_is_not_held_back(autojump_clock: MockClock)
             at.start(str(number))
         await at.server.until(at.events)
         assert trio.current_time() == began
+
+
+async def test_text_that_is_no_unicode_is_spelled_out(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.fail("mount of \udcff")
+        await at.server.until(at.events)
+        assert at.messages() == [(r"mount of \udcff", 1)]
+
+
+async def test_an_event_that_cannot_be_written_holds_up_no_other(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    correlate = Correlator.correlate
+
+    def stumble(self: Correlator, event: Event, now_ns: int) -> Correlated | None:
+        if "bad" in event.message:
+            raise RuntimeError("a bug")
+        return correlate(self, event, now_ns)
+
+    monkeypatch.setattr(Correlator, "correlate", stumble)
+    with capture_logs() as logs:
+        async with node() as at:
+            for message in ("bad", "good"):
+                at.fail(message)
+                at.start(message)
+            await at.server.until(lambda: len(at.events()) == 2)
+            assert {event.message for event in at.events()} == {"good"}
+    named = [entry for entry in logs if entry["event"] == "event not written"]
+    assert [entry["object"] for entry in named] == ["shop/web", "shop/web"]
+
+
+def test_a_sink_that_stumbles_keeps_no_event_from_the_others() -> None:
+    def stumble(event: RecordedEvent) -> None:
+        raise RuntimeError("a bug")
+
+    taken: list[RecordedEvent] = []
+    recorder = EventRecorder(Journal(SystemClock()), "n1")
+    for sink in (stumble, taken.append):
+        recorder.add_sink(sink)
+    recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
+    assert len(taken) == 1
