@@ -7,13 +7,16 @@ and never run. Followers see every version first, so that a status which the syn
 it finds its object there.
 """
 
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import structlog
 
+from trio_kubelet.foreign_text import PATH_PART, is_path_part
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.client import Api, Changed, Removed, WatchEvent, reflect
+from trio_kubelet.k8s.errors import FieldError, duplicate, format_errors, invalid
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.origins import CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodUpdate, SourceMerge
@@ -22,6 +25,32 @@ log = structlog.get_logger("sources")
 
 SendUpdates = Callable[[Iterable[PodUpdate]], Awaitable[None]]
 """Takes what changed, in order; may wait while the sync loop is behind."""
+
+
+def unusable_names(pod: Pod) -> tuple[FieldError, ...]:
+    """What is wrong with the names of a pod that become parts of paths, or tell things apart.
+
+    The API server lets no such pod pass. Another one, or what stands before it, might.
+    """
+    meta, spec = pod.metadata, pod.spec
+    named = [("metadata.uid", meta.uid), ("metadata.name", meta.name)]
+    named.append(("metadata.namespace", meta.namespace))
+    lists: tuple[tuple[str, list[str]], ...] = (
+        ("spec.volumes", [volume.name for volume in spec.volumes]),
+        ("spec.initContainers", [container.name for container in spec.init_containers]),
+        ("spec.containers", [container.name for container in spec.containers]),
+        ("spec.ephemeralContainers", [container.name for container in spec.ephemeral_containers]),
+    )
+    named += ((f"{path}[{n}].name", name) for path, names in lists for n, name in enumerate(names))
+    containers = [name for _, names in lists[1:] for name in names]
+    doubles = (
+        duplicate(path, name)
+        for path, names in (("spec.volumes", lists[0][1]), ("spec.containers", containers))
+        for name, count in Counter(names).items()
+        if count > 1
+    )
+    unfit = (invalid(path, name, PATH_PART) for path, name in named if not is_path_part(name))
+    return (*unfit, *doubles)
 
 
 class PodFollower(Protocol):
@@ -86,6 +115,14 @@ class ApiPods:
     async def _changed(self, pod: Pod) -> None:
         if is_mirror(pod):
             self._mirrors.changed(pod)
+            return
+        if problems := unusable_names(pod):
+            log.warning(
+                "a pod from the API server is left out",
+                pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+                uid=pod.metadata.uid,
+                error=format_errors(problems),
+            )
             return
         self._pods.changed(pod)
         if self._first is not None:

@@ -19,8 +19,19 @@ from attrs import evolve
 
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
+from trio_kubelet.sources.static import is_pod_uid
 
 log = structlog.get_logger("sources")
+
+_UNREADABLE = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    InvalidManifest,
+)
 
 Records = Mapping[str, tuple[ManifestPod, ...]]
 """Origin → the pods that run because of it, as last seen good."""
@@ -40,14 +51,23 @@ class KeptManifests:
         records: dict[str, tuple[ManifestPod, ...]] = {}
         for path in sorted(self._folder.glob(f"{self._reader.source}-*.json")):
             try:
-                record = json.loads(path.read_bytes())
-                records[record["origin"]] = tuple(
-                    evolve(self._reader.pod(record["origin"], each["document"]), uid=each["uid"])
-                    for each in record["pods"]
-                )
-            except (OSError, ValueError, KeyError, TypeError, InvalidManifest) as error:
+                origin, pods = self._read(path)
+            except _UNREADABLE as error:
                 log.warning("kept manifest is unreadable", file=str(path), problem=str(error))
+            else:
+                records[origin] = pods
         return records
+
+    def _read(self, path: Path) -> tuple[str, tuple[ManifestPod, ...]]:
+        record = json.loads(path.read_bytes())
+        origin = record["origin"]
+        if self._path(origin) != path:
+            raise ValueError("the file has the name of another manifest's")
+        pods = (
+            evolve(self._reader.pod(origin, each["document"]), uid=_kept_uid(each["uid"]))
+            for each in record["pods"]
+        )
+        return origin, tuple(pods)
 
     def save(self, before: Records, after: Records) -> None:
         """Bring the disk from one state to another; raises OSError."""
@@ -98,6 +118,12 @@ class KeptManifests:
     def _path(self, origin: str) -> Path:
         digest = hashlib.sha256(os.fsencode(origin)).hexdigest()[:32]
         return self._folder / f"{self._reader.source}-{digest}.json"
+
+
+def _kept_uid(uid: object) -> str:
+    if not isinstance(uid, str) or not is_pod_uid(uid):
+        raise ValueError(f"{uid!r} is no UID")
+    return uid
 
 
 def _essence(pods: tuple[ManifestPod, ...]) -> tuple[tuple[str, str], ...]:

@@ -84,6 +84,11 @@ def manifest_uid(
     return "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
 
 
+def is_pod_uid(uid: str) -> bool:
+    """Whether a static pod may have this UID."""
+    return _UID.fullmatch(uid) is not None
+
+
 def is_manifest_uid(uid: str) -> bool:
     """Whether `manifest_uid` made this UID."""
     return _MANIFEST_UID.fullmatch(uid) is not None
@@ -103,7 +108,7 @@ def _decoded(document: Mapping[str, object]) -> Pod:
 def _identity_errors(given: ObjectMeta) -> Iterator[FieldError]:
     if not given.name:
         yield FieldError("metadata.name", ErrorKind.REQUIRED, None, "name is needed for the pod")
-    if given.uid and not _UID.fullmatch(given.uid):
+    if given.uid and not is_pod_uid(given.uid):
         detail = (
             "must consist of letters, digits, '-' and '.', start and end with a letter or digit, "
             "and have at most 128 characters"

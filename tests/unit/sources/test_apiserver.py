@@ -1,15 +1,17 @@
 """The pods of the API: what is handed out, when, and to whom."""
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from attrs import define, evolve, field
+from structlog.testing import capture_logs
 
 from tests.unit.sources.test_merge import Clock, changed, ops, pod
-from trio_kubelet.k8s import Pod, PodStatus, Time
+from trio_kubelet.k8s import Container, Pod, PodSpec, PodStatus, Time, Volume
 from trio_kubelet.k8s.client import Changed, Removed, Synced, WatchEvent
 from trio_kubelet.sources import PodOperation, PodUpdate, SourceMerge
-from trio_kubelet.sources.apiserver import ApiPods
+from trio_kubelet.sources.apiserver import ApiPods, unusable_names
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 ADD, UPDATE, DELETE, REMOVE, RECONCILE = (
@@ -125,3 +127,49 @@ async def test_followers_hear_of_a_pod_before_it_is_handed_out() -> None:
     world.source._send = send
     await world.tell(Changed(pod("a")), Synced(), Changed(pod("b")))
     assert heard_first == [["+a", "synced"], ["+a", "synced", "+b"]]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field_name"),
+    [
+        ({"uid": "../../etc"}, "metadata.uid"),
+        ({"uid": ""}, "metadata.uid"),
+        ({"name": "a/b"}, "metadata.name"),
+        ({"namespace": ""}, "metadata.namespace"),
+        ({"namespace": ".."}, "metadata.namespace"),
+    ],
+)
+async def test_a_pod_whose_names_lead_elsewhere_is_named_and_left_out(
+    wrong: dict[str, Any], field_name: str
+) -> None:
+    world = World()
+    bad = pod("bad")
+    bad = evolve(bad, metadata=evolve(bad.metadata, **wrong))
+    with capture_logs() as logs:
+        assert await world.tell(Changed(bad), Changed(pod("a")), Synced()) == [(ADD, ["a"])]
+    (entry,) = (entry for entry in logs if entry["log_level"] == "warning")
+    assert field_name in entry["error"]
+    assert entry["uid"] == bad.metadata.uid
+    assert world.pods.heard == ["+a", "synced"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "error"),
+    [
+        (PodSpec(containers=(Container(name="../c"),)), "spec.containers[0].name: Invalid value"),
+        (PodSpec(volumes=(Volume(name="a/b"),)), "spec.volumes[0].name: Invalid value"),
+        (
+            PodSpec(containers=(Container(name="c"),), init_containers=(Container(name="c"),)),
+            'spec.containers: Duplicate value: "c"',
+        ),
+        (
+            PodSpec(volumes=(Volume(name="v"), Volume(name="v"))),
+            'spec.volumes: Duplicate value: "v"',
+        ),
+    ],
+)
+def test_names_within_a_pod_are_parts_of_paths_and_tell_things_apart(
+    spec: PodSpec, error: str
+) -> None:
+    (found,) = unusable_names(evolve(pod("a"), spec=spec))
+    assert str(found).startswith(error)

@@ -1,3 +1,4 @@
+import json
 import stat
 from pathlib import Path
 
@@ -61,3 +62,33 @@ def test_a_record_that_is_broken_does_not_hide_the_others(tmp_path: Path, conten
 def test_sources_keep_their_own_records(tmp_path: Path) -> None:
     kept(tmp_path).save({}, records(manifest()))
     assert kept(tmp_path, Source.HTTP).load() == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[]",
+        "7",
+        '{"origin": 7, "pods": []}',
+        '{"origin": {}, "pods": []}',
+        '{"origin": "/m/0", "pods": ["x"]}',
+        '{"origin": "/m/0", "pods": [{"uid": "../up", "document": {}}]}',
+        '{"origin": "\\ud800", "pods": []}',
+        '{"a":' * 2000,
+        '{"origin": "/m/of-another-file", "pods": []}',
+    ],
+)
+def test_a_record_of_any_form_hides_no_other(tmp_path: Path, text: str) -> None:
+    saved = records(manifest("a"))
+    kept(tmp_path).save({}, saved)
+    (tmp_path / "file-0.json").write_text(text)
+    assert kept(tmp_path).load() == saved
+
+
+def test_a_uid_that_names_no_folder_is_not_kept(tmp_path: Path) -> None:
+    kept(tmp_path).save({}, records(manifest("a")))
+    (file,) = tmp_path.iterdir()
+    record = json.loads(file.read_bytes())
+    record["pods"][0]["uid"] = "../up"
+    file.write_text(json.dumps(record))
+    assert kept(tmp_path).load() == {}
