@@ -16,7 +16,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, Quantity
 from trio_kubelet.mountinfo import mount_points
-from trio_kubelet.node import Pressures, gather_dns, gather_facts
+from trio_kubelet.node import Pressures, gather_dns, gather_facts, read_hosts
 from trio_kubelet.node.allocatable import allocatable
 from trio_kubelet.node.enforcement import (
     ENFORCED_MESSAGE,
@@ -190,7 +190,11 @@ async def assemble(
 
 def read_profile(settings: Settings) -> NodeProfile:
     """What the settings make of this machine. Blocks. Raises StartError."""
-    profile = node_profile(settings, read_machine(Path(settings.options.root_dir)))
+    try:
+        machine = read_machine(Path(settings.options.root_dir))
+    except (OSError, ValueError) as error:
+        raise StartError(f"the size of the machine cannot be read: {error}") from error
+    profile = node_profile(settings, machine)
     if problem := profile_problem(profile):
         raise StartError(problem)
     return profile
@@ -230,7 +234,7 @@ def build_runtime(
         slots=base.slots,
         file_limiter=files,
         offers=lambda: base.gate.state.offers,
-        host_file=_host_file(),
+        read_host_file=read_hosts,
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
     return PodRuntime(
@@ -383,10 +387,3 @@ async def _start_cgroups(base: Foundation, cgroups: Cgroups, profile: NodeProfil
         await cgroups.start()
     else:
         base.recorder.node(EventType.NORMAL, ENFORCED_REASON, ENFORCED_MESSAGE)
-
-
-def _host_file() -> str:
-    try:
-        return Path("/etc/hosts").read_text()
-    except OSError:
-        return ""

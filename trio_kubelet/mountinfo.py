@@ -9,6 +9,8 @@ from attrs import frozen
 
 _MOUNTINFO = Path("/proc/self/mountinfo")
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
+_LEAST_FIELDS = 6
+"""Before the dash: numbers of mount and parent, device, root, path, options."""
 _DELETED = b"//deleted"
 _ESCAPED = (b" ", b"\t", b"\n", b"\\", b"#")
 """What the kernel writes as a number."""
@@ -34,8 +36,11 @@ class MountPoint:
 
 
 def parse_mountinfo(text: bytes) -> tuple[MountPoint, ...]:
-    """Read the format of /proc/<pid>/mountinfo, in the kernel's order (oldest first)."""
-    return tuple(_mount_point(line) for line in text.splitlines() if line)
+    """Read the format of /proc/<pid>/mountinfo, in the kernel's order (oldest first).
+
+    Lines of any other form are left out.
+    """
+    return tuple(filter(None, map(_mount_point, text.split(b"\n"))))
 
 
 def mount_points(inside: Path | None = None) -> tuple[MountPoint, ...]:
@@ -52,7 +57,7 @@ def _lines_naming(path: Path, text: bytes) -> bytes:
     name = os.fsencode(path)
     if any(special in name for special in _ESCAPED):
         return text
-    return b"\n".join(line for line in text.splitlines() if name in line)
+    return b"\n".join(line for line in text.split(b"\n") if name in line)
 
 
 def mounts_at_or_below(folder: Path, mounts: Iterable[MountPoint]) -> tuple[MountPoint, ...]:
@@ -71,14 +76,18 @@ def mount_of(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
     return next((each for each in newest_first if folder.is_relative_to(each.path)), None)
 
 
-def _mount_point(line: bytes) -> MountPoint:
+def _mount_point(line: bytes) -> MountPoint | None:
+    # A path may have a carriage return, or any other byte that the kernel does not escape.
     before, _, after = line.partition(b" - ")
-    _, _, device, root, path, options, *propagation = before.split(b" ")
+    fields = before.split(b" ")
+    if len(fields) < _LEAST_FIELDS or not after:
+        return None
+    _, _, device, root, path, options, *propagation = fields
     fs_type, source, super_options = [*after.split(b" ", 2), b"", b""][:3]
     return MountPoint(
         path=Path(_text(path.removesuffix(_DELETED))),
         root=_text(root),
-        device=device.decode(),
+        device=_text(device),
         options=tuple(_text(options).split(",")),
         fs_type=_text(fs_type),
         source=_text(source),
@@ -88,4 +97,4 @@ def _mount_point(line: bytes) -> MountPoint:
 
 
 def _text(field: bytes) -> str:
-    return os.fsdecode(_ESCAPE.sub(lambda match: bytes((int(match[1], 8),)), field))
+    return os.fsdecode(_ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), field))

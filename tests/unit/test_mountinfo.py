@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,25 @@ def test_a_folder_is_on_the_newest_mount_at_or_above_it() -> None:
     assert mount_of(Path("/var/lib/kubelets"), mounts) == mounts[2]
     assert mount_of(Path("/opt"), mounts) == mounts[0]
     assert mount_of(Path("/opt"), ()) is None
+
+
+def test_a_path_may_have_a_carriage_return_and_bytes_that_are_no_text() -> None:
+    table = b"40 22 0:45 / /pods/a\rb\xff rw - tmpfs tmpfs rw\n"
+    (found,) = parse_mountinfo(table)
+    assert os.fsencode(found.path) == b"/pods/a\rb\xff"
+
+
+def test_the_table_for_a_folder_with_a_carriage_return_has_its_mount(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_bytes(MOUNTINFO + b"42 22 0:47 / /pods/a\rb rw - tmpfs tmpfs rw\n")
+    monkeypatch.setattr("trio_kubelet.mountinfo._MOUNTINFO", table)
+    assert [each.path for each in mount_points(Path("/pods/a\rb"))] == [Path("/pods/a\rb")]
+
+
+@pytest.mark.parametrize(
+    "line", [b"x", b"\xff\0", b"1 2 3 4 5 6", b"1 2 3:4 / / rw", b" - ", b"\r", b"1 - a b c"]
+)
+def test_lines_of_another_form_are_left_out(line: bytes) -> None:
+    assert len(parse_mountinfo(line + b"\n" + MOUNTINFO)) == 4

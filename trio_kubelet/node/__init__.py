@@ -4,7 +4,7 @@
 is what the cluster says about it. `bootstrap.py` gets the node its first certificate.
 """
 
-from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses
+from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses, read_hosts
 from trio_kubelet.node.machine import Machine, read_machine
 from trio_kubelet.node.names import node_name
 from trio_kubelet.node.observation import Pressures
@@ -23,6 +23,7 @@ __all__ = [
     "node_name",
     "node_profile",
     "profile_problem",
+    "read_hosts",
     "read_machine",
     "relist_errors",
 ]

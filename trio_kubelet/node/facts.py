@@ -18,12 +18,14 @@ from trio_kubelet.node.addresses import (
 from trio_kubelet.node.names import node_name
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.node import node_capacity
+from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.dns import NodeDns, ResolvConf, parse_resolv_conf
 from trio_kubelet.runtime.names import CONTAINER_LOGS_DIRECTORY
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 log = structlog.get_logger("node")
 
+HOSTS_FILE = Path("/etc/hosts")
 DEFAULT_POD_LOGS = "/var/log/pods"
 _SELINUX = Path("/sys/fs/selinux/enforce")
 _THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
@@ -80,12 +82,18 @@ def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -
 
 
 def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
-    """What pods get to know about name servers. A resolv.conf that cannot be read is empty."""
+    """What pods get to know about name servers. Blocks.
+
+    A resolv.conf that cannot be read is empty; raises ConfigError for one that makes no sense.
+    """
     configuration = settings.configuration
     resolv_conf: ResolvConf | None = None
     if configuration.resolv_conf:
         try:
-            resolv_conf = parse_resolv_conf(Path(configuration.resolv_conf).read_text())
+            data = Path(configuration.resolv_conf).read_bytes()
+            resolv_conf = parse_resolv_conf(data.decode(errors="surrogateescape"))
+        except ConfigError as error:
+            raise ConfigError(f"{configuration.resolv_conf}: {error}") from error
         except OSError as error:
             log.warning("resolv.conf not read", path=configuration.resolv_conf, error=str(error))
             resolv_conf = ResolvConf()
@@ -95,6 +103,11 @@ def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
         resolv_conf=resolv_conf,
         node_ips=host_ips,
     )
+
+
+def read_hosts(path: Path = HOSTS_FILE) -> str:
+    """The node's hosts file; bytes that are no UTF-8 are kept as surrogates. Raises OSError."""
+    return path.read_bytes().decode(errors="surrogateescape")
 
 
 def _container_logs(pod_logs: str) -> str:

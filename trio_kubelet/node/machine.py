@@ -29,6 +29,8 @@ _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PRETTY_NAME = re.compile(r"^PRETTY_NAME=(.*)$", re.MULTILINE)
 _SWAP_TOTAL = re.compile(r"^SwapTotal:\s+(\d+) kB$", re.MULTILINE)
 
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
+
 GO_ARCHITECTURES = {
     "x86_64": "amd64",
     "aarch64": "arm64",
@@ -84,7 +86,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
         os_image=_os_image(host),
         architecture=go_architecture(platform.machine()),
         resources=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
-        swap_bytes=_swap_bytes(meminfo.read_text()),
+        swap_bytes=_swap_bytes(meminfo.read_text(errors="replace")),
         storage_bytes=_storage_bytes(root_directory),
         max_pids=max_pids(host),
     )
@@ -94,7 +96,8 @@ def _first(host: Path, candidates: tuple[str, ...]) -> str:
     """The content of the first of these files that can be read; the others are older places."""
     for candidate in candidates:
         try:
-            return (host / candidate).read_text().strip().strip("\0")
+            text = (host / candidate).read_text(encoding="utf-8", errors="replace")
+            return text.strip().strip("\0")
         except OSError:
             continue
     return ""
@@ -114,7 +117,8 @@ def _swap_bytes(meminfo: str) -> int:
 def max_pids(host: Path) -> int | None:
     """Return the smaller of the limits on process ids and on threads: both bound the tasks."""
     limits = (_first(host, (f"proc/sys/kernel/{name}",)) for name in ("pid_max", "threads-max"))
-    return min((int(limit) for limit in limits if limit.isdigit()), default=None)
+    numbers = (int(limit) for limit in limits if _NUMBER.fullmatch(limit))
+    return min(numbers, default=None)
 
 
 def _storage_bytes(root_directory: Path) -> int | None:

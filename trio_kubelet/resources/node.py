@@ -29,7 +29,7 @@ def node_capacity(
     meminfo: Path = _MEMINFO, hugepages: Path = _HUGEPAGES, cpus: int | None = None
 ) -> NodeResources:
     """Read the machine's size; raises OSError or ValueError where the kernel does not tell."""
-    total = _TOTAL.search(meminfo.read_text())
+    total = _TOTAL.search(meminfo.read_text(errors="replace"))
     if total is None:
         raise ValueError(f"{meminfo} has no MemTotal")
     return NodeResources(

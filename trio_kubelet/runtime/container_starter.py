@@ -119,7 +119,7 @@ class ContainerStarter:
         slots: StartSlots,
         file_limiter: trio.CapacityLimiter,
         offers: Callable[[], RuntimeOffers],
-        host_file: str = "",
+        read_host_file: Callable[[], str],
     ) -> None:
         self._client = client
         self._stopper = stopper
@@ -130,7 +130,7 @@ class ContainerStarter:
         self._slots = slots
         self._file_limiter = file_limiter
         self._offers = offers
-        self._host_file = host_file
+        self._read_host_file = read_host_file
 
     async def find_image(
         self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
@@ -266,7 +266,7 @@ class ContainerStarter:
         hosts = ""
         if mounts_etc_hosts(pod, container, sandbox.ips):
             hostname = pod_hostname(pod, self._node.cluster_domain)
-            hosts = etc_hosts(pod, sandbox.ips, hostname, self._host_file)
+            hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
         needed = {each.message_file for each in observed.containers if each.name == container.name}
         return await trio.to_thread.run_sync(
             make_container_files,
@@ -277,6 +277,15 @@ class ContainerStarter:
             needed,
             limiter=self._file_limiter,
         )
+
+    async def _host_file(self, pod: Pod) -> str:
+        """The node's hosts file as it is now, for who needs it. Raises ConfigError."""
+        if not pod.spec.host_network:
+            return ""
+        try:
+            return await trio.to_thread.run_sync(self._read_host_file, limiter=self._file_limiter)
+        except OSError as error:
+            raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
 
     async def _bind_sub_paths(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs

@@ -10,11 +10,13 @@ from enum import Enum, auto
 
 from attrs import frozen
 
+from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import DNSPolicy, Pod, PodDNSConfig, PodDNSConfigOption
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.names import pod_full_name
 
+_KEYWORDS = frozenset({"nameserver", "search", "options"})
 MAX_NAMESERVERS = 3
 MAX_SEARCHES = 32
 MAX_SEARCH_LINE_LENGTH = 2048
@@ -71,13 +73,16 @@ def parse_resolv_conf(text: str) -> ResolvConf:
     """The nameservers, search domains and options of a resolv.conf.
 
     Nameservers add up; of search and options lines the last one counts. A trailing dot of a
-    search domain means nothing and goes. Raises ConfigError for a nameserver line without one.
+    search domain means nothing and goes. Raises ConfigError for a nameserver line without one, and
+    for what is no UTF-8 (lone surrogates in the text) where it counts.
     """
     nameservers: list[str] = []
     searches: list[str] = []
     options: list[str] = []
-    for line in text.split("\n"):
+    for number, line in enumerate(text.split("\n"), start=1):
         keyword, *values = line.split() or [""]
+        if keyword in _KEYWORDS and not is_unicode(line):
+            raise ConfigError(f"line {number} is not UTF-8 text")
         if keyword == "nameserver":
             if not values:
                 raise ConfigError("nameserver list is empty")

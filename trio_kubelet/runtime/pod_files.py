@@ -15,11 +15,12 @@ from pathlib import Path
 
 from attrs import frozen
 
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.runtime import names
 from trio_kubelet.runtime.node_facts import NodeFacts
 
-_LOG_FILE = re.compile(r"(\d+)\.log(?:\..*)?")
+_LOG_FILE = re.compile(r"(\d{1,9})\.log(?:\..*)?", re.ASCII)
 _MESSAGE_FILE = re.compile(r"[0-9a-f]{8}")
 _LOG_FOLDER_PARTS = 3
 TERMINATION_MESSAGE_LIMIT_BYTES = 4096
@@ -152,9 +153,10 @@ def write_whole(path: Path, text: str, *, mode: int) -> None:
     """Replace a file so that a reader sees the old text or the new, never a part.
 
     A hosts file that is mounted into containers keeps its inode as long as its text is the same.
-    Containers may have written anything into it, of any length.
+    Containers may have written anything into it, of any length. Surrogates that stand for bytes
+    become these again.
     """
-    data = text.encode()
+    data = text.encode(errors="surrogateescape")
     if _read_end(str(path), len(data) + 1) == (data, True):
         return
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
@@ -174,7 +176,7 @@ def _read_end(path: str, limit_bytes: int) -> tuple[bytes, bool]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         descriptor = os.open(path, flags)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: a zero byte in what the runtime calls a path
         return b"", True
     try:
         facts = os.fstat(descriptor)
@@ -195,7 +197,9 @@ def pods_with_logs(node: NodeFacts) -> tuple[tuple[str, str, str], ...]:
     except FileNotFoundError:
         return ()
     parts = (name.split("_") for name in entries)
-    return tuple((p[0], p[1], p[2]) for p in parts if len(p) == _LOG_FOLDER_PARTS)
+    return tuple(
+        (p[0], p[1], p[2]) for p in parts if len(p) == _LOG_FOLDER_PARTS and is_path_part(p[2])
+    )
 
 
 def remove_pod_logs(uid: str, node: NodeFacts) -> None:

@@ -71,3 +71,28 @@ def test_a_root_folder_that_is_not_there_yet_has_the_size_of_what_it_will_be_on(
 )
 def test_architectures_are_named_as_go_names_them(uname: str, go: str) -> None:
     assert go_architecture(uname) == go
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "etc/os-release",
+        "etc/machine-id",
+        "sys/class/dmi/id/product_uuid",
+        "proc/sys/kernel/random/boot_id",
+        "proc/sys/kernel/pid_max",
+    ],
+)
+def test_bytes_that_are_no_text_keep_no_machine_from_starting(tmp_path: Path, name: str) -> None:
+    host = a_host(tmp_path)
+    (host / name).write_bytes(b"PRETTY_NAME=\xffOS\xb2\n")
+    machine = read_machine(tmp_path, host)
+    assert machine.resources.memory_bytes == 4030068 << 10
+    if name == "etc/os-release":
+        assert machine.os_image == "\ufffdOS\ufffd"
+
+
+@pytest.mark.parametrize("text", ["\u00b2", "9" * 5000, "-1", "max"])
+def test_a_limit_that_is_no_number_limits_nothing(tmp_path: Path, text: str) -> None:
+    host = a_host(tmp_path, **{"proc/sys/kernel/pid_max": text})
+    assert read_machine(tmp_path, host).max_pids == 31000

@@ -228,3 +228,13 @@ def test_the_hosts_file_is_complained_about_once_it_leaves_no_room(
     searches: tuple[str, ...], domain: str, complaint: str | None
 ) -> None:
     assert resolv_conf_complaint("/r", ResolvConf(searches=searches), domain) == complaint
+
+
+@pytest.mark.parametrize("line", ["nameserver 192.0.2.\udcff", "search a\udcff", "options \udcff"])
+def test_a_line_that_counts_must_be_text(line: str) -> None:
+    with pytest.raises(ConfigError, match="line 2 is not UTF-8 text"):
+        parse_resolv_conf(f"# \udcff\n{line}\n")
+
+
+def test_a_comment_may_hold_any_bytes() -> None:
+    assert parse_resolv_conf("# \udcff\nnameserver 192.0.2.1\r\n").nameservers == ("192.0.2.1",)

@@ -1,10 +1,20 @@
 """The small files of pods: what containers do to theirs does not disturb the agent."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from trio_kubelet.k8s import Container, ObjectMeta, Pod
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_files import make_container_files, write_whole
+from trio_kubelet.runtime.pod_files import (
+    make_container_files,
+    next_restart_count,
+    pods_with_logs,
+    read_log_tail,
+    read_termination_message,
+    write_whole,
+)
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
 
@@ -52,3 +62,27 @@ def test_files_for_messages_go_with_the_incarnations_that_had_them(tmp_path: Pat
     third = make(second)
     assert {str(path) for path in folder.glob("????????")} == {second, third}
     assert (folder / "somebody-elses").exists()
+
+
+@pytest.mark.parametrize("path", ["a\0b", "/a\0", "\ud800"])
+def test_what_is_no_path_has_no_message(path: str) -> None:
+    assert read_termination_message(path) == ""
+    assert read_log_tail(path) == ""
+
+
+def test_bytes_of_a_hosts_file_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
+    hosts, data = tmp_path / "hosts", b"127.0.0.1 a\xff\r\n"
+    write_whole(hosts, data.decode(errors="surrogateescape"), mode=0o644)
+    assert hosts.read_bytes() == data
+
+
+@pytest.mark.parametrize("name", ["99999999999.log", "x.log", "\u0663.log", "-1.log"])
+def test_a_log_whose_number_no_runtime_gives_does_not_count(name: str) -> None:
+    assert next_restart_count(["2.log", name]) == 3
+
+
+def test_log_folders_of_no_pod_are_left_alone(tmp_path: Path) -> None:
+    for name in (b"ns_pod_uid-1", b"ns_pod_\xff", b"ns_pod_a b", b"x"):
+        (tmp_path / os.fsdecode(name)).mkdir()
+    node = NodeFacts(pod_logs_directory=str(tmp_path), memory_capacity_bytes=1)
+    assert pods_with_logs(node) == (("ns", "pod", "uid-1"),)

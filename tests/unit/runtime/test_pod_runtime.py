@@ -155,6 +155,7 @@ async def node(
                 slots=slots,
                 file_limiter=files,
                 offers=lambda: offers or RuntimeOffers(),
+                read_host_file=str,
             ),
             stopper=stopper,
             recorder=recorder,
