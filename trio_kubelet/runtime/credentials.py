@@ -8,7 +8,6 @@ a secret.
 """
 
 import base64
-import binascii
 import fnmatch
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,6 +18,7 @@ import structlog
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 from trio_kubelet.runtime.image_access import credential_hash
@@ -162,7 +162,10 @@ def _host_matches(pattern: str, host: str) -> bool:
 
 def parse_keyring(text: str) -> Keyring:
     """Read either format. Raises ValueError for what is neither."""
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
     if not isinstance(document, dict):
         raise ValueError("must be a JSON object")
     auths = document.get("auths", document)
@@ -173,29 +176,35 @@ def parse_keyring(text: str) -> Keyring:
 
 def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
     for key, entry in auths.items():
-        if not isinstance(entry, dict):
+        if not isinstance(entry, dict) or not _is_registry(key):
             continue
         username = str(entry.get("username", ""))
         password = str(entry.get("password", ""))
         if encoded := entry.get("auth"):
             username, password = _decoded(key, str(encoded))
-        token = str(entry.get("identitytoken", ""))
-        if username or token:
+        token, email = str(entry.get("identitytoken", "")), str(entry.get("email", ""))
+        if (username or token) and all(map(is_unicode, (username, password, token, email))):
             yield (
                 key,
                 Credentials(
-                    username=username,
-                    password=password,
-                    identity_token=token,
-                    email=str(entry.get("email", "")),
+                    username=username, password=password, identity_token=token, email=email
                 ),
             )
+
+
+def _is_registry(key: str) -> bool:
+    """Whether an entry can be for any image: a key may be a URL that makes no sense."""
+    try:
+        _host_and_path(key)
+    except ValueError:
+        return False
+    return True
 
 
 def _decoded(key: str, encoded: str) -> tuple[str, str]:
     try:
         username, colon, password = base64.b64decode(encoded).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise ValueError(f"auths[{key!r}].auth: is not base64") from None
     if not colon:
         raise ValueError(f"auths[{key!r}].auth: must be <user>:<password>, encoded")
@@ -216,7 +225,7 @@ def read_keyring(files: Iterable[Path]) -> Keyring:
     """The keyring of the first file that can be read; empty if there is none. Blocking."""
     for path in files:
         try:
-            text = path.read_text()
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             continue
         except OSError as error:

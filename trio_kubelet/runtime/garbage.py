@@ -23,6 +23,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime import names
@@ -411,8 +412,10 @@ def _aggregated(failures: Sequence[str]) -> str:
 
 
 def _read_logs(pod: ObservedPod, node: NodeFacts) -> Iterable[LogFile]:
+    if not (is_path_part(pod.namespace) and is_path_part(pod.name)):
+        return
     folder = Path(names.pod_log_directory(_named(pod), node.pod_logs_directory))
-    for container in {container.name for container in pod.containers}:
+    for container in {c.name for c in pod.containers if is_path_part(c.name)}:
         for path in _entries(folder / container):
             if (count := log_count(path.name)) is not None:
                 yield LogFile(path=path, container=container, restart_count=count)

@@ -4,6 +4,8 @@ A hook may run long: it is never shielded, and a stop bounds it by the grace per
 Container.lifecycle; exec, httpGet, sleep, and tcpSocket, which has never been supported.)
 """
 
+import re
+
 import httpx
 import trio
 from attrs import frozen
@@ -14,6 +16,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.names import pod_full_name
 
 HTTP_TIMEOUT_SECONDS = 30.0
+_SHORT_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 MESSAGE_LIMIT = 1024
 BODY_LIMIT_BYTES = 10 * 1024
 
@@ -88,7 +91,7 @@ async def _get(pod: Pod, container: Container, handler: LifecycleHandler, pod_ip
             status = response.status_code
             is_refused = status >= httpx.codes.BAD_REQUEST
             body = await _short_body(response) if is_refused else ""
-    except httpx.HTTPError as error:
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: odd headers
         raise HookError(
             f'HTTP lifecycle hook ({path}) for Container "{container.name}" in Pod '
             f'"{pod_full_name(pod)}" failed - error: {error}, message: ""'
@@ -106,7 +109,7 @@ async def _short_body(response: httpx.Response) -> str:
     A body of unknown length may never end, and is left alone.
     """
     length = response.headers.get("content-length", "")
-    if not length.isdecimal() or int(length) > BODY_LIMIT_BYTES:
+    if not _SHORT_NUMBER.fullmatch(length) or int(length) > BODY_LIMIT_BYTES:
         return ""
     return (await response.aread()).decode(errors="replace")[:MESSAGE_LIMIT]
 
@@ -118,6 +121,6 @@ def _port(container: Container, port: int | str) -> int:
     for declared in container.ports:
         if declared.name == port:
             return declared.container_port
-    if port.isdecimal():
+    if _SHORT_NUMBER.fullmatch(port):
         return int(port)
     raise HookError(f"couldn't find port: {port}")

@@ -5,6 +5,8 @@ The layout is that of the Go kubelet, so that a node can be taken over in either
 
 from pathlib import Path
 
+from trio_kubelet.foreign_text import is_path_part
+
 FOLDER_MODE = 0o750
 PRIVATE_MODE = 0o700
 PLUGIN_FOLDER_MODE = 0o755
@@ -82,7 +84,11 @@ class PodFolders:
     def uids(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a folder."""
         try:
-            return frozenset(each.name for each in self.pods.iterdir() if each.is_dir())
+            return frozenset(
+                each.name
+                for each in self.pods.iterdir()
+                if is_path_part(each.name) and each.is_dir()
+            )
         except FileNotFoundError:
             return frozenset()
 

@@ -123,3 +123,36 @@ def test_a_secret_that_is_no_pull_secret_is_left_out_and_not_quoted(
     said = capsys.readouterr().out
     assert "shop/broken" in said
     assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\udcff", "7"])
+def test_what_is_no_keyring_is_an_error_of_one_kind(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_keyring(text)
+
+
+@pytest.mark.parametrize(
+    "auths",
+    [
+        {"http://[": {"username": "u", "password": "p"}},
+        {"registry.test": {"username": "\ud800", "password": "p"}},
+        {"registry.test": {"username": "u", "password": "\udcff"}},
+        {"registry.test": {"identitytoken": "\ud800"}},
+        {"registry.test": {"username": "u", "password": "p", "email": "\ud800"}},
+    ],
+)
+def test_an_entry_that_cannot_be_used_is_left_out(auths: object) -> None:
+    keyring = parse_keyring(json.dumps({"auths": auths}))
+    assert keyring.lookup("registry.test/a") == ()
+
+
+@pytest.mark.parametrize("auth", ["\u0663", "x", "9" * 7])
+def test_credentials_that_are_no_base64_are_an_error_of_one_kind(auth: str) -> None:
+    with pytest.raises(ValueError, match=r"registry\.test"):
+        parse_keyring(json.dumps({"auths": {"registry.test": {"auth": auth}}}))
+
+
+def test_a_file_of_any_bytes_is_no_keyring(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(b"\xff\0{")
+    assert read_keyring([file]) == Keyring()

@@ -10,6 +10,7 @@ import trio
 from trio_kubelet.k8s import (
     Container,
     HTTPGetAction,
+    HTTPHeader,
     IntOrString,
     LifecycleHandler,
     ObjectMeta,
@@ -63,3 +64,24 @@ async def test_the_words_of_a_short_refusal_are_told() -> None:
     async with endless_server("500 Oops\r\nContent-Length: 3") as port:
         with pytest.raises(HookError, match='status 500, message: "xxx"'):
             await call(port)
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        HTTPGetAction(port=IntOrString(80), host="["),
+        HTTPGetAction(port=IntOrString(80), host="a\0b"),
+        HTTPGetAction(port=IntOrString(80), host="x" * 300),
+        HTTPGetAction(port=IntOrString(99999999)),
+        HTTPGetAction(port=IntOrString("9" * 5000)),
+        HTTPGetAction(port=IntOrString("\u0663")),
+        HTTPGetAction(port=IntOrString(1), http_headers=(HTTPHeader(name="A", value="\u0663"),)),
+        HTTPGetAction(port=IntOrString(1), http_headers=(HTTPHeader(name="A\r\n", value="b"),)),
+    ],
+)
+async def test_a_request_that_cannot_be_made_is_a_failure_of_the_hook(
+    action: HTTPGetAction,
+) -> None:
+    handler = LifecycleHandler(http_get=action)
+    with pytest.raises(HookError), trio.fail_after(60):
+        await run_hook(NO_CLIENT, POD, Container(name="c"), "id", handler, "127.0.0.1")
