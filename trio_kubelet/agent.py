@@ -19,6 +19,7 @@ from trio_kubelet.assembly import (
     build_admission,
     build_image_access,
     build_pressure_monitor,
+    cgroup_driver,
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
@@ -320,17 +321,7 @@ class Agent:
             if error.code is Code.UNIMPLEMENTED:
                 return configured
             raise
-        told = {
-            cri.CgroupDriver.SYSTEMD: CgroupDriver.SYSTEMD,
-            cri.CgroupDriver.CGROUPFS: CgroupDriver.CGROUPFS,
-        }.get(answer.linux.cgroup_driver)
-        if told is None:
-            number = int(answer.linux.cgroup_driver)
-            log.warning("the runtime names an unknown cgroup driver", number=number)
-            return configured
-        if told is not configured:
-            log.info("cgroup driver taken from the runtime", driver=str(told))
-        return told
+        return cgroup_driver(configured, answer)
 
     @property
     def sources(self) -> frozenset[Source]:

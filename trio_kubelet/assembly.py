@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
+import structlog
 import trio
 from attrs import evolve, frozen
 
@@ -48,6 +49,7 @@ from trio_kubelet.resources import (
     pod_limits,
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
@@ -77,6 +79,8 @@ from trio_kubelet.wiring import (
     PodSubPaths,
     PullSecrets,
 )
+
+log = structlog.get_logger("agent")
 
 FILE_THREADS = 8
 """Threads for the small files of pods: hosts files, logs, termination messages."""
@@ -255,6 +259,21 @@ def build_runtime(
         ),
         runtime_handler=runtime_handler,
     )
+
+
+def cgroup_driver(configured: CgroupDriver, answer: cri.RuntimeConfigResponse) -> CgroupDriver:
+    """The cgroup driver that the runtime names; the configured one if nobody knows that."""
+    told = {
+        cri.CgroupDriver.SYSTEMD: CgroupDriver.SYSTEMD,
+        cri.CgroupDriver.CGROUPFS: CgroupDriver.CGROUPFS,
+    }.get(answer.linux.cgroup_driver)
+    if told is None:
+        number = int(answer.linux.cgroup_driver)
+        log.warning("the runtime names an unknown cgroup driver", number=number)
+        return configured
+    if told is not configured:
+        log.info("cgroup driver taken from the runtime", driver=str(told))
+    return told
 
 
 def build_admission(
