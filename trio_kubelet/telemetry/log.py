@@ -6,7 +6,7 @@ people: time, level, sentence, `key=value`. JSON has the keys that Kubernetes' p
 
 Writing never waits: what a full pipe does not take is kept (8 MiB at most) and tried again with
 the next entry, then dropped and counted. Values under telling names (`token`, `authorization`)
-are not written.
+are not written. Where stderr is the journal of systemd, each entry has its priority there.
 """
 
 import atexit
@@ -43,6 +43,8 @@ SECRET_NAMES = frozenset(
     }
 )
 STDERR = 2
+PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
+"""Levels as syslog numbers them; journalctl shows and filters by them."""
 _KEPT_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 4096  # what a pipe that polls as writable takes without blocking
 _FLUSH_SECONDS = 1.0
@@ -58,8 +60,10 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
     standard library are included from warnings up.
     """
     options = settings.configuration.logging
-    render = render_json if options.format == "json" else render_text
+    render: Renderer = render_json if options.format == "json" else render_text
     if write is None:
+        if is_journal(STDERR, os.environ):
+            render = with_priority(render)
         writer = PatientWriter(STDERR, render)
         atexit.register(writer.flush, _FLUSH_SECONDS)
         write = writer.write
@@ -106,6 +110,20 @@ def render_json(entry: Mapping[str, Any]) -> str:
         if key not in _FRAME_KEYS
     )
     return json.dumps(line, default=str, ensure_ascii=False, separators=(",", ":"))
+
+
+def with_priority(render: Renderer) -> Renderer:
+    """Put before each line what the journal takes for its priority and does not show: `<4>`."""
+    return lambda entry: f"<{PRIORITIES[entry['level']]}>{render(entry)}"
+
+
+def is_journal(descriptor: int, environment: Mapping[str, str]) -> bool:
+    """Whether a stream goes to the journal: systemd says in $JOURNAL_STREAM which one does."""
+    try:
+        stream = os.fstat(descriptor)
+    except OSError:
+        return False
+    return environment.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
 
 
 class PatientWriter:

@@ -12,7 +12,13 @@ import structlog
 from attrs import evolve
 
 from trio_kubelet.config import Settings
-from trio_kubelet.telemetry.log import PatientWriter, configure_logging, render_text
+from trio_kubelet.telemetry.log import (
+    PatientWriter,
+    configure_logging,
+    is_journal,
+    render_text,
+    with_priority,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +41,33 @@ def configured(*, log_format: str = "text", verbosity: int = 0) -> list[str]:
 def test_text_has_time_level_sentence_and_facts_in_one_line() -> None:
     entry = {"timestamp": 1769860800.25, "level": "info", "event": "pod admitted", "pod": "ns/web"}
     assert render_text(entry) == "2026-01-31T12:00:00.250Z INFO    pod admitted pod=ns/web"
+
+
+@pytest.mark.parametrize(
+    ("level", "line"),
+    [
+        ("debug", "<7>2026-01-31T12:00:00.250Z DEBUG   said"),
+        ("info", "<6>2026-01-31T12:00:00.250Z INFO    said"),
+        ("warning", "<4>2026-01-31T12:00:00.250Z WARNING said"),
+        ("error", "<3>2026-01-31T12:00:00.250Z ERROR   said"),
+        ("critical", "<2>2026-01-31T12:00:00.250Z CRITICAL said"),
+    ],
+)
+def test_a_line_for_the_journal_has_its_priority(level: str, line: str) -> None:
+    entry = {"timestamp": 1769860800.25, "level": level, "event": "said"}
+    assert with_priority(render_text)(entry) == line
+
+
+def test_the_journal_is_the_stream_that_systemd_names() -> None:
+    reading, writing = os.pipe()
+    stream = os.fstat(writing)
+    named = f"{stream.st_dev}:{stream.st_ino}"
+    assert is_journal(writing, {"JOURNAL_STREAM": named})
+    assert not is_journal(writing, {"JOURNAL_STREAM": f"{named}0"})
+    assert not is_journal(writing, {})
+    os.close(reading)
+    os.close(writing)
+    assert not is_journal(writing, {"JOURNAL_STREAM": named})
 
 
 def test_values_with_spaces_and_newlines_stay_one_word() -> None:
