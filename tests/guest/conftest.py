@@ -4,16 +4,20 @@ Where none can run, the tests are skipped; where CI is `true`, they fail. A fail
 end of the console of each guest that it had, which has the journal too.
 """
 
+import fcntl
 import os
+import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from lab import UnavailableError
+from lab import UnavailableError, processes
 from lab.guest import images
 from lab.guest.guest import Guest
 from lab.guest.image import Image
+from lab.guest.recipe import REPOSITORY
+from tests.guest.node import Node
 
 HERE = Path(__file__).parent
 
@@ -42,6 +46,30 @@ def guest(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gu
         yield guest
 
 
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The agent as it is released, built once for all processes of a run."""
+    folder = tmp_path_factory.getbasetemp()
+    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
+        folder = folder.with_name(f"wheel-{run}")
+        folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
+            processes.run([*pip, "--wheel-dir", folder, REPOSITORY], deadline_seconds=300)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="session")
+def node(guest: Guest, wheel: Path) -> Node:
+    """The agent as the service of a machine, for all tests of this process."""
+    node = Node(guest)
+    node.install(wheel)
+    return node
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Function, call: pytest.CallInfo[None]
@@ -49,6 +77,8 @@ def pytest_runtest_makereport(
     report = yield
     if report.failed:
         for thing in item.funcargs.values():
-            if isinstance(thing, Guest):
-                report.sections.append((f"console of {thing.name}", thing.last_words()))
+            if isinstance(thing, Guest | Node):
+                guest = thing.guest if isinstance(thing, Node) else thing
+                report.sections.append((f"console of {guest.name}", guest.last_words()))
+                break
     return report

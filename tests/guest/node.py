@@ -1,0 +1,171 @@
+"""A guest with the agent as its service, installed from the wheel as docs/joining.md says."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from lab.agent import Json, is_running, summary
+from lab.guest.guest import Guest
+from lab.guest.recipe import REPOSITORY
+from lab.processes import wait_until
+
+UNIT = "trio-kubelet.service"
+CONFIGURATION = "/etc/kubernetes/trio-kubelet.yaml"
+MANIFESTS = "/etc/kubernetes/manifests"
+ROOT = "/var/lib/kubelet"
+DROP_IN = f"/run/systemd/system/{UNIT}.d/50-test.conf"
+DEADLINE_SECONDS = 120.0
+# Which containers there are, and how often each was started.
+Containers = Mapping[str, tuple[str, int]]
+
+
+class Node:
+    """The service on its machine. A test leaves it running, and without pods of its own."""
+
+    def __init__(self, guest: Guest) -> None:
+        self.guest = guest
+
+    def install(self, wheel: Path) -> None:
+        """Put the program, a configuration and the unit in place, and start it."""
+        self.guest.write(f"/root/{wheel.name}", wheel.read_bytes())
+        self.guest.run(
+            f"""
+            /opt/trio-kubelet/bin/pip install --quiet --no-index /root/{wheel.name}
+            ln -sf /opt/trio-kubelet/bin/trio-kubelet /usr/bin/trio-kubelet
+            mkdir -p {MANIFESTS}
+            """
+        )
+        packaging = REPOSITORY / "packaging"
+        self.guest.write(CONFIGURATION, (packaging / "config.yaml").read_bytes())
+        self.guest.write(f"/etc/systemd/system/{UNIT}", (packaging / "systemd" / UNIT).read_bytes())
+        self.systemctl("daemon-reload")
+        self.systemctl("enable", "--now", UNIT)
+
+    def systemctl(self, *words: str) -> str:
+        """Call systemctl; LabError with what it says if it fails."""
+        return self.guest.run("systemctl", *words)
+
+    def show(self, name: str) -> str:
+        """A property of the service, such as `MainPID`."""
+        return self.systemctl("show", UNIT, "--value", "--property", name).strip()
+
+    @property
+    def pid(self) -> int:
+        """The agent's process; 0 if none runs."""
+        return int(self.show("MainPID"))
+
+    def wait_for_another(self, pid: int) -> int:
+        """Wait until systemd has started another agent, and it is ready; returns its process."""
+        self.wait_for(
+            lambda: self.pid not in (0, pid) and self.show("ActiveState") == "active",
+            lambda: f"{pid} is still or nobody is the agent: {self.status()}",
+        )
+        return self.pid
+
+    def status(self) -> str:
+        """What a person asks first."""
+        return self.guest.call("systemctl", "status", "--no-pager", UNIT).stdout.decode()
+
+    @contextmanager
+    def drop_in(self, settings: str) -> Iterator[None]:
+        """Further settings of the unit's [Service] for as long as the block; restarts it twice."""
+        self.guest.write(DROP_IN, f"[Service]\n{settings}\n")
+        try:
+            self.systemctl("daemon-reload")
+            self.systemctl("restart", UNIT)
+            yield
+        finally:
+            self.guest.run("rm", DROP_IN)
+            self.systemctl("daemon-reload")
+            self.systemctl("restart", UNIT)
+
+    def log(self, since: str = "") -> str:
+        """What the service wrote in this boot, and what systemd said of it."""
+        return self.guest.journal("-b", "-u", UNIT, *(("--since", since) if since else ()))
+
+    def now(self) -> str:
+        """The moment, as `log` takes it."""
+        return self.guest.run("date +%F\\ %T.%N").strip()
+
+    def add(self, manifest: Json) -> None:
+        """Write a manifest."""
+        self.guest.write(f"{MANIFESTS}/{manifest['metadata']['name']}.json", json.dumps(manifest))
+
+    def remove(self, *names: str) -> None:
+        """Take manifests away, and wait until nothing of their pods is left."""
+        self.guest.run("rm", "-f", *(f"{MANIFESTS}/{name}.json" for name in names))
+        gone = {self.full_name(name) for name in names}
+        self.wait_for(
+            lambda: not gone & set(self.pods()), lambda: f"pods are {summary(self.pods())}"
+        )
+
+    def full_name(self, name: str) -> str:
+        """What the agent calls the pod of a manifest."""
+        return f"{name}-{self.guest.name}"
+
+    def pods(self) -> dict[str, Json]:
+        """The agent's pods by name, with their statuses; none while it does not answer."""
+        asked = f"printf 'GET /pods HTTP/1.0\\r\\n\\r\\n' | nc -U -N -w 10 {ROOT}/agent.sock"
+        _, _, body = self.guest.call(asked).stdout.partition(b"\r\n\r\n")
+        try:
+            items = json.loads(body)["items"]
+        except ValueError:
+            return {}
+        return {pod["metadata"]["name"]: pod for pod in items}
+
+    def wait_for_pod(
+        self,
+        name: str,
+        holds: Callable[[Json], object] = is_running,
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> Json:
+        """Wait until a pod looks as wanted, by default runs; returns it as it looks then."""
+        seen: dict[str, Json] = {}
+
+        def looks_so() -> bool:
+            nonlocal seen
+            seen = self.pods()
+            pod = seen.get(self.full_name(name))
+            return pod is not None and bool(holds(pod))
+
+        self.wait_for(
+            looks_so, lambda: f"pods are {summary(seen)}", deadline_seconds=deadline_seconds
+        )
+        return seen[self.full_name(name)]
+
+    def containers(self) -> Containers:
+        """The containers of all pods, as their statuses tell."""
+        return {
+            f"{name}/{status['name']}": (status.get("containerID", ""), status["restartCount"])
+            for name, pod in self.pods().items()
+            for status in pod.get("status", {}).get("containerStatuses", ())
+        }
+
+    def wait_for(
+        self,
+        holds: Callable[[], bool],
+        else_say: Callable[[], str],
+        *,
+        deadline_seconds: float = DEADLINE_SECONDS,
+    ) -> None:
+        """Wait until it holds; LabError, with the end of the service's log, if it does not."""
+
+        def say() -> str:
+            return f"{else_say()}\n{self.log()[-5000:]}"
+
+        wait_until(holds, deadline_seconds=deadline_seconds, else_say=say)
+
+    def process_file(self, name: str) -> str:
+        """A file of the agent's process below /proc."""
+        return self.guest.read(f"/proc/{self.pid}/{name}").decode()
+
+    def ctr(self, *words: str) -> str:
+        """Ask containerd of the CRI's containers."""
+        return self.guest.run("ctr", "--namespace", "k8s.io", *words)
+
+    def processes(self) -> dict[str, int]:
+        """The first process of each container that runs, sandboxes' pauses too, by its id."""
+        rows = (line.split() for line in self.ctr("tasks", "ls").splitlines()[1:])
+        return {container: int(pid) for container, pid, state in rows if state == "RUNNING"}

@@ -1,0 +1,200 @@
+"""The agent as a service of systemd: how it starts, ends and fails, and that pods never notice."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from lab import LabError
+from lab.agent import pod_manifest
+from lab.images import SLEEPER
+from tests.guest.node import CONFIGURATION, MANIFESTS, UNIT, Containers, Node
+
+# Runs the agent so that its sync loop hangs at a pod named `hangs`, while timers run on.
+HANGING = """
+import sys, trio
+from trio_kubelet.cli import main
+from trio_kubelet.sync.loop import SyncLoop
+before_config = SyncLoop._before_config
+async def hang(self, update):
+    if any(pod.metadata.name.startswith("hangs-") for pod in update.pods):
+        print("the loop hangs", file=sys.stderr)
+        await trio.sleep_forever()
+    await before_config(self, update)
+SyncLoop._before_config = hang
+main()
+"""
+
+
+@pytest.fixture(scope="module")
+def pod(node: Node) -> Iterator[str]:
+    """A pod that runs through all tests of the module."""
+    node.add(pod_manifest("steady", {"name": "main", "image": SLEEPER}))
+    node.wait_for_pod("steady")
+    yield "steady"
+    node.remove("steady")
+
+
+@pytest.fixture
+def undisturbed(node: Node, pod: str) -> Iterator[Containers]:
+    """The containers, which are the same ones after the test."""
+    node.wait_for_pod(pod)
+    before = node.containers()
+    processes = node.processes()
+    yield before
+    node.wait_for_pod(pod)
+    assert node.containers() == before
+    assert node.processes() == processes
+
+
+def test_the_unit_has_nothing_that_systemd_wonders_about(node: Node) -> None:
+    assert node.guest.call("systemd-analyze", "verify", f"/etc/systemd/system/{UNIT}").stderr == b""
+
+
+def test_a_start_is_over_when_the_agent_is_ready(node: Node) -> None:
+    assert node.show("Type") == "notify"
+    node.systemctl("restart", UNIT)
+    assert node.show("ActiveState") == "active"
+    assert node.guest.run("busybox wget -q -O - http://127.0.0.1:10248/healthz") == "ok"
+
+
+def test_its_status_says_what_it_waits_for(node: Node, undisturbed: Containers) -> None:
+    assert node.show("StatusText") == "running"
+    node.systemctl("stop", "containerd")
+    try:
+        node.wait_for(
+            lambda: node.show("StatusText").startswith("waiting for the container runtime"),
+            lambda: node.show("StatusText"),
+        )
+        node.systemctl("restart", UNIT)
+        assert node.show("ActiveState") == "active"
+    finally:
+        node.systemctl("start", "containerd")
+    node.wait_for(lambda: node.show("StatusText") == "running", lambda: node.show("StatusText"))
+
+
+def test_a_restart_is_another_process_and_the_same_containers(
+    node: Node, undisturbed: Containers
+) -> None:
+    before = node.pid
+    node.systemctl("restart", UNIT)
+    assert node.pid not in (0, before)
+
+
+def test_a_reload_is_refused_and_disturbs_nothing(node: Node, undisturbed: Containers) -> None:
+    before = node.pid
+    with pytest.raises(LabError, match="reload is not applicable"):
+        node.systemctl("reload", UNIT)
+    assert node.pid == before
+
+
+def test_after_a_stop_it_is_inactive_and_containers_run_on(
+    node: Node, undisturbed: Containers
+) -> None:
+    processes = node.processes()
+    node.systemctl("stop", UNIT)
+    assert node.show("ActiveState") == "inactive"
+    assert (node.show("Result"), node.show("ExecMainStatus")) == ("success", "0")
+    assert node.processes() == processes
+    node.systemctl("start", UNIT)
+
+
+def test_a_killed_agent_is_started_anew(node: Node, undisturbed: Containers) -> None:
+    before, restarts = node.pid, int(node.show("NRestarts"))
+    node.systemctl("kill", "--signal=KILL", "--kill-whom=main", UNIT)
+    node.wait_for_another(before)
+    assert int(node.show("NRestarts")) == restarts + 1
+
+
+def test_an_agent_that_stands_still_is_ended_and_started_anew(
+    node: Node, undisturbed: Containers
+) -> None:
+    with node.drop_in("WatchdogSec=3"):
+        before, since = node.pid, node.now()
+        node.guest.run("kill", "-STOP", str(before))
+        node.wait_for_another(before)
+        said = node.log(since)
+        assert "Watchdog timeout" in said
+        assert "Fatal Python error: Aborted" in said
+
+
+def test_an_agent_whose_loop_hangs_is_ended_and_started_anew(
+    node: Node, undisturbed: Containers
+) -> None:
+    node.guest.write("/root/hanging.py", HANGING)
+    start = f"/opt/trio-kubelet/bin/python /root/hanging.py run --config={CONFIGURATION}"
+    with node.drop_in(f"WatchdogSec=3\nExecStart=\nExecStart={start}"):
+        before, since = node.pid, node.now()
+        node.add(pod_manifest("hangs", {"name": "main", "image": SLEEPER}))
+        node.wait_for(lambda: "the loop hangs" in node.log(since), lambda: "it does not hang")
+        node.guest.run("rm", f"{MANIFESTS}/hangs.json")
+        node.wait_for_another(before)
+        assert "Watchdog timeout" in node.log(since)
+
+
+def test_when_systemd_executes_itself_anew_the_watchdog_goes_on(
+    node: Node, undisturbed: Containers
+) -> None:
+    with node.drop_in("WatchdogSec=3"):
+        before = node.pid
+        node.systemctl("daemon-reexec")
+        seen = {node.show("WatchdogTimestampMonotonic")}
+
+        def is_fed_twice() -> bool:
+            seen.add(node.show("WatchdogTimestampMonotonic"))
+            return len(seen) == 3
+
+        node.wait_for(is_fed_twice, lambda: f"the watchdog was fed at {seen}")
+        assert node.pid == before
+
+
+def test_the_journal_has_a_priority_for_each_entry(node: Node, undisturbed: Containers) -> None:
+    since = node.now()
+    node.systemctl("stop", "containerd")
+    try:
+        node.wait_for(
+            lambda: node.show("StatusText").startswith("waiting"), lambda: node.show("StatusText")
+        )
+    finally:
+        node.systemctl("start", "containerd")
+    node.wait_for(lambda: node.show("StatusText") == "running", lambda: node.show("StatusText"))
+    written = node.guest.run(
+        *("journalctl", "--output=json", "--since", since, f"_PID={node.pid}"),
+    )
+    entries = [json.loads(line) for line in written.splitlines()]
+    assert entries
+    levels = {"INFO": "6", "WARNING": "4", "ERROR": "3"}
+    for entry in entries:
+        assert entry["_SYSTEMD_UNIT"] == UNIT
+        assert entry["SYSLOG_IDENTIFIER"] == "trio-kubelet"
+        assert entry["PRIORITY"] == levels[entry["MESSAGE"].split()[1]]
+    assert {"6", "4"} <= {entry["PRIORITY"] for entry in entries}
+
+
+def test_it_has_the_limits_that_the_unit_gives_it(node: Node) -> None:
+    limits = node.process_file("limits")
+    assert limits.split("Max open files")[1].split()[:2] == ["1048576", "1048576"]
+    assert node.process_file("oom_score_adj") == "-999\n"
+    cgroup = node.process_file("cgroup").strip().removeprefix("0::")
+    assert cgroup == f"/system.slice/{UNIT}"
+    assert node.guest.read(f"/sys/fs/cgroup{cgroup}/pids.max") == b"max\n"
+
+
+def test_its_unit_takes_from_it_what_it_needs_not_and_no_more(node: Node) -> None:
+    taken = ("LockPersonality", "RestrictRealtime", "SystemCallArchitectures")
+    assert [node.show(name) for name in taken] == ["yes", "yes", "native"]
+    assert "Seccomp:\t2\n" in node.process_file("status")
+    capabilities = (
+        node.guest.run(f"grep CapBnd /proc/{pid}/status") for pid in (str(node.pid), "1")
+    )
+    assert len(set(capabilities)) == 1
+
+
+def test_what_it_mounts_is_mounted_for_the_whole_machine(node: Node) -> None:
+    own, first = (node.guest.run("readlink", f"/proc/{pid}/ns/mnt") for pid in (str(node.pid), "1"))
+    assert own == first
+
+
+def test_containers_have_no_share_in_its_cgroup(node: Node, undisturbed: Containers) -> None:
+    cgroup = f"/sys/fs/cgroup/system.slice/{UNIT}"
+    assert node.guest.run("cat", f"{cgroup}/cgroup.procs").split() == [str(node.pid)]
