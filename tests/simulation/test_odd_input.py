@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import trio
@@ -10,10 +12,16 @@ from attrs import evolve
 
 from tests.simulation.node import Node
 from tests.simulation.scenes import Scene, play, pod, write_manifest
+from trio_kubelet import assembly
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.k8s import EVENTS, PODS, Pod, PodSpec
+from trio_kubelet.k8s.codec import decode
+from trio_kubelet.k8s.defaults import with_defaults
+from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.startup import StartError
 
 
 def with_resolv_conf(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -133,3 +141,59 @@ def test_a_manifest_with_a_lone_surrogate_disturbs_nobody(tmp_path: Path) -> Non
         assert after is before
 
     play(tmp_path, scene)
+
+
+@pytest.mark.parametrize(
+    ("volume", "mounted"),
+    [
+        ({"hostPath": {"path": "/a\0b"}}, {}),
+        ({"hostPath": {"path": "/a\0b", "type": "DirectoryOrCreate"}}, {}),
+        ({"hostPath": {"path": "/" + "x" * 5000, "type": "Directory"}}, {}),
+        ({"emptyDir": {}}, {"subPath": "a\0b"}),
+        ({"emptyDir": {}}, {"subPath": "x" * 300}),
+        ({"emptyDir": {}}, {"mountPath": "/a\0b"}),
+        (
+            {
+                "downwardAPI": {
+                    "items": [{"path": "a\0b", "fieldRef": {"fieldPath": "metadata.name"}}]
+                }
+            },
+            {},
+        ),
+        (
+            {"downwardAPI": {"items": [{"path": "x", "fieldRef": {"fieldPath": "a\0b"}}]}},
+            {},
+        ),
+    ],
+)
+def test_a_path_that_the_kernel_does_not_take_is_an_event_of_its_pod(
+    tmp_path: Path, volume: dict[str, object], mounted: dict[str, object]
+) -> None:
+    mount = {"name": "v", "mountPath": "/v", **mounted}
+    spec = {
+        "containers": [{"name": "c", "image": "app", "volumeMounts": [mount]}],
+        "volumes": [{"name": "v", **volume}],
+    }
+    bad = decode(Pod, {"metadata": {"name": "bad", "namespace": "default"}, "spec": spec})
+
+    async def scene(scene: Scene) -> None:
+        scene.put(with_defaults(bad))
+        scene.put(pod("good"))
+        await trio.sleep(20)
+        warnings = {e.reason for e in scene.node.api.all(EVENTS) if e.type == "Warning"}
+        bad_runs = len(scene.running()) == 2
+        assert bool(warnings - {"MissingClusterDNS"}) != bad_runs
+        assert "FailedSync" not in warnings
+        assert scene.running()
+
+    play(tmp_path, scene)
+
+
+def test_a_machine_whose_size_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_bytes(b"\xff\0")
+    with (
+        patch.object(assembly, "read_machine", partial(read_machine, host=tmp_path)),
+        pytest.raises(StartError, match=r"the size of the machine cannot be read: .*MemTotal"),
+    ):
+        assembly.read_profile(Settings(options=NodeOptions(root_dir=str(tmp_path))))

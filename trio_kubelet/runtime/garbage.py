@@ -20,7 +20,7 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.foreign_text import is_path_part
@@ -233,6 +233,25 @@ def links_to_make(
     return lacking
 
 
+def with_usable_names(pods: Iterable[ObservedPod]) -> tuple[ObservedPod, ...]:
+    """The pods, and of each the containers, that paths can be made of: the runtime gives the names.
+
+    What somebody else made may be called anything.
+    """
+    return tuple(
+        evolve(
+            pod,
+            containers=tuple(
+                each
+                for each in pod.containers
+                if is_path_part(each.name) and is_path_part(each.id) and "\0" not in each.log_path
+            ),
+        )
+        for pod in pods
+        if is_path_part(pod.namespace) and is_path_part(pod.name)
+    )
+
+
 def _named(pod: ObservedPod) -> Pod:
     return Pod(metadata=ObjectMeta(name=pod.name, namespace=pod.namespace, uid=pod.uid))
 
@@ -368,7 +387,7 @@ class GarbageCollector:
 
     async def _tidy_logs(self) -> tuple[str, ...]:
         wanted = frozenset(self._wanted())
-        pods = tuple(self._cache.pods())
+        pods = with_usable_names(self._cache.pods())
         ours = [pod for pod in pods if pod.uid in wanted]
         return await trio.to_thread.run_sync(
             partial(_tidy_logs, ours, pods, self._node, self._clock.now_ns()),
@@ -412,10 +431,8 @@ def _aggregated(failures: Sequence[str]) -> str:
 
 
 def _read_logs(pod: ObservedPod, node: NodeFacts) -> Iterable[LogFile]:
-    if not (is_path_part(pod.namespace) and is_path_part(pod.name)):
-        return
     folder = Path(names.pod_log_directory(_named(pod), node.pod_logs_directory))
-    for container in {c.name for c in pod.containers if is_path_part(c.name)}:
+    for container in {container.name for container in pod.containers}:
         for path in _entries(folder / container):
             if (count := log_count(path.name)) is not None:
                 yield LogFile(path=path, container=container, restart_count=count)

@@ -1,15 +1,19 @@
 """Objects by watch: only those that are used, told of when they change, patient with a server."""
 
+from typing import Any
+
 import pytest
 import trio
 from attrs import evolve
+from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.apiserver.faults import Fault
 from tests.unit.references.cluster import NAMESPACE, Cluster, open_cluster
 from tests.unit.references.pods import pod_with
+from trio_kubelet.k8s.client import reflect
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
-from trio_kubelet.references import ObjectError, ObjectNotFoundError
+from trio_kubelet.references import ObjectError, ObjectNotFoundError, watched
 
 
 async def data_of(cluster: Cluster, name: str) -> dict[str, str]:
@@ -285,3 +289,27 @@ class TestAServerInTrouble:
                 await data_of(cluster, "settings")
             assert impatient.cancelled_caught
             assert await data_of(cluster, "settings") == {"a": "1"}
+
+
+async def test_an_object_that_a_watch_stumbles_over_is_named_and_the_others_go_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow = reflect
+
+    async def stumble(*arguments: Any, **facts: Any) -> None:
+        if facts["field_selector"] == "metadata.name=bad":
+            raise RuntimeError("a bug")
+        await follow(*arguments, **facts)
+
+    monkeypatch.setattr(watched, "reflect", stumble)
+    with capture_logs() as logs:
+        async with open_cluster() as cluster:
+            for name in ("bad", "good"):
+                cluster.put_map(name, a="1")
+                cluster.references.register(pod_with(name, config_map=name))
+                assert await data_of(cluster, name) == {"a": "1"}
+            await wait_all_tasks_blocked()
+            cluster.put_map("good", a="2")
+            assert await cluster.told.wait() == ["good"]
+    named = [e["object"] for e in logs if e["event"] == "an object is not followed"]
+    assert named == [f"{NAMESPACE}/bad"]

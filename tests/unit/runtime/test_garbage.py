@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
@@ -32,6 +32,7 @@ from trio_kubelet.runtime.garbage import (
     GarbageCollector,
     dead_containers_to_remove,
     sandboxes_to_remove,
+    with_usable_names,
 )
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inspection import inspect_pod
@@ -467,3 +468,15 @@ async def test_what_cannot_be_removed_is_no_failure_of_the_round(
     await node.look()
     node.faults.add("RemoveContainer", Fault(error=RpcError(Code.UNKNOWN, "busy")))
     assert await told_of_a_round(node) == []
+
+
+def test_names_that_lead_elsewhere_are_part_of_no_path() -> None:
+    good = pod(a="X", b="R")
+    odd = evolve(good.containers[0], name="../../etc")
+    others = [
+        evolve(odd, name="a", id="x/y"),
+        evolve(odd, name="a", log_path="/var/log/pods/a\0b"),
+    ]
+    mixed = evolve(good, containers=(odd, *others, *good.containers))
+    somebodys = [evolve(good, name="../up"), evolve(good, namespace="")]
+    assert with_usable_names([mixed, *somebodys]) == (good,)

@@ -10,7 +10,7 @@ from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import watch_manifest_url
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
 from trio_kubelet.telemetry import Journal
 
 URL = "http://manifests.test/pods"
@@ -172,3 +172,20 @@ async def test_a_body_that_is_too_large_is_refused(server: Server) -> None:
         assert await server.names() == []
         await server.asked_again()
     assert server.told() == [("Rejected", "is larger than 10 MiB")]
+
+
+async def test_an_answer_that_it_stumbles_over_is_asked_for_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, errors = ManifestReader.read, iter([RuntimeError("a bug")])
+
+    def failing_once(self: ManifestReader, origin: str, data: bytes) -> Manifest:
+        if origin == URL:
+            for error in errors:
+                raise error
+        return read(self, origin, data)
+
+    monkeypatch.setattr(ManifestReader, "read", failing_once)
+    server.body = manifest("web").encode()
+    async with server.watched():
+        assert await server.names() == ["web"]

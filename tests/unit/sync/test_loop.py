@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 
+import pytest
 import trio
 import trio.testing
 from attrs import evolve
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
@@ -15,6 +17,7 @@ from trio_kubelet.k8s import Pod, PodCondition, PodReadinessGate, PodStatus, Tim
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.sources import PodOperation, Source
 from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.store import PodStore, StoredPod
 
 A, B = make_pod("a"), make_pod("b")
 
@@ -284,3 +287,22 @@ async def test_a_pod_holds_what_it_was_allocated_whatever_its_spec_says_since(
         heard = at.heard()
         assert "stop fits Rejected" not in heard
         assert "stop large Rejected" in heard
+
+
+async def test_a_pod_that_a_handler_stumbles_over_is_named_and_the_others_go_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = PodStore.add
+
+    def stumble(self: PodStore, pod: Pod, now: float) -> StoredPod:
+        if pod.metadata.name == "bad":
+            raise RuntimeError("a bug")
+        return add(self, pod, now)
+
+    monkeypatch.setattr(PodStore, "add", stumble)
+    with capture_logs() as logs:
+        async with running() as at:
+            await at.say(PodOperation.ADD, make_pod("bad"), make_pod("good"))
+            assert "sync good i" in at.heard()
+            assert Source.FILE in at.loop.sources_seen
+    assert [e["pod"] for e in logs if e["event"] == "a pod was not dealt with"] == ["ns/bad"]

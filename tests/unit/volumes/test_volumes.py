@@ -253,3 +253,11 @@ async def test_an_unmountable_size_is_told_in_words(folders: PodFolders) -> None
     folders.create("u1")
     with pytest.raises(VolumeError, match="no resource request for huge pages"):
         await plugin.set_up(pod_with(volume), volume)
+
+
+async def test_a_folder_that_no_pod_can_have_is_no_pod(
+    folders: PodFolders, volumes: Volumes
+) -> None:
+    for name in (b"uid-1", b"\xff", b"a b", b".hidden"):
+        (folders.pods / os.fsdecode(name)).mkdir(parents=True)
+    assert await volumes.pods_on_disk() == {"uid-1"}
