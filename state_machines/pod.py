@@ -9,6 +9,7 @@ One instance is one incarnation of a pod. It only ever goes forward:
     SyncPod      the pod should run: containers are started, restarted, brought into line
     Terminating  the pod must end: nothing is started any more, containers get their grace
     Terminated   nothing runs: volumes are unmounted, cgroups removed, the last status is sent
+    Released     nobody waits for it any more: its object may go, its name and address are free
     Finished     the pod's task has ended
 
 A pod whose UID comes back (a static pod that is deleted and recreated) does not go backwards:
@@ -25,10 +26,14 @@ its outcome unknown, so Terminated needs evidence: a listing that was asked for 
 call had ended, and shows nothing of the pod running. From then on none of its containers can
 run again, and what they used may be taken away.
 
+What users wait for comes before what nobody waits for. A pod is Released when it holds nothing
+any more that others could want; what is left then, dead containers, sandboxes, logs and folders,
+is removed when nothing is being started or stopped.
+
 Pods that only the runtime knows (their manifest went while the agent was down) have no spec to
 sync: they begin in Terminating. An incarnation that was finished keeps its dead containers and
 their logs for those who read them, until its source lets it go: what clears them away begins in
-Terminated, for nothing could have been started since.
+Released, for nothing could have been started since.
 
 The rules below the table are those that are about amounts rather than states: which ending a
 pod's own fields imply, and how much grace is left.
@@ -50,6 +55,7 @@ class PodState(StrEnum):
     SYNC_POD = "SyncPod"
     TERMINATING = "Terminating"
     TERMINATED = "Terminated"
+    RELEASED = "Released"
     FINISHED = "Finished"
 
 
@@ -79,7 +85,11 @@ class PodEvent(StrEnum):
     CONTAINERS_STOPPED = "ContainersStopped"
     """A listing was made to see whether anything still runs."""
     RELEASED = "Released"
-    """Volumes are unmounted, cgroups and folders gone, the last status is with its reader."""
+    """Volumes are unmounted, cgroups gone, the last status is with its reader."""
+    KEPT = "Kept"
+    """Its source still has it: what is left of it stays for those who read it."""
+    CLEANED = "Cleaned"
+    """Its dead containers, sandboxes, logs and folders are gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +123,7 @@ POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
     starts=(
         Start(S.SYNC_POD,    "a source has the pod"),
         Start(S.TERMINATING, "only the runtime knows the pod"),
-        Start(S.TERMINATED,  "it was over before its source let it go; what was kept of it goes"),
+        Start(S.RELEASED,    "it was over before its source let it go; what was kept of it goes"),
     ),
     terminal=frozenset({S.FINISHED}),
     rows=(
@@ -138,7 +148,7 @@ POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
         Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
         Row(S.TERMINATING, E.SHUTDOWN,           S.TERMINATING, "the shutdown waits for the same end"),
 
-        Row(S.TERMINATED,  E.RELEASED,           S.FINISHED,    "nothing of it is left on the node"),
+        Row(S.TERMINATED,  E.RELEASED,           S.RELEASED,    "it holds nothing that others could want"),
         Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
         Row(S.TERMINATED,  E.CHANGED,            S.TERMINATED,  "often the echo of the agent's own last status"),
         Row(S.TERMINATED,  E.COMPLETED,          S.TERMINATED,  "the phase that the agent itself reported"),
@@ -148,6 +158,18 @@ POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
         Row(S.TERMINATED,  E.EVICTED,            S.TERMINATED,  "it holds no memory now; the eviction has its answer"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
         Row(S.TERMINATED,  E.SHUTDOWN,           S.TERMINATED,  "nothing runs that would have to be stopped"),
+
+        Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its logs can be read until its source lets it go"),
+        Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
+        Row(S.RELEASED,    E.GRACE_SHORTENED,    S.RELEASED,    "nothing runs that could be given less time"),
+        Row(S.RELEASED,    E.CHANGED,            S.RELEASED,    "often the echo of the agent's own last status"),
+        Row(S.RELEASED,    E.COMPLETED,          S.RELEASED,    "the phase that the agent itself reported"),
+        Row(S.RELEASED,    E.DEADLINE_EXCEEDED,  S.RELEASED,    "it is over already"),
+        Row(S.RELEASED,    E.DELETED,            S.RELEASED,    "deleted once more, before its task has ended"),
+        Row(S.RELEASED,    E.REMOVED,            S.RELEASED,    "its source lets it go: nothing is kept"),
+        Row(S.RELEASED,    E.EVICTED,            S.RELEASED,    "it holds no memory now; the eviction has its answer"),
+        Row(S.RELEASED,    E.PREEMPTED,          S.RELEASED,    "its place is free already"),
+        Row(S.RELEASED,    E.SHUTDOWN,           S.RELEASED,    "nothing runs that would have to be stopped"),
     ),
 )
 # fmt: on

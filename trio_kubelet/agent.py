@@ -39,6 +39,7 @@ from trio_kubelet.process import (
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.activity import Activity
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
@@ -56,6 +57,7 @@ from trio_kubelet.sources import (
 )
 from trio_kubelet.startup import StartError, Step, forever, once, run_steps
 from trio_kubelet.status import Statuses
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -119,11 +121,14 @@ class Agent:
         self.monitor = LoopMonitor()
         self.config_in, config_out = trio.open_memory_channel[PodUpdate](CONFIG_CHANNEL_SIZE)
         pleg_in, pleg_out = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
+        activity = Activity()
         self.tasks = PodTasks(
             open_session=lambda pod: self.parts.open_session(pod),
             journal=self.journal,
             recorder=self.recorder,
             resync_seconds=configuration.sync_frequency.total_seconds(),
+            cleaning=CleaningTurns(activity.lull),
+            on_released=self._on_released,
             on_finished=self._on_finished,
         )
         admission = build_admission(
@@ -172,10 +177,11 @@ class Agent:
             gate=self.gate,
             journal=self.journal,
             recorder=self.recorder,
-            slots=default_start_slots(),
             image_access=self.image_access,
             allocations=self.allocations,
             pressure=self.pressure,
+            slots=default_start_slots(activity),
+            activity=activity,
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:
@@ -418,6 +424,11 @@ class Agent:
         except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
             pods = [pod_key(pod) for pod in update.pods]
             log.exception("static pods are not mirrored", pods=pods)
+
+    def _on_released(self, uid: str) -> None:
+        """A pod holds nothing any more that others could want."""
+        if self.cluster is not None:
+            self.cluster.pod_released(uid)
 
     def _on_finished(self, uid: str, incarnation: int) -> None:
         """A pod's task has ended."""

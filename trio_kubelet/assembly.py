@@ -50,6 +50,7 @@ from trio_kubelet.resources import (
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.activity import Activity
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.container_starter import ContainerStarter
@@ -102,6 +103,7 @@ class Foundation:
     image_access: ImageAccess
     allocations: Allocations
     pressure: PressureMonitor
+    activity: Activity
 
 
 @frozen(kw_only=True)
@@ -174,6 +176,7 @@ async def assemble(
         cgroups=cgroups,
         allocations=base.allocations,
         gate=base.gate,
+        activity=base.activity,
         recorder=base.recorder,
         clock=base.clock,
     )

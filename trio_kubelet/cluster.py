@@ -47,7 +47,7 @@ log = structlog.get_logger("cluster")
 CHANCE = random.Random()  # noqa: S311 - it only spreads load
 
 LULL_SECONDS = 0.1
-"""When no pod has been started for so long, events are written."""
+"""When no pod has been started or stopped for so long, events are written."""
 
 REFRESH_SECONDS = 5.0
 """How long admission waits for the newest version of the node."""
@@ -93,7 +93,7 @@ class Cluster:
         self._statuses: Statuses | None = None
         self.view = NodeView(node_name)
         self._events = EventWriter(
-            node_name, base.clock, lull=partial(base.slots.lull, LULL_SECONDS)
+            node_name, base.clock, lull=partial(base.activity.lull, LULL_SECONDS)
         )
         base.recorder.add_sink(self._events.take)
 
@@ -127,10 +127,13 @@ class Cluster:
         """A source of static pods has said something."""
         self.mirrors.static_changed(update)
 
+    def pod_released(self, uid: str) -> None:
+        """A pod holds nothing any more that others could want."""
+        self.mirrors.released(uid)
+
     def pod_finished(self, uid: str) -> None:
         """The task of a pod has ended."""
         self.writer.look_at(uid)
-        self.mirrors.finished(uid)
 
     async def refresh_node(self) -> None:
         """Fetch the Node object; where that fails or takes too long, what is known counts."""
@@ -167,7 +170,7 @@ class Cluster:
             api,
             self._node_name,
             self._static_sources,
-            lambda uid: uid in self._tasks,
+            self._tasks.is_released,
             self._newest_status,
             self.writer.mirror_changed,
         )

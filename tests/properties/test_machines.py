@@ -235,6 +235,11 @@ class PodWithContainers(RuleBasedStateMachine):
     def release(self) -> None:
         self.pod = POD.step(self.pod, PodEvent.RELEASED)
 
+    @rule(event=st.sampled_from((PodEvent.KEPT, PodEvent.CLEANED)))
+    @precondition(lambda self: self.pod is PodState.RELEASED)
+    def finish(self, event: PodEvent) -> None:
+        self.pod = POD.step(self.pod, event)
+
     @invariant()
     def a_terminated_pod_never_runs_a_container_again(self) -> None:
         if self.was_terminated:

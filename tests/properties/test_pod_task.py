@@ -14,6 +14,8 @@ from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_s
 from tests.simulation.determinism import deterministic
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
+from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -62,6 +64,7 @@ class Script:
     sync: tuple[str, ...] = ()
     terminate: tuple[str, ...] = ()
     release: tuple[str, ...] = ()
+    clean: tuple[str, ...] = ()
     completes_at: int | None = None
     """The sync of that number finds that the pod is through."""
 
@@ -71,6 +74,7 @@ scripts = st.builds(
     sync=st.lists(st.sampled_from(MISBEHAVIOURS), max_size=6).map(tuple),
     terminate=st.lists(st.sampled_from(MISBEHAVIOURS) | evidence, max_size=6).map(tuple),
     release=st.lists(st.sampled_from(MISBEHAVIOURS), max_size=4).map(tuple),
+    clean=st.lists(st.sampled_from(MISBEHAVIOURS), max_size=4).map(tuple),
     completes_at=st.none() | st.integers(0, 4),
 )
 
@@ -99,6 +103,9 @@ class MisbehavingSession:
         self._sync = _calls(script.sync)
         self._terminate = _calls(script.terminate)
         self._release = _calls(script.release)
+        self._clean = _calls(script.clean)
+        self.was_let_go = False
+        self._is_released = False
         self._busy = False
 
     async def sync(self, pod: Pod) -> SyncResult:
@@ -123,10 +130,21 @@ class MisbehavingSession:
         self._answers.append(answer)
         return answer
 
-    async def release(self, pod: Pod, ending: Ending) -> None:
+    async def release(self, pod: Pod) -> None:
         if not self._answers or not seen_stopped(self._answers[-1]):
             self.complaints.append("released before it was seen to have stopped")
         await self._behave(next(self._release))
+        self._is_released = True
+
+    def let_go(self) -> None:
+        self.was_let_go = True
+
+    async def clean(self, pod: Pod) -> None:
+        if not self._is_released:
+            self.complaints.append("cleaned before it was released")
+        if not self.was_let_go:
+            self.complaints.append("cleaned before it was let go")
+        await self._behave(next(self._clean))
 
     async def _behave(self, how: str) -> None:
         if self._busy:
@@ -152,9 +170,19 @@ def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
     script: Script, asked: list[Asked], seed: int
 ) -> None:
     lived = _live(script, asked, seed)
-    assert lived.walked == [PodState.TERMINATING, PodState.TERMINATED, PodState.FINISHED]
+    assert lived.walked == [
+        PodState.TERMINATING,
+        PodState.TERMINATED,
+        PodState.RELEASED,
+        PodState.FINISHED,
+    ]
     assert all(waiter.is_set() for waiter in lived.waiters)
-    assert set(lived.answered_in) <= {PodState.TERMINATED, PodState.FINISHED}
+    assert set(lived.answered_in) <= {
+        PodState.TERMINATED,
+        PodState.RELEASED,
+        PodState.FINISHED,
+    }
+    assert lived.session.was_let_go is lived.was_let_go
     assert lived.session.complaints == []
 
 
@@ -184,6 +212,8 @@ class Lived:
     waiters: list[trio.Event]
     answered_in: list[PodState]
     """Where the task stood when each waiter was answered."""
+    was_let_go: bool
+    """Whether its source had no use for what is left of it, when the task ended."""
 
 
 def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
@@ -192,7 +222,7 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
     waiters: list[trio.Event] = []
     answered_in: list[PodState] = []
 
-    async def run() -> Journal:
+    async def run() -> tuple[Journal, bool]:
         journal = Journal(TrioClock())
         task = PodTask(
             pod(),
@@ -201,6 +231,8 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
             journal=journal,
             recorder=EventRecorder(Journal(TrioClock()), "node"),
             resync_seconds=60,
+            cleaning=CleaningTurns(Activity().lull),
+            on_released=lambda _uid: None,
         )
 
         async def wait(waiter: trio.Event) -> None:
@@ -224,10 +256,11 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
                 )
             with trio.fail_after(LONG_SECONDS):
                 await task.finished.wait()
-        return journal
+            assert task.ending is not None
+        return journal, task.ending.discard
 
     with deterministic(seed), structlog.testing.capture_logs():
-        journal = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
+        journal, was_let_go = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
     steps = [entry for entry in journal.entries() if entry.source]
     walked = [step.target for step in steps if step.target != step.source]
-    return Lived(session, walked, waiters, answered_in)
+    return Lived(session, walked, waiters, answered_in, was_let_go)

@@ -117,16 +117,13 @@ def test_a_clock_that_is_set_back_does_not_stop_a_crash_loop(tmp_path: Path) -> 
 
 def test_a_pod_that_was_brought_back_while_it_ended_is_shown_to_run(tmp_path: Path) -> None:
     """When it ran, nobody could ask the API, whose mirror showed the end."""
-    broken: set[str] = set()
-
-    def faults(rpc: str, _request: object) -> Fault:
-        return Fault(error=LOST) if rpc in broken else Fault()
 
     async def scene(scene: Scene) -> None:
         static = pod(behaviour="{termExitCode: 1}")
         write_manifest(scene.node, static)
         await trio.sleep(30)
-        broken.add("RemoveContainer")
+        in_use = scene.node.pod_folders / "uid-web" / "volumes" / "other~plugin" / "data"
+        (in_use / "file").mkdir(parents=True)
         scene.node.stop_agent()
         await scene.node.agent_ended()
         remove_manifest(scene.node, static)
@@ -137,7 +134,7 @@ def test_a_pod_that_was_brought_back_while_it_ended_is_shown_to_run(tmp_path: Pa
             lambda: (mirror := scene.mirror("web")) is not None and mirror.status.phase == "Failed"
         )
         scene.node.api.go_away()
-        broken.clear()
+        (in_use / "file").rmdir()
         await scene.restart_agent()
         await trio.sleep(60)
         assert len(scene.running()) == 1
@@ -145,7 +142,7 @@ def test_a_pod_that_was_brought_back_while_it_ended_is_shown_to_run(tmp_path: Pa
         await trio.sleep(60)
         assert scene.status("web-node").phase == "Running"
 
-    play(tmp_path, scene, HollowOptions(faults=faults))
+    play(tmp_path, scene)
 
 
 def test_a_mirror_that_could_not_be_deleted_at_once_goes_later(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ has its sandbox takes precedence over one that has none, a static pod over other
 """
 
 import heapq
-import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from enum import IntEnum
 
 import trio
+
+from trio_kubelet.runtime.activity import Activity
 
 
 class Precedence(IntEnum):
@@ -26,14 +27,14 @@ class Precedence(IntEnum):
 
 
 class StartSlots:
-    """A limiter whose waiters are served by precedence, then in order of arrival."""
+    """A limiter whose waiters are served by precedence, then in order of arrival.
 
-    def __init__(self, slots: int) -> None:
-        self._slots = slots
+    Whoever holds a slot is a start of `activity`.
+    """
+
+    def __init__(self, slots: int, activity: Activity | None = None) -> None:
         self._free = slots
-        self._idle, self._busy = trio.Event(), trio.Event()
-        self._idle.set()
-        self._idle_since = -math.inf
+        self._activity = activity or Activity()
         self._arrivals = 0
         self._waiting: list[tuple[int, int, trio.Event]] = []
 
@@ -41,25 +42,14 @@ class StartSlots:
     async def slot(self, precedence: Precedence) -> AsyncIterator[None]:
         """Hold a slot. A wait that is cancelled holds nothing afterwards."""
         await self._acquire(precedence)
-        try:
-            yield
-        finally:
-            self._release()
-
-    async def lull(self, seconds: float) -> None:
-        """Return when no slot has been held for so long; at once if that is so already."""
-        while True:
-            await self._idle.wait()
-            with trio.move_on_at(self._idle_since + seconds):
-                await self._busy.wait()
-                continue
-            return
+        with self._activity.starting():
+            try:
+                yield
+            finally:
+                self._release()
 
     async def _acquire(self, precedence: Precedence) -> None:
         if self._free > 0:
-            if self._free == self._slots:
-                self._busy.set()
-                self._idle = trio.Event()
             self._free -= 1
             return
         self._arrivals += 1
@@ -82,12 +72,8 @@ class StartSlots:
             heapq.heappop(self._waiting)[2].set()
             return
         self._free += 1
-        if self._free == self._slots:
-            self._idle.set()
-            self._idle_since = trio.current_time()
-            self._busy = trio.Event()
 
 
-def default_start_slots() -> StartSlots:
+def default_start_slots(activity: Activity) -> StartSlots:
     """Twice as many starts at once as there are cores: the fastest width measured."""
-    return StartSlots(max(2, 2 * (os.cpu_count() or 1)))
+    return StartSlots(max(2, 2 * (os.cpu_count() or 1)), activity)

@@ -75,14 +75,14 @@ class MirrorPods:
     """Plain methods tell it what happened; `run` acts.
 
     `sources` are those of static pods; until each has spoken, no mirror is taken for an orphan.
-    `has_task(uid)`: a static pod runs, or has not quite ended although no source has it any more.
+    `is_released(uid)`: nothing of a static pod runs here any more, or holds what others want.
     `newest` is the node's status of a pod; `attach` is told where statuses go.
     """
 
     _api: Api
     _node_name: str
     _sources: frozenset[Source]
-    _has_task: Callable[[str], bool]
+    _is_released: Callable[[str], bool]
     _newest: Callable[[str], PodStatus | None]
     _attach: Attach
     _node_uid: str = field(default="", init=False)
@@ -129,8 +129,8 @@ class MirrorPods:
         if mirror is not None and mirror.status.phase in _ENDED and status.phase not in _ENDED:
             self._queue.add(name)
 
-    def finished(self, uid: str) -> None:
-        """The task of a pod is over: if it was a static one, its mirror may go now."""
+    def released(self, uid: str) -> None:
+        """A pod has been released: if it was a static one, its mirror may go now."""
         for name, mirror in self._mirrors.items():
             if shown_uid(mirror) == uid:
                 self._queue.add(name)
@@ -218,7 +218,7 @@ class MirrorPods:
         if pod is not None and pod.metadata.uid == uid:
             deleted = mirror.metadata.deletion_timestamp is not None
             return deleted or self._is_outdated(uid, mirror)
-        return self._spoken >= self._sources and not self._has_task(uid)
+        return self._spoken >= self._sources and self._is_released(uid)
 
     def _is_outdated(self, uid: str, mirror: Pod) -> bool:
         """Whether the mirror shows an end, and its pod runs again, after a reboot for instance.

@@ -253,7 +253,9 @@ class SyncLoop:
             ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
         stored = self._store.add(pod, trio.current_time())
-        if pod.metadata.uid not in self._tasks:
+        if pod.metadata.uid in self._tasks:
+            self._tasks.hurry(pod.metadata.uid)
+        else:
             self._start(stored)
 
     def _start(self, stored: StoredPod) -> None:
@@ -352,7 +354,7 @@ class SyncLoop:
         if self._is_current(stored):
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
         elif pod.metadata.uid not in self._tasks:
-            self._tasks.start(pod, stored.incarnation, state=PodState.TERMINATED, ending=ending)
+            self._tasks.start(pod, stored.incarnation, state=PodState.RELEASED, ending=ending)
 
     def _is_current(self, stored: StoredPod) -> bool:
         """Whether the task that lives under the UID is this incarnation's."""

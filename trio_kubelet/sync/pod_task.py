@@ -2,7 +2,8 @@
 
 The task owns all that lives and dies with the pod: its mailbox, its place in the pod machine
 (`state_machines/pod.py`), the work in flight. It walks SyncPod → Terminating → Terminated →
-Finished and does in each state what that state is for, through a `PodSession` that knows how.
+Released → Finished and does in each state what that state is for, through a `PodSession` that
+knows how.
 Whoever wants something of the pod puts a request into the mailbox; the task wakes, and a request
 that ends the pod, or ends it sooner, cancels the work in flight. A bug in one pod's session is
 that pod's problem: it is logged with the pod's name, becomes a `FailedSync` event, and the task
@@ -25,6 +26,7 @@ from state_machines.pod import (
     may_have_running_containers,
 )
 from trio_kubelet.k8s import Pod
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import (
     Ending,
     Request,
@@ -79,8 +81,16 @@ class PodSession(Protocol):
         """Stop all containers, then look what still runs."""
         ...
 
-    async def release(self, pod: Pod, ending: Ending) -> None:
-        """Give back what the pod held; with `ending.discard`, all that is left of it."""
+    async def release(self, pod: Pod) -> None:
+        """Give back what the pod held and others could want."""
+        ...
+
+    def let_go(self) -> None:
+        """No source has the pod any more, and its status is nobody's."""
+        ...
+
+    async def clean(self, pod: Pod) -> None:
+        """Remove all that is left of the pod."""
         ...
 
 
@@ -92,7 +102,8 @@ def pod_key(pod: Pod) -> str:
 class PodTask:
     """Runs one incarnation of a pod. Made and owned by `PodTasks`.
 
-    `stopped` is set when none of its containers runs any more, `finished` when all is over.
+    `stopped` is set when none of its containers runs any more, `released` when it holds nothing
+    that others could want, `finished` when all is over.
     """
 
     def __init__(
@@ -104,6 +115,8 @@ class PodTask:
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
+        cleaning: CleaningTurns,
+        on_released: Callable[[str], None],
         predecessor: "PodTask | None" = None,
         after: trio.Event | None = None,
         state: PodState = PodState.SYNC_POD,
@@ -119,11 +132,15 @@ class PodTask:
         self.stopped = trio.Event()
         if not may_have_running_containers(state):
             self.stopped.set()
+        self.released = trio.Event()
         self.finished = trio.Event()
         self._session = session
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
+        self._cleaning = cleaning
+        self._on_released = on_released
+        self._hurry = trio.Event()
         self._predecessor = predecessor
         self._after = after
         self._pending: Request | None = None
@@ -145,12 +162,17 @@ class PodTask:
         if self.stopped.is_set():
             self._answer_waiters()
 
+    def hurry(self) -> None:
+        """Somebody waits for the end of the task: it puts nothing off."""
+        self._hurry.set()
+
     async def run(self) -> None:
         """Walk the machine to its end. When cancelled, containers stay as they are."""
         work = {
             PodState.SYNC_POD: self._keep_synced,
             PodState.TERMINATING: self._stop_containers,
             PodState.TERMINATED: self._release,
+            PodState.RELEASED: self._clean,
         }
         with structlog.contextvars.bound_contextvars(
             pod=pod_key(self.pod), uid=self.pod.metadata.uid
@@ -194,17 +216,32 @@ class PodTask:
 
     async def _release(self) -> None:
         """Terminated: give back what the pod held, until that has worked."""
-        while True:
-            ending = self._current_ending()
-            released = await self._attempt(self._released, self.pod, ending)
-            if released and self._current_ending() == ending:
-                self._step(PodEvent.RELEASED)
-                return
-            if not released:
-                await self._wait_for_request(self._next_delay(None))
+        while not await self._attempt(self._done, self._session.release):
+            await self._wait_for_request(self._next_delay(None))
+        self._take()
+        self._step(PodEvent.RELEASED)
 
-    async def _released(self, pod: Pod, ending: Ending) -> bool:
-        await self._session.release(pod, ending)
+    async def _clean(self) -> None:
+        """Released: remove what is left of a pod that no source has, when there is time for it."""
+        is_kept = not self._current_ending().discard
+        if not self.released.is_set():
+            if not is_kept:
+                self._session.let_go()
+            self.released.set()
+            self._on_released(self.pod.metadata.uid)
+        if is_kept:
+            self._step(PodEvent.KEPT)
+            return
+        async with self._cleaning.turn(self._hurry):
+            cleaned = await self._attempt(self._done, self._session.clean)
+        if not cleaned:
+            await self._wait_for_request(self._next_delay(None))
+            return
+        self._take()
+        self._step(PodEvent.CLEANED)
+
+    async def _done(self, work: Callable[[Pod], Awaitable[None]]) -> bool:
+        await work(self.pod)
         return True
 
     async def _attempt(
@@ -226,14 +263,14 @@ class PodTask:
     async def _wait_for_others(self) -> None:
         """Wait for room, if there is none for the pod yet, unless it ends first.
 
-        A static pod starts after the end of those that had its name. One that ended while it
-        waited still knows whom it waited for: its successor waits on.
+        A static pod starts when those that had its name hold nothing any more. One that ended
+        while it waited still knows whom it waited for: its successor waits on.
         """
         if self._pending is not None and self._pending.ending is not None:
             return
         with trio.CancelScope() as self._work:
             while self._predecessor is not None:
-                await self._predecessor.finished.wait()
+                await self._predecessor.released.wait()
                 self._predecessor = self._predecessor._predecessor
             if self._after is not None:
                 await self._after.wait()

@@ -1,9 +1,10 @@
 """The pods nursery: one task for each incarnation of a pod, and the order among them.
 
 The sync loop says what should be (`submit`, `end`), this module sees that there is a task for
-it. A UID that comes back while its former incarnation still ends waits for that end; so does a
-static pod for its predecessor of the same full name. A task that has finished is forgotten,
-except that its incarnation is remembered so that late updates do not start it again.
+it. A UID that comes back while its former incarnation still ends waits for that end, of which
+nothing is put off then; a static pod waits until its predecessor of the same full name has been
+released. A task that has finished is forgotten, except that its incarnation is remembered so that
+late updates do not start it again.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,6 +16,7 @@ import trio
 from state_machines.pod import PodState, may_have_running_containers
 from trio_kubelet.k8s import Pod
 from trio_kubelet.origins import is_static
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodSession, PodTask, pod_key
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -33,7 +35,11 @@ class OpenSession(Protocol):
 
 
 class PodTasks:
-    """Owns the tasks of all pods. `on_finished(uid, incarnation)` is called after each task's end.
+    """Owns the tasks of all pods.
+
+    `on_released(uid)` is called when a pod holds nothing any more that others could want,
+    `on_finished(uid, incarnation)` after each task's end. `cleaning` says when what is left of a
+    pod is removed.
 
     All methods but `run` are plain functions: a handler of the sync loop calls them, and nothing
     interleaves.
@@ -46,12 +52,16 @@ class PodTasks:
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
+        cleaning: CleaningTurns,
+        on_released: Callable[[str], None],
         on_finished: Callable[[str, int], None],
     ) -> None:
         self._open_session = open_session
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
+        self._cleaning = cleaning
+        self._on_released = on_released
         self._on_finished = on_finished
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}
@@ -74,6 +84,17 @@ class PodTasks:
     def get(self, uid: str) -> PodTask | None:
         """The task that lives under this UID, if any."""
         return self._tasks.get(uid)
+
+    def is_released(self, uid: str) -> bool:
+        """Whether there is no task under this UID that holds anything others could want."""
+        task = self._tasks.get(uid)
+        return task is None or task.released.is_set()
+
+    def hurry(self, uid: str) -> None:
+        """Somebody waits for the end of the task under this UID."""
+        task = self._tasks.get(uid)
+        if task is not None:
+            task.hurry()
 
     @property
     def finished_at(self) -> Mapping[str, float]:
@@ -110,6 +131,8 @@ class PodTasks:
             journal=self._journal,
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
+            cleaning=self._cleaning,
+            on_released=self._on_released,
             predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
             after=after,
             state=state,

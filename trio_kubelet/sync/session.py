@@ -2,13 +2,15 @@
 
     sync       status → cgroup, folders and volumes → containers → status
     terminate  stop containers → status
-    release    volumes → cgroup; and for a pod that is gone: containers, logs, folders
+    release    volumes → cgroup
+    clean      containers, sandboxes → logs, folders
 
 The parts that do it are known here only by the protocols below. A session belongs to one
 incarnation of a pod and holds what that remembers between two syncs.
 """
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Protocol
 
@@ -81,6 +83,14 @@ class Runtime(Protocol):
 
     async def remove(self, pod: Pod) -> None:
         """Remove what has stopped."""
+        ...
+
+
+class Activity(Protocol):
+    """Is told when a pod is being stopped."""
+
+    def stopping(self) -> AbstractContextManager[None]:
+        """Held meanwhile."""
         ...
 
 
@@ -182,6 +192,7 @@ class Parts:
     cgroups: PodCgroups
     allocations: Allocations
     gate: RuntimeGate
+    activity: Activity
     recorder: EventRecorder
     clock: Clock
 
@@ -286,7 +297,8 @@ class Session:
         known = await self._parts.cache.get_newer_than(self._uid, 0.0)
         self._report(pod, known)
         try:
-            evidence = await self._parts.runtime.stop(pod, grace, self._memory)
+            with self._parts.activity.stopping():
+                evidence = await self._parts.runtime.stop(pod, grace, self._memory)
         except RpcError as error:
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
@@ -294,21 +306,31 @@ class Session:
         self._report(pod, observed, stopped=not evidence.running)
         return evidence
 
-    async def release(self, pod: Pod, ending: Ending) -> None:
-        """Give back what the pod held; with `ending.discard`, all that is left of it."""
+    async def release(self, pod: Pod) -> None:
+        """Give back what the pod held and others could want."""
+        try:
+            with self._parts.activity.stopping():
+                await self._parts.storage.unmount(pod)
+                await self._parts.cgroups.remove(self._uid)
+        except PreparationError as error:
+            raise UnfinishedError(error.message) from error
+
+    def let_go(self) -> None:
+        """No source has the pod any more, and its status is nobody's.
+
+        A static pod that is put back under its UID has a new mirror before its task starts.
+        """
+        self._parts.statuses.forget(self._uid)
+
+    async def clean(self, pod: Pod) -> None:
+        """Remove all that is left of the pod."""
         parts = self._parts
         try:
-            if ending.discard:
-                await parts.runtime.remove(pod)
-            await parts.storage.unmount(pod)
-            await parts.cgroups.remove(self._uid)
-            if ending.discard:
-                await parts.storage.remove(pod)
+            await parts.runtime.remove(pod)
+            await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error
-        if ending.discard:
-            parts.statuses.forget(self._uid)
-            parts.cache.forget(self._uid)
+        parts.cache.forget(self._uid)
 
     def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
         return self._parts.statuses.report(

@@ -3,7 +3,7 @@
 Recording never waits: events go into bounded queues, and what does not fit is dropped and
 counted. While the API server is away they stay there; what it refuses is logged and dropped.
 Warnings have a queue of their own: somebody may be looking for them. Of what goes as it should
-users see the pods first, so those events wait for a lull while pods are being started.
+users see the pods first, so those events wait for a lull while pods are started or stopped.
 """
 
 from collections.abc import Awaitable, Callable

@@ -3,6 +3,7 @@
 import trio
 import trio.testing
 
+from trio_kubelet.runtime.activity import Activity
 from trio_kubelet.runtime.start_slots import Precedence, StartSlots
 
 
@@ -79,31 +80,17 @@ async def test_a_slot_given_to_someone_who_is_cancelled_goes_to_the_next(
                 pass
 
 
-async def test_a_lull_is_a_time_in_which_nothing_is_started(
-    autojump_clock: trio.testing.MockClock,
-) -> None:
-    slots, began = StartSlots(2), trio.current_time()
+async def test_who_holds_a_slot_starts_something(autojump_clock: trio.testing.MockClock) -> None:
+    activity = Activity()
+    slots, began = StartSlots(1, activity), trio.current_time()
 
-    async def start(after: float, seconds: float) -> None:
-        await trio.sleep(after)
+    async def start() -> None:
         async with slots.slot(Precedence.SANDBOX):
-            await trio.sleep(seconds)
+            await trio.sleep(5)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(start, 0, 10)
-        nursery.start_soon(start, 5, 10)  # until 15
-        nursery.start_soon(start, 15.5, 1)  # until 16.5: the pause before was too short
+        nursery.start_soon(start)
+        nursery.start_soon(start)
         await trio.testing.wait_all_tasks_blocked()
-        await slots.lull(1)
-        assert trio.current_time() - began == 17.5
-
-
-async def test_an_idle_node_has_a_lull_at_once(autojump_clock: trio.testing.MockClock) -> None:
-    slots, began = StartSlots(1), trio.current_time()
-    await slots.lull(0.5)
-    assert trio.current_time() == began
-    async with slots.slot(Precedence.SANDBOX):
-        pass
-    await slots.lull(0.5)
-    await slots.lull(0.5)
-    assert trio.current_time() - began == 0.5
+        await activity.lull(1)
+    assert trio.current_time() - began == 11

@@ -46,7 +46,7 @@ class Node:
             cast("Api", self.api),
             "Node-1",
             frozenset({Source.FILE}),
-            self.tasks.__contains__,
+            lambda uid: uid not in self.tasks,
             self.statuses.get,
             self._attach,
         )
@@ -74,7 +74,7 @@ class Node:
 
     def finish(self, uid: str) -> None:
         self.tasks.discard(uid)
-        self.mirrors.finished(uid)
+        self.mirrors.released(uid)
 
     @property
     def shown(self) -> dict[str, str]:

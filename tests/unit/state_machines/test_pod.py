@@ -24,7 +24,9 @@ def test_a_pod_walks_from_sync_to_finished() -> None:
     state = POD.step(state, PodEvent.DELETED)
     state = POD.step(state, PodEvent.CONTAINERS_STOPPED, STOPPED)
     assert state is PodState.TERMINATED
-    assert POD.step(state, PodEvent.RELEASED) is PodState.FINISHED
+    state = POD.step(state, PodEvent.RELEASED)
+    assert state is PodState.RELEASED
+    assert POD.step(state, PodEvent.CLEANED) is PodState.FINISHED
 
 
 def test_a_pod_known_only_to_the_runtime_begins_in_terminating() -> None:
@@ -32,8 +34,13 @@ def test_a_pod_known_only_to_the_runtime_begins_in_terminating() -> None:
 
 
 def test_what_was_kept_of_a_pod_that_is_over_is_cleared_away_without_stopping_it_again() -> None:
-    assert PodState.TERMINATED in POD.initial
-    assert not may_start_containers(PodState.TERMINATED)
+    assert PodState.RELEASED in POD.initial
+    assert not may_start_containers(PodState.RELEASED)
+
+
+def test_nothing_is_removed_of_a_pod_that_still_holds_what_others_want() -> None:
+    before = (PodState.SYNC_POD, PodState.TERMINATING, PodState.TERMINATED)
+    assert not any(POD.allows(state, PodEvent.CLEANED) for state in before)
 
 
 @pytest.mark.parametrize("event", sorted(ENDINGS))
@@ -43,6 +50,7 @@ def test_whatever_ends_a_pod_may_come_again_while_it_ends(event: PodEvent) -> No
         return  # admission happens once, before anything else
     assert POD.step(PodState.TERMINATING, event) is PodState.TERMINATING
     assert POD.step(PodState.TERMINATED, event) is PodState.TERMINATED
+    assert POD.step(PodState.RELEASED, event) is PodState.RELEASED
 
 
 def test_admission_cannot_refuse_a_pod_that_already_ends() -> None:

@@ -61,7 +61,7 @@ class Agent:
             self.api,
             NODE,
             frozenset({Source.FILE}),
-            lambda uid: uid in self.pods and uid not in self.over,
+            lambda uid: uid not in self.pods or uid in self.over,
             self.statuses.get,
             self.writer.mirror_changed,
         )
@@ -91,7 +91,7 @@ class Agent:
         uid = self.named(name).metadata.uid
         self.over.add(uid)
         self.writer.look_at(uid)
-        self.mirrors.finished(uid)
+        self.mirrors.released(uid)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         async with trio.open_nursery() as nursery:

@@ -12,10 +12,12 @@ from state_machines.pod import StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
+from trio_kubelet.runtime.activity import Activity
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import Admission, Rejection, Verdict
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -45,8 +47,14 @@ class RememberingSession:
         now = trio.current_time()
         return StopEvidence(listed_at=now, last_call_ended_at=now)
 
-    async def release(self, pod: Pod, ending: Ending) -> None:
-        self._log.append(f"release {self._name}" + (" and discard" if ending.discard else ""))
+    async def release(self, pod: Pod) -> None:
+        self._log.append(f"release {self._name}")
+
+    def let_go(self) -> None:
+        self._log.append(f"let go {self._name}")
+
+    async def clean(self, pod: Pod) -> None:
+        self._log.append(f"clean {self._name}")
 
 
 @frozen(kw_only=True)
@@ -54,6 +62,7 @@ class Loop:
     loop: SyncLoop
     store: PodStore
     tasks: PodTasks
+    activity: Activity
     gate: RuntimeGate
     monitor: LoopMonitor
     config: trio.MemorySendChannel[PodUpdate]
@@ -86,6 +95,7 @@ async def running(
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
     store, gate, monitor = PodStore(), RuntimeGate(), LoopMonitor()
+    activity = Activity()
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
 
@@ -107,6 +117,8 @@ async def running(
         journal=journal,
         recorder=recorder,
         resync_seconds=3600,
+        cleaning=CleaningTurns(activity.lull),
+        on_released=lambda _uid: None,
         on_finished=lambda uid, incarnation: loop.on_finished(uid, incarnation),
     )
     loop = SyncLoop(
@@ -133,6 +145,7 @@ async def running(
             loop=loop,
             store=store,
             tasks=tasks,
+            activity=activity,
             gate=gate,
             monitor=monitor,
             config=config_in,

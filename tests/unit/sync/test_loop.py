@@ -78,7 +78,7 @@ async def test_what_was_kept_of_a_pod_goes_when_its_source_lets_it_go(
         await trio.sleep(5)
         at.heard()
         await at.say(PodOperation.REMOVE, A)
-        assert at.heard() == ["release a and discard"]
+        assert at.heard() == ["let go a", "clean a"]
         assert "uid-a" not in at.tasks
 
 
@@ -87,7 +87,7 @@ async def test_a_removed_pod_is_stopped_and_discarded(autojump_clock: MockClock)
         await at.say(PodOperation.ADD, A)
         await at.say(PodOperation.REMOVE, A)
         await trio.sleep(2)
-        assert at.heard()[2:] == ["stop a Removed", "release a and discard"]
+        assert at.heard()[2:] == ["stop a Removed", "release a", "let go a", "clean a"]
         assert "uid-a" not in at.store
         assert "uid-a" not in at.tasks
 
@@ -101,7 +101,26 @@ async def test_a_uid_that_comes_back_waits_for_the_end_of_the_former(
         await at.say(PodOperation.ADD, make_pod("a", image="again"))
         at.heard()
         await trio.sleep(2)
-        assert at.heard() == ["release a and discard", "admit a beside 0", "sync a again"]
+        assert at.heard() == [
+            "release a",
+            "let go a",
+            "clean a",
+            "admit a beside 0",
+            "sync a again",
+        ]
+
+
+async def test_a_uid_that_comes_back_waits_for_no_lull_but_only_for_its_remains_to_go(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        with at.activity.starting():
+            await at.say(PodOperation.REMOVE, A)
+            await trio.sleep(5)
+            assert at.heard()[2:] == ["stop a Removed", "release a", "let go a"]
+            await at.say(PodOperation.ADD, make_pod("a", image="again"))
+            assert at.heard() == ["clean a", "admit a beside 0", "sync a again"]
 
 
 async def test_a_uid_that_comes_back_and_goes_again_never_starts(autojump_clock: MockClock) -> None:
@@ -112,7 +131,7 @@ async def test_a_uid_that_comes_back_and_goes_again_never_starts(autojump_clock:
         await at.say(PodOperation.REMOVE, A)
         at.heard()
         await trio.sleep(5)
-        assert at.heard() == ["release a and discard"]
+        assert at.heard() == ["release a", "let go a", "clean a"]
 
 
 async def test_a_uid_that_a_second_source_adds_replaces_the_first(
@@ -144,7 +163,7 @@ async def test_the_first_source_has_no_say_any_more_in_a_uid_that_another_took(
         assert at.heard() == []
         await at.say(PodOperation.REMOVE, of(Source.HTTP, "other"), source=Source.HTTP)
         await trio.sleep(2)
-        assert at.heard() == ["stop a Removed", "release a and discard"]
+        assert at.heard() == ["stop a Removed", "release a", "let go a", "clean a"]
 
 
 async def test_a_rejected_pod_ends_and_holds_nothing(autojump_clock: MockClock) -> None:

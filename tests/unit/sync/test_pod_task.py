@@ -12,8 +12,10 @@ from attrs import evolve
 from state_machines.pod import PodEvent, PodState, StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
+from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
-from trio_kubelet.sync.pod_task import PodTask, SyncResult
+from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
@@ -28,6 +30,7 @@ class ScriptedSession:
         self.asked: list[tuple[str, float | bool | None]] = []
         self.on_sync: Callable[[Pod], Awaitable[SyncResult]] = self.nothing_to_do
         self.on_terminate: Callable[[Ending], Awaitable[StopEvidence]] = self.stopped
+        self.on_clean: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     async def nothing_to_do(self, pod: Pod) -> SyncResult:
         return SyncResult()
@@ -44,8 +47,15 @@ class ScriptedSession:
         self.asked.append(("terminate", ending.grace_seconds))
         return await self.on_terminate(ending)
 
-    async def release(self, pod: Pod, ending: Ending) -> None:
-        self.asked.append(("release", ending.discard))
+    async def release(self, pod: Pod) -> None:
+        self.asked.append(("release", None))
+
+    def let_go(self) -> None:
+        self.asked.append(("let go", None))
+
+    async def clean(self, pod: Pod) -> None:
+        self.asked.append(("clean", trio.current_time()))
+        await self.on_clean()
 
     @property
     def steps(self) -> list[str]:
@@ -62,6 +72,10 @@ def session() -> ScriptedSession:
     return ScriptedSession()
 
 
+def _nobody(_uid: str) -> None:
+    """Nobody waits for the release."""
+
+
 @asynccontextmanager
 async def running(
     session: ScriptedSession, journal: Journal, **options: object
@@ -73,7 +87,7 @@ async def running(
         journal=journal,
         recorder=EventRecorder(journal, "node"),
         resync_seconds=60,
-        **options,  # type: ignore[arg-type]
+        **{"cleaning": CleaningTurns(Activity().lull), "on_released": _nobody} | options,  # type: ignore[arg-type]
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
@@ -88,10 +102,15 @@ async def test_a_pod_that_is_removed_walks_the_whole_machine(
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(ending=REMOVED))
         await task.finished.wait()
-    assert session.steps == ["sync", "terminate", "release"]
+    assert session.steps == ["sync", "terminate", "release", "let go", "clean"]
     added, *walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
     assert added == PodState.SYNC_POD
-    assert walked == [PodState.TERMINATING, PodState.TERMINATED, PodState.FINISHED]
+    assert walked == [
+        PodState.TERMINATING,
+        PodState.TERMINATED,
+        PodState.RELEASED,
+        PodState.FINISHED,
+    ]
 
 
 async def test_an_ending_cancels_the_sync_in_flight(
@@ -228,17 +247,23 @@ async def test_a_sync_that_names_a_time_is_repeated_then(
     assert [at for _, at in session.asked] == pytest.approx([0, 7, 14], abs=0.1)
 
 
-async def test_a_static_pod_waits_for_its_predecessor(
+async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
     autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
 ) -> None:
-    other = ScriptedSession()
-    async with running(other, journal) as first, running(session, journal, predecessor=first):
+    other, activity = ScriptedSession(), Activity()
+    cleaning = CleaningTurns(activity.lull)
+    async with (
+        running(other, journal, cleaning=cleaning) as first,
+        running(session, journal, predecessor=first),
+    ):
         await trio.sleep(100)
         assert session.steps == []
-        first.put(Request(ending=REMOVED))
-        await first.finished.wait()
-        await trio.testing.wait_all_tasks_blocked()
-        assert session.steps == ["sync"]
+        with activity.starting():
+            first.put(Request(ending=REMOVED))
+            await first.released.wait()
+            await trio.testing.wait_all_tasks_blocked()
+            assert session.steps == ["sync"]
+            assert not first.finished.is_set()
 
 
 async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
@@ -252,7 +277,7 @@ async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
         await trio.testing.wait_all_tasks_blocked()
         second.put(Request(ending=REMOVED))
         await second.finished.wait()
-    assert session.steps == ["terminate", "release"]
+    assert session.steps == ["terminate", "release", "let go", "clean"]
 
 
 async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
@@ -289,13 +314,59 @@ async def test_an_orphan_is_never_synced(
 ) -> None:
     async with running(session, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
         await task.finished.wait()
+    assert session.steps == ["terminate", "release", "let go", "clean"]
+
+
+async def test_what_is_left_of_a_pod_that_was_over_is_only_removed(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with running(session, journal, state=PodState.RELEASED, ending=REMOVED) as task:
+        assert task.stopped.is_set()
+        await task.finished.wait()
+    assert session.steps == ["let go", "clean"]
+
+
+async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_it(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    activity, told = Activity(), list[str]()
+    options = {"cleaning": CleaningTurns(activity.lull), "on_released": told.append}
+    async with running(session, journal, **options) as task:
+        with activity.starting():
+            task.put(Request(ending=REMOVED))
+            await task.released.wait()
+            assert told == ["u1"]
+            await trio.sleep(5)
+            assert session.steps == ["terminate", "release", "let go"]
+        await task.finished.wait()
+    assert session.steps == ["terminate", "release", "let go", "clean"]
+
+
+async def test_what_its_source_still_has_is_kept_for_its_readers(
+    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+) -> None:
+    async with running(session, journal) as task:
+        task.put(Request(ending=DELETED))
+        await task.finished.wait()
     assert session.steps == ["terminate", "release"]
 
 
-async def test_what_is_left_of_a_pod_that_was_over_is_only_released(
+async def test_what_cannot_be_removed_is_tried_again_and_keeps_nobody_from_its_turn(
     autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal, state=PodState.TERMINATED, ending=REMOVED) as task:
-        assert task.stopped.is_set()
+    cleaning, other = CleaningTurns(Activity().lull, pods_at_once=1), ScriptedSession()
+    attempts = iter(("fails", "fails", "works"))
+
+    async def remove() -> None:
+        if next(attempts) == "fails":
+            raise UnfinishedError("not now")
+
+    session.on_clean = remove
+    options = {"cleaning": cleaning, "state": PodState.RELEASED, "ending": REMOVED}
+    async with running(session, journal, **options) as task:
+        await trio.testing.wait_all_tasks_blocked()
+        async with running(other, journal, **options) as second:
+            await second.finished.wait()
+            assert not task.finished.is_set()
         await task.finished.wait()
-    assert session.steps == ["release"]
+    assert session.steps == ["let go", "clean", "clean", "clean"]

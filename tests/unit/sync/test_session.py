@@ -23,6 +23,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.activity import Activity
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inputs import PodInputs
@@ -139,6 +140,7 @@ def make_parts(runtime: FailingOnce, others: Others, journal: Journal | None = N
         cgroups=cast("PodCgroups", others),
         allocations=Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
         gate=gate,
+        activity=Activity(),
         recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
     )

@@ -1,0 +1,113 @@
+"""Whose turn it is to remove what a dead pod left."""
+
+import trio
+import trio.testing
+from trio.testing import MockClock
+
+from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.sync.cleaning import LONGEST_SECONDS, PODS_AT_ONCE, QUIET_SECONDS, CleaningTurns
+
+NO_HURRY = trio.Event
+
+
+async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockClock) -> None:
+    turns, now, most = CleaningTurns(Activity().lull), 0, 0
+
+    async def clean() -> None:
+        nonlocal now, most
+        async with turns.turn(NO_HURRY()):
+            now += 1
+            most = max(most, now)
+            await trio.sleep(1)
+            now -= 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(7):
+            nursery.start_soon(clean)
+    assert most == PODS_AT_ONCE
+
+
+async def test_who_was_released_first_is_cleaned_first(autojump_clock: MockClock) -> None:
+    turns, order = CleaningTurns(Activity().lull, pods_at_once=1), list[int]()
+
+    async def clean(number: int) -> None:
+        async with turns.turn(NO_HURRY()):
+            order.append(number)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(7):
+            nursery.start_soon(clean, number)
+            await trio.testing.wait_all_tasks_blocked()
+    assert order == list(range(7))
+
+
+async def test_no_turn_begins_while_something_is_started_or_stopped(
+    autojump_clock: MockClock,
+) -> None:
+    activity, began = Activity(), trio.current_time()
+    turns, times = CleaningTurns(activity.lull, pods_at_once=1), list[float]()
+
+    async def clean() -> None:
+        async with turns.turn(NO_HURRY()):
+            times.append(trio.current_time() - began)
+            await trio.sleep(1)
+
+    async with trio.open_nursery() as nursery:
+        with activity.stopping():
+            nursery.start_soon(clean)
+            nursery.start_soon(clean)
+            await trio.sleep(5)
+        await trio.sleep(QUIET_SECONDS + 0.5)
+        with activity.starting():  # in the middle of the first turn
+            await trio.sleep(5)
+    assert times == [5 + QUIET_SECONDS, 10.5 + 2 * QUIET_SECONDS]
+
+
+async def test_on_a_node_that_is_never_quiet_every_turn_comes_all_the_same(
+    autojump_clock: MockClock,
+) -> None:
+    activity, began = Activity(), trio.current_time()
+    turns = CleaningTurns(activity.lull, pods_at_once=1)
+
+    async def clean() -> None:
+        async with turns.turn(NO_HURRY()):
+            await trio.sleep(1)
+
+    with activity.starting():
+        async with trio.open_nursery() as nursery:
+            for _ in range(5):
+                nursery.start_soon(clean)
+    assert trio.current_time() - began == LONGEST_SECONDS + 5
+
+
+async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: MockClock) -> None:
+    activity, began = Activity(), trio.current_time()
+    turns, hurry = CleaningTurns(activity.lull, pods_at_once=1), trio.Event()
+
+    async def wait_for_a_lull() -> None:
+        async with turns.turn(NO_HURRY()):
+            pass
+
+    async def clean() -> None:
+        async with turns.turn(hurry):
+            assert trio.current_time() - began == 2
+
+    with activity.starting():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(wait_for_a_lull)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(clean)
+            await trio.sleep(2)
+            hurry.set()
+
+
+async def test_who_gives_up_waiting_holds_no_turn(autojump_clock: MockClock) -> None:
+    activity = Activity()
+    turns = CleaningTurns(activity.lull, pods_at_once=1)
+    with activity.starting(), trio.move_on_after(1):
+        async with turns.turn(NO_HURRY()):
+            raise AssertionError("it was not quiet")
+    with trio.fail_after(QUIET_SECONDS + 1):
+        async with turns.turn(NO_HURRY()):
+            pass

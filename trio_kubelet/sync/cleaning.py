@@ -1,0 +1,53 @@
+"""When what dead pods leave is removed: dead containers, sandboxes, logs and folders.
+
+Nobody waits for that, and it costs the runtime as much as the stop. So it is done a few pods at
+a time, in a lull, and at the latest some time after the pod was released. Only who needs the
+place of a dead pod, the same UID once more, goes without waiting. What is left when the agent
+is killed meanwhile is found by housekeeping.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+
+PODS_AT_ONCE = 2
+QUIET_SECONDS = 1.0
+"""So long nothing must have been started or stopped."""
+LONGEST_SECONDS = 30.0
+"""After so long there is no waiting for a lull any more."""
+
+
+class CleaningTurns:
+    """Gives one pod after another its turn. `lull(seconds)` returns when it has been quiet."""
+
+    def __init__(
+        self, lull: Callable[[float], Awaitable[None]], *, pods_at_once: int = PODS_AT_ONCE
+    ) -> None:
+        self._lull = lull
+        self._limiter = trio.CapacityLimiter(pods_at_once)
+
+    @asynccontextmanager
+    async def turn(self, hurry: trio.Event) -> AsyncIterator[None]:
+        """Hold a turn; waits for it, unless there is a `hurry` from the start or meanwhile.
+
+        Cancelled while it waits, it holds nothing.
+        """
+        latest = trio.current_time() + LONGEST_SECONDS
+        holder = object()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_cancel_on, hurry, nursery.cancel_scope)
+                await self._limiter.acquire_on_behalf_of(holder)
+                with trio.move_on_at(latest):
+                    await self._lull(QUIET_SECONDS)
+                nursery.cancel_scope.cancel()
+            yield
+        finally:
+            if holder in self._limiter.statistics().borrowers:
+                self._limiter.release_on_behalf_of(holder)
+
+
+async def _cancel_on(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel()
