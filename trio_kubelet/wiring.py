@@ -14,7 +14,7 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.origins import CONFIG_SOURCE, is_static
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import EnvironmentData, ObjectError, References
-from trio_kubelet.resources import CgroupBusy, Cgroups, SystemdError
+from trio_kubelet.resources import CgroupBusy, Cgroups, QosClass, SystemdError, qos_class
 from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.config_error import ConfigError
 from trio_kubelet.runtime.container_hash import container_hash
@@ -185,19 +185,19 @@ class PodSubPaths:
 
 
 class PodCgroups:
-    """Cgroups of pods, and the weights of the QoS classes, which follow the pods that run."""
+    """Cgroups of pods, and the weights of the QoS classes, which follow the burstable pods."""
 
     def __init__(self, cgroups: Cgroups, active: Callable[[], Iterable[Pod]]) -> None:
         self._cgroups = cgroups
         self._active = active
-        self._made: set[str] = set()
+        self._weighed: set[str] = set()
 
     async def ensure(self, pod: Pod) -> None:
         """Make the pod's cgroup. Raises PreparationError."""
         try:
             await self._cgroups.ensure(pod)
-            if pod.metadata.uid not in self._made:
-                self._made.add(pod.metadata.uid)
+            if qos_class(pod) is QosClass.BURSTABLE and pod.metadata.uid not in self._weighed:
+                self._weighed.add(pod.metadata.uid)
                 await self._cgroups.update_qos(self._active())
         except (OSError, SystemdError) as error:
             message = f"unable to ensure pod container exists: {error}"
@@ -207,8 +207,8 @@ class PodCgroups:
         """Remove the pod's cgroup with all that is left in it. Raises PreparationError."""
         try:
             await self._cgroups.remove(uid)
-            if uid in self._made:
-                self._made.discard(uid)
+            if uid in self._weighed:
+                self._weighed.discard(uid)
                 await self._cgroups.update_qos(self._active())
         except (OSError, SystemdError, CgroupBusy) as error:
             raise PreparationError("FailedKillPod", str(error)) from error

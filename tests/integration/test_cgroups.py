@@ -171,7 +171,7 @@ async def test_removing_gives_up_after_its_deadline(
 ) -> None:
     await cgroups.ensure(BURSTABLE)
     with monkeypatch.context() as patched:
-        patched.setattr("trio_kubelet.resources.cgroup_tree._remove_folders", lambda folder: False)
+        patched.setattr("trio_kubelet.resources.cgroup_tree._remove_empty", lambda folder: False)
         with pytest.raises(CgroupBusy, match="still in use"):
             await cgroups.remove("b-1", deadline_seconds=0.05)
 

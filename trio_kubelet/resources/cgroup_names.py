@@ -13,7 +13,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.pod_resources import QosClass, qos_class
 
 KUBEPODS = "kubepods"
-_POD_PREFIX = "pod"
+POD_PREFIX = "pod"
 _SLICE = ".slice"
 
 QOS_COMPONENTS = {
@@ -82,19 +82,19 @@ def qos_cgroup_name(qos: QosClass, cgroup_root: str = "/") -> CgroupName:
 def pod_cgroup_name(pod: Pod, cgroup_root: str = "/") -> CgroupName:
     """Return the cgroup of a pod."""
     uid = pod.metadata.uid
-    return qos_cgroup_name(qos_class(pod), cgroup_root).child(f"{_POD_PREFIX}{uid}")
+    return qos_cgroup_name(qos_class(pod), cgroup_root).child(f"{POD_PREFIX}{uid}")
 
 
 def pod_uid_of(directory: str, driver: CgroupDriver) -> str:
     """Return the UID in the name of a pod's cgroup directory, or "" if it is not a pod's."""
     if driver is CgroupDriver.CGROUPFS:
-        return directory.removeprefix(_POD_PREFIX) if directory.startswith(_POD_PREFIX) else ""
+        return directory.removeprefix(POD_PREFIX) if directory.startswith(POD_PREFIX) else ""
     if not directory.endswith(_SLICE):
         return ""
     last = directory.removesuffix(_SLICE).rpartition("-")[2]
-    if not last.startswith(_POD_PREFIX):
+    if not last.startswith(POD_PREFIX):
         return ""
-    return last.removeprefix(_POD_PREFIX).replace("_", "-")
+    return last.removeprefix(POD_PREFIX).replace("_", "-")
 
 
 def cgroup_parent(

@@ -102,13 +102,20 @@ class CgroupTree:
         for file in files:
             self._write(path, file)
 
+    def exists_anywhere(self, path: str) -> bool:
+        """Whether the cgroup is there in any hierarchy."""
+        return any(folder.is_dir() for folder in self._folders_everywhere(path))
+
     def remove(self, path: str) -> bool:
         """Kill what is left in a cgroup and remove it with all below it; whether it is gone.
 
-        False means that the kernel has not let go of it yet: try again a little later.
+        False means that the kernel has not let go of it yet: try again a little later. Mostly
+        nothing is left in it, and there is nothing to look for.
         """
         gone = True
         for folder in self._folders_everywhere(path):
+            if _remove_empty(folder):
+                continue
             _kill_all(folder)
             gone &= _remove_folders(folder)
         return gone
@@ -202,6 +209,19 @@ def _inherit_cpuset(folder: Path) -> None:
             file.write_text((folder.parent / name).read_text())
 
 
+def _remove_empty(folder: Path) -> bool:
+    """Remove a cgroup in which nothing is left; whether it is gone."""
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError as error:
+        if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
+            raise
+        return False
+    return True
+
+
 def _kill_all(folder: Path) -> None:
     with contextlib.suppress(OSError):
         (folder / "cgroup.kill").write_text("1")
@@ -219,13 +239,4 @@ def _processes(folder: Path) -> Iterator[int]:
 
 
 def _remove_folders(folder: Path) -> bool:
-    for below, _, _ in os.walk(folder, topdown=False):
-        try:
-            Path(below).rmdir()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            if error.errno not in (errno.EBUSY, errno.ENOTEMPTY):
-                raise
-            return False
-    return True
+    return all(_remove_empty(Path(below)) for below, _, _ in os.walk(folder, topdown=False))

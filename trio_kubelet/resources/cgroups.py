@@ -14,6 +14,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
+from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.cgroup_config import (
     CgroupConfig,
@@ -22,6 +23,7 @@ from trio_kubelet.resources.cgroup_config import (
     qos_cgroup_configs,
 )
 from trio_kubelet.resources.cgroup_names import (
+    POD_PREFIX,
     CgroupDriver,
     CgroupName,
     kubepods_name,
@@ -138,7 +140,7 @@ class Cgroups:
         None is fine. Raises CgroupBusy when the kernel still holds one after the deadline.
         Cancelled, it may be called again.
         """
-        for name in await self._names_of(pod_uid):
+        for name in await self._in_thread(partial(self._names_of, pod_uid)):
             if self._slices is not None:
                 await self._slices.stop(name)
             await self._remove(name, deadline_seconds)
@@ -148,9 +150,13 @@ class Cgroups:
         found = await self._in_thread(self._pods_by_parent)
         return frozenset(uid for uids in found.values() for uid in uids)
 
-    async def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
-        found = await self._in_thread(self._pods_by_parent)
-        return tuple(parent.child(f"pod{pod_uid}") for parent in found if pod_uid in found[parent])
+    def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
+        """The pod's cgroups, in whatever QoS classes. Blocks."""
+        if not self._settings.cgroups_per_qos or not is_path_part(pod_uid):
+            return ()
+        root = self._settings.cgroup_root
+        names = (qos_cgroup_name(qos, root).child(f"{POD_PREFIX}{pod_uid}") for qos in QosClass)
+        return tuple(each for each in names if self._tree.exists_anywhere(self._path(each)))
 
     def _pods_by_parent(self) -> dict[CgroupName, frozenset[str]]:
         if not self._settings.cgroups_per_qos:
