@@ -27,6 +27,7 @@ from state_machines.pleg import (
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.foreign_text import is_path_part
+from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
 from trio_kubelet.pleg.witness import Witness
@@ -175,9 +176,9 @@ class Pleg:
     async def _inspect_listed(
         self, uid: str, listed: ListedPod, listed_at: float, unseen: set[str]
     ) -> None:
-        known = self._cache.get(uid)
         try:
             async with self._inspections:
+                known = self._cache.get(uid)
                 observed = await inspect_listed(
                     self._client,
                     uid,
@@ -186,6 +187,7 @@ class Pleg:
                     observed_at=listed_at,
                     name=known.name,
                     namespace=known.namespace,
+                    known=known,
                 )
         except RpcError as error:
             if uid not in self._cache.unseen:
@@ -251,19 +253,21 @@ class Pleg:
             # The sandbox is gone already: only the relist can tell whose it was.
             self._relist_now.set()
         elif uses_events(self.state) and self._nursery is not None:
-            self._nursery.start_soon(self._inspect_announced, uid, heard_at)
+            news = Announcement(event.container_id, event.container_event_type)
+            if is_news(news, self._cache.get(uid)):
+                self._nursery.start_soon(self._inspect_announced, uid, news, heard_at)
         self._judge()
 
-    async def _inspect_announced(self, uid: str, heard_at: float) -> None:
-        """Look at a pod of which an event told, unless somebody has looked since."""
+    async def _inspect_announced(self, uid: str, news: Announcement, heard_at: float) -> None:
+        """Look at a pod of which an event told, unless what it told is known since."""
         await self._cache.wait_unattended(uid)
         async with self._inspections:
             known = self._cache.get(uid)
-            if known.observed_at >= heard_at:
+            if known.observed_at >= heard_at or not is_news(news, known):
                 return
             try:
                 observed = await inspect_pod(
-                    self._client, uid, name=known.name, namespace=known.namespace
+                    self._client, uid, name=known.name, namespace=known.namespace, known=known
                 )
             except RpcError as error:
                 log.debug("inspection failed; the relist will see to it", error=str(error))
