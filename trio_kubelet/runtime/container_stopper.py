@@ -132,8 +132,12 @@ class ContainerStopper:
         await side_by_side(*(partial(self._remove_sandbox, s) for s in observed.sandboxes))
 
     async def _remove_sandbox(self, sandbox: ObservedSandbox) -> None:
-        await self._client.stop_pod_sandbox(sandbox.id)
-        await self._client.remove_pod_sandbox(sandbox.id)
+        """Remove a sandbox that was stopped; stop it once more if the runtime thinks otherwise."""
+        try:
+            await self._client.remove_pod_sandbox(sandbox.id)
+        except RpcError:
+            await self._client.stop_pod_sandbox(sandbox.id)
+            await self._client.remove_pod_sandbox(sandbox.id)
 
     async def stop_container(
         self,

@@ -2,7 +2,8 @@
 
 A pod's own task asks after it has acted, the relist asks for pods that look different. The
 question is always put to the runtime anew, by the pod's UID: after a call whose outcome is
-unknown no cache can be believed.
+unknown no cache can be believed. What was seen at its end is not asked about once more: a
+container that has exited, and a sandbox that has stopped, stay as they are.
 """
 
 import re
@@ -45,12 +46,14 @@ async def inspect_pod(
     *,
     name: str = "",
     namespace: str = "",
+    known: ObservedPod | None = None,
     file_limiter: trio.CapacityLimiter | None = None,
 ) -> ObservedPod:
     """All that the runtime shows of a pod, found by its UID.
 
     What goes away between the listing and the question is left out. Termination messages are
-    read in a thread of `file_limiter` (None: trio's own). Raises RpcError.
+    read in a thread of `file_limiter` (None: trio's own). `known` is what was seen of the pod
+    before, if anything. Raises RpcError.
     """
     observed_at = trio.current_time()
     selector = {names.POD_UID_LABEL: uid}
@@ -74,6 +77,7 @@ async def inspect_pod(
         observed_at=observed_at,
         name=name,
         namespace=namespace,
+        known=known,
         file_limiter=file_limiter,
     )
 
@@ -87,10 +91,13 @@ async def inspect_listed(
     observed_at: float,
     name: str = "",
     namespace: str = "",
+    known: ObservedPod | None = None,
     file_limiter: trio.CapacityLimiter | None = None,
 ) -> ObservedPod:
     """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
-    seen_sandboxes: list[ObservedSandbox] = []
+    sandboxes, containers = tuple(sandboxes), tuple(containers)
+    stopped, exited = _seen_at_their_ends(sandboxes, containers, known)
+    seen_sandboxes = list(stopped.values())
     statuses: list[tuple[str, cri.ContainerStatus]] = []
 
     async def ask_sandbox(sandbox_id: str) -> None:
@@ -104,8 +111,8 @@ async def inspect_listed(
             statuses.append((sandbox_id, response.status))
 
     await side_by_side(
-        *(partial(ask_sandbox, sandbox.id) for sandbox in sandboxes),
-        *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers),
+        *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
+        *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers if c.id not in exited),
     )
     messages = await termination_messages((status for _, status in statuses), file_limiter)
     seen_containers = (
@@ -115,8 +122,29 @@ async def inspect_listed(
         )
         for sandbox_id, status in statuses
     )
-    pod = observed_pod(uid, seen_sandboxes, seen_containers, observed_at, name, namespace)
+    pod = observed_pod(
+        uid, seen_sandboxes, (*exited.values(), *seen_containers), observed_at, name, namespace
+    )
     return evolve(pod, answered_at=trio.current_time())
+
+
+def _seen_at_their_ends(
+    sandboxes: Iterable[cri.PodSandbox],
+    containers: Iterable[cri.Container],
+    known: ObservedPod | None,
+) -> tuple[dict[str, ObservedSandbox], dict[str, ObservedContainer]]:
+    """What a listing shows at its end and the runtime has told all about, by id.
+
+    All of a sandbox but its state and its address is fixed when it is made.
+    """
+    if known is None:
+        return {}, {}
+    not_ready = {s.id for s in sandboxes if s.state == cri.PodSandboxState.SANDBOX_NOTREADY}
+    ended = {c.id for c in containers if c.state == cri.ContainerState.CONTAINER_EXITED}
+    return (
+        {s.id: evolve(s, ready=False, ips=()) for s in known.sandboxes if s.id in not_ready},
+        {c.id: c for c in known.containers if c.id in ended and c.state is ContainerState.EXITED},
+    )
 
 
 async def _unless_gone(question: Awaitable[T]) -> T | None:

@@ -54,8 +54,20 @@ STILL_RUNNING = Reason(reason="FailedKillPod")
 class RuntimeCache(Protocol):
     """Where observations are kept; see `pleg/cache.py`."""
 
+    def get(self, uid: str) -> ObservedPod:
+        """The newest observation of a pod."""
+        ...
+
+    def is_newer_than(self, uid: str, instant: float) -> bool:
+        """Whether the pod was observed after `instant`."""
+        ...
+
     def put(self, observed: ObservedPod) -> ObservedPod:
         """Store a newer observation; returns it as stored, with the pod's IPs kept."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """Nothing of the pod is left."""
         ...
 
     def attend(self, uid: str) -> AbstractContextManager[None]:
@@ -176,7 +188,10 @@ class PodRuntime:
                 observed_at=trio.current_time(),
             )
         observed = await inspect(
-            name=meta.name, namespace=meta.namespace, file_limiter=self._file_limiter
+            name=meta.name,
+            namespace=meta.namespace,
+            known=self._cache.get(meta.uid),
+            file_limiter=self._file_limiter,
         )
         return self._cache.put(observed)
 
@@ -221,9 +236,17 @@ class PodRuntime:
         return RuntimeOutcome(observed=observed, due_ns=_due(plan))
 
     async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
-        """Stop all that runs of a pod, and look what still does. Raises RpcError."""
-        with self._cache.attend(pod.metadata.uid):
-            observed = await self.look(pod)
+        """Stop all that runs of a pod, and look what still does. Raises RpcError.
+
+        What to stop is known where this agent has acted on the pod and seen what came of it. Of
+        what an earlier agent left under way the last relist may know nothing.
+        """
+        uid = pod.metadata.uid
+        with self._cache.attend(uid):
+            if memory.acted_at > 0 and self._cache.is_newer_than(uid, memory.acted_at):
+                observed = self._cache.get(uid)
+            else:
+                observed = await self.look(pod)
             try:
                 await self._stopper.stop_pod(pod, observed, grace_seconds)
             finally:
@@ -236,9 +259,19 @@ class PodRuntime:
             running=running_parts(observed),
         )
 
-    async def remove(self, pod: Pod) -> None:
-        """Remove the stopped containers and sandboxes of a pod. Raises RpcError."""
-        await self._stopper.remove_pod(await self.look(pod))
+    async def remove(self, pod: Pod, memory: PodMemory) -> None:
+        """Remove the stopped containers and sandboxes of a pod. Raises RpcError.
+
+        Nothing was started since it was seen to have stopped. Should the runtime have anything of
+        it all the same, the next relist shows it and housekeeping takes it away.
+        """
+        uid = pod.metadata.uid
+        with self._cache.attend(uid):
+            is_known = self._cache.is_newer_than(uid, memory.acted_at)
+            observed = self._cache.get(uid) if is_known else await self.look(pod)
+            memory.acted_at = trio.current_time()
+            await self._stopper.remove_pod(observed)
+            self._cache.forget(uid)
 
     def _circumstances(self, memory: PodMemory) -> Circumstances:
         return Circumstances(

@@ -81,7 +81,7 @@ class Runtime(Protocol):
         """Stop all, and look."""
         ...
 
-    async def remove(self, pod: Pod) -> None:
+    async def remove(self, pod: Pod, memory: PodMemory) -> None:
         """Remove what has stopped."""
         ...
 
@@ -97,16 +97,16 @@ class Activity(Protocol):
 class Cache(Protocol):
     """What is known of pods in the runtime."""
 
+    def get(self, uid: str) -> ObservedPod:
+        """The newest observation of a pod."""
+        ...
+
     def is_newer_than(self, uid: str, instant: float) -> bool:
         """Whether the pod was observed after `instant`."""
         ...
 
     async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
         """The pod as it was observed after `instant`; waits for that."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """Nothing of the pod is left."""
         ...
 
 
@@ -294,16 +294,15 @@ class Session:
             ending.grace_seconds,
             pod.metadata.deletion_grace_period_seconds,
         )
-        known = await self._parts.cache.get_newer_than(self._uid, 0.0)
-        self._report(pod, known)
+        await self._parts.cache.get_newer_than(self._uid, 0.0)
+        self._report_newest(pod)
         try:
             with self._parts.activity.stopping():
                 evidence = await self._parts.runtime.stop(pod, grace, self._memory)
         except RpcError as error:
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
-        observed = await self._parts.cache.get_newer_than(self._uid, 0.0)
-        self._report(pod, observed, stopped=not evidence.running)
+        self._report_newest(pod, stopped=not evidence.running)
         return evidence
 
     async def release(self, pod: Pod) -> None:
@@ -326,11 +325,13 @@ class Session:
         """Remove all that is left of the pod."""
         parts = self._parts
         try:
-            await parts.runtime.remove(pod)
+            await parts.runtime.remove(pod, self._memory)
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error
-        parts.cache.forget(self._uid)
+
+    def _report_newest(self, pod: Pod, *, stopped: bool = False) -> None:
+        self._report(pod, self._parts.cache.get(self._uid), stopped=stopped)
 
     def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
         return self._parts.statuses.report(
