@@ -1,8 +1,11 @@
 """Doing several things at the same time where one error is as good as another."""
 
 from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 import trio
+
+T = TypeVar("T")
 
 
 async def side_by_side(*works: Callable[[], Awaitable[object]]) -> None:
@@ -45,3 +48,25 @@ async def all_to_their_ends(*works: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(run, work)
     if failed:
         raise failed[0]
+
+
+async def and_if_it_takes_long(
+    work: Callable[[], Awaitable[T]], seconds: float, call: Callable[[], object]
+) -> T:
+    """Do the work; `call` once meanwhile if it takes so long. Errors are raised as they are.
+
+    Cancellation cancels the work.
+    """
+    answers: list[T] = []
+
+    async def do() -> None:
+        answers.append(await work())
+        rest.cancel()
+
+    async def wait() -> None:
+        await trio.sleep(seconds)
+        call()
+
+    with trio.CancelScope() as rest:
+        await side_by_side(do, wait)
+    return answers[0]

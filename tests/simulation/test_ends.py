@@ -1,5 +1,6 @@
 """The ends of pods: what users wait for goes first, for all pods, and nothing is left at last."""
 
+from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from trio_kubelet.rpc import Code, RpcError
 
 PODS_AT_ONCE = 20
 REMOVALS = ("RemoveContainer", "RemovePodSandbox")
+FOR_THE_NODE = ("Status", "Version", "ListImages")
 REFUSED = RpcError(Code.UNKNOWN, "not now")
 SLOW_SECONDS = 8.0
 SLOW = f"{{obeysTerm: {SLOW_SECONDS}}}"
@@ -133,6 +135,37 @@ def test_what_a_killed_agent_had_no_time_to_remove_the_next_one_removes(tmp_path
         assert traces(scene) == []
 
     play(tmp_path, scene)
+
+
+def test_the_end_of_a_pod_takes_no_more_calls_and_requests_than_it_must(tmp_path: Path) -> None:
+    """Half of what many ends cost is the runtime's and the API server's."""
+    calls = Calls()
+    ends = {
+        "StopContainer": 1,
+        "StopPodSandbox": 1,
+        "ListPodSandbox": 1,
+        "ListContainers": 1,
+        "ContainerStatus": 1,
+        "RemoveContainer": 1,
+        "RemovePodSandbox": 1,
+    }
+
+    async def scene(scene: Scene) -> None:
+        for name in names(PODS_AT_ONCE):
+            scene.put(pod(name))
+        await trio.sleep(400)
+        calls.made.clear()
+        scene.node.api.asked.clear()
+        for name in names(PODS_AT_ONCE):
+            delete(scene, name)
+        await trio.sleep(30)
+        assert traces(scene) == []
+        made = Counter(rpc for rpc in calls.made if rpc not in FOR_THE_NODE)
+        assert made == {rpc: count * PODS_AT_ONCE for rpc, count in ends.items()}
+        asked = Counter(each.verb for each in scene.node.api.asked if each.resource == "pods")
+        assert asked == {"patch": PODS_AT_ONCE, "delete": PODS_AT_ONCE}
+
+    play(tmp_path, scene, HollowOptions(faults=calls))
 
 
 def test_while_others_end_for_long_what_is_left_of_a_pod_goes_all_the_same(

@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.side_by_side import side_by_side
+from trio_kubelet.side_by_side import and_if_it_takes_long, side_by_side
 
 
 async def test_all_works_run_at_the_same_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -38,4 +38,39 @@ async def test_the_first_error_is_raised_bare_and_ends_the_others(
 async def test_cancelling_ends_all(autojump_clock: trio.testing.MockClock) -> None:
     with trio.move_on_after(1) as scope:
         await side_by_side(trio.sleep_forever, trio.sleep_forever)
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize(("seconds", "calls"), [(4, 0), (6, 1), (600, 1)])
+async def test_what_takes_long_is_told_of_once(
+    autojump_clock: trio.testing.MockClock, seconds: float, calls: int
+) -> None:
+    called, began = list[float](), trio.current_time()
+
+    async def work() -> str:
+        await trio.sleep(seconds)
+        return "done"
+
+    answer = await and_if_it_takes_long(work, 5, lambda: called.append(trio.current_time()))
+    assert answer == "done"
+    assert trio.current_time() - began == seconds
+    assert [at - began for at in called] == [5] * calls
+
+
+async def test_what_fails_after_long_raises_as_it_is(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def work() -> None:
+        await trio.sleep(6)
+        raise ValueError("late")
+
+    with pytest.raises(ValueError, match="late"):
+        await and_if_it_takes_long(work, 5, int)
+
+
+async def test_who_is_cancelled_while_it_takes_long_ends_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with trio.move_on_after(7) as scope:
+        await and_if_it_takes_long(trio.sleep_forever, 5, int)
     assert scope.cancelled_caught

@@ -33,7 +33,7 @@ from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.inputs import PodInputs
 from trio_kubelet.runtime.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.side_by_side import side_by_side
+from trio_kubelet.side_by_side import and_if_it_takes_long, side_by_side
 from trio_kubelet.status import Failure
 from trio_kubelet.status.resize import pending_resize, resize_message
 from trio_kubelet.sync.mailbox import Ending
@@ -41,6 +41,9 @@ from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("pod")
+
+STOP_IS_LONG_SECONDS = 5.0
+"""A stop that takes longer is reported while it goes on."""
 
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
@@ -281,7 +284,11 @@ class Session:
         return SyncResult(failed=True)
 
     async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
-        """Stop all containers, then look what still runs."""
+        """Stop all containers, then look what still runs.
+
+        A pod that obeys is soon reported at its end. Until then nothing is new to the API but
+        which generation was seen.
+        """
         if ending.cause in FAILING_ENDINGS:
             self._failure = Failure(
                 reason=ending.reason,
@@ -295,11 +302,15 @@ class Session:
             pod.metadata.deletion_grace_period_seconds,
         )
         await self._parts.cache.get_newer_than(self._uid, 0.0)
-        self._report_newest(pod)
+        if self._failure is not None:
+            self._report_newest(pod)
+        stop = partial(self._parts.runtime.stop, pod, grace, self._memory)
+        report = partial(self._report_newest, pod)
         try:
             with self._parts.activity.stopping():
-                evidence = await self._parts.runtime.stop(pod, grace, self._memory)
+                evidence = await and_if_it_takes_long(stop, STOP_IS_LONG_SECONDS, report)
         except RpcError as error:
+            self._report_newest(pod)
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
         self._report_newest(pod, stopped=not evidence.running)

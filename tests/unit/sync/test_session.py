@@ -32,7 +32,9 @@ from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.pod_runtime import RuntimeOutcome
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.pod_task import UnfinishedError
 from trio_kubelet.sync.session import (
+    STOP_IS_LONG_SECONDS,
     Parts,
     PodCgroups,
     PreparationError,
@@ -43,6 +45,8 @@ from trio_kubelet.sync.session import (
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
+DELETED = Ending(causes=(PodEvent.DELETED,))
+REJECTED = Ending(causes=(PodEvent.REJECTED,), reason="OutOfcpu", message="Pod was rejected")
 
 
 class FailingOnce:
@@ -50,6 +54,8 @@ class FailingOnce:
 
     def __init__(self) -> None:
         self.steps: list[str] = []
+        self.stop_seconds = 0.0
+        self.stop_failure: RpcError | None = None
 
     async def look(self, pod: Pod) -> ObservedPod:
         self.steps.append("look")
@@ -66,6 +72,9 @@ class FailingOnce:
         return RuntimeOutcome(observed=observed)
 
     async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+        await trio.sleep(self.stop_seconds)
+        if self.stop_failure is not None:
+            raise self.stop_failure
         now = trio.current_time()
         return StopEvidence(listed_at=now, last_call_ended_at=now)
 
@@ -103,15 +112,23 @@ class Others:
         self.conditions: tuple[PodCondition, ...] = ()
         self.given: list[Pod] = []
         self.failure: Failure | None = None
+        self.reports: list[tuple[float, bool]] = []
         self.certain = True
         self.prepared = trio.Event()
         self.prepared.set()
         self.refusal: PreparationError | None = None
 
     def report(
-        self, pod: Pod, observed: object, reasons: object, failure: Failure | None, **_: object
+        self,
+        pod: Pod,
+        observed: object,
+        reasons: object,
+        failure: Failure | None,
+        *,
+        stopped: bool,
     ) -> PodStatus:
         self.failure = failure
+        self.reports.append((trio.current_time(), stopped))
         return PodStatus(conditions=self.conditions)
 
     async def ensure(self, pod: Pod) -> None:
@@ -294,3 +311,31 @@ async def test_the_status_is_told_why_a_pod_fails(
     others = Others()
     await make_parts(FailingOnce(), others).open_session(POD).terminate(POD, ending)
     assert others.failure == failure
+
+
+@pytest.mark.parametrize(
+    ("ending", "seconds", "reports"),
+    [
+        (DELETED, 1, [(1, True)]),
+        (DELETED, 20, [(STOP_IS_LONG_SECONDS, False), (20, True)]),
+        (REJECTED, 1, [(0, False), (1, True)]),
+    ],
+)
+async def test_a_pod_that_obeys_is_reported_once_when_it_has_stopped(
+    autojump_clock: MockClock, ending: Ending, seconds: float, reports: list[tuple[float, bool]]
+) -> None:
+    runtime, others = FailingOnce(), Others()
+    runtime.stop_seconds = seconds
+    began = trio.current_time()
+    await make_parts(runtime, others).open_session(POD).terminate(POD, ending)
+    assert [(at - began, stopped) for at, stopped in others.reports] == reports
+
+
+async def test_what_has_ended_is_reported_though_the_stop_failed(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, others = FailingOnce(), Others()
+    runtime.stop_failure = RpcError(Code.UNKNOWN, "not now")
+    with pytest.raises(UnfinishedError):
+        await make_parts(runtime, others).open_session(POD).terminate(POD, DELETED)
+    assert [stopped for _, stopped in others.reports] == [False]
