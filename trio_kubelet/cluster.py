@@ -183,6 +183,10 @@ class Cluster:
             self.mirrors.node_changed(node.metadata.uid)
 
     def _newest_status(self, uid: str) -> PodStatus | None:
+        """The node's status of a pod; none while another incarnation of its UID still ends."""
+        stored, task = self._base.store.get(uid), self._tasks.get(uid)
+        if stored is not None and task is not None and stored.incarnation != task.incarnation:
+            return None
         return self._statuses.get(uid) if self._statuses is not None else None
 
     def _is_over(self, uid: str) -> bool:
