@@ -23,8 +23,12 @@ HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
 REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
     module.NAME: module.measure for module in (pod_start, pod_stop, burst, idle)
 }
-NAMES = (*HOLLOW, *REAL, cluster.NAME)
-NEEDS_ROOT = (*REAL, cluster.NAME)
+CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
+    cluster.NAME: cluster.measure,
+    cluster.ENDS_NAME: cluster.measure_ends,
+}
+NAMES = (*HOLLOW, *REAL, *CLUSTER)
+NEEDS_ROOT = (*REAL, *CLUSTER)
 BUSY_LOAD = 0.75
 """Load for each core from which on a machine counts as busy."""
 
@@ -60,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="NAME",
         choices=(*NAMES, []),
-        help=f"without one all but {cluster.NAME}",
+        help=f"without one all but {' and '.join(CLUSTER)}",
     )
     parser.add_argument("--list", action="version", version="\n".join(NAMES))
     parser.add_argument("--containerd", default="2.1", help="its version (2.1): 1.6, 1.7, default")
@@ -89,12 +93,12 @@ def _measure(names: Sequence[str], folder: Path, options: argparse.Namespace) ->
         with private_containerd(options.containerd, folder) as containerd:
             print(f"containerd {containerd.tools.version}, {containerd.tools.runc}", flush=True)
             figures += trio.run(_measure_real, real, containerd, folder, options.rounds)
-    if cluster.NAME in names:
-        _say(cluster.NAME)
+    for name in (name for name in names if name in CLUSTER):
+        _say(name)
         try:
-            figures += cluster.measure(folder, options.rounds, options.containerd)
+            figures += CLUSTER[name](folder / name, options.rounds, options.containerd)
         except UnavailableError as error:
-            print(f"not measured: {cluster.NAME}: {error}", file=sys.stderr)
+            print(f"not measured: {name}: {error}", file=sys.stderr)
     return figures
 
 

@@ -3,7 +3,8 @@
 Pods are bound to their node when they are created, and their image is there. Times are those of
 a watch at the API server. Both nodes are up all the time, each with a containerd of its own, and
 do the same in turn, again and again: a host that gets slower does so for both. So do bare calls
-to a third containerd, without a node and a control plane: what no agent can do without.
+to a third containerd, without a node and a control plane: what no agent can do without. What a
+node removes only after its pods are gone is waited for, so that nothing is done beside the next.
 """
 
 import statistics
@@ -13,19 +14,24 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import trio
-from attrs import Factory, frozen
+from attrs import Factory, evolve, frozen
 
 from benchmarks.figures import Figure, ratio_of_medians, spread
 from benchmarks.idle import cpu_percent, cpu_seconds, resident_mib
 from benchmarks.real_node import open_real_node, private_containerd
 from benchmarks.watched_pods import WatchedPods, kubeconfig_flags
+from lab import LabError
 from lab.agent import Agent
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
+from trio_kubelet.rpc import Channel, open_rpc_loop
+from trio_kubelet.runtime.client import RuntimeClient
 
 NAME = "cluster"
+ENDS_NAME = "cluster-ends"
 ROUNDS = 15
+ENDS_ROUNDS = 1
 BURST_EACH = 5
 """So many rounds of single pods there are for one of bursts."""
 
@@ -37,6 +43,9 @@ BARE_WIDTH = 4
 """So many pods bare calls start at a time; the benchmark `burst` has other widths, too."""
 
 READY_DEADLINE_SECONDS = 120.0
+CLEAN_DEADLINE_SECONDS = 180.0
+"""The Go kubelet removes what dead pods leave once a minute."""
+CLEAN_CHECK_SECONDS = 0.5
 MAX_PODS = 200
 
 GOALS: Mapping[str, float] = {
@@ -46,12 +55,17 @@ GOALS: Mapping[str, float] = {
     "50 at once, the median pod": 0.45,
     "100 at once, all Ready": 0.65,
     "100 at once, the median pod": 0.4,
-    "100 at once, all gone": float("inf"),
+    "50 at once, all gone": 1.0,
+    "100 at once, all gone": 1.0,
     "CPU for a pod": 1.0,
+    "CPU for a whole life": 1.0,
     "CPU with 100 idle pods": 0.5,
     "memory with 100 pods": 0.9,
 }
 """The largest ratio to the Go kubelet that is good enough."""
+
+ENDS = ("50 at once, all gone", "100 at once, all gone", "CPU for a whole life")
+"""The figures of `cluster-ends`."""
 
 
 @frozen
@@ -73,11 +87,16 @@ UNITS: Mapping[str, str] = {"CPU with 100 idle pods": "%", "memory with 100 pods
 
 @frozen
 class Node:
-    """A node under test, and what was measured of it."""
+    """A node under test, and what was measured of it.
+
+    `idle_cores` is the CPU time that its kubelet uses in a second when there are no pods.
+    """
 
     name: str
     kubelet: Agent
+    containerd: Containerd
     pods: WatchedPods
+    idle_cores: float = 0.0
     samples: Mapping[str, Samples] = Factory(
         lambda: {name: Samples(UNITS.get(name, "s")) for name in GOALS}
     )
@@ -86,18 +105,29 @@ class Node:
         """Add a measured value."""
         self.samples[figure].values.append(value)
 
+    def busy_seconds(self, used: float, began_at: float) -> float:
+        """CPU time of the kubelet since it had used so much, without what it uses when idle."""
+        idle = self.idle_cores * (time.monotonic() - began_at)
+        return cpu_seconds(self.kubelet.pid) - used - idle
+
+    def wait_clean(self) -> None:
+        """Wait until nothing of any pod is left in the runtime. Raises LabError."""
+        end = time.monotonic() + CLEAN_DEADLINE_SECONDS
+        while trio.run(_count_in_runtime, self.containerd.endpoint):
+            if time.monotonic() > end:
+                raise LabError(f"{self.name}: pods that are gone are still in the runtime")
+            time.sleep(CLEAN_CHECK_SECONDS)
+
 
 def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
     """Measure both in turn. Blocks. Raises LabError; UnavailableError without programs or Go."""
     usual = rounds or ROUNDS
-    with ControlPlane(folder / "control-plane") as plane, ExitStack() as stack:
-        theirs, ours = nodes = [
-            stack.enter_context(_node(plane, kind, folder / name, containerd))
-            for name, kind in (("go", GoKubelet), ("trio", Agent))
-        ]
-        bare = stack.enter_context(private_containerd(containerd, folder / "bare"))
-        bare_samples = {count: Samples() for count in (MANY, MOST)}
-        time.sleep(SETTLE_SECONDS)
+    bare_samples = {count: Samples() for count in (MANY, MOST)}
+    with (
+        _nodes(folder, containerd) as (theirs, ours),
+        private_containerd(containerd, folder / "bare") as bare,
+    ):
+        nodes = (theirs, ours)
         for number in range(usual):
             for node in _in_turn(nodes, number):
                 _one(node, f"{node.name}-single-{number}")
@@ -107,7 +137,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                     _at_once(node, count, number)
                 bare_samples[count].values.append(trio.run(_bare_burst, bare, folder, count))
     return [
-        *(_figure(name, ours.samples[name], theirs.samples[name]) for name in GOALS),
+        *(_figure(NAME, name, ours, theirs) for name in GOALS),
         *(
             _bare_figure(count, samples, theirs.samples[f"{count} at once, all Ready"])
             for count, samples in bare_samples.items()
@@ -115,19 +145,47 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
     ]
 
 
+def measure_ends(folder: Path, rounds: int, containerd: str) -> list[Figure]:
+    """Measure the ends of many pods alone, in minutes. Blocks. Raises as `measure`."""
+    with _nodes(folder, containerd) as (theirs, ours):
+        for number in range(rounds or ENDS_ROUNDS):
+            for turn, count in enumerate((MANY, MOST), start=number):
+                for node in _in_turn((theirs, ours), turn):
+                    _at_once(node, count, number, is_whole=False)
+    return [_figure(ENDS_NAME, name, ours, theirs) for name in ENDS]
+
+
+@contextmanager
+def _nodes(folder: Path, containerd: str) -> Iterator[tuple[Node, Node]]:
+    """The Go kubelet's node and the agent's, both idle."""
+    with ControlPlane(folder / "control-plane") as plane, ExitStack() as stack:
+        theirs, ours = (
+            stack.enter_context(_node(plane, kind, folder / name, containerd))
+            for name, kind in (("go", GoKubelet), ("trio", Agent))
+        )
+        time.sleep(SETTLE_SECONDS)
+        used = [(node, cpu_seconds(node.kubelet.pid)) for node in (theirs, ours)]
+        time.sleep(SETTLE_SECONDS)
+        theirs, ours = (
+            evolve(node, idle_cores=(cpu_seconds(node.kubelet.pid) - before) / SETTLE_SECONDS)
+            for node, before in used
+        )
+        yield theirs, ours
+
+
 def _in_turn(nodes: Sequence[Node], number: int) -> Sequence[Node]:
-    """Each is first every other time: what one leaves to be done is done beside the next."""
+    """Each is first every other time."""
     return nodes if number % 2 == 0 else nodes[::-1]
 
 
-def _figure(name: str, ours: Samples, theirs: Samples) -> Figure:
-    goal = GOALS[name]
+def _figure(benchmark: str, name: str, our_node: Node, their_node: Node) -> Figure:
+    ours, theirs = our_node.samples[name], their_node.samples[name]
     return Figure(
-        benchmark=NAME,
+        benchmark=benchmark,
         name=f"{name}, of the Go kubelet's",
         value=ratio_of_medians(ours.values, theirs.values),
         unit="x",
-        goal=None if goal == float("inf") else goal,
+        goal=GOALS[name],
         how=f"{ours}; Go kubelet {theirs}",
     )
 
@@ -140,6 +198,13 @@ def _bare_figure(count: int, bare: Samples, theirs: Samples) -> Figure:
         unit="x",
         how=f"{bare}; Go kubelet {theirs}",
     )
+
+
+async def _count_in_runtime(endpoint: str) -> int:
+    """How many sandboxes and containers there are."""
+    async with open_rpc_loop():
+        client = RuntimeClient(Channel(endpoint))
+        return len(await client.list_pod_sandboxes()) + len(await client.list_containers())
 
 
 async def _bare_burst(containerd: Containerd, folder: Path, count: int) -> float:
@@ -164,7 +229,7 @@ def _node(
             plane.api.wait_for(
                 f"/api/v1/nodes/{name}", _is_ready, deadline_seconds=READY_DEADLINE_SECONDS
             )
-            yield Node(name, kubelet, pods)
+            yield Node(name, kubelet, containerd, pods)
 
 
 def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
@@ -182,8 +247,12 @@ def _one(node: Node, name: str) -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def _at_once(node: Node, count: int, number: int) -> None:
-    """Start so many pods; with most of them, look at what they cost, too."""
+def _at_once(node: Node, count: int, number: int, *, is_whole: bool = True) -> None:
+    """Start so many pods and delete them; if it is a whole run, look at most of them idle, too.
+
+    A whole life is that from the creation until all is settled, and from the deletion until
+    nothing is left in the runtime; what the kubelet uses without any pods is not counted in it.
+    """
     pods, pid = node.pods, node.kubelet.pid
     names = [f"{node.name}-{number}-of-{count}-{each}" for each in range(count)]
     used = cpu_seconds(pid)
@@ -193,12 +262,15 @@ def _at_once(node: Node, count: int, number: int) -> None:
     node.note(f"{count} at once, the median pod", statistics.median(times))
     if count == MOST:
         node.note("CPU for a pod", (cpu_seconds(pid) - used) / count)
-        time.sleep(SETTLE_SECONDS)
-        if number == 0:
-            node.note("CPU with 100 idle pods", trio.run(cpu_percent, pid, IDLE_SECONDS))
-            node.note("memory with 100 pods", resident_mib(pid))
+    time.sleep(SETTLE_SECONDS)
+    life = node.busy_seconds(used, began_at)
+    if count == MOST and number == 0 and is_whole:
+        node.note("CPU with 100 idle pods", trio.run(cpu_percent, pid, IDLE_SECONDS))
+        node.note("memory with 100 pods", resident_mib(pid))
+    used = cpu_seconds(pid)
     began_at = pods.delete(names)
     gone = [at - began_at for at in pods.wait_gone(names).values()]
-    if count == MOST:
-        node.note(f"{count} at once, all gone", max(gone))
-    time.sleep(SETTLE_SECONDS)
+    node.note(f"{count} at once, all gone", max(gone))
+    node.wait_clean()
+    life += node.busy_seconds(used, began_at)
+    node.note("CPU for a whole life", life / count)

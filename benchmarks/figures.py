@@ -33,9 +33,9 @@ class Figure:
     @property
     def row(self) -> tuple[str, ...]:
         """The figure as a line of the table."""
-        goal = "" if self.goal is None else f"≤ {_number(self.goal)} {self.unit}"
+        goal = "" if self.goal is None else f"≤ {number(self.goal)} {self.unit}"
         verdict = {None: "", True: "met", False: "NOT MET"}[self.met]
-        measured = f"{_number(self.value)} {self.unit}"
+        measured = f"{number(self.value)} {self.unit}"
         return (self.benchmark, self.name, measured, goal, verdict, self.how)
 
     @property
@@ -73,5 +73,6 @@ def spread(seconds: Sequence[float]) -> str:
     return f"{middle * 1000:.0f} ms ({low * 1000:.0f}-{high * 1000:.0f})"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
+    """A value as tables show it: two decimals where it is small."""
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
