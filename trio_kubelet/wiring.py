@@ -134,7 +134,11 @@ class PodStorage:
             self._references.unregister(pod.metadata.uid)
 
     async def remove(self, pod: Pod) -> None:
-        """Remove the pod's folders and logs. Raises PreparationError."""
+        """Remove the pod's record, its folders and, last of all, its logs.
+
+        Raises PreparationError.
+        """
+        await self._allocations.forget(pod.metadata.uid)
         try:
             await self._volumes.remove_pod(pod.metadata.uid)
             await trio.to_thread.run_sync(
@@ -142,7 +146,6 @@ class PodStorage:
             )
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
-        await self._allocations.forget(pod.metadata.uid)
 
 
 class PullSecrets:
