@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from trio_kubelet.cli.agent_questions import (
+from trio_kubelet.cli.agent_requests import (
     AgentAddress,
     AgentUnreachableError,
     Json,
@@ -35,7 +35,7 @@ def pods(root_dir: Path, url: str, watch: bool, output: str | None) -> None:
     if watch and output == "json":
         raise click.UsageError("--watch shows tables; it does not go with -o json")
     agent = AgentAddress(root_dir=root_dir, url=url)
-    found = agent.ask("/pods")
+    found = agent.get("/pods")
     if output == "json":
         click.echo(json.dumps(found, indent=4))
     elif watch:
@@ -73,7 +73,7 @@ def _watch(agent: AgentAddress, found: Json, *, wide: bool) -> None:
             while True:
                 time.sleep(WATCH_SECONDS)
                 try:
-                    found = agent.ask("/pods")
+                    found = agent.get("/pods")
                     live.update(view(), refresh=True)
                 except AgentUnreachableError as error:
                     live.update(view(error.message), refresh=True)

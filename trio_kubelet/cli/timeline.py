@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 from attrs import frozen
 
-from trio_kubelet.cli.agent_questions import AgentAddress, Json, root_option
+from trio_kubelet.cli.agent_requests import AgentAddress, Json, root_option
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,9 +41,9 @@ def timeline(root_dir: Path, pod: str) -> None:
     from rich.text import Text
 
     agent = AgentAddress(root_dir=root_dir)
-    listed = agent.ask("/pods")["items"]
+    listed = agent.get("/pods")["items"]
     key = _key(pod, agent, listed)
-    journal = agent.ask("/debug/journal", pod=key)
+    journal = agent.get("/debug/journal", pod=key)
     present = next((each for each in listed if _pod_key(each) == key), None)
     history = read_history(key, journal["entries"], present, datetime.now(UTC))
     if not history.lines:
@@ -74,7 +74,7 @@ def _key(wanted: str, agent: AgentAddress, listed: Iterable[Json]) -> str:
         known = [_pod_key(pod) for pod in listed]
         candidates = [key for key in known if key == wanted] or _of_manifest(wanted, listed)
         return candidates[0] if len(candidates) == 1 else wanted
-    journal = agent.ask("/debug/journal")["entries"]
+    journal = agent.get("/debug/journal")["entries"]
     known = sorted({_pod_key(pod) for pod in listed} | set(_keys_of_pods(journal)))
     candidates = [key for key in known if key.partition("/")[2] == wanted]
     candidates = candidates or [key for key in _of_manifest(wanted, listed) if key in known]

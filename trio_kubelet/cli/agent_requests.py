@@ -1,4 +1,4 @@
-"""Asking a running agent: over its own socket, or, for pods, over the read-only port of any agent.
+"""Requests to a running agent: over its own socket, or, for pods, over any agent's read-only port.
 
 Whatever goes wrong becomes one line that says what to do, and exit code 1.
 """
@@ -32,7 +32,7 @@ class AgentAddress:
     root_dir: Path = Path(DEFAULT_ROOT)
     url: str = ""
 
-    def ask(self, path: str, **query: str) -> Json:
+    def get(self, path: str, **query: str) -> Json:
         """Get what the agent has under a path. Raises AgentUnreachableError."""
         import httpx
 
@@ -40,8 +40,8 @@ class AgentAddress:
             with self._client() as client:
                 response = client.get(path, params=query)
                 response.raise_for_status()
-                answer: Json = response.json()
-                return answer
+                found: Json = response.json()
+                return found
         except httpx.HTTPStatusError as error:
             words = f"{self}: {path}: {error.response.status_code} {error.response.reason_phrase}"
             raise AgentUnreachableError(words) from error
@@ -53,15 +53,17 @@ class AgentAddress:
         import httpx
 
         if self.url:
-            with httpx.Client(base_url=self.url, timeout=TIMEOUT_SECONDS, trust_env=False) as asked:
-                yield asked
+            with httpx.Client(
+                base_url=self.url, timeout=TIMEOUT_SECONDS, trust_env=False
+            ) as client:
+                yield client
             return
         with self._socket() as path:
             transport = httpx.HTTPTransport(uds=path)
             with httpx.Client(
                 base_url="http://agent", timeout=TIMEOUT_SECONDS, transport=transport
-            ) as asked:
-                yield asked
+            ) as client:
+                yield client
 
     @contextmanager
     def _socket(self) -> Iterator[str]:
