@@ -1,6 +1,6 @@
 """Where the agent can be asked: its own socket, the health port, the read-only port."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import trio
@@ -15,7 +15,7 @@ from trio_kubelet.server import (
     listen_tcp,
     listen_unix,
     read_only_routes,
-    route,
+    route_requests,
     serve_http,
 )
 from trio_kubelet.startup import StartError
@@ -48,7 +48,7 @@ class Doors:
             return
         address = configuration.healthz_bind_address
         listeners = await _listening(address, configuration.healthz_port, "healthzPort")
-        await serve_http(listeners, route(self._health_routes()), task_status=task_status)
+        await serve_http(listeners, route_requests(self._health_routes()), task_status=task_status)
 
     async def serve_pods(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -58,7 +58,8 @@ class Doors:
         The journal is on the socket alone: the port asks nobody who he is.
         """
         configuration = self.settings.configuration
-        public = {**read_only_routes(self.pods), **self._health_routes()}
+        public = (*read_only_routes(self.pods), *self._health_routes())
+        private = (*public, *journal_routes(self.journal))
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
         try:
             own = listen_unix(socket)
@@ -68,15 +69,15 @@ class Doors:
                 "another --root-dir"
             ) from error
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_http, own, route({**public, **journal_routes(self.journal)}))
+            await nursery.start(serve_http, own, route_requests(private))
             if configuration.read_only_port:
                 listeners = await _listening(
                     configuration.address, configuration.read_only_port, "readOnlyPort"
                 )
-                await nursery.start(serve_http, listeners, route(public))
+                await nursery.start(serve_http, listeners, route_requests(public))
             task_status.started()
 
-    def _health_routes(self) -> Mapping[str, Route]:
+    def _health_routes(self) -> Sequence[Route]:
         return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})
 
     def loop_health(self) -> str:

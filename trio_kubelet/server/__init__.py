@@ -1,27 +1,32 @@
-"""What the agent answers over HTTP: health on its own port, pods on the read-only port."""
+"""The agent's HTTP server: a core for all ports and sockets, and the endpoints on it."""
 
-from trio_kubelet.server.http import Answer, Handler, Question, serve_http
-from trio_kubelet.server.listen import listen_tcp, listen_unix
-from trio_kubelet.server.routes import (
-    Route,
+from trio_kubelet.server.dispatch import route_requests
+from trio_kubelet.server.endpoints import (
     healthz_routes,
     journal_routes,
-    json_answer,
+    json_response,
     read_only_routes,
-    route,
 )
+from trio_kubelet.server.limits import Limits
+from trio_kubelet.server.listen import listen_tcp, listen_unix
+from trio_kubelet.server.messages import Handler, Request, RequestError, Response
+from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.server.serve import serve_http
 
 __all__ = [
-    "Answer",
+    "ANY",
     "Handler",
-    "Question",
+    "Limits",
+    "Request",
+    "RequestError",
+    "Response",
     "Route",
     "healthz_routes",
     "journal_routes",
-    "json_answer",
+    "json_response",
     "listen_tcp",
     "listen_unix",
     "read_only_routes",
-    "route",
+    "route_requests",
     "serve_http",
 ]

@@ -1,6 +1,6 @@
 """What the paths give, as the Go kubelet's clients expect it."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import orjson
 import pytest
@@ -8,54 +8,66 @@ import pytest
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.server import (
-    Answer,
-    Question,
+    Request,
+    Response,
+    Route,
     healthz_routes,
     journal_routes,
     read_only_routes,
-    route,
+    route_requests,
 )
-from trio_kubelet.server.routes import Route
+from trio_kubelet.server.messages import Values
 from trio_kubelet.telemetry import Journal
 
 WELL = {"ping": lambda: "", "syncloop": lambda: ""}
 STUCK = {"ping": lambda: "", "syncloop": lambda: "no turn for 40 s"}
 
 
-async def ask(routes: Mapping[str, Route], path: str, **query: str) -> Answer:
-    return await route(routes)(Question(method="GET", path=path, query=query))
+async def get(routes: Sequence[Route], path: str, *, method: str = "GET", **query: str) -> Response:
+    request = Request(method=method, path=path, query=Values(tuple(query.items())))
+    response = await route_requests(routes)(request)
+    assert response is not None
+    return response
 
 
-@pytest.mark.parametrize("path", ["/healthz", "/healthz/", "/healthz/ping", "/healthz/syncloop"])
-async def test_who_is_well_says_ok(path: str) -> None:
-    answer = await ask(healthz_routes(WELL), path)
-    assert (answer.status, answer.body) == (200, b"ok")
+def content(response: Response) -> bytes:
+    assert isinstance(response.body, bytes)
+    return response.body
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/ping", "/healthz/syncloop"])
+async def test_who_is_well_says_ok_whatever_the_method(path: str, method: str) -> None:
+    response = await get(healthz_routes(WELL), path, method=method)
+    assert (response.status, response.body) == (200, b"ok")
 
 
 async def test_verbose_lists_the_checks() -> None:
-    answer = await ask(healthz_routes(WELL), "/healthz", verbose="")
-    assert answer.body == b"[+]ping ok\n[+]syncloop ok\nhealthz check passed\n"
+    response = await get(healthz_routes(WELL), "/healthz", verbose="")
+    assert response.body == b"[+]ping ok\n[+]syncloop ok\nhealthz check passed\n"
 
 
 async def test_a_check_that_fails_is_a_500_that_lists_the_checks() -> None:
-    answer = await ask(healthz_routes(STUCK), "/healthz")
-    assert answer.status == 500
-    assert answer.body == (
+    response = await get(healthz_routes(STUCK), "/healthz")
+    assert response.status == 500
+    assert response.body == (
         b"[+]ping ok\n[-]syncloop failed: no turn for 40 s\nhealthz check failed\n"
     )
 
 
 async def test_a_check_that_fails_fails_alone() -> None:
     routes = healthz_routes(STUCK)
-    assert (await ask(routes, "/healthz/ping")).status == 200
-    answer = await ask(routes, "/healthz/syncloop")
-    assert (answer.status, answer.body) == (500, b"internal server error: no turn for 40 s\n")
+    assert (await get(routes, "/healthz/ping")).status == 200
+    response = await get(routes, "/healthz/syncloop")
+    assert (response.status, response.body) == (500, b"internal server error: no turn for 40 s\n")
 
 
-@pytest.mark.parametrize("path", ["/", "", "/healthz/unknown", "/pod", "/healthz/../pods"])
+@pytest.mark.parametrize(
+    "path", ["/", "/healthz/", "/healthz/ping/", "/healthz/unknown", "/pod", "/pods"]
+)
 async def test_other_paths_are_not_found(path: str) -> None:
-    answer = await ask(healthz_routes(WELL), path)
-    assert (answer.status, answer.body) == (404, b"404 page not found\n")
+    response = await get(healthz_routes(WELL), path)
+    assert (response.status, response.body) == (404, b"404 page not found\n")
 
 
 def pod(name: str) -> Pod:
@@ -70,9 +82,10 @@ def pod(name: str) -> Pod:
 
 async def test_pods_are_a_list_as_the_api_has_them() -> None:
     routes = read_only_routes(lambda: [pod("a"), pod("b")])
-    answer = await ask(routes, "/pods")
-    assert answer.content_type == "application/json"
-    listed = orjson.loads(answer.body)
+    response = await get(routes, "/pods")
+    assert (await get(routes, "/pods/")).body == response.body
+    assert response.content_type == "application/json"
+    listed = orjson.loads(content(response))
     items = listed.pop("items")
     assert listed == {"kind": "PodList", "apiVersion": "v1", "metadata": {}}
     assert items[0] == {
@@ -84,8 +97,8 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 
 
 async def test_no_pods_are_an_empty_list() -> None:
-    answer = await ask(read_only_routes(list), "/pods")
-    assert orjson.loads(answer.body)["items"] == []
+    response = await get(read_only_routes(list), "/pods")
+    assert orjson.loads(content(response))["items"] == []
 
 
 async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
@@ -93,13 +106,13 @@ async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
     for key in ("default/old", "default/web", "default/web/main", "default/web2"):
         journal.note("event", key, "Started", "Container started", type="Normal")
     routes = journal_routes(journal)
-    whole = orjson.loads((await ask(routes, "/debug/journal")).body)
+    whole = orjson.loads(content(await get(routes, "/debug/journal")))
     assert whole["dropped"] == 1
     assert [entry["key"] for entry in whole["entries"]] == [
         "default/web",
         "default/web/main",
         "default/web2",
     ]
-    one = orjson.loads((await ask(routes, "/debug/journal", pod="default/web")).body)
+    one = orjson.loads(content(await get(routes, "/debug/journal", pod="default/web")))
     assert [entry["key"] for entry in one["entries"]] == ["default/web", "default/web/main"]
     assert one["entries"][0]["details"] == {"type": "Normal"}

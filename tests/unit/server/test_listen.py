@@ -9,11 +9,12 @@ import httpx
 import pytest
 import trio
 
-from trio_kubelet.server import Answer, Question, listen_unix, serve_http
+from trio_kubelet.server import Request, Response, listen_unix, serve_http
+from trio_kubelet.server.messages import UnixPeer
 
 
-async def hello(_question: Question) -> Answer:
-    return Answer(body=b"hello")
+async def hello(_request: Request) -> Response:
+    return Response(body=b"hello")
 
 
 async def ask(path: Path) -> str:
@@ -39,6 +40,21 @@ async def test_requests_are_answered_on_it(tmp_path: Path) -> None:
         await nursery.start(serve_http, listen_unix(path), hello)
         assert await ask(path) == "hello"
         nursery.cancel_scope.cancel()
+
+
+async def test_a_handler_knows_which_process_asks(tmp_path: Path) -> None:
+    peers = []
+
+    async def remember(request: Request) -> Response:
+        peers.append(request.peer)
+        return Response()
+
+    path = tmp_path / "agent.sock"
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_http, listen_unix(path), remember)
+        await ask(path)
+        nursery.cancel_scope.cancel()
+    assert peers == [UnixPeer(os.getpid(), os.getuid(), os.getgid())]
 
 
 async def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:

@@ -1,0 +1,269 @@
+"""Clients that are slow or too many, and a server that ends while it is asked."""
+
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import structlog
+import trio
+
+from tests.unit.server.serving import (
+    connect,
+    echo,
+    everything,
+    head,
+    last,
+    open_files,
+    serving,
+    until,
+)
+from trio_kubelet.server import Limits, Request, Response, listen_tcp, listen_unix, serve_http
+from trio_kubelet.server.connections import ConnectionTable, NoPlaceError
+
+SHORT = 0.05
+
+
+@pytest.mark.parametrize("text", [b"", b"GET /he", head()])
+async def test_a_client_that_takes_too_long_over_a_head_is_hung_up_on(text: bytes) -> None:
+    async with serving(limits=Limits(head_seconds=SHORT)) as port:
+        assert await everything(await connect(port, text)) == b""
+
+
+async def test_a_head_that_comes_byte_by_byte_has_no_more_time() -> None:
+    async with serving(limits=Limits(head_seconds=0.2)) as port:
+        stream = await connect(port)
+        with suppress(trio.BrokenResourceError):
+            while True:
+                await stream.send_all(b"x")
+                await trio.sleep(0.02)
+        await stream.aclose()
+
+
+async def test_a_client_that_is_idle_between_requests_is_hung_up_on() -> None:
+    async with serving(limits=Limits(idle_seconds=SHORT)) as port:
+        said = await everything(await connect(port, head() + b"\r\n"))
+    assert said.endswith(b"GET /healthz ()")
+
+
+async def test_a_client_may_be_idle_for_longer_than_a_head_may_take() -> None:
+    async with serving(limits=Limits(head_seconds=SHORT)) as port:
+        stream = await connect(port, head() + b"\r\n")
+        await until(stream, b"GET /healthz ()")
+        await trio.sleep(4 * SHORT)
+        await stream.send_all(last())
+        assert (await everything(stream)).endswith(b"GET /healthz ()")
+
+
+async def test_a_body_that_does_not_get_on_is_not_waited_for() -> None:
+    async def read(request: Request) -> Response:
+        return Response(body=await request.body.read())
+
+    with structlog.testing.capture_logs() as logs:
+        async with serving(read, Limits(progress_seconds=SHORT)) as port:
+            text = head("/", "Content-Length: 100", method="POST") + b"\r\nhalf"
+            assert await everything(await connect(port, text)) == b""
+    assert not logs
+
+
+async def test_a_client_that_does_not_read_its_response_is_hung_up_on() -> None:
+    sent = 50_000_000
+    asked = trio.Event()
+
+    async def much(_request: Request) -> Response:
+        asked.set()
+        return Response(body=b"x" * sent)
+
+    async with serving(much, Limits(progress_seconds=SHORT)) as port:
+        before = open_files()
+        stream = await connect(port, head() + b"\r\n")
+        await asked.wait()
+        while open_files() > before + 1:  # noqa: ASYNC110 - a client cannot see it before it reads
+            await trio.sleep(0.01)
+        with pytest.raises((trio.BrokenResourceError, AssertionError)):
+            assert len(await everything(stream)) > sent
+
+
+async def test_idle_clients_keep_nobody_from_asking() -> None:
+    async with serving(limits=Limits(connections=4)) as port:
+        idle = [await connect(port, b"GET /") for _ in range(8)]
+        assert (await everything(await connect(port, last()))).endswith(b"GET /healthz ()")
+        # Those that waited longest had to go, the youngest are still there.
+        assert await everything(idle[0]) == b""
+        await idle[-1].send_all(b" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert (await everything(idle[-1])).endswith(b"GET / ()")
+        for stream in idle:
+            await stream.aclose()
+
+
+async def test_slow_readers_keep_nobody_from_asking() -> None:
+    async def much(request: Request) -> Response:
+        return Response(body=b"x" * 50_000_000 if request.path == "/much" else b"ok")
+
+    async with serving(much, Limits(connections=4)) as port:
+        slow = [await connect(port, head("/much") + b"\r\n") for _ in range(4)]
+        for stream in slow:
+            await until(stream, b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        assert (await everything(await connect(port, last()))).endswith(b"ok")
+        for stream in slow:
+            await stream.aclose()
+
+
+async def test_five_hundred_slow_clients_keep_nobody_from_asking() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with serving() as port:
+            before = open_files()
+            slow = [await connect(port, b"GET / HTTP/1.1\r\nX-Slow: ") for _ in range(500)]
+            for _ in range(10):
+                assert (await everything(await connect(port, last()))).endswith(b"GET /healthz ()")
+            for stream in slow:
+                await stream.aclose()
+            while open_files() > before:  # noqa: ASYNC110 - nobody tells of the server's side
+                await trio.sleep(0.01)
+    assert not logs
+
+
+async def test_when_all_connections_are_being_answered_a_new_one_is_refused() -> None:
+    at_work, go_on = trio.Event(), trio.Event()
+    asked = 0
+
+    async def slow(_request: Request) -> Response:
+        nonlocal asked
+        asked += 1
+        if asked == 2:
+            at_work.set()
+        await go_on.wait()
+        return Response(body=b"done")
+
+    async with serving(slow, Limits(connections=2)) as port:
+        first, second = await connect(port, last()), await connect(port, last())
+        await at_work.wait()
+        try:
+            assert await everything(await connect(port)) == b""
+        finally:
+            go_on.set()
+        assert (await everything(first)).endswith(b"done")
+        assert (await everything(second)).endswith(b"done")
+
+
+async def test_the_longest_wait_of_all_makes_room_and_within_a_peer_its_own() -> None:
+    table = ConnectionTable(Limits(connections=3, connections_of_a_peer=2))
+    with (
+        table.place("a") as oldest,
+        table.place("b") as first,
+        table.place("b") as second,
+        oldest.waiting(60) as oldest_wait,
+        first.waiting(60) as first_wait,
+        second.waiting(60) as second_wait,
+    ):
+        waits = (oldest_wait, first_wait, second_wait)
+
+        def ended() -> list[bool]:
+            return [wait.cancel_called for wait in waits]
+
+        with table.place("b"):
+            assert ended() == [False, True, False]
+        with table.place("c"):
+            assert ended() == [False, True, False]
+        with table.place("c"), table.place("d"):
+            assert ended() == [True, True, False]
+
+
+async def test_a_connection_that_went_to_make_room_is_not_counted_twice() -> None:
+    table = ConnectionTable(Limits(connections=1))
+    with table.place("a") as first, first.waiting(60) as wait, table.place("b"):
+        assert wait.cancel_called
+        with pytest.raises(NoPlaceError):
+            table.place("c").__enter__()
+    with table.place("c"), pytest.raises(NoPlaceError):
+        table.place("d").__enter__()
+
+
+async def ended(
+    handler_begun: trio.Event, go_on: trio.Event, close_seconds: float, text: bytes
+) -> bytes:
+    """What a client gets whose request is in flight when the server ends."""
+
+    async def answer(request: Request) -> Response:
+        handler_begun.set()
+        await go_on.wait()
+        return Response(body=b"done")
+
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    port = listener.socket.getsockname()[1]
+    said = b""
+    async with trio.open_nursery() as nursery:
+
+        async def serve(*, task_status: trio.TaskStatus[None]) -> None:
+            limits = Limits(close_seconds=close_seconds)
+            await serve_http([listener], answer, limits=limits, task_status=task_status)
+
+        await nursery.start(serve)
+        idle = await connect(port)
+        stream = await connect(port, text)
+        await handler_begun.wait()
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            assert await everything(idle) == b""
+            with pytest.raises(OSError, match="connect"):
+                await connect(port)
+            if close_seconds > 1:
+                go_on.set()
+            said = await everything(stream)
+    return said
+
+
+async def test_what_is_in_flight_when_the_server_ends_is_answered() -> None:
+    with trio.fail_after(60):
+        said = await ended(trio.Event(), trio.Event(), 30, head() + b"\r\n")
+    assert b"connection: close" in said.lower()
+    assert said.endswith(b"done")
+
+
+async def test_what_is_in_flight_for_too_long_is_cut() -> None:
+    with trio.fail_after(60), structlog.testing.capture_logs() as logs:
+        assert await ended(trio.Event(), trio.Event(), SHORT, head() + b"\r\n") == b""
+    assert not logs
+
+
+async def test_a_stream_without_an_end_is_cut_at_the_servers_and_closed() -> None:
+    closed = trio.Event()
+
+    async def endless() -> AsyncGenerator[bytes, None]:
+        try:
+            while True:
+                yield b"x"
+                await trio.sleep(0.01)
+        finally:
+            closed.set()
+
+    async def answer(_request: Request) -> Response:
+        return Response(body=endless())
+
+    async with serving(answer, Limits(close_seconds=SHORT)) as port:
+        stream = await connect(port, head() + b"\r\n")
+        await until(stream, b"x\r\n")
+    assert closed.is_set()
+    with trio.fail_after(60):
+        assert not (await everything(stream)).endswith(b"0\r\n\r\n")
+
+
+async def test_limits_of_a_peer_are_those_of_a_user_on_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "agent.sock"
+    async with trio.open_nursery() as nursery:
+
+        async def serve(*, task_status: trio.TaskStatus[None]) -> None:
+            limits = Limits(connections_of_a_peer=1)
+            await serve_http(listen_unix(path), echo, limits=limits, task_status=task_status)
+
+        await nursery.start(serve)
+        idle = await trio.open_unix_socket(path)
+        transport = httpx.AsyncHTTPTransport(uds=str(path))
+        async with httpx.AsyncClient(transport=transport) as http_client:
+            assert (await http_client.get("http://agent/")).text == "GET / ()"
+        with trio.fail_after(60):
+            assert await idle.receive_some() == b""
+        await idle.aclose()
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,171 @@
+"""The other end of a connection: every wait for it is limited.
+
+Whatever ends the connection from outside (the client hangs up, takes too long, has to make room)
+is one exception, ClientGoneError: nothing that a handler or a log has to know more about.
+"""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+from trio_kubelet.server.connections import Place
+from trio_kubelet.server.limits import Limits
+from trio_kubelet.server.messages import Peer, TcpPeer, UnixPeer
+
+READ_BYTES = 64 * 1024
+SEND_BYTES = 64 * 1024
+GOODBYE_SECONDS = 1.0
+_PEER_CREDENTIALS = struct.Struct("3i")
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)
+
+
+class ClientGoneError(Exception):
+    """The client has gone, or had to go."""
+
+
+class Client:
+    """The client of one connection; `limits` say how long it is waited for."""
+
+    def __init__(self, stream: trio.abc.Stream, peer: Peer, place: Place, limits: Limits) -> None:
+        self.stream = stream
+        self.peer = peer
+        self.limits = limits
+        self.gone = False
+        self._place = place
+        self._ahead: bytes | None = None
+
+    @property
+    def closing(self) -> bool:
+        """Whether the server ends, so that this request is the last."""
+        return self._place.closing
+
+    async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
+        """What the client sends next, empty when it has ended. Raises ClientGoneError."""
+        if self._ahead is not None:
+            data = self._ahead
+            self._ahead = None if data else data
+            return data
+        with self._waiting(seconds, for_request=for_request):
+            received = await self.stream.receive_some(READ_BYTES)
+        return bytes(received)
+
+    async def read_ahead(self) -> bytes:
+        """Wait, without a limit, for what the client sends next; `receive` gives it once more.
+
+        Raises ClientGoneError. Cancelled, it has read nothing.
+        """
+        try:
+            self._ahead = bytes(await self.stream.receive_some(READ_BYTES))
+        except trio.BrokenResourceError as error:
+            self.gone = True
+            raise ClientGoneError from error
+        return self._ahead
+
+    async def send(self, data: bytes) -> None:
+        """Send everything, however slowly, as long as it gets on. Raises ClientGoneError."""
+        rest = memoryview(data)
+        while rest:
+            with self._waiting(self.limits.progress_seconds):
+                await self.stream.send_all(rest[:SEND_BYTES])
+            rest = rest[SEND_BYTES:]
+
+    async def linger(self) -> None:
+        """Say that nothing more comes, and drop what the client still sends, for a moment.
+
+        With bytes of it unread, closing would reset the connection before it has the response.
+        """
+        try:
+            with self._waiting(GOODBYE_SECONDS):
+                if isinstance(self.stream, trio.abc.HalfCloseableStream):
+                    await self.stream.send_eof()
+                while await self.stream.receive_some(READ_BYTES):
+                    pass
+        except ClientGoneError:
+            return
+
+    def reset_on_close(self) -> None:
+        """Make the end of the connection an error for the client, where it is on the network."""
+        connection = socket_of(self.stream)
+        if connection.family != socket.AF_UNIX:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+
+    @contextmanager
+    def _waiting(self, seconds: float, *, for_request: bool = False) -> Iterator[None]:
+        try:
+            with self._place.waiting(seconds, for_request=for_request) as scope:
+                yield
+        except trio.BrokenResourceError as error:
+            self.gone = True
+            raise ClientGoneError from error
+        if scope.cancelled_caught or self._place.evicted:
+            self.gone = True
+            raise ClientGoneError
+
+
+class UpgradedStream(trio.abc.Stream):
+    """A connection that was handed over; what was read ahead comes first. It is raw bytes.
+
+    Errors are those of trio's streams. There is no half-close: TLS has none.
+    """
+
+    def __init__(self, client: Client, ahead: bytes) -> None:
+        self._client = client
+        self._ahead = ahead
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """At least one byte, or none at the end."""
+        if self._ahead:
+            data = self._ahead[:max_bytes]
+            self._ahead = self._ahead[len(data) :]
+            await trio.lowlevel.checkpoint()
+            return data
+        with self._noticing():
+            return bytes(await self._client.stream.receive_some(max_bytes))
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send everything."""
+        with self._noticing():
+            await self._client.stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until the connection takes more."""
+        with self._noticing():
+            await self._client.stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._client.stream.aclose()
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Note that the client has gone, so that what its handler raises is no bug."""
+        try:
+            yield
+        except trio.BrokenResourceError:
+            self._client.gone = True
+            raise
+
+
+def socket_of(stream: trio.abc.AsyncResource) -> trio.socket.SocketType:
+    """The socket below a stream, with TLS or without."""
+    while isinstance(stream, trio.SSLStream):
+        stream = stream.transport_stream
+    assert isinstance(stream, trio.SocketStream)
+    return stream.socket
+
+
+def peer_of(stream: trio.abc.Stream) -> Peer:
+    """Who is at the other end. Raises ClientGoneError if nobody is any more."""
+    connection = socket_of(stream)
+    if connection.family == socket.AF_UNIX:
+        size = _PEER_CREDENTIALS.size
+        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        return UnixPeer(*_PEER_CREDENTIALS.unpack(found))
+    try:
+        host, port = connection.getpeername()[:2]
+    except OSError as error:
+        raise ClientGoneError from error
+    return TcpPeer(host, port)

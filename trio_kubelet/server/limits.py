@@ -1,0 +1,23 @@
+"""How much of the server a client may use, and how long the server waits for it."""
+
+from attrs import frozen
+
+
+@frozen(kw_only=True)
+class Limits:
+    """The limits of one `serve_http`; times in seconds."""
+
+    connections: int = 64
+    connections_of_a_peer: int = 48
+    """Of one address, or one user on a Unix socket."""
+    head_bytes: int = 32 * 1024
+    """The request line and all headers."""
+    headers: int = 100
+    head_seconds: float = 10.0
+    """From a connection to its first byte, and from the first byte of a request to its body."""
+    idle_seconds: float = 60.0
+    """Between two requests."""
+    progress_seconds: float = 30.0
+    """For the next bytes of a body, and for a client to take the next 64 KiB of a response."""
+    close_seconds: float = 2.0
+    """For requests in flight when the server ends."""

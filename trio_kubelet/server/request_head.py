@@ -1,0 +1,57 @@
+"""What h11 lets pass in the head of a request and this server does not; pure.
+
+h11 checks the grammar, hosts, conflicting lengths, transfer codings and chunks. It is lenient
+where another server in front could see other borders between requests than we do (RFC 9112,
+sections 5.2, 6.1 and 6.3): folded headers, repeated lengths, a length beside chunks.
+"""
+
+import re
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from trio_kubelet.server.limits import Limits
+from trio_kubelet.server.messages import RequestError, Values
+
+VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
+_BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+
+def check_head(head: bytes, limits: Limits) -> None:
+    """Raise RequestError for a head that h11 has taken: its bytes, with the empty line."""
+    if len(head) > limits.head_bytes:
+        raise RequestError(431, f"the head is longer than {limits.head_bytes} bytes")
+    request_line, *lines = head.rstrip(b"\r\n").split(b"\n")
+    if len(lines) > limits.headers:
+        raise RequestError(431, f"there are more than {limits.headers} headers")
+    version = request_line.rsplit(maxsplit=1)[-1]
+    if version not in VERSIONS:
+        raise RequestError(505, "the version is neither HTTP/1.0 nor HTTP/1.1")
+    if any(line.startswith((b" ", b"\t")) for line in lines):
+        raise RequestError(400, "a header is folded over several lines")
+    fields = [line.partition(b":") for line in lines]
+    lengths = [value for name, _, value in fields if name.lower() == b"content-length"]
+    chunked = any(name.lower() == b"transfer-encoding" for name, _, _ in fields)
+    if len(lengths) > 1 or any(b"," in value for value in lengths):
+        raise RequestError(400, "there are several Content-Length")
+    if lengths and chunked:
+        raise RequestError(400, "there are both Content-Length and Transfer-Encoding")
+    if chunked and version == b"HTTP/1.0":
+        raise RequestError(400, "HTTP/1.0 has no Transfer-Encoding")
+
+
+def path_and_query(target: str) -> tuple[str, Values]:
+    """The decoded path of a request target, and its query. Raises RequestError (400).
+
+    A whole URL is a target too; a path that begins with two slashes names no host.
+    """
+    path, _, query = target.partition("?")
+    if not target.startswith("/"):
+        try:
+            url = urlsplit(target)
+        except ValueError as error:
+            raise RequestError(400, "the target of the request is no URL") from error
+        if not url.netloc or url.scheme not in ("http", "https"):
+            raise RequestError(400, "the target of the request is neither a path nor a URL")
+        path, query = url.path or "/", url.query
+    if _BAD_ESCAPE.search(path):
+        raise RequestError(400, "the path has a percent sign that begins no escape")
+    return unquote(path), Values(tuple(parse_qsl(query, keep_blank_values=True)))
