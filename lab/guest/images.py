@@ -36,9 +36,9 @@ def find(kernel: Kernel = Kernel.PACKAGED, packages: Packages | None = None) -> 
     images = packages.cache / "guest"
     image = Image(images / f"{kernel}-{recipe.digest}")
     if not image.folder.exists():
-        with _locked(images):
+        with _locked(images, kernel):
             if not image.folder.exists():
-                _remove_unused(images)
+                _remove_unused(images, kernel)
                 _make(recipe, image, packages)
     os.utime(image.folder)
     return image
@@ -78,20 +78,20 @@ def _boot_once(image: Image) -> None:
     shutil.rmtree(guest.folder)
 
 
-def _remove_unused(images: Path) -> None:
+def _remove_unused(images: Path, kernel: Kernel) -> None:
     """Remove what a build that was killed has left, and images that nobody uses any longer."""
-    for folder in images.iterdir():
+    for folder in images.glob(f"{kernel}-*"):
         is_old = time.time() - folder.stat().st_mtime > UNUSED_SECONDS
-        if folder.is_dir() and (is_old or folder.suffix == ".partial"):
+        if is_old or folder.suffix == ".partial":
             shutil.rmtree(folder)
 
 
 @contextmanager
-def _locked(images: Path) -> Iterator[None]:
-    """Let one process build; the others wait for it."""
+def _locked(images: Path, kernel: Kernel) -> Iterator[None]:
+    """Let one process build images with this kernel; the others wait for it."""
     try:
         images.mkdir(parents=True, exist_ok=True)
-        lock = (images / "lock").open("w")
+        lock = (images / f"lock-{kernel}").open("w")
     except OSError as error:
         raise LabError(f"no cache for images of guests: {error}") from error
     with lock:

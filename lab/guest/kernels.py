@@ -44,7 +44,7 @@ def put(kernel: Kernel, root: Path, modules: Path, packages: Packages) -> None:
 
 
 def _own(packages: Packages) -> Path:
-    """Find the kernel of our own in the cache, or build it. The caller holds the images' lock."""
+    """Find the kernel of our own in the cache, or build it; by one process at a time."""
     options = OWN_KERNEL_OPTIONS.read_text()
     digest = hashlib.sha256(options.encode()).hexdigest()[:12]
     built = packages.cache / "guest" / f"linux-{digest}"

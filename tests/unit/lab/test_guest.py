@@ -197,12 +197,16 @@ def test_what_a_failed_or_killed_build_leaves_is_never_an_image(
     builds.fails = True
     with pytest.raises(LabError):
         images.find(Kernel.PACKAGED, packages)
-    assert [path.name for path in (tmp_path / "guest").iterdir()] == ["lock"]
-    killed = tmp_path / "guest" / "own-0123456789ab.partial"
+    assert [path.name for path in (tmp_path / "guest").iterdir()] == ["lock-packaged"]
+    killed, under_way = (
+        tmp_path / "guest" / f"{kernel}-0123456789ab.partial" for kernel in ("packaged", "own")
+    )
     killed.mkdir()
+    under_way.mkdir()
     builds.fails = False
     images.find(Kernel.PACKAGED, packages)
     assert not killed.exists()
+    assert under_way.exists(), "images with other kernels have a lock of their own"
 
 
 def test_images_that_nobody_uses_go_when_another_is_built(builds: Builds, tmp_path: Path) -> None:
