@@ -192,8 +192,11 @@ class Packages:
     All methods block: on the network, and on another process that fills the same cache.
     """
 
-    def __init__(self, cache: Path | None = None) -> None:
+    def __init__(
+        self, cache: Path | None = None, *, installed: Path = Path("/var/lib/dpkg/info")
+    ) -> None:
         self.cache = cache or default_cache()
+        self._installed = installed
         self.distribution = Distribution.of_this_system()
         if self.distribution.id not in KEYRINGS:
             name = self.distribution.id or "this system"
@@ -233,6 +236,10 @@ class Packages:
             answer.parent.mkdir(parents=True, exist_ok=True)
             answer.write_text(version)
         return version
+
+    def is_installed(self, name: str) -> bool:
+        """Whether the system has the package itself, so that it need not be unpacked."""
+        return (self._installed / f"{name}.list").exists()
 
     def sources(self, suite: str) -> tuple[Source, ...]:
         """Return apt's sources of a suite, for programs that make a system of it."""

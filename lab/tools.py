@@ -84,14 +84,14 @@ def find(wish: str, packages: Packages) -> Tools:
         runc=_runc(packages),
         cni_plugins=_cni_plugins(packages),
         busybox=busybox(packages),
-        catatonit=_in_package(packages, "catatonit", "usr/bin/catatonit", "bin/catatonit"),
+        catatonit=in_package(packages, "catatonit", "usr/bin/catatonit", "bin/catatonit"),
         iptables=_iptables(packages),
     )
 
 
 def busybox(packages: Packages) -> Path:
     """Find a statically linked busybox, the only user land of the lab's images."""
-    return _in_package(packages, "busybox-static", "bin/busybox", "usr/bin/busybox")
+    return in_package(packages, "busybox-static", "bin/busybox", "usr/bin/busybox")
 
 
 def version_of(containerd: Path) -> str:
@@ -137,7 +137,7 @@ def _runc(packages: Packages) -> Path:
     installed = shutil.which("runc", path=_search_path())
     if installed:
         return Path(installed)
-    return _in_package(packages, "runc", "usr/sbin/runc", "usr/bin/runc")
+    return in_package(packages, "runc", "usr/sbin/runc", "usr/bin/runc")
 
 
 def _cni_plugins(packages: Packages) -> Path:
@@ -194,8 +194,9 @@ def _works(iptables: Path) -> bool:
     return True
 
 
-def _in_package(packages: Packages, name: str, *paths: str) -> Path:
-    root = packages.unpacked(name)
+def in_package(packages: Packages, name: str, *paths: str) -> Path:
+    """Find the first of some files of a package that is there, installed or unpacked."""
+    root = Path("/") if packages.is_installed(name) else packages.unpacked(name)
     for path in paths:
         if (root / path).exists():
             return root / path

@@ -2,9 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from lab import LabError
 from lab.host import cgroups_named, mounts_below
+from lab.packages import Packages
 from lab.processes import last_words
-from lab.tools import fits
+from lab.tools import fits, in_package
 
 MOUNTS = """\
 21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw
@@ -26,6 +28,14 @@ MOUNTS = """\
 )
 def test_a_version_fits_a_wish_for_its_beginning(version: str, wish: str, expected: bool) -> None:
     assert fits(version, wish) is expected
+
+
+def test_a_program_whose_package_is_installed_is_the_system_s(tmp_path: Path) -> None:
+    (tmp_path / "busybox-static.list").touch()
+    packages = Packages(tmp_path, installed=tmp_path)
+    with pytest.raises(LabError, match="has no bin/absent"):
+        in_package(packages, "busybox-static", "bin/absent")
+    assert in_package(packages, "busybox-static", "bin/absent", "bin/sh") == Path("/bin/sh")
 
 
 def test_mounts_below_a_folder_include_its_own_and_not_its_neighbours(tmp_path: Path) -> None:
