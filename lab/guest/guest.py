@@ -27,9 +27,9 @@ from lab.guest.recipe import REPOSITORY
 from lab.orphans import marked
 from lab.started import Started
 
-BOOT_DEADLINE_SECONDS = 120
-END_DEADLINE_SECONDS = 60
-COMMAND_DEADLINE_SECONDS = 120
+BOOT_DEADLINE_SECONDS = 300
+END_DEADLINE_SECONDS = 120
+COMMAND_DEADLINE_SECONDS = 300
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
 ENVIRONMENT = {"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
 # The node's address where it is alone.

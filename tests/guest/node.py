@@ -15,7 +15,7 @@ CONFIGURATION = "/etc/kubernetes/trio-kubelet.yaml"
 MANIFESTS = "/etc/kubernetes/manifests"
 ROOT = "/var/lib/kubelet"
 DROP_IN = f"/run/systemd/system/{UNIT}.d/50-test.conf"
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 240.0
 # Which containers there are, and how often each was started.
 Containers = Mapping[str, tuple[str, int]]
 

@@ -109,7 +109,7 @@ def test_a_killed_agent_is_started_anew(node: Node, undisturbed: Containers) -> 
 def test_an_agent_that_stands_still_is_ended_and_started_anew(
     node: Node, undisturbed: Containers
 ) -> None:
-    with node.drop_in("WatchdogSec=3"):
+    with node.drop_in("WatchdogSec=5"):
         before, since = node.pid, node.now()
         node.guest.run("kill", "-STOP", str(before))
         node.wait_for_another(before)
@@ -123,7 +123,7 @@ def test_an_agent_whose_loop_hangs_is_ended_and_started_anew(
 ) -> None:
     node.guest.write("/root/hanging.py", HANGING)
     start = f"/opt/trio-kubelet/bin/python /root/hanging.py run --config={CONFIGURATION}"
-    with node.drop_in(f"WatchdogSec=3\nExecStart=\nExecStart={start}"):
+    with node.drop_in(f"WatchdogSec=5\nExecStart=\nExecStart={start}"):
         before, since = node.pid, node.now()
         node.add(pod_manifest("hangs", {"name": "main", "image": SLEEPER}))
         node.wait_for(lambda: "the loop hangs" in node.log(since), lambda: "it does not hang")
@@ -135,7 +135,7 @@ def test_an_agent_whose_loop_hangs_is_ended_and_started_anew(
 def test_when_systemd_executes_itself_anew_the_watchdog_goes_on(
     node: Node, undisturbed: Containers
 ) -> None:
-    with node.drop_in("WatchdogSec=3"):
+    with node.drop_in("WatchdogSec=5"):
         before = node.pid
         node.systemctl("daemon-reexec")
         seen = {node.show("WatchdogTimestampMonotonic")}
