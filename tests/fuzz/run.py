@@ -52,7 +52,6 @@ from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime
 from trio_kubelet.k8s import CONFIG_MAPS, NODES, PODS, RUNTIME_CLASSES, SECRETS, SERVICES
-from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.facts import read_hosts
@@ -411,7 +410,7 @@ class Run:
         if how < 0.2:
             return self._values.data().replace(b"\n", b" ")
         if resource == "nodes":
-            document = self._values.mutated(encode(self._api.get(NODES, NODE)))
+            document = self._values.mutated(self._api.storage.get(("", "nodes"), ("", NODE)))
         else:
             document = self._document()
         if isinstance(document, dict) and isinstance(document.get("metadata"), dict):

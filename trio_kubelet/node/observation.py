@@ -13,6 +13,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.offers import RuntimeOffers
 
 MAX_NAMES_OF_AN_IMAGE = 5
+_LARGEST_SIZE_BYTES = 2**63 - 1
+"""The runtime's number has no sign, the API's has one: it would refuse the whole status."""
 
 
 @frozen(kw_only=True)
@@ -56,7 +58,7 @@ def container_images(images: Iterable[cri.Image], most: int) -> tuple[ContainerI
     return tuple(
         ContainerImage(
             names=(*image.repo_digests, *image.repo_tags)[:MAX_NAMES_OF_AN_IMAGE],
-            size_bytes=image.size,
+            size_bytes=min(image.size, _LARGEST_SIZE_BYTES),
         )
         for image in shown
     )

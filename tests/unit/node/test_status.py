@@ -201,6 +201,11 @@ def test_the_largest_images_are_told_with_five_names_digests_first() -> None:
     assert container_images(images, 0) == ()
 
 
+def test_an_image_is_never_larger_than_the_api_can_say() -> None:
+    (image,) = container_images([cri.Image(size=2**64 - 1)], -1)
+    assert image.size_bytes == 2**63 - 1
+
+
 def test_the_runtime_is_named_with_its_version() -> None:
     version = cri.VersionResponse(runtime_name="containerd", runtime_version="v2.1.4")
     assert runtime_words(version) == "containerd://2.1.4"

@@ -114,6 +114,10 @@ class _Reflection(Generic[T]):
                 if not self.is_answered:
                     self.is_cut_off = True
                     pause = await self._pause_when_back(back, pause)
+            except Exception:
+                log.exception("the watch failed and is tried again", **self._facts())
+                self.deltas.begin_list()
+                pause = self.back_off.next_seconds()
             await trio.sleep(pause)
 
     async def _one_pass(self) -> None:

@@ -1,6 +1,7 @@
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from typing import Any
 
 import pytest
 import structlog
@@ -12,6 +13,7 @@ from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
 from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client.objects import read_frame
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
 Told = tuple[str, str]
@@ -47,6 +49,12 @@ class Consumer:
                 await self._news.wait()
         assert self.told == list(expected)
         self.told.clear()
+
+    async def until_known(self, name: str) -> None:
+        """Wait until it was told of an object, whatever else it was told."""
+        with trio.fail_after(60):
+            while name not in self.objects:
+                await self._news.wait()
 
 
 CHANGED_ONE, REMOVED_ONE, SYNCED = ("changed", "one"), ("removed", "one"), ("synced", "")
@@ -447,3 +455,22 @@ async def test_an_object_that_its_consumer_stumbles_over_is_named_and_the_others
             await consumer.until(REMOVED_ONE)
     named = [entry["object"] for entry in logs if entry["event"] == "an object was not dealt with"]
     assert named == ["default/bad", "default/bad"]
+
+
+async def test_a_stream_that_fails_in_a_way_of_its_own_is_opened_again(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    consumer = Consumer()
+    errors = iter([RuntimeError("a bug")])
+
+    def failing_once(*arguments: Any) -> Any:
+        for error in errors:
+            raise error
+        return read_frame(*arguments)
+
+    monkeypatch.setattr("trio_kubelet.k8s.client.client.read_frame", failing_once)
+    server.create(CONFIG_MAPS, config_map("one"))
+    async with reflection(server, consumer.take):
+        await consumer.until_known("one")
+        server.create(CONFIG_MAPS, config_map("two"))
+        await consumer.until_known("two")
