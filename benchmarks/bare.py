@@ -12,18 +12,18 @@ from attrs import field, frozen
 from benchmarks.manifests import manifest
 from lab import host
 from lab.images import SLEEPER
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.container_config import ContainerFacts, container_config
-from trio_kubelet.runtime.dns import NodeDns, dns_config, parse_resolv_conf
-from trio_kubelet.runtime.environment import EnvironmentFacts, environment
-from trio_kubelet.runtime.field_refs import PodAddresses
-from trio_kubelet.runtime.mounts import container_mounts
+from trio_kubelet.runtime.config.container_config import ContainerFacts, container_config
+from trio_kubelet.runtime.config.dns import NodeDns, dns_config, parse_resolv_conf
+from trio_kubelet.runtime.config.environment import EnvironmentFacts, environment
+from trio_kubelet.runtime.config.field_refs import PodAddresses
+from trio_kubelet.runtime.config.mounts import container_mounts
+from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.lifecycle.pod_files import make_container_files, make_pod_log_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_files import make_container_files, make_pod_log_directory
-from trio_kubelet.runtime.sandbox_config import sandbox_config
 from trio_kubelet.sources.static import checked_pod, with_uid
 
 _SOME_ADDRESS = "10.0.0.1"

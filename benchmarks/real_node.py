@@ -22,7 +22,7 @@ from lab.host import detach_mounts_below
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
 SETTLE_SECONDS = 2.0
 """After its start an agent lists, asks what there is and tidies up: not what is measured."""

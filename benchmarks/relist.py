@@ -25,7 +25,7 @@ from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.telemetry import Journal
 
 NAME = "relist"

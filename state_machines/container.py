@@ -38,7 +38,7 @@ from state_machines.backoff import BackoffPolicy
 from state_machines.machine import Machine, Row, Start
 
 
-class SlotState(StrEnum):
+class ContainerStage(StrEnum):
     """What is known of the newest instance of a container."""
 
     WAITING = "Waiting"
@@ -49,7 +49,7 @@ class SlotState(StrEnum):
     REMOVED = "Removed"
 
 
-class SlotEvent(StrEnum):
+class ContainerEvent(StrEnum):
     """What can happen to a container. The first five are seen, the others decided."""
 
     CREATED = "Created"
@@ -127,7 +127,7 @@ class RestartTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitEvidence:
-    """How an instance ended, for `SlotEvent.RESTARTED`."""
+    """How an instance ended, for `ContainerEvent.RESTARTED`."""
 
     exit_code: int
     terms: RestartTerms
@@ -138,10 +138,10 @@ def policy_restarts_it(evidence: ExitEvidence) -> bool:
     return restarts_after(evidence.terms, evidence.exit_code)
 
 
-S, E = SlotState, SlotEvent
+S, E = ContainerStage, ContainerEvent
 
 # fmt: off
-CONTAINER: Machine[SlotState, SlotEvent, ExitEvidence] = Machine(
+CONTAINER: Machine[ContainerStage, ContainerEvent, ExitEvidence] = Machine(
     name="container",
     starts=(
         Start(S.WAITING, "the pod is on this node"),
@@ -227,7 +227,7 @@ def restarts_after(terms: RestartTerms, exit_code: int) -> bool:
     return policy is RestartPolicy.ALWAYS or (policy is RestartPolicy.ON_FAILURE and exit_code != 0)
 
 
-def should_restart(state: SlotState, terms: RestartTerms, exit_code: int = 0) -> bool:
+def should_restart(state: ContainerStage, terms: RestartTerms, exit_code: int = 0) -> bool:
     """Whether a new instance is wanted for a container in this state, in a pod that should run.
 
     `exit_code` counts in Exited only. What never ran, or cannot be accounted for, is made (anew)

@@ -24,8 +24,8 @@ from trio_kubelet.assembly import (
 from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.doors import Doors
 from trio_kubelet.k8s import Pod
+from trio_kubelet.listeners import Listeners
 from trio_kubelet.node import node_name
 from trio_kubelet.node.host_warnings import gather_host_warnings
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
@@ -39,15 +39,15 @@ from trio_kubelet.process import (
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.activity import Activity
-from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.garbage import DeadContainerLimits, GarbageCollector
+from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
-from trio_kubelet.runtime.image_filesystem import watch_image_filesystem
+from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
+from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.pod_runtime import default_handler
+from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_runtime import default_handler
-from trio_kubelet.runtime.start_slots import default_start_slots
 from trio_kubelet.sources import (
     PodUpdate,
     Source,
@@ -61,9 +61,9 @@ from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.session import Parts
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
@@ -90,7 +90,7 @@ class Agent:
 
     node: NodeFacts
     statuses: Statuses
-    parts: Parts
+    parts: SyncDependencies
     loop: SyncLoop
 
     def __init__(
@@ -123,11 +123,11 @@ class Agent:
         pleg_in, pleg_out = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
         activity = Activity()
         self.tasks = PodTasks(
-            open_session=lambda pod: self.parts.open_session(pod),
+            open_syncer=lambda pod: self.parts.open_syncer(pod),
             journal=self.journal,
             recorder=self.recorder,
             resync_seconds=configuration.sync_frequency.total_seconds(),
-            cleaning=CleaningTurns(activity.lull),
+            cleaning=CleaningTurns(activity.wait_idle),
             on_released=self._on_released,
             on_finished=self._on_finished,
         )
@@ -136,7 +136,7 @@ class Agent:
             allocatable=lambda: self.node.allocatable,
             node=lambda: self.cluster.view.current if self.cluster else None,
             refresh_node=self._refresh_node if open_clients is not None else None,
-            runtime_features=lambda: self.gate.state.offers.features,
+            runtime_features=lambda: self.gate.state.runtime_features.features,
             pressures=self.pressure.current,
         )
         self.loop = SyncLoop(
@@ -163,7 +163,7 @@ class Agent:
             events_enabled=settings.gates["EventedPLEG"],
         )
         self.merge = SourceMerge(clock, self.recorder)
-        self.doors = Doors(
+        self.listeners = Listeners(
             settings=settings, journal=self.journal, monitor=self.monitor, pods=self._pods
         )
         self.housekeeper: Housekeeper | None = None
@@ -180,7 +180,7 @@ class Agent:
             image_access=self.image_access,
             allocations=self.allocations,
             pressure=self.pressure,
-            slots=default_start_slots(activity),
+            slots=default_start_limiter(activity),
             activity=activity,
         )
         self.cluster: Cluster | None = None
@@ -203,7 +203,7 @@ class Agent:
             Step("folders", (), once(self._make_folders)),
             Step("limits", (), once(self._set_limits)),
             Step("warnings", (), once(self._warn_of_host)),
-            Step("health", (), self.doors.serve_health),
+            Step("health", (), self.listeners.serve_health),
             Step("pods", ("folders", "limits"), self.tasks.run),
             Step("loop", ("pods",), self.loop.run),
             Step("watchdog", ("loop",), self._tell_service_manager),
@@ -216,7 +216,7 @@ class Agent:
             Step("garbage", ("sources",), self._collect_garbage),
             Step("image filesystem", ("listing",), forever(self._watch_image_filesystem)),
             Step("messages", ("sources",), forever(partial(look_over, cri))),
-            Step("server", ("folders",), self.doors.serve_pods),
+            Step("server", ("folders",), self.listeners.serve_pods),
             *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
         )
 
@@ -315,7 +315,7 @@ class Agent:
                 version = await self.client.version()
                 return await self._cgroup_driver(), version.runtime_name
             except RpcError as error:
-                log.warning("the runtime went away at the start", error=str(error))
+                log.warning("container runtime went away during start", error=str(error))
                 await trio.sleep(RUNTIME_RETRY_SECONDS)
 
     async def _cgroup_driver(self) -> CgroupDriver:
@@ -423,7 +423,7 @@ class Agent:
             cluster.static_pods(update)
         except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
             pods = [pod_key(pod) for pod in update.pods]
-            log.exception("static pods are not mirrored", pods=pods)
+            log.exception("mirror pod sync failed", pods=pods)
 
     def _on_released(self, uid: str) -> None:
         """A pod holds nothing any more that others could want."""

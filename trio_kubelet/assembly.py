@@ -50,25 +50,25 @@ from trio_kubelet.resources import (
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.activity import Activity
-from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.container_starter import ContainerStarter
-from trio_kubelet.runtime.container_stopper import ContainerStopper
-from trio_kubelet.runtime.credentials import credential_files, no_keyring, read_keyring
 from trio_kubelet.runtime.gate import RuntimeGate
-from trio_kubelet.runtime.image_access import Verification, VerificationPolicy
-from trio_kubelet.runtime.images import Images, PullRate
+from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
+from trio_kubelet.runtime.images.credentials import credential_files, no_keyring, read_keyring
+from trio_kubelet.runtime.images.manager import ImageManager, PullRate
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime, default_handler
+from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.pod_runtime import PodRuntime, default_handler
-from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
-from trio_kubelet.runtime.start_slots import StartSlots
 from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
 from trio_kubelet.sync.housekeeping import Found
-from trio_kubelet.sync.session import Parts
+from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes import PodFolders, local_volumes
@@ -99,7 +99,7 @@ class Foundation:
     gate: RuntimeGate
     journal: Journal
     recorder: EventRecorder
-    slots: StartSlots
+    slots: StartLimiter
     image_access: ImageAccess
     allocations: Allocations
     pressure: PressureMonitor
@@ -112,7 +112,7 @@ class Assembled:
 
     node: NodeFacts
     statuses: Statuses
-    parts: Parts
+    parts: SyncDependencies
     places: tuple[Callable[[], Awaitable[Iterable[Found]]], ...]
 
 
@@ -159,9 +159,9 @@ async def assemble(
             runtime_name=runtime_name,
         ),
         base.allocations,
-        offers=lambda: base.gate.state.offers,
+        runtime_features=lambda: base.gate.state.runtime_features,
     )
-    parts = Parts(
+    parts = SyncDependencies(
         runtime=build_runtime(
             base,
             node,
@@ -219,7 +219,7 @@ def build_runtime(
     *,
     sub_paths: PodSubPaths,
     files: trio.CapacityLimiter,
-    images: Images,
+    images: ImageManager,
     runtime_handler: Callable[[Pod], Awaitable[str]],
 ) -> PodRuntime:
     """What acts on containers."""
@@ -240,7 +240,7 @@ def build_runtime(
         node=node,
         slots=base.slots,
         file_limiter=files,
-        offers=lambda: base.gate.state.offers,
+        runtime_features=lambda: base.gate.state.runtime_features,
         read_host_file=read_hosts,
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
@@ -272,7 +272,7 @@ def cgroup_driver(configured: CgroupDriver, answer: cri.RuntimeConfigResponse) -
     }.get(answer.linux.cgroup_driver)
     if told is None:
         number = int(answer.linux.cgroup_driver)
-        log.warning("the runtime names an unknown cgroup driver", number=number)
+        log.warning("runtime reports an unknown cgroup driver", number=number)
         return configured
     if told is not configured:
         log.info("cgroup driver taken from the runtime", driver=str(told))
@@ -331,13 +331,13 @@ def build_pressure_monitor(settings: Settings, client: RuntimeClient) -> Pressur
     )
 
 
-def build_images(base: Foundation, references: References | None) -> Images:
+def build_images(base: Foundation, references: References | None) -> ImageManager:
     """What gets images."""
     secrets = PullSecrets(references) if references is not None else None
     configuration = base.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))
-    return Images(
+    return ImageManager(
         client=base.client,
         recorder=base.recorder,
         journal=base.journal,

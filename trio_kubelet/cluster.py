@@ -46,7 +46,7 @@ log = structlog.get_logger("cluster")
 
 CHANCE = random.Random()  # noqa: S311 - it only spreads load
 
-LULL_SECONDS = 0.1
+IDLE_SECONDS = 0.1
 """When no pod has been started or stopped for so long, events are written."""
 
 REFRESH_SECONDS = 5.0
@@ -93,7 +93,7 @@ class Cluster:
         self._statuses: Statuses | None = None
         self.view = NodeView(node_name)
         self._events = EventWriter(
-            node_name, base.clock, lull=partial(base.activity.lull, LULL_SECONDS)
+            node_name, base.clock, wait_idle=partial(base.activity.wait_idle, IDLE_SECONDS)
         )
         base.recorder.add_sink(self._events.take)
 
@@ -142,7 +142,7 @@ class Cluster:
                 NODES, self._node_name, deadline_seconds=REFRESH_SECONDS
             )
         except ApiError as error:
-            log.info("the node could not be fetched for admission", error=str(error))
+            log.info("node fetch for admission failed", error=str(error))
         else:
             self.view.offer(node)
 

@@ -10,25 +10,25 @@ from functools import partial
 
 import trio
 
+from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.origins import CONFIG_SOURCE, is_static
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.pod_source import CONFIG_SOURCE, is_static
 from trio_kubelet.references import EnvironmentData, ObjectError, References
 from trio_kubelet.resources import CgroupBusy, Cgroups, QosClass, SystemdError, qos_class
-from trio_kubelet.runtime.allocations import Allocations
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.container_hash import container_hash
-from trio_kubelet.runtime.credentials import Keyring, keyring_of
-from trio_kubelet.runtime.environment import FetchedSources
-from trio_kubelet.runtime.inputs import PodInputs
-from trio_kubelet.runtime.mounts import MountedVolume as RuntimeVolume
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.container_hash import container_hash
+from trio_kubelet.runtime.config.environment import FetchedSources
+from trio_kubelet.runtime.config.mounts import PreparedVolume
+from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
-from trio_kubelet.side_by_side import side_by_side
 from trio_kubelet.sources import Source
-from trio_kubelet.sync.housekeeping import Found, Trace
-from trio_kubelet.sync.session import PreparationError
+from trio_kubelet.sync.housekeeping import Found, Leftover
+from trio_kubelet.sync.pod_syncer import PreparationError
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes import (
     MountedVolume,
@@ -38,7 +38,7 @@ from trio_kubelet.volumes import (
     VolumesNotReady,
 )
 from trio_kubelet.volumes.env_file import read_env_file
-from trio_kubelet.volumes.foresight import are_certain
+from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 
 
 class PodStorage:
@@ -75,7 +75,7 @@ class PodStorage:
             nonlocal data
             data = await self._fetch(pod)
 
-        await side_by_side(mount, fetch)
+        await run_concurrently(mount, fetch)
         await self._allocations.keep()
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
@@ -88,9 +88,9 @@ class PodStorage:
             services=data.services,
         )
 
-    def is_certain(self, pod: Pod) -> bool:
+    def volumes_ready_without_wait(self, pod: Pod) -> bool:
         """Whether nothing that the pod's volumes are made of can be missing for long."""
-        return are_certain(pod)
+        return volumes_ready_without_wait(pod)
 
     async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
         try:
@@ -170,7 +170,7 @@ class PodSubPaths:
         pod: Pod,
         container: Container,
         position: int,
-        volume: RuntimeVolume,
+        volume: PreparedVolume,
         sub_path: str,
     ) -> str:
         """The path on the node of a sub-path. Raises ConfigError."""
@@ -261,22 +261,22 @@ class HousekeepingPlaces:
                 uid=pod.uid,
                 namespace=pod.namespace,
                 name=pod.name,
-                traces=frozenset({Trace.RUNTIME}),
+                leftovers=frozenset({Leftover.RUNTIME}),
             )
             for pod in self._cache.pods()
         ]
 
     async def in_folders(self) -> Iterable[Found]:
         """Pods with a folder."""
-        return _found(await self._volumes.pods_on_disk(), Trace.FOLDER)
+        return _found(await self._volumes.pods_on_disk(), Leftover.FOLDER)
 
     async def in_cgroups(self) -> Iterable[Found]:
         """Pods with a cgroup."""
-        return _found(await self._cgroups.list_pod_uids(), Trace.CGROUP)
+        return _found(await self._cgroups.list_pod_uids(), Leftover.CGROUP)
 
     async def in_records(self) -> Iterable[Found]:
         """Pods with a record of what they were allocated."""
-        return _found(self._allocations.uids(), Trace.RECORD)
+        return _found(self._allocations.uids(), Leftover.RECORD)
 
     async def in_logs(self) -> Iterable[Found]:
         """Pods with a log folder."""
@@ -284,17 +284,17 @@ class HousekeepingPlaces:
             partial(pods_with_logs, self._node), limiter=self._file_limiter
         )
         return [
-            Found(uid=uid, namespace=namespace, name=name, traces=frozenset({Trace.LOGS}))
+            Found(uid=uid, namespace=namespace, name=name, leftovers=frozenset({Leftover.LOGS}))
             for namespace, name, uid in logs
         ]
 
 
-def _found(uids: Iterable[str], trace: Trace) -> list[Found]:
-    return [Found(uid=uid, traces=frozenset({trace})) for uid in uids]
+def _found(uids: Iterable[str], leftover: Leftover) -> list[Found]:
+    return [Found(uid=uid, leftovers=frozenset({leftover})) for uid in uids]
 
 
-def _for_runtime(volume: MountedVolume) -> RuntimeVolume:
-    return RuntimeVolume(
+def _for_runtime(volume: MountedVolume) -> PreparedVolume:
+    return PreparedVolume(
         host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
     )
 

@@ -98,7 +98,7 @@ class WorkQueue:
         try:
             retry = await self._work(key)
         except Exception:
-            log.exception("a bug; it is tried again", work=self._name, key=key)
+            log.exception("work item failed, will retry", work=self._name, key=key)
             retry = Retry(BUG_RETRY_SECONDS)
         finally:
             self._busy.discard(key)

@@ -22,7 +22,7 @@ from tests.e2e.cluster import Cluster
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.config.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
 
 CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", "2.1")
 AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else Agent

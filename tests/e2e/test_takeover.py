@@ -35,7 +35,7 @@ from tests.e2e.cluster import (
 )
 from tests.e2e.local import AGENT, LocalCluster
 from trio_kubelet.config.records import ImagePulledRecord
-from trio_kubelet.runtime.pull_record_files import file_name, parsed, printed
+from trio_kubelet.runtime.images.pull_record_files import file_name, parsed, printed
 
 MIRRORS = "/api/v1/namespaces/default/pods"
 STATIC = ("static-one", "static-two")
@@ -286,9 +286,9 @@ def changes(before: object, after: object, path: str = "") -> list[str]:
 def wait_nothing_left(node: LocalCluster, uid: str) -> None:
     """Wait until nothing on the node has this UID any more."""
     wait_until(
-        lambda: not traces(node, uid),
+        lambda: not leftovers(node, uid),
         deadline_seconds=30,
-        else_say=lambda: f"{uid} has left {traces(node, uid)}",
+        else_say=lambda: f"{uid} has left {leftovers(node, uid)}",
     )
 
 
@@ -298,7 +298,7 @@ def cgroups(node: LocalCluster, uid: str) -> list[str]:
     return [str(path) for each in kubepods for path in each.glob(f"**/pod{uid}")]
 
 
-def traces(node: LocalCluster, uid: str) -> list[str]:
+def leftovers(node: LocalCluster, uid: str) -> list[str]:
     """What there is of a pod: containers, mounts, folders, logs, cgroups."""
     folder = node.agent.root / "pods" / uid
     return [

@@ -55,7 +55,7 @@ from trio_kubelet.k8s import CONFIG_MAPS, NODES, PODS, RUNTIME_CLASSES, SECRETS,
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
 from trio_kubelet.sources.manifests import ManifestReader

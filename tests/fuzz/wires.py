@@ -21,7 +21,7 @@ from trio_kubelet.rpc import InProcess, RpcError
 from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import Request, Response, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
 STRANGE = "strange-"
 """How ids begin that only this wire knows."""

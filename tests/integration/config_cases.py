@@ -21,9 +21,9 @@ from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.documents import load_documents
 from trio_kubelet.rpc import is_present
-from trio_kubelet.runtime.container_hash import container_hash
+from trio_kubelet.runtime.config.container_hash import container_hash
+from trio_kubelet.runtime.config.resources import page_size_name
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.resources import page_size_name
 
 FOLDER = Path(__file__).parent / "configs"
 NEEDS = re.compile(r"^# needs: (.+)$", re.MULTILINE)

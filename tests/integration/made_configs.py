@@ -3,13 +3,13 @@
 from tests.integration.config_cases import Surroundings
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.container_config import ContainerFacts, container_config
-from trio_kubelet.runtime.dns import NodeDns, dns_config, parse_resolv_conf
-from trio_kubelet.runtime.environment import EnvironmentFacts, environment
-from trio_kubelet.runtime.field_refs import PodAddresses
-from trio_kubelet.runtime.mounts import MountedVolume, container_mounts, mounted_sub_paths
-from trio_kubelet.runtime.sandbox_config import sandbox_config
-from trio_kubelet.runtime.security import IdMapping, ImageUser, SecurityFacts
+from trio_kubelet.runtime.config.container_config import ContainerFacts, container_config
+from trio_kubelet.runtime.config.dns import NodeDns, dns_config, parse_resolv_conf
+from trio_kubelet.runtime.config.environment import EnvironmentFacts, environment
+from trio_kubelet.runtime.config.field_refs import PodAddresses
+from trio_kubelet.runtime.config.mounts import PreparedVolume, container_mounts, mounted_sub_paths
+from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.config.security import IdMapping, ImageUser, SecurityFacts
 
 RESOLV_CONF = (
     "nameserver 192.0.2.53\nnameserver 192.0.2.54\nsearch example.org\noptions timeout:2\n"
@@ -62,12 +62,12 @@ def made_container(
     return container_config(pod, container, node, facts, restart_count=0)
 
 
-def _mounted(pod: Pod, around: Surroundings) -> dict[str, MountedVolume]:
+def _mounted(pod: Pod, around: Surroundings) -> dict[str, PreparedVolume]:
     places = {
         volume.name: volume.host_path.path if volume.host_path else around.volumes[volume.name]
         for volume in pod.spec.volumes
     }
-    return {name: MountedVolume(host_path=place) for name, place in places.items()}
+    return {name: PreparedVolume(host_path=place) for name, place in places.items()}
 
 
 def _security(pod: Pod) -> SecurityFacts:

@@ -41,7 +41,7 @@ from trio_kubelet.node import gather_facts
 from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.names import POD_UID_LABEL, pod_directory
+from trio_kubelet.runtime.config.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 # Older runtimes do not know all fields.

@@ -23,7 +23,7 @@ from lab.images import BUSYBOX, SLEEPER
 from lab.processes import wait_until
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.names import POD_UID_LABEL
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
 STAYING = 4
 SETTLE_SECONDS = 30
@@ -136,7 +136,7 @@ def all_stay(pods: dict[str, Json]) -> bool:
     return len(staying) == STAYING and all(map(is_running, staying))
 
 
-def traces(agent: Agent) -> dict[str, set[str]]:
+def leftovers(agent: Agent) -> dict[str, set[str]]:
     """What there is on the node of pods, by their UIDs, place by place."""
     folders = agent.root / "pods"
     kubepods = cgroups_named(f"{agent.cgroup_root}/kubepods")
@@ -191,7 +191,7 @@ def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
     if not all(map(is_running, pods.values())):
         return "not all pods run"
     uids = {pod["metadata"]["uid"] for pod in pods.values()}
-    for place, found in traces(agent).items():
+    for place, found in leftovers(agent).items():
         if found - uids:
             return f"{place} are left of {sorted(found - uids)}"
         # Each pod has one of each but of mounts: a search that finds none would find no leftover.

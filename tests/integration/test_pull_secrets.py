@@ -19,12 +19,12 @@ from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.credentials import Keyring, keyring_of
-from trio_kubelet.runtime.image_access import Verification
-from trio_kubelet.runtime.images import ImageError, Images, PullRate
-from trio_kubelet.runtime.memory import PodMemory
-from trio_kubelet.runtime.pull_record_files import file_name
-from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.images.access import Verification
+from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
+from trio_kubelet.runtime.images.pull_record_files import file_name
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="shop", uid="u1"))
@@ -62,13 +62,13 @@ def pull_secret(password: str, *, key: str = NAME, old: bool = False) -> Secret:
 
 def images(
     runtime: RuntimeClient, node: Keyring, *secrets: Secret, access: ImageAccess | None = None
-) -> Images:
+) -> ImageManager:
     async def pod_keyring(pod: Pod) -> Keyring:
         return keyring_of(secrets)
 
     clock = SystemClock()
     journal = Journal(clock)
-    return Images(
+    return ImageManager(
         client=runtime,
         recorder=EventRecorder(journal, "node"),
         journal=journal,
@@ -81,7 +81,7 @@ def images(
     )
 
 
-async def pull(images: Images, name: str, policy: str = "Always", pod: Pod = POD) -> str:
+async def pull(images: ImageManager, name: str, policy: str = "Always", pod: Pod = POD) -> str:
     """Get an image; with `Always`, whether it is there or not. Returns its id."""
     container = Container(name="c", image=name, image_pull_policy=policy)
     return (await images.ensure(pod, container, PodMemory(), SANDBOX)).id

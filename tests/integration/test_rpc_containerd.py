@@ -20,9 +20,9 @@ from trio_kubelet.resources import CgroupTree
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop, present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.garbage.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.runtime.inspection import observed_container
-from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
-from trio_kubelet.runtime.observed import ContainerState
+from trio_kubelet.runtime.observed import ObservedState
 
 MIB = 2**20
 LABELS = {f"label-{number}": str(number) for number in range(30)}
@@ -266,7 +266,7 @@ async def test_a_container_whose_start_was_cut_off_has_only_been_created(
             status = await settled(made)
         if status.state == cri.ContainerState.CONTAINER_EXITED:
             assert status.exit_code == 128
-            assert observed_container(status, pod.sandbox_id).state is ContainerState.CREATED
+            assert observed_container(status, pod.sandbox_id).state is ObservedState.CREATED
             return
     pytest.fail("no start could be cut off")
 

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_node, make_pod
 from trio_kubelet.k8s import Pod
-from trio_kubelet.origins import is_critical
+from trio_kubelet.pod_source import is_critical
 from trio_kubelet.sync.admission import Preemption, Rejection
-from trio_kubelet.sync.admission.room import request
+from trio_kubelet.sync.admission.resource_fit import request
 
 LIMITS = {"pods": 3, "cpu": 2000, "memory": 1 << 30, "example.com/gpu": 2}
 NODE = make_node(labels={"disk": "ssd"}, allocatable={"example.com/gpu": "2"})

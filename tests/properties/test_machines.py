@@ -21,13 +21,13 @@ from state_machines.backoff import (
 )
 from state_machines.container import (
     CONTAINER,
+    ContainerEvent,
     ContainerRole,
+    ContainerStage,
     ExitEvidence,
     RestartPolicy,
     RestartRule,
     RestartTerms,
-    SlotEvent,
-    SlotState,
     crash_loop_policy,
     restarts_after,
     should_restart,
@@ -309,7 +309,7 @@ def test_the_table_and_the_rule_agree_on_who_is_restarted(
     terms: RestartTerms, exit_code: int
 ) -> None:
     evidence = ExitEvidence(exit_code=exit_code, terms=terms)
-    by_table = CONTAINER.allows(SlotState.EXITED, SlotEvent.RESTARTED, evidence)
+    by_table = CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.RESTARTED, evidence)
     assert by_table == restarts_after(terms, exit_code)
 
 
@@ -317,7 +317,7 @@ def test_the_table_and_the_rule_agree_on_who_is_restarted(
 def test_a_container_that_runs_is_never_made_a_second_time(
     terms: RestartTerms, exit_code: int
 ) -> None:
-    assert not should_restart(SlotState.RUNNING, terms, exit_code)
+    assert not should_restart(ContainerStage.RUNNING, terms, exit_code)
 
 
 @given(rules=st.lists(rules, max_size=3).map(tuple), exit_code=st.integers(0, 255))

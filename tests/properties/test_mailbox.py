@@ -22,7 +22,7 @@ endings = st.builds(
     ),
     grace_seconds=st.none() | st.integers(0, 600),
     reason=st.sampled_from(["", "Evicted", "Preempted"]),
-    discard=st.booleans(),
+    delete_remains=st.booleans(),
 )
 requests = st.builds(
     Request,
@@ -50,7 +50,7 @@ def test_no_kill_is_lost_and_the_first_cause_stays(sequence: list[Request]) -> N
         assert ending.cause == wanted[0].cause
         assert (ending.reason, ending.message) == (wanted[0].reason, wanted[0].message)
         assert set(ending.causes) == {cause for one in wanted for cause in one.causes}
-        assert ending.discard == any(one.discard for one in wanted)
+        assert ending.delete_remains == any(one.delete_remains for one in wanted)
 
 
 @given(sequences, requests)

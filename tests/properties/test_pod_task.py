@@ -1,4 +1,4 @@
-"""A pod's task holds its promises, whatever its session does and however requests come in."""
+"""A pod's task holds its promises, whatever its syncer does and however requests come in."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_s
 from tests.simulation.determinism import deterministic
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
-from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
@@ -33,7 +33,7 @@ endings = st.builds(
     Ending,
     causes=st.tuples(st.sampled_from(LATE_ENDINGS)),
     grace_seconds=st.none() | st.integers(0, 60),
-    discard=st.booleans(),
+    delete_remains=st.booleans(),
 )
 evidence = st.sampled_from(("running", "stale"))
 
@@ -59,7 +59,7 @@ asks = st.builds(
 
 @frozen
 class Script:
-    """How a session behaves, call by call; afterwards it does what it should."""
+    """How a syncer behaves, call by call; afterwards it does what it should."""
 
     sync: tuple[str, ...] = ()
     terminate: tuple[str, ...] = ()
@@ -91,7 +91,7 @@ def pod(version: int = 0) -> Pod:
 class MisbehavingSession:
     """Does as the script says, and writes down what it was asked, and what was wrong with that.
 
-    A task takes whatever a session raises for a bug of the session, failed assertions too.
+    A task takes whatever a syncer raises for a bug of the syncer, failed assertions too.
     """
 
     def __init__(self, script: Script) -> None:
@@ -182,13 +182,13 @@ def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
         PodState.RELEASED,
         PodState.FINISHED,
     }
-    assert lived.session.was_let_go is lived.was_let_go
-    assert lived.session.complaints == []
+    assert lived.syncer.was_let_go is lived.was_let_go
+    assert lived.syncer.complaints == []
 
 
 @given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
 def test_the_grace_period_never_grows(script: Script, asked: list[Asked], seed: int) -> None:
-    graces = _live(script, asked, seed).session.graces
+    graces = _live(script, asked, seed).syncer.graces
     given = [OWN_GRACE_SECONDS if grace is None else grace for grace in graces]
     assert given == sorted(given, reverse=True)
 
@@ -199,7 +199,7 @@ def test_an_older_spec_never_comes_back(script: Script, asked: list[Asked], seed
         evolve(each, spec=None if each.spec is None else number)
         for number, each in enumerate(asked, start=1)
     ]
-    synced = _live(script, rising, seed).session.synced
+    synced = _live(script, rising, seed).syncer.synced
     assert synced == sorted(synced)
 
 
@@ -207,7 +207,7 @@ def test_an_older_spec_never_comes_back(script: Script, asked: list[Asked], seed
 class Lived:
     """What came of a task."""
 
-    session: MisbehavingSession
+    syncer: MisbehavingSession
     walked: list[str]
     waiters: list[trio.Event]
     answered_in: list[PodState]
@@ -218,7 +218,7 @@ class Lived:
 
 def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
     """Walk a task to its end. If nobody asks for that, its removal does at last."""
-    session = MisbehavingSession(script)
+    syncer = MisbehavingSession(script)
     waiters: list[trio.Event] = []
     answered_in: list[PodState] = []
 
@@ -227,11 +227,11 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
         task = PodTask(
             pod(),
             incarnation=1,
-            session=session,
+            syncer=syncer,
             journal=journal,
             recorder=EventRecorder(Journal(TrioClock()), "node"),
             resync_seconds=60,
-            cleaning=CleaningTurns(Activity().lull),
+            cleaning=CleaningTurns(Activity().wait_idle),
             on_released=lambda _uid: None,
         )
 
@@ -257,10 +257,10 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
             with trio.fail_after(LONG_SECONDS):
                 await task.finished.wait()
             assert task.ending is not None
-        return journal, task.ending.discard
+        return journal, task.ending.delete_remains
 
     with deterministic(seed), structlog.testing.capture_logs():
         journal, was_let_go = trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0))
     steps = [entry for entry in journal.entries() if entry.source]
     walked = [step.target for step in steps if step.target != step.source]
-    return Lived(session, walked, waiters, answered_in, was_let_go)
+    return Lived(syncer, walked, waiters, answered_in, was_let_go)

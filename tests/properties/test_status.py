@@ -22,12 +22,12 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.k8s.codec import decode, encode
-from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.lifecycle.memory import Reason
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
 
@@ -91,7 +91,7 @@ pods = st.builds(
 
 
 def an_instance(
-    name: str, attempt: int, count: int, state: ContainerState, code: int
+    name: str, attempt: int, count: int, state: ObservedState, code: int
 ) -> ObservedContainer:
     return ObservedContainer(
         id=f"{name}-{attempt}",
@@ -100,7 +100,7 @@ def an_instance(
         state=state,
         restart_count=count,
         created_at=START + attempt * SECOND,
-        exit_code=code if state is ContainerState.EXITED else 0,
+        exit_code=code if state is ObservedState.EXITED else 0,
     )
 
 
@@ -109,7 +109,7 @@ instances = st.builds(
     st.sampled_from(NAMES),
     st.integers(0, 3),
     st.integers(0, 3),
-    st.sampled_from(ContainerState),
+    st.sampled_from(ObservedState),
     st.sampled_from([0, 1, 137]),
 )
 sandboxes = st.builds(

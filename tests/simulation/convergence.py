@@ -18,7 +18,7 @@ from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import Container
 from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.node.lease import LEASE_NAMESPACE
-from trio_kubelet.origins import CONFIG_MIRROR
+from trio_kubelet.pod_source import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 LEASE_SECONDS = 40.0

@@ -59,7 +59,7 @@ async def mirror_gone(scene: Scene, name: str) -> None:
     await scene.node.api.until(lambda: scene.mirror(name) is None)
 
 
-def traces(scene: Scene) -> list[object]:
+def leftovers(scene: Scene) -> list[object]:
     """What there is on the node of any pod."""
     folders = (scene.node.pod_folders, scene.node.logs, scene.node.log_links)
     return [
@@ -83,10 +83,10 @@ def test_nothing_is_removed_before_the_last_of_many_pods_is_gone(tmp_path: Path)
             await gone(scene, name)
         stopped = calls.last("StopContainer", "StopPodSandbox")
         assert not set(REMOVALS) & set(calls.made)
-        assert traces(scene)
+        assert leftovers(scene)
         await trio.sleep(30)
         assert calls.first(*REMOVALS) > stopped
-        assert traces(scene) == []
+        assert leftovers(scene) == []
 
     play(tmp_path, scene, HollowOptions(faults=calls))
 
@@ -107,10 +107,10 @@ def test_the_object_of_a_pod_goes_though_the_runtime_removes_nothing(
             await gone(scene, "web")
             await mirror_gone(scene, "static")
         await trio.sleep(60)
-        assert traces(scene)
+        assert leftovers(scene)
         calls.broken.clear()
         await trio.sleep(60)
-        assert traces(scene) == []
+        assert leftovers(scene) == []
 
     play(tmp_path, scene, HollowOptions(faults=calls))
 
@@ -132,7 +132,7 @@ def test_what_a_killed_agent_had_no_time_to_remove_the_next_one_removes(tmp_path
         assert len(list(scene.runtime.containers)) == 4
         scene.node.start_agent()
         await trio.sleep(60)
-        assert traces(scene) == []
+        assert leftovers(scene) == []
 
     play(tmp_path, scene)
 
@@ -159,7 +159,7 @@ def test_the_end_of_a_pod_takes_no_more_calls_and_requests_than_it_must(tmp_path
         for name in names(PODS_AT_ONCE):
             delete(scene, name)
         await trio.sleep(30)
-        assert traces(scene) == []
+        assert leftovers(scene) == []
         made = Counter(rpc for rpc in calls.made if rpc not in FOR_THE_NODE)
         assert made == {rpc: count * PODS_AT_ONCE for rpc, count in ends.items()}
         asked = Counter(each.verb for each in scene.node.api.asked if each.resource == "pods")
@@ -218,7 +218,7 @@ def test_a_pod_of_the_same_name_starts_beside_what_is_left_of_the_last(tmp_path:
         assert len({c.sandbox.config.metadata.uid for c in scene.runtime.containers}) == 3
         calls.broken.clear()
         await trio.sleep(60)
-        assert traces(scene) == []
+        assert leftovers(scene) == []
 
     play(tmp_path, scene, HollowOptions(faults=calls))
 

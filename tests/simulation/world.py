@@ -20,12 +20,12 @@ from tests.apiserver.faults import Fault
 from tests.simulation.convergence import bad_tokens, leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
+from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
 from tests.simulation.record import Record, Wanted
 from tests.simulation.shared import SharedObjects
-from tests.simulation.weather import Weather
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
 from trio_kubelet.k8s import NODES, PODS, Pod
 from trio_kubelet.k8s.codec import decode
@@ -119,7 +119,7 @@ class World:
         self._nursery = nursery
         self._pods = PodMaker(self._chance, str(root / "host" / "data"))
         clock = WallClock()
-        self._weather = Weather(random.Random(seed + 1))
+        self._fault_schedule = FaultSchedule(random.Random(seed + 1))
         runtime = HollowRuntime(clock, nursery, self._runtime_options(seed))
         self._node = invariants.node = Node(
             root,
@@ -142,8 +142,8 @@ class World:
             self._spoil_manifest: 1,
             self._change_shared: 3,
             self._lose_shared: 1,
-            self._weather.storm: 3,
-            self._weather.clear: 2,
+            self._fault_schedule.storm: 3,
+            self._fault_schedule.clear: 2,
             self._end_agent: 3,
             self._end_agent_in_a_call: 3,
             self._restart_runtime: 2,
@@ -174,7 +174,7 @@ class World:
             name=name,
             version=version,
             seed=seed,
-            faults=self._weather,
+            faults=self._fault_schedule,
             latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
             registry=Registry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
             event_loss=event_loss,
@@ -205,7 +205,7 @@ class World:
                     pace_seconds = self._chance.choice(PACES_SECONDS)
                     await trio.sleep(self._chance.expovariate(1 / pace_seconds))
                     self._act()
-        self._weather.clear()
+        self._fault_schedule.clear()
         self._node.api.faults.rules.clear()
         if self._node.agent is None:
             self._node.start_agent()
@@ -360,14 +360,14 @@ class World:
 
     def _end_agent_in_a_call(self) -> None:
         if self._node.agent is not None:
-            self._weather.at_call(self._chance.randint(1, 40), self._end_agent)
+            self._fault_schedule.at_call(self._chance.randint(1, 40), self._end_agent)
 
     def _restart_runtime(self) -> None:
         seconds = self._chance.choice((0, 2, 20, 200))
         self._short_lived.start_soon(self._node.runtime.restart, seconds)
 
     def _restart_runtime_in_a_call(self) -> None:
-        self._weather.at_call(self._chance.randint(1, 40), self._restart_runtime)
+        self._fault_schedule.at_call(self._chance.randint(1, 40), self._restart_runtime)
 
     def _lose_api(self) -> None:
         self._short_lived.start_soon(self._without_api, self._chance.choice((1, 20, 90, 400)))

@@ -15,7 +15,15 @@ import pytest
 LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("clock", "config", "k8s", "rpc", "telemetry"),
-        *("foreign_text", "inotify", "mountinfo", "origins", "promise", "restarts", "side_by_side"),
+        *(
+            "foreign_text",
+            "inotify",
+            "mountinfo",
+            "concurrency",
+            "future",
+            "pod_source",
+            "restarts",
+        ),
         "work_queue",
     },
     "parts": {
@@ -23,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
         *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
-    "agent": {"agent", "assembly", "cluster", "doors", "lifetime", "startup", "wiring"},
+    "agent": {"agent", "assembly", "cluster", "listeners", "main", "startup", "wiring"},
     "command line": {"__main__", "cli"},
 }
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}

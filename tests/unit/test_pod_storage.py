@@ -11,9 +11,9 @@ from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.runtime.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.sync.session import PreparationError
+from trio_kubelet.sync.pod_syncer import PreparationError
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.wiring import PodStorage

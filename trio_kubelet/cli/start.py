@@ -49,7 +49,7 @@ def _run(settings: Settings) -> int:
     gc.disable()
     import structlog
 
-    from trio_kubelet.lifetime import run_agent
+    from trio_kubelet.main import run_agent
     from trio_kubelet.telemetry.log import configure_logging
 
     # Modules and classes stay for ever. A search through them takes time from a burst of pods.

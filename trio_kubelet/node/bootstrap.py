@@ -88,9 +88,9 @@ async def bootstrap(
     """
     reason = await trio.to_thread.run_sync(why_not_valid, kubeconfig, utc(clock.now_ns()))
     if not reason:
-        log.debug("kubeconfig is good, no bootstrap", path=str(kubeconfig))
+        log.debug("kubeconfig is valid, bootstrap skipped", path=str(kubeconfig))
         return
-    log.info("asking for a client certificate", kubeconfig=str(kubeconfig), because=reason)
+    log.info("requesting a client certificate", kubeconfig=str(kubeconfig), because=reason)
     try:
         granted = await trio.to_thread.run_sync(read_kubeconfig, bootstrap_kubeconfig)
     except KubeconfigError as error:
@@ -129,7 +129,11 @@ class _Asking:
             raise BootstrapError("the API server has a request of this name for something else")
         name = request.metadata.name
         approve = f"kubectl certificate approve {name}"
-        log.info("waiting until the request is approved", request=name, approve=approve)
+        log.info(
+            "waiting for the certificate signing request to be approved",
+            request=name,
+            approve=approve,
+        )
         with trio.move_on_after(APPROVAL_SECONDS):
             return await _issued(self.api, request), key
         raise BootstrapError(
@@ -146,7 +150,7 @@ class _Asking:
             except ApiError as error:
                 if not error.is_retriable:
                     raise BootstrapError(_refusal(error, self.credentials)) from error
-                log.warning("the API server is not there; it is asked again", error=str(error))
+                log.warning("API server unreachable, will retry", error=str(error))
             await trio.sleep(pause)
             pause = min(2 * pause, LONGEST_RETRY_SECONDS)
 

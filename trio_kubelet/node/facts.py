@@ -18,9 +18,9 @@ from trio_kubelet.node.addresses import (
 from trio_kubelet.node.names import node_name
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.node import node_capacity
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.dns import NodeDns, ResolvConf, parse_resolv_conf
-from trio_kubelet.runtime.names import CONTAINER_LOGS_DIRECTORY
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.dns import NodeDns, ResolvConf, parse_resolv_conf
+from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 log = structlog.get_logger("node")
@@ -39,7 +39,7 @@ def host_addresses(settings: Settings) -> tuple[str, ...]:
     try:
         return choose_addresses(node_name(settings), given, HostNetwork())
     except AddressError as error:
-        log.warning("the node has no address", error=str(error))
+        log.warning("node has no address", error=str(error))
         return ()
 
 
@@ -95,7 +95,7 @@ def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
         except ConfigError as error:
             raise ConfigError(f"{configuration.resolv_conf}: {error}") from error
         except OSError as error:
-            log.warning("resolv.conf not read", path=configuration.resolv_conf, error=str(error))
+            log.warning("resolv.conf read failed", path=configuration.resolv_conf, error=str(error))
             resolv_conf = ResolvConf()
     return NodeDns(
         cluster_dns=configuration.cluster_dns,

@@ -8,8 +8,8 @@ from attrs import frozen
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.dns import (
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.dns import (
     CHECK_LIMITS_FOR_RESOLV_CONF,
     parse_resolv_conf,
     resolv_conf_complaint,

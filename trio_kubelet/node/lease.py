@@ -91,7 +91,7 @@ class NodeLease:
             try:
                 await self._round()
             except Exception:
-                log.exception("the lease is not renewed; it is tried again")
+                log.exception("node lease renewal failed")
             await trio.sleep(interval * (1 + JITTER * self._chance.random()))
 
     async def _round(self) -> None:

@@ -129,7 +129,7 @@ def _storage_bytes(root_directory: Path) -> int | None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            log.warning("size of the file system not known", path=str(folder), error=str(error))
+            log.warning("filesystem size read failed", path=str(folder), error=str(error))
             return None
         return found.f_blocks * found.f_frsize
     return None

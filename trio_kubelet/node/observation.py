@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 from trio_kubelet.k8s import ContainerImage
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.offers import RuntimeOffers
+from trio_kubelet.runtime.features import RuntimeFeatures
 
 MAX_NAMES_OF_AN_IMAGE = 5
 _LARGEST_SIZE_BYTES = 2**63 - 1
@@ -39,7 +39,7 @@ class Observation:
 
     addresses: tuple[str, ...] | None = None
     runtime: str = ""
-    offers: RuntimeOffers = field(factory=RuntimeOffers)
+    runtime_features: RuntimeFeatures = field(factory=RuntimeFeatures)
     images: tuple[ContainerImage, ...] = ()
     pressures: Pressures | None = None
     errors: tuple[str, ...] = ()

@@ -75,7 +75,7 @@ class NodeObserver:
         return Observation(
             addresses=self._addresses,
             runtime=self._version,
-            offers=self._gate.state.offers,
+            runtime_features=self._gate.state.runtime_features,
             images=self._images,
             pressures=self._pressures(),
             errors=self._readiness.errors(),
@@ -99,7 +99,7 @@ class NodeObserver:
         if scope.cancelled_caught:
             error = f"the addresses of {self._profile.name} take long to be looked up"
         if error and error != self._address_error:
-            log.warning("the node's addresses are not known", error=error)
+            log.warning("node address lookup failed", error=error)
         self._address_error = error
 
     async def _ask_runtime(self) -> None:
@@ -108,7 +108,7 @@ class NodeObserver:
                 await self._ask_version()
                 await self._ask_images()
             except RpcError as error:
-                log.debug("the runtime was not asked", error=str(error))
+                log.debug("runtime request failed", error=str(error))
 
     async def _ask_version(self) -> None:
         if self._version_known:

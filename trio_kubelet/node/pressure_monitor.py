@@ -76,7 +76,7 @@ class PressureMonitor:
             await self._find_image_folder()
             await self._measure(places)
         except Exception:
-            log.exception("the node was not measured")
+            log.exception("node measurement failed")
 
     async def _measure(self, places: Places) -> None:
         if self._threads.available_tokens == 0:
@@ -96,7 +96,7 @@ class PressureMonitor:
             try:
                 answer = await self._client.image_fs_info()
             except RpcError as error:
-                log.debug("the runtime was not asked for its disks", error=str(error))
+                log.debug("image filesystem stats not read", error=str(error))
                 return
             folders = [each.fs_id.mountpoint for each in answer.image_filesystems]
             self._image_folder = Path(folders[0]) if folders and folders[0] else None
@@ -115,7 +115,7 @@ class PressureMonitor:
     def _tell_problems(self, found: Measurement) -> None:
         for name, problem in found.problems.items():
             if self._problems.get(name) != problem:
-                log.warning("part of the node is not measured", what=name, error=problem)
+                log.warning("node measurement incomplete", what=name, error=problem)
         self._problems = dict(found.problems)
 
     def _tell_thresholds(self, before: PressureHistory, after: PressureHistory) -> None:

@@ -95,7 +95,7 @@ class NodeReporter:
             try:
                 await self._report()
             except Exception:
-                log.exception("the status of the node is not reported; it is tried again")
+                log.exception("node status report failed")
             with trio.move_on_after(self._seconds_to_next_look()):
                 await self._wake.wait()
 
@@ -118,7 +118,7 @@ class NodeReporter:
             except ApiError as error:
                 self._complain("the node is not registered; it is tried again", error)
             except Exception:
-                log.exception("the node is not registered; it is tried again")
+                log.exception("node registration failed")
             else:
                 return
             await trio.sleep(pause)
@@ -152,7 +152,7 @@ class NodeReporter:
                 body=node_patch(existing, adopted),
                 subresource="status",
             )
-        log.info("node was registered before", name=self._profile.name)
+        log.info("node already registered", name=self._profile.name)
         self._view.offer(existing)
 
     async def _report(self) -> None:

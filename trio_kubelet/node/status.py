@@ -97,7 +97,9 @@ def declared_features(profile: NodeProfile, observed: Observation) -> tuple[str,
     if not profile.gates.enabled("NodeDeclaredFeatures"):
         return ()
     runtime_lacks = frozenset(
-        () if observed.offers.host_network_user_namespaces else (HOST_NETWORK_USER_NAMESPACES,)
+        ()
+        if observed.runtime_features.host_network_user_namespaces
+        else (HOST_NETWORK_USER_NAMESPACES,)
     )
     on = (name for name in profile.features - runtime_lacks if profile.gates.enabled(name))
     return tuple(sorted(on))
@@ -158,8 +160,8 @@ def _set_images(status: NodeStatus, _: NodeProfile, observed: Observation) -> No
 def _set_runtime(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
     return evolve(
         status,
-        runtime_handlers=observed.offers.handlers,
-        features=observed.offers.features or status.features,
+        runtime_handlers=observed.runtime_features.handlers,
+        features=observed.runtime_features.features or status.features,
         declared_features=declared_features(profile, observed),
     )
 

@@ -7,9 +7,9 @@ calls as the act itself, when many pods start or end.
 from attrs import frozen
 
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
-_AT_LEAST_STARTED = (ContainerState.RUNNING, ContainerState.EXITED)
+_AT_LEAST_STARTED = (ObservedState.RUNNING, ObservedState.EXITED)
 
 
 @frozen
@@ -36,5 +36,5 @@ def is_news(told: Announcement, known: ObservedPod) -> bool:
     if told.type == cri.ContainerEventType.CONTAINER_STOPPED_EVENT and sandbox is not None:
         return sandbox.ready
     if told.type == cri.ContainerEventType.CONTAINER_STOPPED_EVENT and container is not None:
-        return container.state is not ContainerState.EXITED
+        return container.state is not ObservedState.EXITED
     return True

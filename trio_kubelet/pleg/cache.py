@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import trio
 from attrs import evolve
 
-from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 States = frozenset[tuple[str, str]]
 """The ids and states of all sandboxes and containers of a pod."""
@@ -30,7 +30,7 @@ class RuntimeCache:
         self.unseen: frozenset[str] = frozenset()
         self._newer: dict[str, trio.Event] = {}
         self._listed = trio.Event()
-        self._attended: dict[str, trio.Event] = {}
+        self._suspended: dict[str, trio.Event] = {}
         self._listeners: list[Callable[[ObservedPod, ObservedPod], None]] = []
 
     def add_listener(self, listener: Callable[[ObservedPod, ObservedPod], None]) -> None:
@@ -102,26 +102,26 @@ class RuntimeCache:
             event.set()
 
     @contextmanager
-    def attend(self, uid: str) -> Iterator[None]:
+    def suspend_inspection(self, uid: str) -> Iterator[None]:
         """While this is held the pod's own task acts on it, and looks when it is done.
 
         What others would find meanwhile is half done: they need not look.
         """
-        done = self._attended.setdefault(uid, trio.Event())
+        done = self._suspended.setdefault(uid, trio.Event())
         try:
             yield
         finally:
-            del self._attended[uid]
+            del self._suspended[uid]
             done.set()
 
-    def is_attended(self, uid: str) -> bool:
+    def is_inspection_suspended(self, uid: str) -> bool:
         """Whether the pod's own task acts on it right now."""
-        return uid in self._attended
+        return uid in self._suspended
 
-    async def wait_unattended(self, uid: str) -> None:
+    async def wait_inspection_resumed(self, uid: str) -> None:
         """Return when nobody acts on the pod, at once if so."""
-        while uid in self._attended:
-            await self._attended[uid].wait()
+        while uid in self._suspended:
+            await self._suspended[uid].wait()
 
     async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
         """The pod as it was after `instant`; waits until such an observation is there.
@@ -159,7 +159,7 @@ class RuntimeCache:
             uid
             for uid in listed.keys() | self._states.keys()
             if listed.get(uid) != self._states.get(uid)
-            and uid not in self._attended
+            and uid not in self._suspended
             and not self._was_seen_since(uid, listed_at)
         )
 
@@ -179,7 +179,7 @@ class RuntimeCache:
 
 def _with_known_ends(observed: ObservedPod, known: ObservedPod) -> ObservedPod:
     """The observation, but what was seen at its end before stays there: nothing runs again."""
-    ended = {c.id: c for c in known.containers if c.state is ContainerState.EXITED}
+    ended = {c.id: c for c in known.containers if c.state is ObservedState.EXITED}
     stopped = {s.id: s for s in known.sandboxes if not s.ready}
     return evolve(
         observed,

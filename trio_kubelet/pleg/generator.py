@@ -26,17 +26,17 @@ from state_machines.pleg import (
     uses_events,
 )
 from trio_kubelet.clock import Clock
+from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.cache import RuntimeCache
+from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
-from trio_kubelet.pleg.witness import Witness
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
-from trio_kubelet.runtime.observed import ContainerState, ObservedPod
-from trio_kubelet.side_by_side import side_by_side
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("pleg")
@@ -46,8 +46,8 @@ FIRST_RECONNECT_SECONDS = 0.5
 LAST_RECONNECT_SECONDS = 30.0
 
 _EVENT_STATES = {
-    cri.ContainerEventType.CONTAINER_STARTED_EVENT: ContainerState.RUNNING,
-    cri.ContainerEventType.CONTAINER_STOPPED_EVENT: ContainerState.EXITED,
+    cri.ContainerEventType.CONTAINER_STARTED_EVENT: ObservedState.RUNNING,
+    cri.ContainerEventType.CONTAINER_STOPPED_EVENT: ObservedState.EXITED,
 }
 
 
@@ -82,7 +82,7 @@ class Pleg:
         self._relist_now = trio.Event()
         self._returned = trio.Event()
         self._nursery: trio.Nursery | None = None
-        self._witness: Witness | None = None
+        self._audit: EventStreamAudit | None = None
         self._misses = 0
         self._relisted_at = -math.inf
         self._trusted_age_seconds = 0.0
@@ -120,7 +120,7 @@ class Pleg:
                 log.debug("relist failed", error=str(error))
                 is_complete = False
             except Exception:
-                log.exception("relist failed; it is tried again")
+                log.exception("relist failed, will retry")
                 is_complete = False
             else:
                 is_complete = not (self._untold or self._cache.unseen)
@@ -164,13 +164,13 @@ class Pleg:
             nonlocal containers
             containers = await self._client.list_containers()
 
-        await side_by_side(list_sandboxes, list_containers)
+        await run_concurrently(list_sandboxes, list_containers)
         last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
         for uid in self._listing.refused - last.refused:
-            log.warning("what the runtime has of a pod with such a UID is left alone", uid=uid)
-        if self._witness is not None and self._listing is not last:
+            log.warning("pod with an invalid UID in the runtime left alone", uid=uid)
+        if self._audit is not None and self._listing is not last:
             listed = {container.id for container in containers}
-            self._witness.forget(c.id for c in last.containers if c.id not in listed)
+            self._audit.forget(c.id for c in last.containers if c.id not in listed)
         return self._listing
 
     async def _inspect_listed(
@@ -191,12 +191,12 @@ class Pleg:
                 )
         except RpcError as error:
             if uid not in self._cache.unseen:
-                log.warning("pod not inspected; it is tried again", uid=uid, error=str(error))
+                log.warning("pod inspection failed, will retry", uid=uid, error=str(error))
             unseen.add(uid)
             return
         except Exception:
             if uid not in self._cache.unseen:
-                log.exception("pod not inspected; it is tried again", uid=uid)
+                log.exception("pod inspection failed, will retry", uid=uid)
             unseen.add(uid)
             return
         self._cache.put(observed)
@@ -215,7 +215,7 @@ class Pleg:
                     continue
                 await self._listen(traits)
             except RpcError as error:
-                delay = FIRST_RECONNECT_SECONDS if self._witness else delay
+                delay = FIRST_RECONNECT_SECONDS if self._audit else delay
                 self._stream_failed(error)
             with trio.move_on_after(delay):
                 await self._returned.wait()
@@ -235,10 +235,10 @@ class Pleg:
         """Read one stream to its end. Raises RpcError; an end without one is a failure too."""
         async with self._client.container_events() as events:
             self._step(PlegEvent.STREAM_OPENED, traits)
-            self._witness = None
+            self._audit = None
             async for event in events:
-                if self._witness is None:
-                    self._witness = Witness(self._clock.now_ns(), self._misses)
+                if self._audit is None:
+                    self._audit = EventStreamAudit(self._clock.now_ns(), self._misses)
                     self._step(PlegEvent.FIRST_EVENT)
                 self._on_event(event)
         raise RpcError(Code.UNAVAILABLE, "the event stream ended")
@@ -246,8 +246,8 @@ class Pleg:
     def _on_event(self, event: cri.ContainerEventResponse) -> None:
         heard_at = trio.current_time()
         state = _EVENT_STATES.get(event.container_event_type)
-        if self._witness is not None and state is not None:
-            self._witness.heard((event.container_id, state), heard_at)
+        if self._audit is not None and state is not None:
+            self._audit.heard((event.container_id, state), heard_at)
         uid = event.pod_sandbox_status.metadata.uid
         if not is_path_part(uid):
             # The sandbox is gone already: only the relist can tell whose it was.
@@ -260,7 +260,7 @@ class Pleg:
 
     async def _inspect_announced(self, uid: str, news: Announcement, heard_at: float) -> None:
         """Look at a pod of which an event told, unless what it told is known since."""
-        await self._cache.wait_unattended(uid)
+        await self._cache.wait_inspection_resumed(uid)
         async with self._inspections:
             known = self._cache.get(uid)
             if known.observed_at >= heard_at or not is_news(news, known):
@@ -270,11 +270,11 @@ class Pleg:
                     self._client, uid, name=known.name, namespace=known.namespace, known=known
                 )
             except RpcError as error:
-                log.debug("inspection failed; the relist will see to it", error=str(error))
+                log.debug("pod inspection failed, relist will retry", error=str(error))
                 self._relist_now.set()
                 return
             except Exception:
-                log.exception("inspection failed; the relist will see to it", uid=uid)
+                log.exception("pod inspection failed, relist will retry", uid=uid)
                 self._relist_now.set()
                 return
             stored = self._cache.put(observed)
@@ -291,7 +291,9 @@ class Pleg:
         except trio.WouldBlock:
             self.dropped += 1
             self._untold.add(uid)
-            log.warning("change dropped, the sync loop is behind", uid=uid, dropped=self.dropped)
+            log.warning(
+                "pod lifecycle event dropped, sync loop is behind", uid=uid, dropped=self.dropped
+            )
 
     def _tell_untold(self) -> None:
         """Tell of the pods that the sync loop had no room for."""
@@ -300,21 +302,21 @@ class Pleg:
             self._tell(uid, "relist")
 
     def _on_observation(self, before: ObservedPod, after: ObservedPod) -> None:
-        if self._witness is not None:
-            self._witness.saw(before, after, trio.current_time())
+        if self._audit is not None:
+            self._audit.saw(before, after, trio.current_time())
 
     def _judge(self) -> None:
-        """Take the steps that the witness has evidence for."""
-        if self._witness is None or not uses_events(self.state):
+        """Take the steps that the audit has evidence for."""
+        if self._audit is None or not uses_events(self.state):
             return
-        if self._witness.missed(trio.current_time()):
-            self._misses = self._witness.proof.misses
+        if self._audit.missed(trio.current_time()):
+            self._misses = self._audit.proof.misses
             self._step(PlegEvent.CHANGE_MISSED)
-        elif PLEG.allows(self.state, PlegEvent.PROVEN, self._witness.proof):
-            self._step(PlegEvent.PROVEN, self._witness.proof)
+        elif PLEG.allows(self.state, PlegEvent.PROVEN, self._audit.proof):
+            self._step(PlegEvent.PROVEN, self._audit.proof)
 
     def _stream_failed(self, error: RpcError) -> None:
-        self._witness = None
+        self._audit = None
         # A stream over a socket is open before its server says that it has none.
         if PLEG.allows(self.state, PlegEvent.STREAM_FAILED):
             self._step(PlegEvent.STREAM_FAILED, cause=error.message)

@@ -11,9 +11,9 @@ from attrs import field, frozen
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.cache import States
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.names import POD_UID_LABEL
 from trio_kubelet.runtime.inspection import STATES
-from trio_kubelet.runtime.names import POD_UID_LABEL
-from trio_kubelet.runtime.observed import ContainerState
+from trio_kubelet.runtime.observed import ObservedState
 
 
 @frozen(kw_only=True)
@@ -76,5 +76,5 @@ def _states(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Contai
     ready = cri.PodSandboxState.SANDBOX_READY
     return frozenset(
         [(s.id, "ready" if s.state == ready else "notready") for s in sandboxes]
-        + [(c.id, STATES.get(c.state, ContainerState.UNKNOWN).value) for c in containers]
+        + [(c.id, STATES.get(c.state, ObservedState.UNKNOWN).value) for c in containers]
     )

@@ -26,7 +26,7 @@ def raise_open_files_limit(wanted: int) -> None:
         # Only root may raise the hard limit, and nobody above the sysctl fs.nr_open.
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        log.warning("limit of open files not reached", wanted=wanted, set=hard, error=str(error))
+        log.warning("open files limit not raised", wanted=wanted, set=hard, error=str(error))
 
 
 def _at_least(limit: int, wanted: int) -> bool:
@@ -38,4 +38,4 @@ def set_oom_score(score: int, file: Path = OOM_SCORE_FILE) -> None:
     try:
         file.write_text(str(score))
     except OSError as error:
-        log.warning("OOM score not set", wanted=score, error=error.strerror)
+        log.warning("OOM score adjustment failed", wanted=score, error=error.strerror)

@@ -55,7 +55,9 @@ class ServiceNotifier:
                 peer.sendto(message.encode(errors="replace"), self._address)
         except OSError as error:
             if not self._failing:
-                log.warning("service manager not told", message=message, error=str(error))
+                log.warning(
+                    "service manager notification failed", message=message, error=str(error)
+                )
             self._failing = True
         else:
             self._failing = False

@@ -17,14 +17,14 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secret
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
-from trio_kubelet.references.asked import AskedObjects
+from trio_kubelet.references.cached import CachedObjects
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
-from trio_kubelet.references.needs import (
+from trio_kubelet.references.object_references import (
     ROOT_CERTIFICATES,
-    Needs,
+    ObjectReferences,
     environment_config_maps,
     environment_secrets,
-    needs_of,
+    object_references,
     pull_secrets,
 )
 from trio_kubelet.references.objects import Key, Objects, T
@@ -92,7 +92,7 @@ class References:
         self._tokens = Tokens(api, clock, on_change)
         self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
         self._services = Services(api)
-        self._registered: dict[str, tuple[Pod, Needs]] = {}
+        self._registered: dict[str, tuple[Pod, ObjectReferences]] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep everything up to date, for ever."""
@@ -107,10 +107,10 @@ class References:
     def register(self, pod: Pod) -> None:
         """A pod is here, or has a newer version. Calling it again costs nothing."""
         uid, namespace = pod.metadata.uid, pod.metadata.namespace
-        known, before = self._registered.get(uid, (None, Needs()))
+        known, before = self._registered.get(uid, (None, ObjectReferences()))
         if known is pod:
             return
-        after = needs_of(pod)
+        after = object_references(pod)
         self._registered[uid] = (pod, after)
         if after != before:
             _exchange(self._config_maps, namespace, uid, before.config_maps, after.config_maps)
@@ -120,7 +120,7 @@ class References:
 
     def unregister(self, uid: str) -> None:
         """A pod needs nothing any more; unknown ones are fine."""
-        pod, needs = self._registered.pop(uid, (None, Needs()))
+        pod, needs = self._registered.pop(uid, (None, ObjectReferences()))
         if pod is None:
             return
         namespace = pod.metadata.namespace
@@ -196,7 +196,7 @@ def _objects(
 ) -> Objects[T]:
     if strategy is Strategy.WATCH:
         return WatchedObjects(api, kind, on_change, followed_on)
-    return AskedObjects(api, kind, CACHE_SECONDS if strategy is Strategy.CACHE else 0.0)
+    return CachedObjects(api, kind, CACHE_SECONDS if strategy is Strategy.CACHE else 0.0)
 
 
 def _exchange(

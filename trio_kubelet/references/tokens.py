@@ -23,8 +23,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import SERVICE_ACCOUNTS
-from trio_kubelet.references.asking import ask
 from trio_kubelet.references.errors import ObjectError
+from trio_kubelet.references.fetching import ask
 
 log = structlog.get_logger("tokens")
 
@@ -128,14 +128,14 @@ class Tokens:
             token = await self._request(pod, key)
         except ApiError as error:
             log.warning(
-                "token not renewed",
+                "token renewal failed",
                 pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
                 error=str(error),
             )
             return
         except Exception:
             meta = pod.metadata
-            log.exception("token not renewed", pod=f"{meta.namespace}/{meta.name}")
+            log.exception("token renewal failed", pod=f"{meta.namespace}/{meta.name}")
             return
         if self._entries.get(key) is entry:
             entry.token = token

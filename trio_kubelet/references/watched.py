@@ -16,8 +16,8 @@ from attrs import evolve
 
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.asking import ANSWER_SECONDS, LAG_SECONDS, is_lag, pauses
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, is_lag, pauses
 from trio_kubelet.references.objects import Key, T
 
 log = structlog.get_logger("references")

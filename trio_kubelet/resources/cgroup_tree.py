@@ -137,7 +137,7 @@ class CgroupTree:
     def _write(self, path: str, file: CgroupFile) -> None:
         root = self.hierarchies.get(file.controller)
         if root is None:
-            log.debug("no such controller", controller=file.controller, file=file.name)
+            log.debug("cgroup controller not available", controller=file.controller, file=file.name)
             return
         (root / path.lstrip("/") / file.name).write_text(file.text)
 

@@ -16,7 +16,7 @@ from attrs import evolve, field, frozen
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.offers import RuntimeOffers, runtime_offers
+from trio_kubelet.runtime.features import RuntimeFeatures, features_of
 
 log = structlog.get_logger("runtime")
 
@@ -31,8 +31,8 @@ class RuntimeState:
     """What the runtime said last. `reason` says why it is not up, or its network not ready.
 
     `answered` is False while it does not answer, None before it was asked. The network's state
-    and `offers` are those of its last answer: a runtime that does not answer says nothing of its
-    network.
+    and `runtime_features` are those of its last answer: a runtime that does not answer says nothing
+    of its network.
     """
 
     answered: bool | None = None
@@ -40,7 +40,7 @@ class RuntimeState:
     network_ready: bool = False
     reason: str = "container runtime status check may not have completed yet"
     network_reason: str = ""
-    offers: RuntimeOffers = field(factory=RuntimeOffers)
+    runtime_features: RuntimeFeatures = field(factory=RuntimeFeatures)
 
     @property
     def network_error(self) -> str:
@@ -115,7 +115,7 @@ def runtime_state(response: cri.StatusResponse) -> RuntimeState:
         network_ready=network is not None and network.status,
         reason=_why(ready, "RuntimeReady"),
         network_reason=_why(network, "NetworkReady"),
-        offers=runtime_offers(response),
+        runtime_features=features_of(response),
     )
 
 

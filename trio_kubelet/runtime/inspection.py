@@ -15,28 +15,28 @@ import betterproto
 import trio
 from attrs import evolve
 
+from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.lifecycle.termination_messages import message_file, termination_messages
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedResources,
     ObservedSandbox,
+    ObservedState,
     ObservedUser,
 )
-from trio_kubelet.runtime.termination_messages import message_file, termination_messages
-from trio_kubelet.side_by_side import side_by_side
 
 T = TypeVar("T")
 
 STATES = {
-    cri.ContainerState.CONTAINER_CREATED: ContainerState.CREATED,
-    cri.ContainerState.CONTAINER_RUNNING: ContainerState.RUNNING,
-    cri.ContainerState.CONTAINER_EXITED: ContainerState.EXITED,
-    cri.ContainerState.CONTAINER_UNKNOWN: ContainerState.UNKNOWN,
+    cri.ContainerState.CONTAINER_CREATED: ObservedState.CREATED,
+    cri.ContainerState.CONTAINER_RUNNING: ObservedState.RUNNING,
+    cri.ContainerState.CONTAINER_EXITED: ObservedState.EXITED,
+    cri.ContainerState.CONTAINER_UNKNOWN: ObservedState.UNKNOWN,
 }
 
 
@@ -68,7 +68,7 @@ async def inspect_pod(
         found = await client.list_containers(cri.ContainerFilter(label_selector=selector))
         containers.extend(found)
 
-    await side_by_side(list_sandboxes, list_containers)
+    await run_concurrently(list_sandboxes, list_containers)
     return await inspect_listed(
         client,
         uid,
@@ -110,7 +110,7 @@ async def inspect_listed(
         if response is not None:
             statuses.append((sandbox_id, response.status))
 
-    await side_by_side(
+    await run_concurrently(
         *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
         *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers if c.id not in exited),
     )
@@ -143,7 +143,7 @@ def _seen_at_their_ends(
     ended = {c.id for c in containers if c.state == cri.ContainerState.CONTAINER_EXITED}
     return (
         {s.id: evolve(s, ready=False, ips=()) for s in known.sandboxes if s.id in not_ready},
-        {c.id: c for c in known.containers if c.id in ended and c.state is ContainerState.EXITED},
+        {c.id: c for c in known.containers if c.id in ended and c.state is ObservedState.EXITED},
     )
 
 
@@ -234,15 +234,15 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
     )
 
 
-def _container_state(status: cri.ContainerStatus) -> ContainerState:
+def _container_state(status: cri.ContainerStatus) -> ObservedState:
     """A container whose start was cut off has only been created: it failed at nothing.
 
     Where whoever asked for the start goes away, a killed agent for one, the runtime ends the
     start and shows a container that exited with StartError.
     """
     if not status.started_at and _CUT_OFF.search(status.message):
-        return ContainerState.CREATED
-    return STATES.get(status.state, ContainerState.UNKNOWN)
+        return ObservedState.CREATED
+    return STATES.get(status.state, ObservedState.UNKNOWN)
 
 
 _CUT_OFF = re.compile(

@@ -1,7 +1,8 @@
 """What the runtime shows of a pod: frozen values, made once for each inspection.
 
 The relist (`pleg/`) and each pod's own task read the runtime and turn its messages into these
-values; everything that decides (`runtime/actions.py`, `status/`, housekeeping) reads only them.
+values; everything that decides (`runtime/lifecycle/actions.py`, `status/`, housekeeping) reads
+only them.
 No CRI message travels further than this file and `runtime/client.py`.
 """
 
@@ -12,7 +13,7 @@ from enum import StrEnum
 from attrs import field, frozen
 
 
-class ContainerState(StrEnum):
+class ObservedState(StrEnum):
     """The four states of a container in CRI."""
 
     CREATED = "created"
@@ -37,7 +38,7 @@ class ObservedContainer:
     id: str
     name: str
     sandbox_id: str
-    state: ContainerState
+    state: ObservedState
     restart_count: int = 0
     hash: str = ""
     created_at: int = 0
@@ -137,7 +138,7 @@ class ObservedPod:
     def is_running(self) -> bool:
         """Whether any container runs or any sandbox is ready."""
         return any(s.ready for s in self.sandboxes) or any(
-            c.state is ContainerState.RUNNING for c in self.containers
+            c.state is ObservedState.RUNNING for c in self.containers
         )
 
     def container(self, name: str) -> ObservedContainer | None:

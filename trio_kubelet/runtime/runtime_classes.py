@@ -9,7 +9,7 @@ import trio
 
 from trio_kubelet.k8s import RUNTIME_CLASSES, Pod, RuntimeClass
 from trio_kubelet.k8s.client import Api, Changed, Synced, WatchEvent, reflect
-from trio_kubelet.runtime.config_error import ConfigError
+from trio_kubelet.runtime.config.config_error import ConfigError
 
 FIRST_LIST_SECONDS = 5.0
 """How long a pod waits for the first list of classes before it is tried again later."""

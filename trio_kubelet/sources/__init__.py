@@ -5,7 +5,7 @@ pods; `SourceMerge` turns full sets, and changes of single pods, into `PodUpdate
 sends these itself. `MirrorPods` shows static pods in the API.
 """
 
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.apiserver import PodFollower, SendUpdates, is_mirror, watch_api_pods
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.file import watch_manifest_files

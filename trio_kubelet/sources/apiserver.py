@@ -18,7 +18,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.client import Api, Changed, Removed, WatchEvent, reflect
 from trio_kubelet.k8s.errors import FieldError, duplicate, format_errors, invalid
 from trio_kubelet.k8s.kinds import PODS
-from trio_kubelet.origins import CONFIG_MIRROR, Source
+from trio_kubelet.pod_source import CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodUpdate, SourceMerge
 
 log = structlog.get_logger("sources")

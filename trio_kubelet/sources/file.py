@@ -21,7 +21,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.inotify import PathWatch
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
@@ -93,9 +93,7 @@ async def watch_manifest_files(
                     seen = found.files
                     look_again = await pods.take([each.manifest for each in seen.values()])
             except Exception:
-                log.exception(
-                    "manifests were not dealt with; they are looked at again", file=str(path)
-                )
+                log.exception("manifest processing failed", file=str(path))
             with trio.move_on_at(min(look_again, trio.current_time() + check_seconds)):
                 await watch.changed()
 

@@ -16,7 +16,7 @@ import httpx
 import structlog
 import trio
 
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
 from trio_kubelet.sources.reports import ManifestReports
@@ -74,7 +74,7 @@ async def watch_manifest_url(
             except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, _BadAnswerError) as error:
                 await pods.take_trouble(url, f"cannot be fetched: {type(error).__name__}: {error}")
             except Exception:
-                log.exception("manifests were not dealt with; they are looked at again", file=url)
+                log.exception("manifest processing failed", file=url)
             await trio.sleep(check_seconds)
 
 

@@ -63,7 +63,11 @@ class PathWatch:
             self._arm()
         except OSError as error:
             if str(error) != self._refusal:
-                log.warning("not watched, only polled", path=str(self._path), problem=str(error))
+                log.warning(
+                    "file watch failed, falling back to polling",
+                    path=str(self._path),
+                    problem=str(error),
+                )
             self._refusal = str(error)
 
     def _arm(self) -> None:

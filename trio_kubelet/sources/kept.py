@@ -53,7 +53,7 @@ class KeptManifests:
             try:
                 origin, pods = self._read(path)
             except _UNREADABLE as error:
-                log.warning("kept manifest is unreadable", file=str(path), problem=str(error))
+                log.warning("manifest copy is unreadable", file=str(path), problem=str(error))
             else:
                 records[origin] = pods
         return records

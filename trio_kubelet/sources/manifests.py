@@ -14,7 +14,7 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.errors import ErrorKind, FieldError
-from trio_kubelet.origins import Source
+from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
 from trio_kubelet.sources.static import (
     checked_pod,
@@ -103,12 +103,12 @@ class ManifestReader:
                 except InvalidManifest as error:
                     problems.extend(where + problem for problem in error.problems)
                 except Exception as error:  # a bug that one pod brings out must not hide the others
-                    log.exception("manifest could not be judged", file=origin)
+                    log.exception("manifest validation failed", file=origin)
                     problems.append(f"{where}cannot be judged: {type(error).__name__}: {error}")
         except InvalidManifest as error:
             problems.extend(error.problems)
         except Exception as error:
-            log.exception("manifest could not be judged", file=origin)
+            log.exception("manifest validation failed", file=origin)
             problems.append(f"cannot be judged: {type(error).__name__}: {error}")
         return Manifest(origin=origin, digest=digest, pods=tuple(pods), problems=tuple(problems))
 
@@ -201,7 +201,9 @@ def _adopted(pod: Pod, source: Source, adopt: Adopt) -> str | None:
     try:
         return adopt(pod, source)
     except Exception:  # a bug that one pod brings out must not hide the others
-        log.exception("nothing adopted", pod=f"{pod.metadata.namespace}/{pod.metadata.name}")
+        log.exception(
+            "static pod UID adoption failed", pod=f"{pod.metadata.namespace}/{pod.metadata.name}"
+        )
         return None
 
 

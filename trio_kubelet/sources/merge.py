@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.origins import (
+from trio_kubelet.pod_source import (
     CONFIG_SEEN,
     CONFIG_SOURCE,
     LOCAL_ANNOTATIONS,

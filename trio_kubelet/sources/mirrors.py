@@ -19,7 +19,7 @@ from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
-from trio_kubelet.origins import CONFIG_HASH, CONFIG_MIRROR, Source
+from trio_kubelet.pod_source import CONFIG_HASH, CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodOperation, PodUpdate
 from trio_kubelet.work_queue import Retry, WorkQueue
 
@@ -205,7 +205,7 @@ class MirrorPods:
             await self._delete(name, mirror)
         pod = self._static.get(name)
         if pod is not None and self._node_uid and name not in self._mirrors:
-            log.info("making a mirror", pod=name, uid=pod.metadata.uid)
+            log.info("creating mirror pod", pod=name, uid=pod.metadata.uid)
             wanted = mirror_of(pod, self._node_name, self._node_uid)
             made = await self._api.create(PODS, wanted, pod.metadata.namespace)
             self._queue.answered()
@@ -230,7 +230,7 @@ class MirrorPods:
 
     async def _delete(self, name: str, mirror: Pod) -> None:
         meta = mirror.metadata
-        log.info("deleting a mirror", pod=name, uid=meta.uid, shows=shown_uid(mirror))
+        log.info("deleting mirror pod", pod=name, uid=meta.uid, shows=shown_uid(mirror))
         try:
             await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
         except ApiError as error:
@@ -246,7 +246,7 @@ class MirrorPods:
         unanswered = error.code in UNANSWERED
         if not unanswered:
             self._queue.answered()
-            log.warning("a mirror cannot be brought into line", pod=name, error=str(error))
+            log.warning("mirror pod update failed", pod=name, error=str(error))
         failures = self._failures.get(name, 0)
         self._failures[name] = failures + 1
         longest = LAST_TRIAL_SECONDS if unanswered else LAST_RETRY_SECONDS

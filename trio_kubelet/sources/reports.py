@@ -39,7 +39,7 @@ class ManifestReports:
         """
         for origin in self._said.keys() - complaints.keys():
             del self._said[origin]
-            log.info("manifest is good again or gone", file=origin)
+            log.info("manifest recovered or removed", file=origin)
             self._journal.note("manifest", origin, "Mended")
         found: dict[str, tuple[Complaint, float]] = {}
         look_again = math.inf

@@ -17,7 +17,7 @@ from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.errors import ErrorKind, FieldError, ValidationError
 from trio_kubelet.k8s.validation import validate_pod
-from trio_kubelet.origins import (
+from trio_kubelet.pod_source import (
     CONFIG_HASH,
     CONFIG_MIRROR,
     CONFIG_SEEN,

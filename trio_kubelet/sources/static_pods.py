@@ -108,5 +108,5 @@ class StaticPodSet:
             try:
                 await self.in_thread(partial(self._kept.save, self._saved, self._records))
             except OSError as error:
-                log.warning("good manifests cannot be kept", problem=str(error))
+                log.warning("manifest copy write failed", problem=str(error))
             self._saved = self._records

@@ -31,8 +31,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
-from trio_kubelet.runtime.memory import Reason
-from trio_kubelet.runtime.mounts import path_in_container
+from trio_kubelet.runtime.config.mounts import path_in_container
+from trio_kubelet.runtime.lifecycle.memory import Reason
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
 
@@ -232,12 +232,12 @@ def _observed_status(
         ),
     )
     status = evolve(status, restart_count=_restart_count(status, newest, before))
-    if newest.state is runtime.ContainerState.RUNNING:
+    if newest.state is runtime.ObservedState.RUNNING:
         running = ContainerStateRunning(started_at=_time(newest.started_at))
         status = evolve(status, state=ContainerState(running=running))
-    elif newest.state is runtime.ContainerState.EXITED:
+    elif newest.state is runtime.ObservedState.EXITED:
         status = evolve(status, state=_exited(context, newest))
-    elif newest.state is runtime.ContainerState.UNKNOWN:
+    elif newest.state is runtime.ObservedState.UNKNOWN:
         status = _lost(status, before)
     return evolve(status, last_state=_last_state(context, status, instances[1:], before))
 
@@ -247,7 +247,7 @@ def _resources(
 ) -> ResourceRequirements:
     """What a container that runs may use; what others are to get."""
     allocated = container.resources or ResourceRequirements()
-    if newest.state is not runtime.ContainerState.RUNNING:
+    if newest.state is not runtime.ObservedState.RUNNING:
         return allocated
     return actual_resources(allocated, context.actuated.get(container.name), newest.resources)
 
@@ -277,7 +277,7 @@ def _restart_count(
     if before is None:
         return newest.restart_count
     is_new = (
-        newest.state is runtime.ContainerState.RUNNING
+        newest.state is runtime.ObservedState.RUNNING
         and before.container_id not in ("", status.container_id)
         and (terminated(before) is not None or last_terminated(before) is not None)
     )
@@ -291,7 +291,7 @@ def _last_state(
     before: ContainerStatus | None,
 ) -> ContainerState | None:
     """How the incarnation before the newest one ended."""
-    if older and older[0].state is runtime.ContainerState.EXITED:
+    if older and older[0].state is runtime.ObservedState.EXITED:
         return _exited(context, older[0])
     if before is None:
         return None
@@ -415,7 +415,7 @@ def _waiting(reason: Reason) -> ContainerState:
 def _any_regular_made(pod: Pod, observed: ObservedPod) -> bool:
     names = {container.name for container in pod.spec.containers}
     return any(
-        container.name in names and container.state is not runtime.ContainerState.UNKNOWN
+        container.name in names and container.state is not runtime.ObservedState.UNKNOWN
         for container in observed.containers
     )
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, PodPhase
-from trio_kubelet.origins import is_static
+from trio_kubelet.pod_source import is_static
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import (

@@ -4,7 +4,7 @@ from attrs import evolve
 
 from trio_kubelet.k8s import Container, Pod, PodCondition, PodConditionType, PodStatus
 from trio_kubelet.k8s.codec import encode
-from trio_kubelet.runtime.go_json import go_json
+from trio_kubelet.runtime.config.go_json import go_json
 
 
 def pending_resize(status: PodStatus) -> PodCondition | None:

@@ -11,10 +11,10 @@ from attrs import evolve
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
-from trio_kubelet.runtime.allocations import Allocations, refused_resize
-from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resize
+from trio_kubelet.runtime.lifecycle.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.generate import NodeIdentity, pod_status
@@ -26,7 +26,7 @@ class Statuses:
     """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
-    the next report shows it. `offers` returns what the runtime said last of its handlers,
+    the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
     `allocations` has what pods were allocated.
     """
 
@@ -37,12 +37,12 @@ class Statuses:
         allocations: Allocations,
         *,
         probed: Mapping[str, ProbeVerdict] | None = None,
-        offers: Callable[[], RuntimeOffers] = RuntimeOffers,
+        runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures,
     ) -> None:
         self._clock = clock
         self._node = node
         self._probed: Mapping[str, ProbeVerdict] = {} if probed is None else probed
-        self._offers = offers
+        self._runtime_features = runtime_features
         self._allocations = allocations
         self._statuses: dict[str, PodStatus] = {}
         self._listeners: list[Listener] = []
@@ -71,7 +71,9 @@ class Statuses:
             observed,
             previous=previous,
             now_ns=self._clock.now_ns(),
-            node=evolve(self._node, recursive_read_only=self._offers().recursive_read_only),
+            node=evolve(
+                self._node, recursive_read_only=self._runtime_features().recursive_read_only
+            ),
             reasons=reasons,
             failure=failure,
             stopped=stopped,

@@ -207,7 +207,7 @@ class StatusWriter:
         if is_news and error.code not in UNANSWERED:
             meta = reported.object.metadata
             pod = f"{meta.namespace}/{meta.name}"
-            log.warning("the status was not taken", pod=pod, uid=uid, error=str(error))
+            log.warning("pod status update failed", pod=pod, uid=uid, error=str(error))
         return _retry(error, reported.failures) if _may_help_to_repeat(error) else None
 
     async def _refresh(self, reported: _Reported) -> ApiError | None:

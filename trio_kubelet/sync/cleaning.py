@@ -1,7 +1,7 @@
 """When what dead pods leave is removed: dead containers, sandboxes, logs and folders.
 
 Nobody waits for that, and it costs the runtime as much as the stop. So it is done a few pods at
-a time, in a lull, and at the latest some time after the pod was released. Only who needs the
+a time, in a wait_idle, and at the latest some time after the pod was released. Only who needs the
 place of a dead pod, the same UID once more, goes without waiting. What is left when the agent
 is killed meanwhile is found by housekeeping.
 """
@@ -15,16 +15,16 @@ PODS_AT_ONCE = 2
 QUIET_SECONDS = 1.0
 """So long nothing must have been started or stopped."""
 LONGEST_SECONDS = 30.0
-"""After so long there is no waiting for a lull any more."""
+"""After so long there is no waiting for a wait_idle any more."""
 
 
 class CleaningTurns:
-    """Gives one pod after another its turn. `lull(seconds)` returns when it has been quiet."""
+    """Gives one pod after another its turn. `wait_idle(seconds)` returns when it has been quiet."""
 
     def __init__(
-        self, lull: Callable[[float], Awaitable[None]], *, pods_at_once: int = PODS_AT_ONCE
+        self, wait_idle: Callable[[float], Awaitable[None]], *, pods_at_once: int = PODS_AT_ONCE
     ) -> None:
-        self._lull = lull
+        self._lull = wait_idle
         self._limiter = trio.CapacityLimiter(pods_at_once)
 
     @asynccontextmanager

@@ -2,7 +2,7 @@
 
 A snapshot says which pods have something on this node: sandboxes and containers in the runtime,
 a folder, cgroups, logs, a record of its resources. A pod that no source has and that has no task
-is a stray: it gets a task that begins in Terminating and ends with nothing left of the pod. So
+is a orphan: it gets a task that begins in Terminating and ends with nothing left of the pod. So
 there is one way for a pod to go, whether its manifest went a second ago or while the agent was
 down.
 
@@ -25,7 +25,7 @@ from trio_kubelet.sync.store import PodStore
 log = structlog.get_logger("housekeeping")
 
 
-class Trace(StrEnum):
+class Leftover(StrEnum):
     """Where something of a pod was found."""
 
     RUNTIME = "runtime"
@@ -42,7 +42,7 @@ class Found:
     uid: str
     namespace: str = ""
     name: str = ""
-    traces: frozenset[Trace] = field(factory=frozenset)
+    leftovers: frozenset[Leftover] = field(factory=frozenset)
 
 
 @frozen(kw_only=True)
@@ -65,12 +65,12 @@ def combine(taken_at: float, sightings: Iterable[Found]) -> Snapshot:
             uid=seen.uid,
             namespace=known.namespace or seen.namespace,
             name=known.name or seen.name,
-            traces=known.traces | seen.traces,
+            leftovers=known.leftovers | seen.leftovers,
         )
     return Snapshot(taken_at=taken_at, pods=pods)
 
 
-def strays(
+def orphaned_pods(
     snapshot: Snapshot,
     *,
     wanted: Iterable[str],
@@ -91,7 +91,7 @@ def strays(
     )
 
 
-def stray_pod(found: Found) -> Pod:
+def orphaned_pod(found: Found) -> Pod:
     """A pod value for something that has no spec any more."""
     return Pod(
         metadata=ObjectMeta(
@@ -100,17 +100,17 @@ def stray_pod(found: Found) -> Pod:
     )
 
 
-STRAY_ENDING = Ending(
+ORPHAN_ENDING = Ending(
     causes=(PodEvent.REMOVED,),
     grace_seconds=ORPHAN_GRACE_SECONDS,
     message="no source has the pod",
-    discard=True,
+    delete_remains=True,
 )
 """Containers that only the runtime knows get one second of grace."""
 
 
 class Housekeeper:
-    """Takes the snapshot, decides, and starts a task for each stray."""
+    """Takes the snapshot, decides, and starts a task for each orphan."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Housekeeper:
             return
         snapshot = await self._look()
         await trio.lowlevel.checkpoint_if_cancelled()  # threads end although they are cancelled
-        for stray in strays(
+        for orphan in orphaned_pods(
             snapshot,
             wanted=[stored.pod.metadata.uid for stored in self._store],
             at_work=[task.pod.metadata.uid for task in self._tasks],
@@ -139,12 +139,15 @@ class Housekeeper:
         ):
             log.info(
                 "pod that no source has",
-                pod=f"{stray.namespace}/{stray.name}",
-                uid=stray.uid,
-                traces=sorted(stray.traces),
+                pod=f"{orphan.namespace}/{orphan.name}",
+                uid=orphan.uid,
+                leftovers=sorted(orphan.leftovers),
             )
             self._tasks.start(
-                stray_pod(stray), incarnation=0, state=PodState.TERMINATING, ending=STRAY_ENDING
+                orphaned_pod(orphan),
+                incarnation=0,
+                state=PodState.TERMINATING,
+                ending=ORPHAN_ENDING,
             )
         self._tasks.forget_finished_before(snapshot.taken_at)
 

@@ -181,7 +181,7 @@ class SyncLoop:
                 with self._monitor.busy("housekeeping"):
                     await self._clean_up()
             except Exception:
-                log.exception("housekeeping failed; it is tried again in the next round")
+                log.exception("housekeeping failed")
 
     async def _see_victims_off(self) -> None:
         async with trio.open_nursery() as nursery:
@@ -215,7 +215,7 @@ class SyncLoop:
             try:
                 handle(pod)
             except Exception:
-                log.exception("a pod was not dealt with", pod=pod_key(pod), op=str(update.op))
+                log.exception("sync loop handler failed", pod=pod_key(pod), op=str(update.op))
         self.sources_seen.add(update.source)
 
     def on_runtime_change(self, change: RuntimeChange) -> None:
@@ -250,7 +250,7 @@ class SyncLoop:
         replaced = self._store.get(pod.metadata.uid)
         if replaced is not None and self._is_current(replaced):
             # Another source had the same UID: one of them can run.
-            ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
+            ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
         stored = self._store.add(pod, trio.current_time())
         if pod.metadata.uid in self._tasks:
@@ -304,7 +304,7 @@ class SyncLoop:
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """End the victims. Who needs their room waits until they have stopped."""
         for victim in preemption.victims:
-            log.info("preempting a pod", pod=pod_key(victim), critical=pod_key(pod))
+            log.info("preempting pod", pod=pod_key(victim), critical=pod_key(pod))
             self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
             ending = Ending(
                 causes=(PodEvent.PREEMPTED,),
@@ -350,7 +350,7 @@ class SyncLoop:
         stored = self._store.remove(pod)
         if stored is None:
             return
-        ending = Ending(causes=(PodEvent.REMOVED,), discard=True)
+        ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
         if self._is_current(stored):
             self._tasks.put(pod.metadata.uid, Request(ending=ending))
         elif pod.metadata.uid not in self._tasks:

@@ -30,8 +30,8 @@ class Ending:
     what the status reports. `grace_seconds` overrides terminationGracePeriodSeconds; None
     leaves it. `reason` and `message` go into a status whose phase becomes Failed; they are
     empty when the end is no failure. `disruption` is the message of the condition
-    DisruptionTarget, empty where the end is no disruption. `discard`: the pod's object is gone
-    or going, so its containers, logs and folders go as well.
+    DisruptionTarget, empty where the end is no disruption. `delete_remains`: the pod's object
+    is gone or going, so its containers, logs and folders go as well.
     """
 
     causes: tuple[PodEvent, ...]
@@ -39,7 +39,7 @@ class Ending:
     reason: str = ""
     message: str = ""
     disruption: str = ""
-    discard: bool = False
+    delete_remains: bool = False
 
     @property
     def cause(self) -> PodEvent:
@@ -77,7 +77,7 @@ def merge_endings(first: Ending | None, second: Ending | None) -> Ending | None:
         first,
         causes=first.causes + tuple(c for c in second.causes if c not in first.causes),
         grace_seconds=_shorter(first.grace_seconds, second.grace_seconds),
-        discard=first.discard or second.discard,
+        delete_remains=first.delete_remains or second.delete_remains,
     )
 
 

@@ -2,10 +2,10 @@
 
 The task owns all that lives and dies with the pod: its mailbox, its place in the pod machine
 (`state_machines/pod.py`), the work in flight. It walks SyncPod → Terminating → Terminated →
-Released → Finished and does in each state what that state is for, through a `PodSession` that
+Released → Finished and does in each state what that state is for, through a `PodSteps` that
 knows how.
 Whoever wants something of the pod puts a request into the mailbox; the task wakes, and a request
-that ends the pod, or ends it sooner, cancels the work in flight. A bug in one pod's session is
+that ends the pod, or ends it sooner, cancels the work in flight. A bug in one pod's syncer is
 that pod's problem: it is logged with the pod's name, becomes a `FailedSync` event, and the task
 tries again later; no other pod notices.
 """
@@ -64,10 +64,10 @@ class SyncResult:
 
 
 class UnfinishedError(Exception):
-    """A session could not do something now, for a reason that is no bug; it is tried again."""
+    """A syncer could not do something now, for a reason that is no bug; it is tried again."""
 
 
-class PodSession(Protocol):
+class PodSteps(Protocol):
     """What is done for one incarnation of a pod.
 
     Each method may be cancelled and called again, and may raise UnfinishedError.
@@ -111,7 +111,7 @@ class PodTask:
         pod: Pod,
         *,
         incarnation: int,
-        session: PodSession,
+        syncer: PodSteps,
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
@@ -134,7 +134,7 @@ class PodTask:
             self.stopped.set()
         self.released = trio.Event()
         self.finished = trio.Event()
-        self._session = session
+        self._syncer = syncer
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
@@ -195,7 +195,7 @@ class PodTask:
                 self.ending = with_grace_of(self.pod, self.ending)
                 self._step(self.ending.cause)
                 return
-            result = await self._attempt(self._session.sync, self.pod)
+            result = await self._attempt(self._syncer.sync, self.pod)
             if result is not None and result.ending is not None:
                 self.put(Request(ending=result.ending))
             delay = self._next_delay(result)
@@ -204,7 +204,7 @@ class PodTask:
         """Terminating: stop containers until a fresh listing shows that none runs."""
         while True:
             ending = self._current_ending()
-            evidence = await self._attempt(self._session.terminate, self.pod, ending)
+            evidence = await self._attempt(self._syncer.terminate, self.pod, ending)
             if evidence is not None and POD.allows(
                 self.state, PodEvent.CONTAINERS_STOPPED, evidence
             ):
@@ -216,24 +216,24 @@ class PodTask:
 
     async def _release(self) -> None:
         """Terminated: give back what the pod held, until that has worked."""
-        while not await self._attempt(self._done, self._session.release):
+        while not await self._attempt(self._done, self._syncer.release):
             await self._wait_for_request(self._next_delay(None))
         self._take()
         self._step(PodEvent.RELEASED)
 
     async def _clean(self) -> None:
         """Released: remove what is left of a pod that no source has, when there is time for it."""
-        is_kept = not self._current_ending().discard
+        is_kept = not self._current_ending().delete_remains
         if not self.released.is_set():
             if not is_kept:
-                self._session.let_go()
+                self._syncer.let_go()
             self.released.set()
             self._on_released(self.pod.metadata.uid)
         if is_kept:
             self._step(PodEvent.KEPT)
             return
         async with self._cleaning.turn(self._hurry):
-            cleaned = await self._attempt(self._done, self._session.clean)
+            cleaned = await self._attempt(self._done, self._syncer.clean)
         if not cleaned:
             await self._wait_for_request(self._next_delay(None))
             return
@@ -252,7 +252,7 @@ class PodTask:
             with trio.CancelScope() as self._work:
                 return await work(*args, **kwargs)
         except UnfinishedError as error:
-            log.warning("pod not done yet", state=str(self.state), error=str(error))
+            log.warning("pod work unfinished, will retry", state=str(self.state), error=str(error))
         except Exception as error:
             log.exception("pod sync failed", state=str(self.state))
             self._recorder.pod(

@@ -15,10 +15,10 @@ import trio
 
 from state_machines.pod import PodState, may_have_running_containers
 from trio_kubelet.k8s import Pod
-from trio_kubelet.origins import is_static
+from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
-from trio_kubelet.sync.pod_task import PodSession, PodTask, pod_key
+from trio_kubelet.sync.pod_task import PodSteps, PodTask, pod_key
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
@@ -27,9 +27,9 @@ RETRY_SECONDS = 1.0
 
 
 class OpenSession(Protocol):
-    """Makes the session of a new incarnation."""
+    """Makes the syncer of a new incarnation."""
 
-    def __call__(self, pod: Pod) -> PodSession:
+    def __call__(self, pod: Pod) -> PodSteps:
         """Called once for each incarnation, before its task starts."""
         ...
 
@@ -48,7 +48,7 @@ class PodTasks:
     def __init__(
         self,
         *,
-        open_session: OpenSession,
+        open_syncer: OpenSession,
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
@@ -56,7 +56,7 @@ class PodTasks:
         on_released: Callable[[str], None],
         on_finished: Callable[[str, int], None],
     ) -> None:
-        self._open_session = open_session
+        self._open_session = open_syncer
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
@@ -127,7 +127,7 @@ class PodTasks:
         task = PodTask(
             pod,
             incarnation=incarnation,
-            session=self._open_session(pod),
+            syncer=self._open_session(pod),
             journal=self._journal,
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
@@ -163,7 +163,7 @@ class PodTasks:
             try:
                 await task.run()
             except Exception:
-                log.exception("a pod's task failed; it goes on", pod=pod_key(task.pod))
+                log.exception("pod task failed, continuing", pod=pod_key(task.pod))
                 await trio.sleep(RETRY_SECONDS)
         del self._tasks[uid]
         if self._last_of_name.get(pod_key(task.pod)) is task:

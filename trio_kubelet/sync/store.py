@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Pod, PodPhase
-from trio_kubelet.origins import source_of
+from trio_kubelet.pod_source import source_of
 
 _ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 

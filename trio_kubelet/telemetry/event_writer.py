@@ -3,7 +3,7 @@
 Recording never waits: events go into bounded queues, and what does not fit is dropped and
 counted. While the API server is away they stay there; what it refuses is logged and dropped.
 Warnings have a queue of their own: somebody may be looking for them. Of what goes as it should
-users see the pods first, so those events wait for a lull while pods are started or stopped.
+users see the pods first, so those events wait for a wait_idle while pods are started or stopped.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ QUEUE_SIZE = 1000
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0
-"""How long an event that is no warning waits for a lull at most."""
+"""How long an event that is no warning waits for a wait_idle at most."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
@@ -47,7 +47,7 @@ async def at_once() -> None:
 class EventWriter:
     """A sink for `EventRecorder.add_sink`, and the tasks that write what it took.
 
-    It takes events before there is an API server to write them to. `lull` returns when nothing
+    It takes events before there is an API server to write them to. `wait_idle` returns when nothing
     more urgent is going on.
     """
 
@@ -57,12 +57,12 @@ class EventWriter:
         clock: Clock,
         *,
         queue_size: int = QUEUE_SIZE,
-        lull: Callable[[], Awaitable[None]] = at_once,
+        wait_idle: Callable[[], Awaitable[None]] = at_once,
     ) -> None:
         self._node_name = node_name
         self._clock = clock
         self._queue_size = queue_size
-        self._lull = lull
+        self._lull = wait_idle
         self._correlator = Correlator()
         self._warn, self._warnings = trio.open_memory_channel[Event](queue_size)
         self._tell, self._told = trio.open_memory_channel[Event](queue_size)
@@ -81,7 +81,7 @@ class EventWriter:
             queue.send_nowait(event)
         except trio.WouldBlock:
             if not self._dropped:
-                log.warning("too many events wait for the API server; later ones are dropped")
+                log.warning("event queue full, dropping events")
             self._dropped += 1
 
     async def run(self, api: Api) -> None:
@@ -121,7 +121,7 @@ class EventWriter:
 
     async def _write_next(self, api: Api, event: Event) -> None:
         if self._dropped:
-            log.warning("events were dropped", number=self._dropped)
+            log.warning("events dropped", number=self._dropped)
             self._dropped = 0
         correlated = self._correlator.correlate(event, self._clock.now_ns())
         if correlated is not None:
@@ -135,7 +135,7 @@ class EventWriter:
             except ApiError as error:
                 if not error.is_retriable:
                     self._correlator.forget(correlated.key)
-                    log.warning("event refused", error=str(error))
+                    log.warning("event rejected by the API server", error=str(error))
                     return
                 await trio.sleep(error.retry_after_seconds or wait)
                 wait = min(wait * 2, LONGEST_RETRY_SECONDS)

@@ -88,4 +88,4 @@ class EventRecorder:
             try:
                 sink(event)
             except Exception:
-                log.exception("event not taken", object=key, reason=event.reason)
+                log.exception("event handling failed", object=key, reason=event.reason)

@@ -7,8 +7,8 @@ for as a whole, and are then lines of `key="value"`, sorted, with the value quot
 from collections.abc import Mapping
 
 from trio_kubelet.k8s import Container, DownwardAPIVolumeFile, Pod, Quantity
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.field_refs import PodAddresses, pod_field, resource_field
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
 from trio_kubelet.volumes.payload import Payload, VolumeFile
 
 _ESCAPES = {

@@ -62,7 +62,7 @@ def read_env_file(volumes: Mapping[str, MountedVolume], volume: str, path: str, 
     try:
         value = find_variable(_text(Path(mounted.host_path), path), name)
     except (OSError, ValueError) as error:
-        log.warning("env file not read", file=str(file), error=str(error))
+        log.warning("env file read failed", file=str(file), error=str(error))
         raise
     if value is None:
         raise LookupError(f'environment variable key "{name}" not found in file "{file}"')

@@ -190,7 +190,7 @@ def test_what_is_wrong_is_said_in_the_words_of_the_go_kubelet(argument: str, pro
 
 
 def test_every_wrong_flag_is_reported() -> None:
-    assert len(problems("--foo", "--max-pods=x", "--port", "x", "--bar=1", "stray")) == 5
+    assert len(problems("--foo", "--max-pods=x", "--port", "x", "--bar=1", "orphan")) == 5
 
 
 def test_after_two_dashes_there_are_no_flags() -> None:

@@ -40,7 +40,7 @@ TEXT_THAT_MAY_BE_ABSENT = {
 """Where the API tells an empty text from an absent one."""
 
 ALWAYS_THERE = {"metadata", "spec", "status"}
-"""Parts of an object that are optional in the API, but never None here."""
+"""SyncDependencies of an object that are optional in the API, but never None here."""
 
 RENAMED = {"meta.v1.Status": "ApiStatus"}
 """Types whose names in the API say too little."""

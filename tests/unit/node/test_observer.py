@@ -92,7 +92,7 @@ async def test_the_runtime_tells_version_handlers_and_images(autojump_clock: Moc
         await at.runtime_answers()
         seen = await at.observer.observe()
     assert seen.runtime == "hollow://2.1.0"
-    assert [handler.name for handler in seen.offers.handlers] == ["", "runc"]
+    assert [handler.name for handler in seen.runtime_features.handlers] == ["", "runc"]
     assert BUSYBOX in names(seen)
     assert seen.errors == ()
 

@@ -83,7 +83,7 @@ async def test_what_is_not_measured_is_logged_once_and_measured_again(
             await trio.sleep(10)
             assert at.current() == Pressures(pid=True)
             nursery.cancel_scope.cancel()
-    said = [entry["what"] for entry in logs if entry["event"] == "part of the node is not measured"]
+    said = [entry["what"] for entry in logs if entry["event"] == "node measurement incomplete"]
     assert said == ["process ids"]
     assert [e["signal"] for e in logs if e["event"] == "eviction threshold crossed"] == [
         FULL.signal
@@ -100,7 +100,7 @@ async def test_the_disk_of_images_is_where_the_runtime_says(
             async with trio.open_nursery() as nursery:
                 await nursery.start(at.run)
                 nursery.cancel_scope.cancel()
-    (entry,) = (e for e in logs if e["event"] == "part of the node is not measured")
+    (entry,) = (e for e in logs if e["event"] == "node measurement incomplete")
     assert entry["what"] == "the disk of images"
     assert "/var/lib/hollow/images" in entry["error"]
 

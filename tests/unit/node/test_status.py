@@ -30,7 +30,7 @@ from trio_kubelet.node.observation import (
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.status import has_changed, node_status, updated_node
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.offers import RuntimeOffers
+from trio_kubelet.runtime.features import RuntimeFeatures
 
 NOTHING = NodeStatus()
 
@@ -165,7 +165,7 @@ def test_user_namespaces_on_the_host_network_need_the_runtime() -> None:
         gates={"UserNamespacesHostNetworkSupport": True},
     )
     assert status(profile).declared_features == ()
-    able = seen(offers=RuntimeOffers(host_network_user_namespaces=True))
+    able = seen(runtime_features=RuntimeFeatures(host_network_user_namespaces=True))
     assert status(profile, able).declared_features == ("UserNamespacesHostNetworkSupport",)
 
 

@@ -6,21 +6,21 @@ from attrs import evolve
 from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 
 SANDBOX = ObservedSandbox(
     id="s", name="web", namespace="shop", uid="u", attempt=0, ready=True, created_at=0
 )
-CONTAINER = ObservedContainer(id="c", name="c", sandbox_id="s", state=ContainerState.CREATED)
+CONTAINER = ObservedContainer(id="c", name="c", sandbox_id="s", state=ObservedState.CREATED)
 NOTHING = ObservedPod(uid="u", name="web", namespace="shop", observed_at=0.0)
 CREATED = evolve(NOTHING, sandboxes=(SANDBOX,), containers=(CONTAINER,))
-RUNNING = evolve(CREATED, containers=(evolve(CONTAINER, state=ContainerState.RUNNING),))
-UNKNOWN = evolve(CREATED, containers=(evolve(CONTAINER, state=ContainerState.UNKNOWN),))
-EXITED = evolve(CREATED, containers=(evolve(CONTAINER, state=ContainerState.EXITED),))
+RUNNING = evolve(CREATED, containers=(evolve(CONTAINER, state=ObservedState.RUNNING),))
+UNKNOWN = evolve(CREATED, containers=(evolve(CONTAINER, state=ObservedState.UNKNOWN),))
+EXITED = evolve(CREATED, containers=(evolve(CONTAINER, state=ObservedState.EXITED),))
 STOPPED = evolve(EXITED, sandboxes=(evolve(SANDBOX, ready=False),))
 
 

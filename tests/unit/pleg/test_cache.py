@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 
 
@@ -35,7 +35,7 @@ def observed(at: float, *, ips: tuple[str, ...] = (), running: bool = True) -> O
                 id="c",
                 name="c",
                 sandbox_id="s",
-                state=ContainerState.RUNNING if running else ContainerState.EXITED,
+                state=ObservedState.RUNNING if running else ObservedState.EXITED,
             ),
         ),
     )
@@ -49,7 +49,7 @@ states = st.just(frozenset[tuple[str, str]]()) | some_states
 def showing(uid: str, at: float, shown: frozenset[tuple[str, str]]) -> ObservedPod:
     """A pod of which the runtime shows containers in some states."""
     containers = tuple(
-        ObservedContainer(id=name, name=name, sandbox_id="s", state=ContainerState(state))
+        ObservedContainer(id=name, name=name, sandbox_id="s", state=ObservedState(state))
         for name, state in sorted(shown)
     )
     return ObservedPod(uid=uid, name="p", namespace="ns", observed_at=at, containers=containers)
@@ -65,9 +65,9 @@ def test_an_older_observation_does_not_replace_a_newer_one() -> None:
 def test_of_looks_that_overlap_none_brings_back_what_was_seen_at_its_end() -> None:
     cache = RuntimeCache()
     cache.put(evolve(observed(1.0, running=False), answered_at=3.0))
-    assert cache.put(observed(2.0)).containers[0].state is ContainerState.EXITED
+    assert cache.put(observed(2.0)).containers[0].state is ObservedState.EXITED
     later = cache.put(observed(3.5))
-    assert later.containers[0].state is ContainerState.RUNNING, "the runtime has the last word"
+    assert later.containers[0].state is ObservedState.RUNNING, "the runtime has the last word"
 
 
 def test_the_addresses_of_a_pod_outlive_its_sandbox() -> None:
@@ -166,7 +166,7 @@ def test_a_pod_needs_a_look_unless_it_is_as_listed_or_newer_or_attended(
         cache.put(showing(uid, float(at), shown))
     with ExitStack() as stack:
         for uid in attended:
-            stack.enter_context(cache.attend(uid))
+            stack.enter_context(cache.suspend_inspection(uid))
         needs_a_look = {
             uid
             for uid in "abc"
@@ -184,15 +184,15 @@ async def test_a_pod_is_unattended_when_its_task_is_done(
     seen: list[bool] = []
 
     async def wait() -> None:
-        await cache.wait_unattended("u")
-        seen.append(cache.is_attended("u"))
+        await cache.wait_inspection_resumed("u")
+        seen.append(cache.is_inspection_suspended("u"))
 
     async with trio.open_nursery() as nursery:
-        with cache.attend("u"):
+        with cache.suspend_inspection("u"):
             nursery.start_soon(wait)
             await trio.testing.wait_all_tasks_blocked()
             assert not seen
-            assert cache.is_attended("u")
+            assert cache.is_inspection_suspended("u")
     assert seen == [False]
 
 

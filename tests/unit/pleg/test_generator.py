@@ -27,7 +27,7 @@ from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import inspection, names
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 
 
@@ -63,7 +63,7 @@ class Node:
         """Whether the runtime was looked at lately enough for a node to be Ready."""
         return self.pleg.seconds_since_relist() < self.pleg.health_threshold_seconds()
 
-    def state(self, uid: str) -> ContainerState | None:
+    def state(self, uid: str) -> ObservedState | None:
         """What the cache knows of the pod's container."""
         container = self.cache.get(uid).container("c")
         return container.state if container else None
@@ -111,14 +111,14 @@ async def test_without_events_a_change_is_found_within_a_second(autojump_clock: 
         change = await at.changes.receive()
         assert (change.uid, change.kind) == ("u", "relist")
         assert trio.current_time() - began <= 1.0
-        assert at.state("u") is ContainerState.RUNNING
+        assert at.state("u") is ObservedState.RUNNING
 
 
 async def test_an_event_is_followed_at_once(autojump_clock: MockClock) -> None:
     async with node(runs=7.3) as at:
         await at.start_pod("u")
         await trio.sleep(7.31)
-        assert at.state("u") is ContainerState.EXITED
+        assert at.state("u") is ObservedState.EXITED
 
 
 async def test_the_end_of_a_sandbox_is_told_though_the_addresses_are_kept(
@@ -187,7 +187,7 @@ async def test_lost_events_end_the_trust_and_the_relist_finds_the_change(
         for number in range(10):
             await at.start_pod(f"u{number}")
             await trio.sleep(5)
-            assert at.state(f"u{number}") is ContainerState.EXITED
+            assert at.state(f"u{number}") is ObservedState.EXITED
         assert at.pleg.state is PlegState.PROVING
         assert any(entry.event == "ChangeMissed" for entry in at.journal.entries())
 
@@ -211,7 +211,7 @@ async def test_a_runtime_without_a_stream_is_looked_at(autojump_clock: MockClock
         await at.start_pod("u")
         await trio.sleep(2)
         assert at.pleg.state is PlegState.GENERIC
-        assert at.state("u") is ContainerState.RUNNING
+        assert at.state("u") is ObservedState.RUNNING
 
 
 async def test_after_an_outage_the_stream_is_opened_again_and_nothing_is_missed(
@@ -226,7 +226,7 @@ async def test_after_an_outage_the_stream_is_opened_again_and_nothing_is_missed(
         at.runtime.come_back()
         at.pleg.runtime_returned()
         await trio.sleep(2)
-        assert at.state("u") is ContainerState.EXITED
+        assert at.state("u") is ObservedState.EXITED
         assert at.pleg.state in (PlegState.PROVING, PlegState.EVENTED)
 
 
@@ -255,12 +255,12 @@ async def test_a_pod_that_is_gone_is_forgotten(autojump_clock: MockClock) -> Non
 
 async def test_a_pod_that_its_own_task_acts_on_is_left_to_it(autojump_clock: MockClock) -> None:
     async with node(events=False) as at:
-        with at.cache.attend("u"):
+        with at.cache.suspend_inspection("u"):
             await at.start_pod("u")
             await trio.sleep(5)
             assert at.state("u") is None
         await trio.sleep(1.1)
-        assert at.state("u") is ContainerState.RUNNING
+        assert at.state("u") is ObservedState.RUNNING
 
 
 async def test_a_change_that_finds_the_channel_full_is_told_later(
@@ -286,7 +286,7 @@ async def test_a_pod_that_the_sync_loop_had_no_room_for_stays_known_and_is_told_
         await at.start_pod("v")
         await trio.sleep(10)
         assert at.pleg.dropped
-        assert at.state("u") is at.state("v") is ContainerState.RUNNING
+        assert at.state("u") is at.state("v") is ObservedState.RUNNING
         with trio.fail_after(3):
             told = {(await at.changes.receive()).uid for _ in range(2)}
         assert told == {"u", "v"}
@@ -334,7 +334,7 @@ async def test_a_stream_that_is_refused_only_after_it_was_opened_leaves_the_reli
         await at.start_pod("u")
         await trio.sleep(5)
         assert at.pleg.state is PlegState.GENERIC
-        assert at.state("u") is ContainerState.RUNNING
+        assert at.state("u") is ObservedState.RUNNING
 
 
 async def test_a_pod_that_an_inspection_stumbles_over_hides_no_other(

@@ -2,14 +2,14 @@
 
 from attrs import evolve
 
-from trio_kubelet.pleg.witness import PATIENCE_SECONDS, Witness
-from trio_kubelet.runtime.observed import ContainerState, ObservedContainer, ObservedPod
+from trio_kubelet.pleg.event_stream_audit import PATIENCE_SECONDS, EventStreamAudit
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 
-RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
+RUNNING, EXITED = ObservedState.RUNNING, ObservedState.EXITED
 OPENED_NS = 1000
 
 
-def pod(*containers: tuple[str, ContainerState, int]) -> ObservedPod:
+def pod(*containers: tuple[str, ObservedState, int]) -> ObservedPod:
     return ObservedPod(
         uid="u",
         name="p",
@@ -33,62 +33,62 @@ NOTHING = pod()
 
 
 def test_an_event_before_the_look_is_proof() -> None:
-    witness = Witness(OPENED_NS)
-    witness.heard(("c", RUNNING), 1.0)
-    witness.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.1)
-    assert witness.proof.announced == 1
-    assert not witness.missed(100.0)
+    audit = EventStreamAudit(OPENED_NS)
+    audit.heard(("c", RUNNING), 1.0)
+    audit.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.1)
+    assert audit.proof.announced == 1
+    assert not audit.missed(100.0)
 
 
 def test_an_event_shortly_after_the_look_is_proof() -> None:
-    witness = Witness(OPENED_NS)
-    witness.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.0)
-    assert not witness.missed(1.0 + PATIENCE_SECONDS)
-    witness.heard(("c", RUNNING), 1.0 + PATIENCE_SECONDS)
-    assert witness.proof.announced == 1
+    audit = EventStreamAudit(OPENED_NS)
+    audit.saw(NOTHING, pod(("c", RUNNING, 2000)), 1.0)
+    assert not audit.missed(1.0 + PATIENCE_SECONDS)
+    audit.heard(("c", RUNNING), 1.0 + PATIENCE_SECONDS)
+    assert audit.proof.announced == 1
 
 
 def test_a_change_that_nobody_announces_is_missed_once_and_ends_the_row() -> None:
-    witness = Witness(OPENED_NS)
-    witness.heard(("a", RUNNING), 1.0)
-    witness.saw(NOTHING, pod(("a", RUNNING, 2000), ("b", RUNNING, 2000)), 1.0)
+    audit = EventStreamAudit(OPENED_NS)
+    audit.heard(("a", RUNNING), 1.0)
+    audit.saw(NOTHING, pod(("a", RUNNING, 2000), ("b", RUNNING, 2000)), 1.0)
     late = 1.1 + PATIENCE_SECONDS
-    assert witness.missed(late) == 1
-    assert witness.missed(late) == 0
-    assert (witness.proof.announced, witness.proof.misses) == (0, 1)
-    witness.heard(("b", RUNNING), late)
-    assert witness.proof.announced == 0
+    assert audit.missed(late) == 1
+    assert audit.missed(late) == 0
+    assert (audit.proof.announced, audit.proof.misses) == (0, 1)
+    audit.heard(("b", RUNNING), late)
+    assert audit.proof.announced == 0
 
 
 def test_what_happened_before_the_stream_delivered_needs_no_event() -> None:
-    witness = Witness(OPENED_NS)
-    witness.saw(NOTHING, pod(("c", RUNNING, 900), ("d", EXITED, 900)), 1.0)
-    assert witness.missed(100.0) == 0
+    audit = EventStreamAudit(OPENED_NS)
+    audit.saw(NOTHING, pod(("c", RUNNING, 900), ("d", EXITED, 900)), 1.0)
+    assert audit.missed(100.0) == 0
 
 
 def test_what_was_known_before_needs_no_event() -> None:
-    witness = Witness(OPENED_NS)
+    audit = EventStreamAudit(OPENED_NS)
     same = pod(("c", RUNNING, 2000))
-    witness.saw(same, same, 1.0)
-    assert witness.missed(100.0) == 0
+    audit.saw(same, same, 1.0)
+    assert audit.missed(100.0) == 0
 
 
 def test_start_and_end_are_two_changes() -> None:
-    witness = Witness(OPENED_NS)
+    audit = EventStreamAudit(OPENED_NS)
     for state in (RUNNING, EXITED):
-        witness.heard(("c", state), 1.0)
-        witness.saw(NOTHING, pod(("c", state, 2000)), 1.0)
-    assert witness.proof.announced == 2
+        audit.heard(("c", state), 1.0)
+        audit.saw(NOTHING, pod(("c", state, 2000)), 1.0)
+    assert audit.proof.announced == 2
 
 
 def test_misses_of_earlier_streams_count() -> None:
-    assert Witness(OPENED_NS, misses=3).proof.misses == 3
+    assert EventStreamAudit(OPENED_NS, misses=3).proof.misses == 3
 
 
 def test_a_container_that_could_not_be_started_needs_no_event() -> None:
-    witness = Witness(OPENED_NS)
+    audit = EventStreamAudit(OPENED_NS)
     failed = ObservedContainer(
         id="c", name="c", sandbox_id="s", state=EXITED, exit_code=128, finished_at=2000
     )
-    witness.saw(NOTHING, evolve(NOTHING, containers=(failed,)), 1.0)
-    assert witness.missed(100.0) == 0
+    audit.saw(NOTHING, evolve(NOTHING, containers=(failed,)), 1.0)
+    assert audit.missed(100.0) == 0

@@ -41,7 +41,7 @@ def test_the_limit_is_never_lowered() -> None:
 def test_what_the_host_does_not_allow_is_said_and_as_much_as_possible_taken() -> None:
     limits, words = limit_after(2**40, 256, 1024)
     assert limits == (1024, 1024)
-    assert "limit of open files not reached" in words
+    assert "open files limit not raised" in words
 
 
 def test_the_oom_score_is_written(tmp_path: Path) -> None:
@@ -52,4 +52,4 @@ def test_the_oom_score_is_written(tmp_path: Path) -> None:
 def test_a_host_that_denies_the_oom_score_is_lived_with(tmp_path: Path) -> None:
     with structlog.testing.capture_logs() as logs:
         set_oom_score(-999, tmp_path / "no" / "oom_score_adj")
-    assert [entry["event"] for entry in logs] == ["OOM score not set"]
+    assert [entry["event"] for entry in logs] == ["OOM score adjustment failed"]

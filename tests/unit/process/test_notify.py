@@ -82,7 +82,7 @@ def test_a_manager_that_is_not_there_is_complained_about_once(tmp_path: Path) ->
     with structlog.testing.capture_logs() as logs:
         notifier.ready()
         notifier.alive()
-    assert [entry["event"] for entry in logs] == ["service manager not told"]
+    assert [entry["event"] for entry in logs] == ["service manager notification failed"]
 
 
 def test_a_manager_that_does_not_read_holds_nobody_up(
@@ -93,7 +93,7 @@ def test_a_manager_that_does_not_read_holds_nobody_up(
             notifier.alive()
             if logs:
                 break
-    assert "service manager not told" in {entry["event"] for entry in logs}
+    assert "service manager notification failed" in {entry["event"] for entry in logs}
     assert heard(manager)
     notifier.ready()
     assert heard(manager) == ["READY=1"]

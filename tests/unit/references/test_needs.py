@@ -17,7 +17,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeProjection,
 )
-from trio_kubelet.references.needs import Needs, needs_of
+from trio_kubelet.references.object_references import ObjectReferences, object_references
 
 
 def variable(*, config_map: str = "", secret: str = "") -> tuple[EnvVar, ...]:
@@ -32,7 +32,7 @@ def test_volumes_variables_and_pulls_are_looked_at() -> None:
     pod = pod_with(
         config_map="files", secret="keys", env_map="vars", env_secret="more", pull_secrets=("reg",)
     )
-    assert needs_of(pod) == Needs(
+    assert object_references(pod) == ObjectReferences(
         config_maps=frozenset({"files", "vars"}), secrets=frozenset({"keys", "more", "reg"})
     )
 
@@ -45,7 +45,9 @@ def test_all_kinds_of_containers_are_looked_at() -> None:
             ephemeral_containers=(EphemeralContainer(name="e", env=variable(config_map="c")),),
         )
     )
-    assert needs_of(pod) == Needs(config_maps=frozenset({"a", "c"}), secrets=frozenset({"b"}))
+    assert object_references(pod) == ObjectReferences(
+        config_maps=frozenset({"a", "c"}), secrets=frozenset({"b"})
+    )
 
 
 def test_projected_sources_are_looked_at() -> None:
@@ -55,10 +57,10 @@ def test_projected_sources_are_looked_at() -> None:
         VolumeProjection(cluster_trust_bundle=ClusterTrustBundleProjection(name="roots")),
     )
     volume = Volume(name="all", projected=ProjectedVolumeSource(sources=sources))
-    assert needs_of(pod_with(volumes=(volume,))) == Needs(
+    assert object_references(pod_with(volumes=(volume,))) == ObjectReferences(
         config_maps=frozenset({"root-ca"}), secrets=frozenset({"keys"}), trust_bundles=True
     )
 
 
 def test_a_pod_that_refers_to_nothing_needs_nothing() -> None:
-    assert needs_of(Pod()) == Needs()
+    assert object_references(Pod()) == ObjectReferences()

@@ -129,7 +129,7 @@ async def test_no_token_is_in_what_is_printed(
         await token(cluster, pod)
         await wait_all_tasks_blocked()
         said = capsys.readouterr().out
-        assert "token not renewed" in said
+        assert "token renewal failed" in said
         assert text not in said
 
 

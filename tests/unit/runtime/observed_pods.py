@@ -1,17 +1,17 @@
 """Pods as the runtime shows them, written as short words: a letter for each container."""
 
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 
 STATES = {
-    "R": ContainerState.RUNNING,
-    "X": ContainerState.EXITED,
-    "C": ContainerState.CREATED,
-    "U": ContainerState.UNKNOWN,
+    "R": ObservedState.RUNNING,
+    "X": ObservedState.EXITED,
+    "C": ObservedState.CREATED,
+    "U": ObservedState.UNKNOWN,
 }
 HOUR_NS = 3_600_000_000_000
 NOW_NS = 1000 * HOUR_NS

@@ -7,18 +7,18 @@ from attrs import evolve
 
 from state_machines.backoff import Backoff
 from trio_kubelet.k8s import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
-from trio_kubelet.runtime.actions import Circumstances, PodActions, plan_pod
-from trio_kubelet.runtime.container_hash import container_hash
+from trio_kubelet.runtime.config.container_hash import container_hash
+from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 
 NOW_NS = 1_000_000_000_000
 SECOND_NS = 1_000_000_000
-GIVEN = Circumstances(now_ns=NOW_NS)
+GIVEN = PlanContext(now_ns=NOW_NS)
 
 
 def container(name: str, *, policy: str = "", image: str = "busybox") -> Container:
@@ -66,7 +66,7 @@ def sandbox(
 
 def seen(
     name: str,
-    state: ContainerState = ContainerState.RUNNING,
+    state: ObservedState = ObservedState.RUNNING,
     *,
     exit_code: int = 0,
     in_sandbox: str = "s0",
@@ -86,7 +86,7 @@ def seen(
 
 
 def exited(name: str, exit_code: int, **options: object) -> ObservedContainer:
-    return seen(name, ContainerState.EXITED, exit_code=exit_code, **options)  # type: ignore[arg-type]
+    return seen(name, ObservedState.EXITED, exit_code=exit_code, **options)  # type: ignore[arg-type]
 
 
 def observe(*parts: ObservedSandbox | ObservedContainer) -> ObservedPod:
@@ -119,9 +119,9 @@ def summary(plan: PodActions) -> str:
 I1, I2 = container("i1"), container("i2")
 SIDE = container("side", policy="Always")
 RUNNING, CREATED, UNKNOWN = (
-    ContainerState.RUNNING,
-    ContainerState.CREATED,
-    ContainerState.UNKNOWN,
+    ObservedState.RUNNING,
+    ObservedState.CREATED,
+    ObservedState.UNKNOWN,
 )
 
 SANDBOX_CASES: Mapping[str, tuple[Pod, ObservedPod, str]] = {

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from trio_kubelet.runtime.activity import STOP_COUNTS_SECONDS, Activity
+from trio_kubelet.runtime.lifecycle.activity import STOP_COUNTS_SECONDS, Activity
 
 Held = Callable[[Activity], AbstractContextManager[None]]
 
@@ -29,7 +29,7 @@ async def test_a_lull_is_a_time_in_which_nothing_is_started_or_stopped(
         nursery.start_soon(act, 6, 9)  # until 15
         nursery.start_soon(act, 15.5, 1)  # until 16.5: the pause before was too short
         await trio.testing.wait_all_tasks_blocked()
-        await activity.lull(1)
+        await activity.wait_idle(1)
         assert trio.current_time() - began == 17.5
 
 
@@ -38,23 +38,23 @@ async def test_a_process_that_takes_its_time_to_stop_keeps_nobody_waiting(
 ) -> None:
     activity, began = Activity(), trio.current_time()
     with activity.stopping():
-        await activity.lull(1)
+        await activity.wait_idle(1)
         assert trio.current_time() - began == STOP_COUNTS_SECONDS
 
 
 async def test_a_start_counts_however_long_it_takes(autojump_clock: MockClock) -> None:
     activity = Activity()
     with activity.starting(), trio.move_on_after(3600):
-        await activity.lull(1)
+        await activity.wait_idle(1)
         raise AssertionError("something was being started")
 
 
 async def test_an_idle_node_has_a_lull_at_once(autojump_clock: MockClock) -> None:
     activity, began = Activity(), trio.current_time()
-    await activity.lull(0.5)
+    await activity.wait_idle(0.5)
     assert trio.current_time() == began
     with activity.starting():
         pass
-    await activity.lull(0.5)
-    await activity.lull(0.5)
+    await activity.wait_idle(0.5)
+    await activity.wait_idle(0.5)
     assert trio.current_time() - began == 0.5

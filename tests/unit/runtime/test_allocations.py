@@ -12,14 +12,14 @@ from attrs import evolve
 from tests.unit.runtime.test_resource_records import BY_GO, LARGER, RESOURCES, pod
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.k8s.codec import encode
-from trio_kubelet.origins import CONFIG_SOURCE
-from trio_kubelet.runtime.allocations import (
+from trio_kubelet.pod_source import CONFIG_SOURCE
+from trio_kubelet.runtime.lifecycle.allocations import (
     ACTUATED,
     ALLOCATED,
     Allocations,
     refused_resize,
 )
-from trio_kubelet.runtime.resource_records import parsed, printed, record_of
+from trio_kubelet.runtime.lifecycle.resource_records import parsed, printed, record_of
 
 FILES = (ALLOCATED, ACTUATED)
 
@@ -140,7 +140,7 @@ async def test_a_disk_that_is_full_holds_up_nobody_and_is_tried_again(tmp_path: 
     with structlog.testing.capture_logs() as logs:
         await given.keep()
         await given.keep()
-    assert [entry["event"] for entry in logs] == ["the pods' allocations are not kept"]
+    assert [entry["event"] for entry in logs] == ["allocation checkpoint write failed"]
     root.unlink()
     await given.keep()
     assert kept(root).keys() == {"u-2"}

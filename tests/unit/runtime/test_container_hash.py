@@ -2,7 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import Container, ContainerPort, Quantity, ResourceRequirements
-from trio_kubelet.runtime.container_hash import container_hash
+from trio_kubelet.runtime.config.container_hash import container_hash
 
 
 def test_the_hash_is_the_go_kubelets() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.k8s import ObjectMeta, Secret
-from trio_kubelet.runtime.credentials import (
+from trio_kubelet.runtime.images.credentials import (
     Credentials,
     Keyring,
     credential_files,

@@ -21,14 +21,14 @@ from trio_kubelet.k8s import (
     SecretEnvSource,
     SecretKeySelector,
 )
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.environment import (
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.environment import (
     EnvironmentFacts,
     FetchedSources,
     environment,
     reads_files,
 )
-from trio_kubelet.runtime.field_refs import PodAddresses, pod_field, resource_field
+from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
 
 POD = Pod(
     metadata=ObjectMeta(

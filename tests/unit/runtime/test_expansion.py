@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.runtime.expansion import expand, expand_all, expand_strictly
+from trio_kubelet.runtime.config.expansion import expand, expand_all, expand_strictly
 
 ENVIRONMENT = {"A": "1", "EMPTY": "", "REF": "$(A)", "B_2": "two"}
 

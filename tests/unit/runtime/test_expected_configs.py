@@ -19,9 +19,9 @@ from tests.integration.config_cases import (
 from tests.integration.made_configs import made_container, made_sandbox
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.names import termination_message_file
+from trio_kubelet.runtime.config.names import termination_message_file
+from trio_kubelet.runtime.config.security import ImageUser
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.security import ImageUser
 
 CASES = load_cases()
 CGROUP_V1 = NodeFacts(

@@ -27,7 +27,7 @@ from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.garbage import (
+from trio_kubelet.runtime.garbage.collector import (
     DeadContainerLimits,
     GarbageCollector,
     dead_containers_to_remove,
@@ -38,8 +38,8 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inspection import inspect_pod
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedPod,
+    ObservedState,
 )
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -134,7 +134,7 @@ def test_never_the_newest_never_one_that_runs_and_the_limits_hold_as_far_as_they
         gone = dead_containers_to_remove([observed], limits, NOW_NS)
         left = [c for c in observed.containers if c.id not in gone]
         assert all(
-            c.state is not ContainerState.RUNNING for c in observed.containers if c.id in gone
+            c.state is not ObservedState.RUNNING for c in observed.containers if c.id in gone
         )
         for name in {c.name for c in observed.containers}:
             assert observed.container(name) in left
@@ -331,7 +331,7 @@ async def test_a_pod_that_its_own_task_works_on_is_left_to_the_next_round(
 ) -> None:
     old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
     await node.look()
-    with node.cache.attend("uid"):
+    with node.cache.suspend_inspection("uid"):
         await node.collector.collect()
     assert await ids(node) == (sorted([old, new]), [])
     await node.collector.collect()

@@ -17,7 +17,7 @@ from trio_kubelet.k8s import (
     Pod,
 )
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 NO_CLIENT = cast("RuntimeClient", None)

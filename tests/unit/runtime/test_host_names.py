@@ -3,9 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import HostAlias, ObjectMeta, Pod, PodSpec
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.hostname import PodHostname, kernel_hostname, pod_hostname
-from trio_kubelet.runtime.hosts import etc_hosts
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.hostname import PodHostname, kernel_hostname, pod_hostname
+from trio_kubelet.runtime.config.hosts import etc_hosts
 
 LOCALHOST = """\
 127.0.0.1\tlocalhost

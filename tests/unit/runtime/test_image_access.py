@@ -12,7 +12,7 @@ from trio_kubelet.config.records import (
 )
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
-from trio_kubelet.runtime.image_access import (
+from trio_kubelet.runtime.images.access import (
     RECORDED_SECRETS,
     Access,
     Verification,

@@ -11,7 +11,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
-from trio_kubelet.runtime.image_filesystem import capacity_bytes, watch_image_filesystem
+from trio_kubelet.runtime.images.filesystem import capacity_bytes, watch_image_filesystem
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 

@@ -24,12 +24,12 @@ from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.credentials import Credentials, Keyring, keyring_of
-from trio_kubelet.runtime.image_access import Verification
-from trio_kubelet.runtime.images import ImageError, Images, PullRate
-from trio_kubelet.runtime.memory import PodMemory
-from trio_kubelet.runtime.pull_record_files import file_name
-from trio_kubelet.runtime.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.images.access import Verification
+from trio_kubelet.runtime.images.credentials import Credentials, Keyring, keyring_of
+from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
+from trio_kubelet.runtime.images.pull_record_files import file_name
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
@@ -39,7 +39,7 @@ SANDBOX = cri.PodSandboxConfig()
 
 @frozen(kw_only=True)
 class Node:
-    images: Images
+    images: ImageManager
     runtime: HollowRuntime
     memory: PodMemory
     events: list[RecordedEvent]
@@ -101,7 +101,7 @@ async def node(
     options = HollowOptions(images=present, registry=registry or Registry())
     async with open_hollow_runtime(clock, options) as runtime:
         yield Node(
-            images=Images(
+            images=ImageManager(
                 client=RuntimeClient(InProcess(runtime)),
                 recorder=recorder,
                 journal=journal,

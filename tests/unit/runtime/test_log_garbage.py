@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from tests.unit.runtime.observed_pods import pod, series
-from trio_kubelet.runtime.garbage import (
+from trio_kubelet.runtime.garbage.collector import (
     LogFile,
     LogLink,
     links_to_make,
@@ -16,7 +16,7 @@ from trio_kubelet.runtime.garbage import (
     logs_to_remove,
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ContainerState, ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 NODE = NodeFacts(memory_capacity_bytes=1)
 
@@ -75,8 +75,8 @@ ITS_LINK = "/var/log/containers/web_default_a-a0.log"
     ("changes", "links", "made"),
     [
         ({}, [], True),
-        ({"state": ContainerState.EXITED}, [], True),
-        ({"state": ContainerState.CREATED}, [], False),
+        ({"state": ObservedState.EXITED}, [], True),
+        ({"state": ObservedState.CREATED}, [], False),
         ({"log_path": ""}, [], False),
         ({"log_path": "/elsewhere/0.log"}, [], False),
         ({}, ["/var/log/containers/web_default_a-a1.log"], True),

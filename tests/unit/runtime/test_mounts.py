@@ -5,9 +5,9 @@ from attrs import evolve
 
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeMount
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.mounts import (
-    MountedVolume,
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.mounts import (
+    PreparedVolume,
     container_mounts,
     mounted_sub_paths,
     mounts_etc_hosts,
@@ -17,7 +17,7 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 NODE = NodeFacts(memory_capacity_bytes=1 << 30, root_directory="/k")
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u-1"))
 ON_HOST_NETWORK = evolve(POD, spec=PodSpec(host_network=True))
-VOLUMES = {"data": MountedVolume(host_path="/k/data")}
+VOLUMES = {"data": PreparedVolume(host_path="/k/data")}
 
 
 def mount(path: str = "/data", **fields: object) -> VolumeMount:
@@ -26,7 +26,7 @@ def mount(path: str = "/data", **fields: object) -> VolumeMount:
 
 def mounted(
     *mounts: VolumeMount,
-    volumes: dict[str, MountedVolume] = VOLUMES,
+    volumes: dict[str, PreparedVolume] = VOLUMES,
     sub_paths: dict[int, str] | None = None,
     node: NodeFacts = NODE,
     recursive_read_only: bool = False,
@@ -61,7 +61,7 @@ def test_paths_in_the_container_are_absolute_and_clean(path: str, absolute: str)
 
 def test_either_side_can_make_a_mount_read_only() -> None:
     assert mounted(mount(read_only=True))[0].readonly
-    unwritable = {"data": MountedVolume(host_path="/x", read_only=True)}
+    unwritable = {"data": PreparedVolume(host_path="/x", read_only=True)}
     assert mounted(mount(), volumes=unwritable)[0].readonly
 
 
@@ -84,7 +84,7 @@ def test_a_volume_that_is_not_mounted_is_an_error() -> None:
 
 
 def test_labels_are_changed_only_where_selinux_is_on_and_the_volume_is_the_nodes() -> None:
-    relabelled = {"data": MountedVolume(host_path="/x", relabel=True)}
+    relabelled = {"data": PreparedVolume(host_path="/x", relabel=True)}
     with_selinux = evolve(NODE, selinux=True)
     assert mounted(mount(), volumes=relabelled, node=with_selinux)[0].selinux_relabel
     assert not mounted(mount(), volumes=relabelled)[0].selinux_relabel
@@ -98,7 +98,7 @@ def test_a_sub_path_is_mounted_from_where_it_was_resolved_to() -> None:
 
 def test_an_image_is_mounted_by_the_runtime() -> None:
     image = cri.ImageSpec(image="sha256:1")
-    (made,) = mounted(mount(), volumes={"data": MountedVolume(image=image)}, sub_paths={0: "a"})
+    (made,) = mounted(mount(), volumes={"data": PreparedVolume(image=image)}, sub_paths={0: "a"})
     assert (made.image, made.image_sub_path, made.host_path) == (image, "a", "")
 
 

@@ -12,9 +12,13 @@ from trio_kubelet.k8s import (
     SleepAction,
     TCPSocketAction,
 )
-from trio_kubelet.runtime.go_json import go_json
-from trio_kubelet.runtime.labels import container_annotations, container_labels, sandbox_labels
-from trio_kubelet.runtime.names import (
+from trio_kubelet.runtime.config.go_json import go_json
+from trio_kubelet.runtime.config.labels import (
+    container_annotations,
+    container_labels,
+    sandbox_labels,
+)
+from trio_kubelet.runtime.config.names import (
     container_log_directory,
     container_log_path,
     container_log_symlink,

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 from state_machines.container import crash_loop_policy
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
     ExecResult,
@@ -41,24 +42,23 @@ from trio_kubelet.k8s import (
     VolumeMount,
 )
 from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.container_starter import ContainerStarter
-from trio_kubelet.runtime.container_stopper import ContainerStopper
-from trio_kubelet.runtime.dns import NodeDns
-from trio_kubelet.runtime.environment import FetchedSources
-from trio_kubelet.runtime.images import ImageError
-from trio_kubelet.runtime.inputs import PodInputs
-from trio_kubelet.runtime.memory import PodMemory
-from trio_kubelet.runtime.mounts import MountedVolume
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.dns import NodeDns
+from trio_kubelet.runtime.config.environment import FetchedSources
+from trio_kubelet.runtime.config.mounts import PreparedVolume
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.memory import PodMemory
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime, RuntimeOutcome, default_handler
+from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ContainerState
-from trio_kubelet.runtime.offers import RuntimeOffers
-from trio_kubelet.runtime.pod_runtime import PodRuntime, RuntimeOutcome, default_handler
-from trio_kubelet.runtime.start_slots import StartSlots
+from trio_kubelet.runtime.observed import ObservedState
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(
@@ -69,7 +69,7 @@ NO_INPUTS = PodInputs()
 
 
 @frozen
-class Images:
+class ImageManager:
     """Has every image, unless `refusal` says why not."""
 
     refusal: Callable[[], ImageError | None] = lambda: None
@@ -113,7 +113,9 @@ class Node:
         self.behaviours[:] = [behaviour]
 
     async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
-        return await self.pods.sync(pod, await self.pods.look(pod), Promise.kept(NO_INPUTS), memory)
+        return await self.pods.sync(
+            pod, await self.pods.look(pod), Future.resolved(NO_INPUTS), memory
+        )
 
     def seconds_until(self, due_ns: int | None) -> float:
         assert due_ns is not None
@@ -124,16 +126,16 @@ class Node:
 async def node(
     root: Path,
     behaviour: Behaviour | None = None,
-    images: Images | None = None,
+    images: ImageManager | None = None,
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
-    offers: RuntimeOffers | None = None,
+    runtime_features: RuntimeFeatures | None = None,
 ) -> AsyncIterator[Node]:
     clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
     behaviours = [behaviour or Behaviour()]
     hollow = HollowOptions(images=("busybox",), behaviours=lambda _: behaviours[0], faults=faults)
     async with open_hollow_runtime(clock, hollow) as runtime:
         client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
-        recorder, slots = EventRecorder(journal, "node"), StartSlots(1)
+        recorder, slots = EventRecorder(journal, "node"), StartLimiter(1)
         facts = NodeFacts(
             memory_capacity_bytes=1 << 30,
             root_directory=str(root / "root"),
@@ -148,13 +150,13 @@ async def node(
             starter=ContainerStarter(
                 client=client,
                 stopper=stopper,
-                images=images or Images(),
+                images=images or ImageManager(),
                 sub_paths=sub_paths,
                 recorder=recorder,
                 node=facts,
                 slots=slots,
                 file_limiter=files,
-                offers=lambda: offers or RuntimeOffers(),
+                runtime_features=lambda: runtime_features or RuntimeFeatures(),
                 read_host_file=str,
             ),
             stopper=stopper,
@@ -184,7 +186,7 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     refusals: list[ImageError] = []
-    images = Images(lambda: refusals.pop() if refusals else None)
+    images = ImageManager(lambda: refusals.pop() if refusals else None)
     async with node(tmp_path, images=images) as at:
         memory = PodMemory()
         until_ns = at.clock.now_ns() + 10_000_000_000
@@ -226,13 +228,13 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
         Container(name=name, image="busybox", volume_mounts=(mount,)) for name in ("c", "later")
     )
     features = NodeRuntimeHandlerFeatures(recursive_read_only_mounts=True)
-    offers = RuntimeOffers(handlers=(NodeRuntimeHandler(name=able, features=features),))
-    inputs = PodInputs(volumes={"data": MountedVolume(host_path=str(tmp_path))})
-    async with node(tmp_path, runtime_handler=handler, offers=offers) as at:
+    runtime_features = RuntimeFeatures(handlers=(NodeRuntimeHandler(name=able, features=features),))
+    inputs = PodInputs(volumes={"data": PreparedVolume(host_path=str(tmp_path))})
+    async with node(tmp_path, runtime_handler=handler, runtime_features=runtime_features) as at:
         for count in (1, 2):  # in a sandbox that was just made, and in one that was there
             pod = evolve(POD, spec=evolve(POD.spec, containers=containers[:count]))
             observed = await at.pods.look(pod)
-            outcome = await at.pods.sync(pod, observed, Promise.kept(inputs), PodMemory())
+            outcome = await at.pods.sync(pod, observed, Future.resolved(inputs), PodMemory())
             made = [c.recursively_read_only for c in outcome.observed.containers]
             assert made == [paths] * count
 
@@ -240,7 +242,7 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
 async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
-    inputs = Promise[PodInputs]()
+    inputs = Future[PodInputs]()
 
     async def fail() -> PodInputs:
         while not await at.client.list_pod_sandboxes():
@@ -248,7 +250,7 @@ async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(
         raise KeyError("a token")
 
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
-        nursery.start_soon(inputs.keep, fail)
+        nursery.start_soon(inputs.run, fail)
         seen = await at.pods.look(POD)
         with pytest.raises(KeyError, match="a token"):
             await at.pods.sync(POD, seen, inputs, PodMemory())
@@ -365,7 +367,7 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
             await at.pods.stop(pod, 30, memory)
         assert trio.current_time() - began == 5, "the other had its grace"
         observed = await at.pods.look(pod)
-        assert {c.state for c in observed.containers} == {ContainerState.EXITED}
+        assert {c.state for c in observed.containers} == {ObservedState.EXITED}
         assert not any(sandbox.ready for sandbox in observed.sandboxes)
 
 
@@ -437,10 +439,10 @@ async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path
         metadata=ObjectMeta(name="hanging", namespace="shop", uid="h"),
         spec=evolve(POD.spec, containers=(mounted,)),
     )
-    inputs = PodInputs(volumes={"nfs": MountedVolume(host_path="/nfs")})
+    inputs = PodInputs(volumes={"nfs": PreparedVolume(host_path="/nfs")})
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
         seen = await at.pods.look(hanging)
-        nursery.start_soon(at.pods.sync, hanging, seen, Promise.kept(inputs), PodMemory())
+        nursery.start_soon(at.pods.sync, hanging, seen, Future.resolved(inputs), PodMemory())
         await at.sub_paths.asked.wait()
         with trio.fail_after(10):
             outcome = await at.sync(POD, PodMemory())
@@ -479,7 +481,7 @@ async def test_a_container_whose_start_was_cut_off_is_made_anew_and_has_not_rest
         at.behave(Behaviour())
         outcome = await at.sync(pod, PodMemory())
         (there,) = outcome.observed.containers
-        assert (there.state, there.restart_count) == (ContainerState.RUNNING, 0)
+        assert (there.state, there.restart_count) == (ObservedState.RUNNING, 0)
 
 
 async def test_a_container_that_could_not_start_by_itself_has_failed(
@@ -491,7 +493,7 @@ async def test_a_container_that_could_not_start_by_itself_has_failed(
         await at.sync(pod, PodMemory())
         at.behave(Behaviour())
         outcome = await at.sync(pod, PodMemory())
-        assert [c.state for c in outcome.observed.containers] == [ContainerState.EXITED]
+        assert [c.state for c in outcome.observed.containers] == [ObservedState.EXITED]
 
 
 async def test_a_start_that_still_goes_on_is_not_doubled(
@@ -511,7 +513,7 @@ async def test_a_start_that_still_goes_on_is_not_doubled(
         await at.client.start_container(made.id)
         last = await at.sync(POD, memory)
         assert [(c.id, c.state) for c in last.observed.containers] == [
-            (made.id, ContainerState.RUNNING)
+            (made.id, ObservedState.RUNNING)
         ]
 
 
@@ -522,14 +524,14 @@ async def test_a_start_that_ended_while_its_pod_waited_for_something_is_not_doub
         at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
         await at.sync(POD, PodMemory())
         seen = await at.pods.look(POD)
-        inputs = Promise[PodInputs]()
+        inputs = Future[PodInputs]()
         nursery.start_soon(at.pods.sync, POD, seen, inputs, PodMemory())
         await trio.testing.wait_all_tasks_blocked()
         await at.client.start_container(seen.containers[0].id)
-        await inputs.keep(no_inputs)
+        await inputs.run(no_inputs)
         await trio.testing.wait_all_tasks_blocked()
         (there,) = (await at.pods.look(POD)).containers
-        assert (there.id, there.state) == (seen.containers[0].id, ContainerState.RUNNING)
+        assert (there.id, there.state) == (seen.containers[0].id, ObservedState.RUNNING)
 
 
 async def no_inputs() -> PodInputs:
@@ -552,7 +554,7 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
     inputs = PodInputs(sources=FetchedSources(read_env_file=read))
     async with node(tmp_path) as at:
         seen = await at.pods.look(pod)
-        outcome = await at.pods.sync(pod, seen, Promise.kept(inputs), PodMemory())
+        outcome = await at.pods.sync(pod, seen, Future.resolved(inputs), PodMemory())
         assert not outcome.failed
         assert readers
         assert threading.main_thread() not in readers

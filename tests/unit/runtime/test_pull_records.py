@@ -17,9 +17,14 @@ from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent, Imag
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
-from trio_kubelet.runtime.image_access import Verification, VerificationPolicy
-from trio_kubelet.runtime.pull_record_files import PullRecordError, file_name, parsed, printed
-from trio_kubelet.runtime.pull_records import PERIOD_SECONDS, PullRecords
+from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
+from trio_kubelet.runtime.images.pull_record_files import (
+    PullRecordError,
+    file_name,
+    parsed,
+    printed,
+)
+from trio_kubelet.runtime.images.pull_records import PERIOD_SECONDS, PullRecords
 
 IMAGE, IMAGE_ID = "registry.test/a:1", "sha256:1"
 MINE = ImagePullSecret(uid="u", namespace="shop", name="key", credential_hash="abc")
@@ -135,7 +140,7 @@ async def test_bad_bytes_prove_nothing_and_end_nothing(
     put(intent_path(tmp_path, "broken"), data)
     put(tmp_path / "image_manager" / "pulled" / "README", "not ours")
     at = await records(tmp_path)
-    assert capsys.readouterr().out.count("pull record not understood") == 2
+    assert capsys.readouterr().out.count("image pull record is malformed") == 2
     assert not await may_use(at, MINE)
     assert not await at.may_use("broken", "sha256:9", shows(MINE))
     assert await at.may_use(IMAGE, "sha256:2", shows(MINE))
@@ -317,7 +322,7 @@ async def test_what_cannot_be_written_is_pulled_by_nobody_known(
     blocker = record_path(tmp_path).with_suffix(".tmp")
     blocker.mkdir()
     await at.succeed(IMAGE, IMAGE_ID, MINE)
-    assert "pull record not written" in capsys.readouterr().out
+    assert "image pull record write failed" in capsys.readouterr().out
     assert intent_path(tmp_path).exists()
     assert not await may_use(at, MINE)
     blocker.rmdir()

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode, encode
-from trio_kubelet.runtime.resource_records import (
+from trio_kubelet.runtime.lifecycle.resource_records import (
     asks_for_resources,
     parsed,
     printed,

@@ -14,14 +14,14 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.resources import (
+from trio_kubelet.runtime.config.resources import (
     container_resources,
     oom_score_adj,
     page_size_name,
     sandbox_overhead,
     sandbox_resources,
 )
+from trio_kubelet.runtime.node_facts import NodeFacts
 
 GI = 1 << 30
 V1 = NodeFacts(memory_capacity_bytes=8 * GI, cgroup_v2=False)

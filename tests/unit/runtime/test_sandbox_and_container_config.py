@@ -17,11 +17,15 @@ from trio_kubelet.k8s import (
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.container_config import ContainerFacts, container_config, image_user
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.container_config import (
+    ContainerFacts,
+    container_config,
+    image_user,
+)
+from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.config.security import IdMapping, ImageUser, SecurityFacts
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.sandbox_config import sandbox_config
-from trio_kubelet.runtime.security import IdMapping, ImageUser, SecurityFacts
 
 NODE = NodeFacts(memory_capacity_bytes=1 << 30, cluster_domain="cluster.local")
 CONTAINER = Container(name="c", image="busybox:latest")

@@ -18,9 +18,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config_error import ConfigError
-from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.security import (
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.security import (
     IdMapping,
     ImageUser,
     SecurityFacts,
@@ -29,6 +28,7 @@ from trio_kubelet.runtime.security import (
     sandbox_security_context,
     verify_run_as_non_root,
 )
+from trio_kubelet.runtime.node_facts import NodeFacts
 
 NODE = NodeFacts(memory_capacity_bytes=1 << 30, root_directory="/k")
 MODE = cri.NamespaceMode

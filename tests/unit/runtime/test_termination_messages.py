@@ -9,13 +9,13 @@ import pytest
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.inspection import inspect_pod
-from trio_kubelet.runtime.names import (
+from trio_kubelet.runtime.config.names import (
     TERMINATION_MESSAGE_PATH_ANNOTATION,
     TERMINATION_MESSAGE_POLICY_ANNOTATION,
 )
-from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
-from trio_kubelet.runtime.termination_messages import (
+from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.lifecycle.pod_files import read_log_tail, read_termination_message
+from trio_kubelet.runtime.lifecycle.termination_messages import (
     MessageSource,
     message_source,
     read_messages,

@@ -345,7 +345,9 @@ async def test_a_bug_that_one_pod_brings_out_ends_no_source(
     with capture_logs() as logs:
         async with node.running():
             assert await node.names() == ["bad", "web"]
-    assert [e["pod"] for e in logs if e["event"] == "nothing adopted"] == [f"default/bad-{NODE}"]
+    assert [e["pod"] for e in logs if e["event"] == "static pod UID adoption failed"] == [
+        f"default/bad-{NODE}"
+    ]
 
 
 async def test_a_look_that_fails_is_made_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,4 +125,4 @@ def test_a_kernel_that_refuses_is_told_once(folder: Path, monkeypatch: pytest.Mo
     with PathWatch(folder) as watch:
         watch.arm()
         watch.arm()
-    assert warnings == ["not watched, only polled"]
+    assert warnings == ["file watch failed, falling back to polling"]

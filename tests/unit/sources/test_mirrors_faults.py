@@ -99,7 +99,7 @@ days = st.lists(st.tuples(acts, st.sampled_from([0.0, 0.1, 1.0, 10.0])), max_siz
 @settings(max_examples=40)
 @given(days, st.lists(faults, max_size=20))
 def test_in_the_end_each_static_pod_has_its_mirror_and_nothing_else_has_one(
-    day: list[tuple[Act, float]], weather: list[Fault]
+    day: list[tuple[Act, float]], fault_schedule: list[Fault]
 ) -> None:
     async def live() -> World:
         world = World()
@@ -108,7 +108,7 @@ def test_in_the_end_each_static_pod_has_its_mirror_and_nothing_else_has_one(
             world.node.mirrors.synced()
             world.node.mirrors.node_changed("node-uid")
             world.node.say(PodOperation.ADD)
-            world.node.api.faults = list(weather)
+            world.node.api.faults = list(fault_schedule)
             for act, seconds in day:
                 act(world)
                 await trio.sleep(seconds)

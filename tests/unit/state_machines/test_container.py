@@ -3,14 +3,14 @@ import pytest
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import (
     CONTAINER,
+    ContainerEvent,
     ContainerRole,
+    ContainerStage,
     ExitEvidence,
     RestartAction,
     RestartPolicy,
     RestartRule,
     RestartTerms,
-    SlotEvent,
-    SlotState,
     container_role,
     crash_loop_policy,
     effective_policy,
@@ -32,44 +32,51 @@ WITHOUT_CODES = RestartRule(action="Restart")
 
 def test_a_crashing_container_goes_round_until_its_pod_ends() -> None:
     exit_1 = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=ALWAYS))
-    state = SlotState.WAITING
-    for event in (SlotEvent.CREATED, SlotEvent.STARTED, SlotEvent.EXITED):
+    state = ContainerStage.WAITING
+    for event in (ContainerEvent.CREATED, ContainerEvent.STARTED, ContainerEvent.EXITED):
         state = CONTAINER.step(state, event)
-    state = CONTAINER.step(state, SlotEvent.RESTARTED, exit_1)
-    assert state is SlotState.WAITING
-    for event in (SlotEvent.CREATED, SlotEvent.STARTED, SlotEvent.EXITED, SlotEvent.REMOVED):
+    state = CONTAINER.step(state, ContainerEvent.RESTARTED, exit_1)
+    assert state is ContainerStage.WAITING
+    for event in (
+        ContainerEvent.CREATED,
+        ContainerEvent.STARTED,
+        ContainerEvent.EXITED,
+        ContainerEvent.REMOVED,
+    ):
         state = CONTAINER.step(state, event)
-    assert state is SlotState.REMOVED
+    assert state is ContainerStage.REMOVED
 
 
 @pytest.mark.parametrize(
     ("event", "state"),
     [
-        (SlotEvent.CREATED, SlotState.CREATED),
-        (SlotEvent.STARTED, SlotState.RUNNING),
-        (SlotEvent.EXITED, SlotState.EXITED),
-        (SlotEvent.LOST, SlotState.UNKNOWN),
+        (ContainerEvent.CREATED, ContainerStage.CREATED),
+        (ContainerEvent.STARTED, ContainerStage.RUNNING),
+        (ContainerEvent.EXITED, ContainerStage.EXITED),
+        (ContainerEvent.LOST, ContainerStage.UNKNOWN),
     ],
 )
-def test_whatever_an_earlier_agent_left_is_adopted(event: SlotEvent, state: SlotState) -> None:
-    assert CONTAINER.step(SlotState.WAITING, event) is state
+def test_whatever_an_earlier_agent_left_is_adopted(
+    event: ContainerEvent, state: ContainerStage
+) -> None:
+    assert CONTAINER.step(ContainerStage.WAITING, event) is state
 
 
 def test_an_exited_container_does_not_come_back_to_life() -> None:
-    assert not CONTAINER.allows(SlotState.EXITED, SlotEvent.STARTED)
-    assert not CONTAINER.allows(SlotState.EXITED, SlotEvent.CREATED)
+    assert not CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.STARTED)
+    assert not CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.CREATED)
 
 
 def test_a_running_container_is_stopped_before_it_is_removed_or_replaced() -> None:
-    assert not CONTAINER.allows(SlotState.RUNNING, SlotEvent.REMOVED)
-    assert not CONTAINER.allows(SlotState.RUNNING, SlotEvent.REPLACED)
+    assert not CONTAINER.allows(ContainerStage.RUNNING, ContainerEvent.REMOVED)
+    assert not CONTAINER.allows(ContainerStage.RUNNING, ContainerEvent.REPLACED)
 
 
 def test_restart_policy_never_leaves_a_failed_container_alone() -> None:
     evidence = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=NEVER))
     with pytest.raises(IllegalTransition, match="unless policy restarts it"):
-        CONTAINER.step(SlotState.EXITED, SlotEvent.RESTARTED, evidence)
-    assert CONTAINER.step(SlotState.EXITED, SlotEvent.REPLACED) is SlotState.WAITING
+        CONTAINER.step(ContainerStage.EXITED, ContainerEvent.RESTARTED, evidence)
+    assert CONTAINER.step(ContainerStage.EXITED, ContainerEvent.REPLACED) is ContainerStage.WAITING
 
 
 @pytest.mark.parametrize(
@@ -158,23 +165,31 @@ def test_an_exited_container_is_restarted_by_its_policy(
     policy: RestartPolicy, exit_code: int, expected: bool
 ) -> None:
     terms = RestartTerms(pod_policy=policy)
-    assert should_restart(SlotState.EXITED, terms, exit_code) is expected
+    assert should_restart(ContainerStage.EXITED, terms, exit_code) is expected
 
 
 @pytest.mark.parametrize(
     ("role", "wanted"),
     [
-        (REGULAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN}),
-        (INIT, {SlotState.WAITING, SlotState.CREATED}),
-        (SIDECAR, {SlotState.WAITING, SlotState.CREATED, SlotState.UNKNOWN, SlotState.EXITED}),
-        (EPHEMERAL, {SlotState.WAITING, SlotState.CREATED}),
+        (REGULAR, {ContainerStage.WAITING, ContainerStage.CREATED, ContainerStage.UNKNOWN}),
+        (INIT, {ContainerStage.WAITING, ContainerStage.CREATED}),
+        (
+            SIDECAR,
+            {
+                ContainerStage.WAITING,
+                ContainerStage.CREATED,
+                ContainerStage.UNKNOWN,
+                ContainerStage.EXITED,
+            },
+        ),
+        (EPHEMERAL, {ContainerStage.WAITING, ContainerStage.CREATED}),
     ],
 )
 def test_what_is_made_anew_although_the_pod_says_never(
-    role: ContainerRole, wanted: set[SlotState]
+    role: ContainerRole, wanted: set[ContainerStage]
 ) -> None:
     terms = RestartTerms(pod_policy=NEVER, role=role)
-    assert {s for s in SlotState if should_restart(s, terms, exit_code=1)} == wanted
+    assert {s for s in ContainerStage if should_restart(s, terms, exit_code=1)} == wanted
 
 
 @pytest.mark.parametrize(

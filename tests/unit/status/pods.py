@@ -13,20 +13,20 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.runtime.memory import Reason
+from trio_kubelet.runtime.lifecycle.memory import Reason
 from trio_kubelet.runtime.observed import (
-    ContainerState,
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
+    ObservedState,
 )
 from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND
 NODE = NodeIdentity(host_ips=("10.0.0.1",))
-RUNNING, EXITED = ContainerState.RUNNING, ContainerState.EXITED
-CREATED, UNKNOWN = ContainerState.CREATED, ContainerState.UNKNOWN
+RUNNING, EXITED = ObservedState.RUNNING, ObservedState.EXITED
+CREATED, UNKNOWN = ObservedState.CREATED, ObservedState.UNKNOWN
 
 
 def a_pod(
@@ -70,7 +70,7 @@ def sidecar(name: str) -> Container:
 
 
 def instance(
-    name: str, state: ContainerState, attempt: int = 0, *, exit_code: int = 0, **more: Any
+    name: str, state: ObservedState, attempt: int = 0, *, exit_code: int = 0, **more: Any
 ) -> ObservedContainer:
     """The incarnation of a container with this restart count; its id is `<name>-<attempt>`."""
     return ObservedContainer(

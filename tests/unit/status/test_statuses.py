@@ -17,9 +17,9 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     VolumeMount,
 )
-from trio_kubelet.runtime.allocations import Allocations
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
-from trio_kubelet.runtime.offers import RuntimeOffers
 from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses
 
 
@@ -119,8 +119,10 @@ def test_resources_are_those_that_were_allocated_and_made_whatever_the_spec_says
 
 
 def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
-    offers = RuntimeOffers()
-    statuses = Statuses(SetClock(), NodeIdentity(), allocations(), offers=lambda: offers)
+    runtime_features = RuntimeFeatures()
+    statuses = Statuses(
+        SetClock(), NodeIdentity(), allocations(), runtime_features=lambda: runtime_features
+    )
     mount = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="Enabled")
     pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
 
@@ -130,7 +132,7 @@ def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
 
     assert shown() == "Disabled"
     able = NodeRuntimeHandlerFeatures(recursive_read_only_mounts=True)
-    offers = RuntimeOffers(handlers=(NodeRuntimeHandler(name="", features=able),))
+    runtime_features = RuntimeFeatures(handlers=(NodeRuntimeHandler(name="", features=able),))
     assert shown() == "Enabled"
 
 

@@ -135,13 +135,13 @@ days = st.lists(st.tuples(acts, st.sampled_from([0.0, 0.1, 1.0, 10.0])), max_siz
 @settings(max_examples=40)
 @given(days, st.lists(faults, max_size=25))
 def test_the_newest_status_arrives_and_none_goes_astray(
-    day: list[tuple[Act, float]], weather: list[Fault]
+    day: list[tuple[Act, float]], fault_schedule: list[Fault]
 ) -> None:
     async def live() -> World:
         world = World()
         async with trio.open_nursery() as nursery:
             await nursery.start(world.node.writer.run)
-            world.node.api.faults = list(weather)
+            world.node.api.faults = list(fault_schedule)
             for act, seconds in day:
                 act(world)
                 await trio.sleep(seconds)
@@ -157,7 +157,7 @@ def test_the_newest_status_arrives_and_none_goes_astray(
         newest = world.node.statuses.get(pod.metadata.uid, pod.status)
         assert (pod.status.reason, pod.status.message) == (newest.reason, newest.message), name
         assert pod.metadata.uid not in world.node.over, "a deleted pod stayed"
-    if not any(isinstance(fault, ApiError) and fault.code == 422 for fault in weather):
+    if not any(isinstance(fault, ApiError) and fault.code == 422 for fault in fault_schedule):
         assert world.untold == [], "a pod went before its last status had come"
     for numbers in world.told.values():
         assert numbers == sorted(numbers), "an older status came after a newer one"

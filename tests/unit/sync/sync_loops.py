@@ -12,9 +12,9 @@ from state_machines.pod import StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
-from trio_kubelet.runtime.activity import Activity
-from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import Admission, Rejection, Verdict
 from trio_kubelet.sync.cleaning import CleaningTurns
@@ -108,16 +108,16 @@ async def running(
             return None
         return Rejection(reason="NodePorts", message="no free port")
 
-    def open_session(pod: Pod) -> RememberingSession:
+    def open_syncer(pod: Pod) -> RememberingSession:
         name = pod.metadata.name
         return RememberingSession(log, name, (stop_seconds or {}).get(name, 1))
 
     tasks = PodTasks(
-        open_session=open_session,
+        open_syncer=open_syncer,
         journal=journal,
         recorder=recorder,
         resync_seconds=3600,
-        cleaning=CleaningTurns(activity.lull),
+        cleaning=CleaningTurns(activity.wait_idle),
         on_released=lambda _uid: None,
         on_finished=lambda uid, incarnation: loop.on_finished(uid, incarnation),
     )

@@ -4,14 +4,14 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import LONGEST_SECONDS, PODS_AT_ONCE, QUIET_SECONDS, CleaningTurns
 
 NO_HURRY = trio.Event
 
 
 async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockClock) -> None:
-    turns, now, most = CleaningTurns(Activity().lull), 0, 0
+    turns, now, most = CleaningTurns(Activity().wait_idle), 0, 0
 
     async def clean() -> None:
         nonlocal now, most
@@ -28,7 +28,7 @@ async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockC
 
 
 async def test_who_was_released_first_is_cleaned_first(autojump_clock: MockClock) -> None:
-    turns, order = CleaningTurns(Activity().lull, pods_at_once=1), list[int]()
+    turns, order = CleaningTurns(Activity().wait_idle, pods_at_once=1), list[int]()
 
     async def clean(number: int) -> None:
         async with turns.turn(NO_HURRY()):
@@ -46,7 +46,7 @@ async def test_no_turn_begins_while_something_is_started_or_stopped(
     autojump_clock: MockClock,
 ) -> None:
     activity, began = Activity(), trio.current_time()
-    turns, times = CleaningTurns(activity.lull, pods_at_once=1), list[float]()
+    turns, times = CleaningTurns(activity.wait_idle, pods_at_once=1), list[float]()
 
     async def clean() -> None:
         async with turns.turn(NO_HURRY()):
@@ -68,7 +68,7 @@ async def test_on_a_node_that_is_never_quiet_every_turn_comes_all_the_same(
     autojump_clock: MockClock,
 ) -> None:
     activity, began = Activity(), trio.current_time()
-    turns = CleaningTurns(activity.lull, pods_at_once=1)
+    turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
 
     async def clean() -> None:
         async with turns.turn(NO_HURRY()):
@@ -83,7 +83,7 @@ async def test_on_a_node_that_is_never_quiet_every_turn_comes_all_the_same(
 
 async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: MockClock) -> None:
     activity, began = Activity(), trio.current_time()
-    turns, hurry = CleaningTurns(activity.lull, pods_at_once=1), trio.Event()
+    turns, hurry = CleaningTurns(activity.wait_idle, pods_at_once=1), trio.Event()
 
     async def wait_for_a_lull() -> None:
         async with turns.turn(NO_HURRY()):
@@ -104,7 +104,7 @@ async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: M
 
 async def test_who_gives_up_waiting_holds_no_turn(autojump_clock: MockClock) -> None:
     activity = Activity()
-    turns = CleaningTurns(activity.lull, pods_at_once=1)
+    turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
     with activity.starting(), trio.move_on_after(1):
         async with turns.turn(NO_HURRY()):
             raise AssertionError("it was not quiet")

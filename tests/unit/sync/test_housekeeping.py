@@ -1,51 +1,51 @@
-"""Who is a stray, and who is not."""
+"""Who is a orphan, and who is not."""
 
 from trio_kubelet.sync.housekeeping import (
-    STRAY_ENDING,
+    ORPHAN_ENDING,
     Found,
-    Trace,
+    Leftover,
     combine,
-    stray_pod,
-    strays,
+    orphaned_pod,
+    orphaned_pods,
 )
 
-RUNTIME = Found(uid="u", namespace="ns", name="p", traces=frozenset({Trace.RUNTIME}))
-FOLDER = Found(uid="u", traces=frozenset({Trace.FOLDER}))
+RUNTIME = Found(uid="u", namespace="ns", name="p", leftovers=frozenset({Leftover.RUNTIME}))
+FOLDER = Found(uid="u", leftovers=frozenset({Leftover.FOLDER}))
 SNAPSHOT = combine(10.0, [FOLDER, RUNTIME])
 
 
 def test_sightings_of_one_pod_are_put_together_with_its_name() -> None:
     (found,) = SNAPSHOT.pods.values()
     assert found == Found(
-        uid="u", namespace="ns", name="p", traces=frozenset({Trace.RUNTIME, Trace.FOLDER})
+        uid="u", namespace="ns", name="p", leftovers=frozenset({Leftover.RUNTIME, Leftover.FOLDER})
     )
 
 
 def test_a_pod_that_nobody_wants_is_a_stray() -> None:
-    assert [s.uid for s in strays(SNAPSHOT, wanted=[], at_work=[], gone_at={})] == ["u"]
+    assert [s.uid for s in orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={})] == ["u"]
 
 
 def test_a_pod_that_a_source_has_is_none() -> None:
-    assert strays(SNAPSHOT, wanted=["u"], at_work=[], gone_at={}) == ()
+    assert orphaned_pods(SNAPSHOT, wanted=["u"], at_work=[], gone_at={}) == ()
 
 
 def test_a_pod_whose_task_is_at_work_is_none() -> None:
-    assert strays(SNAPSHOT, wanted=[], at_work=["u"], gone_at={}) == ()
+    assert orphaned_pods(SNAPSHOT, wanted=[], at_work=["u"], gone_at={}) == ()
 
 
 def test_a_pod_whose_task_ended_after_the_snapshot_is_none() -> None:
-    assert strays(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 11.0}) == ()
+    assert orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 11.0}) == ()
 
 
 def test_a_pod_whose_task_ended_before_the_snapshot_has_left_something() -> None:
-    assert len(strays(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 9.0})) == 1
+    assert len(orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 9.0})) == 1
 
 
 def test_a_stray_of_which_only_a_folder_is_left_has_a_name_for_the_log() -> None:
-    pod = stray_pod(FOLDER)
+    pod = orphaned_pod(FOLDER)
     assert (pod.metadata.uid, pod.metadata.name, pod.metadata.namespace) == ("u", "u", "unknown")
 
 
 def test_a_stray_gets_one_second_and_nothing_of_it_is_kept() -> None:
-    assert STRAY_ENDING.grace_seconds == 1
-    assert STRAY_ENDING.discard
+    assert ORPHAN_ENDING.grace_seconds == 1
+    assert ORPHAN_ENDING.delete_remains

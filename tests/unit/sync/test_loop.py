@@ -324,4 +324,4 @@ async def test_a_pod_that_a_handler_stumbles_over_is_named_and_the_others_go_on(
             await at.say(PodOperation.ADD, make_pod("bad"), make_pod("good"))
             assert "sync good i" in at.heard()
             assert Source.FILE in at.loop.sources_seen
-    assert [e["pod"] for e in logs if e["event"] == "a pod was not dealt with"] == ["ns/bad"]
+    assert [e["pod"] for e in logs if e["event"] == "sync loop handler failed"] == ["ns/bad"]

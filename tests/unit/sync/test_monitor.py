@@ -9,7 +9,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.doors import Doors
+from trio_kubelet.listeners import Listeners
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
@@ -20,8 +20,10 @@ A, B = make_pod("a"), make_pod("b")
 def health(monitor: LoopMonitor) -> tuple[str, bool]:
     """What /healthz/syncloop would say is wrong, and whether systemd's watchdog would be fed."""
     settings = Settings(configuration=KubeletConfiguration(), options=NodeOptions())
-    doors = Doors(settings=settings, journal=Journal(TrioClock()), monitor=monitor, pods=lambda: ())
-    return doors.loop_health(), monitor.seconds_busy() < 60
+    listeners = Listeners(
+        settings=settings, journal=Journal(TrioClock()), monitor=monitor, pods=lambda: ()
+    )
+    return listeners.loop_health(), monitor.seconds_busy() < 60
 
 
 @pytest.mark.parametrize("up", [True, False], ids=["nothing to do", "no runtime"])

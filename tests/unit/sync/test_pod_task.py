@@ -1,4 +1,4 @@
-"""One pod's task, driven through a session that does as it is told."""
+"""One pod's task, driven through a syncer that does as it is told."""
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,7 +12,7 @@ from attrs import evolve
 from state_machines.pod import PodEvent, PodState, StopEvidence
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.runtime.activity import Activity
+from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import Ending, Request
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
@@ -20,11 +20,11 @@ from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
 DELETED = Ending(causes=(PodEvent.DELETED,), grace_seconds=30)
-REMOVED = Ending(causes=(PodEvent.REMOVED,), discard=True)
+REMOVED = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
 
 
 class ScriptedSession:
-    """A session whose steps are plain functions, and which writes down what it was asked."""
+    """A syncer whose steps are plain functions, and which writes down what it was asked."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, float | bool | None]] = []
@@ -68,7 +68,7 @@ def journal() -> Journal:
 
 
 @pytest.fixture
-def session() -> ScriptedSession:
+def syncer() -> ScriptedSession:
     return ScriptedSession()
 
 
@@ -78,16 +78,16 @@ def _nobody(_uid: str) -> None:
 
 @asynccontextmanager
 async def running(
-    session: ScriptedSession, journal: Journal, **options: object
+    syncer: ScriptedSession, journal: Journal, **options: object
 ) -> AsyncIterator[PodTask]:
     task = PodTask(
         POD,
         incarnation=1,
-        session=session,
+        syncer=syncer,
         journal=journal,
         recorder=EventRecorder(journal, "node"),
         resync_seconds=60,
-        **{"cleaning": CleaningTurns(Activity().lull), "on_released": _nobody} | options,  # type: ignore[arg-type]
+        **{"cleaning": CleaningTurns(Activity().wait_idle), "on_released": _nobody} | options,  # type: ignore[arg-type]
     )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
@@ -96,13 +96,13 @@ async def running(
 
 
 async def test_a_pod_that_is_removed_walks_the_whole_machine(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal) as task:
+    async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(ending=REMOVED))
         await task.finished.wait()
-    assert session.steps == ["sync", "terminate", "release", "let go", "clean"]
+    assert syncer.steps == ["sync", "terminate", "release", "let go", "clean"]
     added, *walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
     assert added == PodState.SYNC_POD
     assert walked == [
@@ -114,7 +114,7 @@ async def test_a_pod_that_is_removed_walks_the_whole_machine(
 
 
 async def test_an_ending_cancels_the_sync_in_flight(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     cancelled = trio.Event()
 
@@ -124,17 +124,17 @@ async def test_an_ending_cancels_the_sync_in_flight(
         finally:
             cancelled.set()
 
-    session.on_sync = hang
-    async with running(session, journal) as task:
+    syncer.on_sync = hang
+    async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(ending=DELETED))
         await task.finished.wait()
     assert cancelled.is_set()
-    assert session.steps == ["sync", "terminate", "release"]
+    assert syncer.steps == ["sync", "terminate", "release"]
 
 
 async def test_a_new_spec_waits_for_the_sync_in_flight(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     seen: list[str] = []
 
@@ -143,9 +143,9 @@ async def test_a_new_spec_waits_for_the_sync_in_flight(
         seen.append(pod.metadata.resource_version)
         return SyncResult()
 
-    session.on_sync = slow
+    syncer.on_sync = slow
     newer = evolve(POD, metadata=evolve(POD.metadata, resource_version="2"))
-    async with running(session, journal) as task:
+    async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(pod=newer))
         await trio.sleep(11)
@@ -153,15 +153,15 @@ async def test_a_new_spec_waits_for_the_sync_in_flight(
 
 
 async def test_a_shorter_grace_period_makes_the_stop_again(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async def stop(ending: Ending) -> StopEvidence:
         assert ending.grace_seconds is not None
         await trio.sleep(ending.grace_seconds)
-        return await session.stopped(ending)
+        return await syncer.stopped(ending)
 
-    session.on_terminate = stop
-    async with running(session, journal) as task:
+    syncer.on_terminate = stop
+    async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(ending=DELETED))
         await trio.sleep(2)
@@ -170,11 +170,11 @@ async def test_a_shorter_grace_period_makes_the_stop_again(
         began = trio.current_time()
         await task.finished.wait()
         assert trio.current_time() - began == pytest.approx(5)
-    assert session.asked[1:3] == [("terminate", 30), ("terminate", 5)]
+    assert syncer.asked[1:3] == [("terminate", 30), ("terminate", 5)]
 
 
 async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     answers = [
         StopEvidence(listed_at=10, last_call_ended_at=20),
@@ -185,18 +185,18 @@ async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
     async def look(ending: Ending) -> StopEvidence:
         return answers.pop(0)
 
-    session.on_terminate = look
-    async with running(session, journal) as task:
+    syncer.on_terminate = look
+    async with running(syncer, journal) as task:
         task.put(Request(ending=DELETED))
         await task.stopped.wait()
     assert not answers
 
 
 async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     early, late, after = trio.Event(), trio.Event(), trio.Event()
-    async with running(session, journal) as task:
+    async with running(syncer, journal) as task:
         task.put(Request(ending=DELETED, waiters=(early,)))
         task.put(Request(waiters=(late,)))
         await early.wait()
@@ -207,15 +207,15 @@ async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
 
 
 async def test_a_bug_in_a_session_is_logged_and_tried_again(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async def broken(pod: Pod) -> SyncResult:
         raise ZeroDivisionError("a bug")
 
-    session.on_sync = broken
-    async with running(session, journal):
+    syncer.on_sync = broken
+    async with running(syncer, journal):
         await trio.sleep(60)
-    times = [at for _, at in session.asked if at is not None]
+    times = [at for _, at in syncer.asked if at is not None]
     waits = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert waits[0] < waits[1] < waits[2]
     assert max(waits) <= 15
@@ -224,68 +224,68 @@ async def test_a_bug_in_a_session_is_logged_and_tried_again(
 
 
 async def test_a_pod_that_fails_for_a_day_is_still_tried(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async def fail(pod: Pod) -> SyncResult:
         return SyncResult(failed=True)
 
-    session.on_sync = fail
-    async with running(session, journal):
+    syncer.on_sync = fail
+    async with running(syncer, journal):
         await trio.sleep(24 * 3600)
-        assert session.asked[-1][1] == pytest.approx(trio.current_time(), abs=20)
+        assert syncer.asked[-1][1] == pytest.approx(trio.current_time(), abs=20)
 
 
 async def test_a_sync_that_names_a_time_is_repeated_then(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async def due(pod: Pod) -> SyncResult:
         return SyncResult(due_seconds=7)
 
-    session.on_sync = due
-    async with running(session, journal):
+    syncer.on_sync = due
+    async with running(syncer, journal):
         await trio.sleep(20)
-    assert [at for _, at in session.asked] == pytest.approx([0, 7, 14], abs=0.1)
+    assert [at for _, at in syncer.asked] == pytest.approx([0, 7, 14], abs=0.1)
 
 
 async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     other, activity = ScriptedSession(), Activity()
-    cleaning = CleaningTurns(activity.lull)
+    cleaning = CleaningTurns(activity.wait_idle)
     async with (
         running(other, journal, cleaning=cleaning) as first,
-        running(session, journal, predecessor=first),
+        running(syncer, journal, predecessor=first),
     ):
         await trio.sleep(100)
-        assert session.steps == []
+        assert syncer.steps == []
         with activity.starting():
             first.put(Request(ending=REMOVED))
             await first.released.wait()
             await trio.testing.wait_all_tasks_blocked()
-            assert session.steps == ["sync"]
+            assert syncer.steps == ["sync"]
             assert not first.finished.is_set()
 
 
 async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     other = ScriptedSession()
     async with (
         running(other, journal) as first,
-        running(session, journal, predecessor=first) as second,
+        running(syncer, journal, predecessor=first) as second,
     ):
         await trio.testing.wait_all_tasks_blocked()
         second.put(Request(ending=REMOVED))
         await second.finished.wait()
-    assert session.steps == ["terminate", "release", "let go", "clean"]
+    assert syncer.steps == ["terminate", "release", "let go", "clean"]
 
 
 async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async with (
         running(ScriptedSession(), journal) as first,
-        running(session, journal, predecessor=first) as second,
+        running(syncer, journal, predecessor=first) as second,
     ):
         second.put(Request(ending=REMOVED))
         with trio.fail_after(5):
@@ -293,80 +293,80 @@ async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
 
 
 async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     async with (
         running(ScriptedSession(), journal) as first,
         running(ScriptedSession(), journal, predecessor=first) as second,
-        running(session, journal, predecessor=second),
+        running(syncer, journal, predecessor=second),
     ):
         await trio.testing.wait_all_tasks_blocked()
         second.put(Request(ending=REMOVED))
         await trio.sleep(100)
-        assert session.steps == []
+        assert syncer.steps == []
         first.put(Request(ending=REMOVED))
         await trio.sleep(100)
-        assert "sync" in session.steps
+        assert "sync" in syncer.steps
 
 
 async def test_an_orphan_is_never_synced(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
+    async with running(syncer, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
         await task.finished.wait()
-    assert session.steps == ["terminate", "release", "let go", "clean"]
+    assert syncer.steps == ["terminate", "release", "let go", "clean"]
 
 
 async def test_what_is_left_of_a_pod_that_was_over_is_only_removed(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal, state=PodState.RELEASED, ending=REMOVED) as task:
+    async with running(syncer, journal, state=PodState.RELEASED, ending=REMOVED) as task:
         assert task.stopped.is_set()
         await task.finished.wait()
-    assert session.steps == ["let go", "clean"]
+    assert syncer.steps == ["let go", "clean"]
 
 
 async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_it(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
     activity, told = Activity(), list[str]()
-    options = {"cleaning": CleaningTurns(activity.lull), "on_released": told.append}
-    async with running(session, journal, **options) as task:
+    options = {"cleaning": CleaningTurns(activity.wait_idle), "on_released": told.append}
+    async with running(syncer, journal, **options) as task:
         with activity.starting():
             task.put(Request(ending=REMOVED))
             await task.released.wait()
             assert told == ["u1"]
             await trio.sleep(5)
-            assert session.steps == ["terminate", "release", "let go"]
+            assert syncer.steps == ["terminate", "release", "let go"]
         await task.finished.wait()
-    assert session.steps == ["terminate", "release", "let go", "clean"]
+    assert syncer.steps == ["terminate", "release", "let go", "clean"]
 
 
 async def test_what_its_source_still_has_is_kept_for_its_readers(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
-    async with running(session, journal) as task:
+    async with running(syncer, journal) as task:
         task.put(Request(ending=DELETED))
         await task.finished.wait()
-    assert session.steps == ["terminate", "release"]
+    assert syncer.steps == ["terminate", "release"]
 
 
 async def test_what_cannot_be_removed_is_tried_again_and_keeps_nobody_from_its_turn(
-    autojump_clock: trio.testing.MockClock, session: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
 ) -> None:
-    cleaning, other = CleaningTurns(Activity().lull, pods_at_once=1), ScriptedSession()
+    cleaning, other = CleaningTurns(Activity().wait_idle, pods_at_once=1), ScriptedSession()
     attempts = iter(("fails", "fails", "works"))
 
     async def remove() -> None:
         if next(attempts) == "fails":
             raise UnfinishedError("not now")
 
-    session.on_clean = remove
+    syncer.on_clean = remove
     options = {"cleaning": cleaning, "state": PodState.RELEASED, "ending": REMOVED}
-    async with running(session, journal, **options) as task:
+    async with running(syncer, journal, **options) as task:
         await trio.testing.wait_all_tasks_blocked()
         async with running(other, journal, **options) as second:
             await second.finished.wait()
             assert not task.finished.is_set()
         await task.finished.wait()
-    assert session.steps == ["let go", "clean", "clean", "clean"]
+    assert syncer.steps == ["let go", "clean", "clean", "clean"]

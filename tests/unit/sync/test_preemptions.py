@@ -13,7 +13,7 @@ from tests.unit.sync.sync_loops import Loop, running
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.admission import Preemption, Rejection
-from trio_kubelet.sync.admission.room import request
+from trio_kubelet.sync.admission.resource_fit import request
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.preemptions import Preemptions, patience_seconds
 

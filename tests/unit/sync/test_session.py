@@ -1,4 +1,4 @@
-"""What a session does in which order, and with a pod that failed or whose last call did."""
+"""What a syncer does in which order, and with a pod that failed or whose last call did."""
 
 from pathlib import Path
 from typing import cast
@@ -10,6 +10,7 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.future import Future
 from trio_kubelet.k8s import (
     Container,
     ObjectMeta,
@@ -21,27 +22,26 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
 )
 from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.promise import Promise
 from trio_kubelet.rpc import Code, RpcError
-from trio_kubelet.runtime.activity import Activity
-from trio_kubelet.runtime.allocations import Allocations
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
-from trio_kubelet.runtime.inputs import PodInputs
-from trio_kubelet.runtime.memory import PodMemory
+from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.memory import PodMemory
+from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.runtime.pod_runtime import RuntimeOutcome
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
-from trio_kubelet.sync.pod_task import UnfinishedError
-from trio_kubelet.sync.session import (
+from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
-    Parts,
     PodCgroups,
     PreparationError,
     Runtime,
     Statuses,
     Storage,
+    SyncDependencies,
 )
+from trio_kubelet.sync.pod_task import UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
@@ -62,7 +62,7 @@ class FailingOnce:
         return ObservedPod(uid="u", name="web", namespace="shop", observed_at=trio.current_time())
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
         self.steps.append("sync")
         if self.steps == ["sync"]:
@@ -83,7 +83,7 @@ class Waiting(FailingOnce):
     """A runtime that makes a sandbox and waits for what the containers are given."""
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
         self.steps.append("sandbox")
         await inputs.result()
@@ -99,7 +99,7 @@ class Remembering(FailingOnce):
         self._asked = asked
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Promise[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
         self._asked.append(pod)
         return RuntimeOutcome(observed=observed)
@@ -134,7 +134,7 @@ class Others:
     async def ensure(self, pod: Pod) -> None:
         self.given.append(pod)
 
-    def is_certain(self, pod: Pod) -> bool:
+    def volumes_ready_without_wait(self, pod: Pod) -> bool:
         return self.certain
 
     async def prepare(self, pod: Pod) -> PodInputs:
@@ -145,11 +145,13 @@ class Others:
         return PodInputs()
 
 
-def make_parts(runtime: FailingOnce, others: Others, journal: Journal | None = None) -> Parts:
+def make_parts(
+    runtime: FailingOnce, others: Others, journal: Journal | None = None
+) -> SyncDependencies:
     cache, gate, clock = RuntimeCache(), RuntimeGate(), TrioClock()
     cache.listing_completed(trio.current_time())
     gate.update(RuntimeState(up=True, network_ready=True))
-    return Parts(
+    return SyncDependencies(
         runtime=cast("Runtime", runtime),
         cache=cache,
         statuses=cast("Statuses", others),
@@ -167,10 +169,10 @@ async def test_after_a_call_that_failed_the_next_sync_looks_itself_and_waits_for
     autojump_clock: MockClock,
 ) -> None:
     runtime = FailingOnce()
-    session = make_parts(runtime, Others()).open_session(POD)
-    assert (await session.sync(POD)).failed
+    syncer = make_parts(runtime, Others()).open_syncer(POD)
+    assert (await syncer.sync(POD)).failed
     with trio.fail_after(5):
-        assert not (await session.sync(POD)).failed
+        assert not (await syncer.sync(POD)).failed
     assert runtime.steps == ["sync", "look", "sync"]
 
 
@@ -180,9 +182,9 @@ async def test_a_sandbox_waits_only_for_volumes_that_may_not_come(
 ) -> None:
     runtime, others = Waiting(), Others()
     others.certain, others.prepared = certain, trio.Event()
-    session = make_parts(runtime, others).open_session(POD)
+    syncer = make_parts(runtime, others).open_syncer(POD)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(session.sync, POD)
+        nursery.start_soon(syncer.sync, POD)
         await trio.testing.wait_all_tasks_blocked()
         assert runtime.steps == meanwhile
         others.prepared.set()
@@ -196,8 +198,8 @@ async def test_volumes_that_do_not_come_are_told_and_tried_again(
     runtime, others = Waiting(), Others()
     others.certain, others.refusal = certain, PreparationError("FailedMount", "no such thing")
     journal = Journal(TrioClock())
-    session = make_parts(runtime, others, journal).open_session(POD)
-    assert (await session.sync(POD)).failed
+    syncer = make_parts(runtime, others, journal).open_syncer(POD)
+    assert (await syncer.sync(POD)).failed
     told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
     assert ("FailedMount", "no such thing") in told
     assert "containers" not in runtime.steps
@@ -216,7 +218,7 @@ async def test_what_is_made_for_a_pod_is_made_for_what_it_was_allocated(
     others = Others()
     parts = make_parts(Remembering(others.given), others)
     cast("Allocations", parts.allocations).allocate(asking("1"))
-    await parts.open_session(asking("2")).sync(asking("2"))
+    await parts.open_syncer(asking("2")).sync(asking("2"))
     assert [pod.spec for pod in others.given] == [asking("1").spec] * 3
 
 
@@ -239,12 +241,12 @@ async def test_a_resize_that_is_not_made_is_an_event_once_for_each_version_of_th
     def told() -> list[tuple[str, str]]:
         return [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
 
-    session = parts.open_session(asking("1"))
-    await session.sync(asking("1"))
+    syncer = parts.open_syncer(asking("1"))
+    await syncer.sync(asking("1"))
     assert told() == []
     for generation in (2, 2, 3):
         others.conditions = (refused(generation),)
-        await session.sync(asking("2", generation))
+        await syncer.sync(asking("2", generation))
     containers = '"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}]'
     messages = [
         f'Pod resize Infeasible: {{{containers},"generation":{generation},"error":"not here"}}'
@@ -252,7 +254,7 @@ async def test_a_resize_that_is_not_made_is_an_event_once_for_each_version_of_th
     ]
     assert told() == [("ResizeInfeasible", message) for message in messages]
     restarted = evolve(asking("2", 3), status=PodStatus(conditions=(refused(3),)))
-    await parts.open_session(restarted).sync(restarted)
+    await parts.open_syncer(restarted).sync(restarted)
     assert len(told()) == 2
 
 
@@ -269,7 +271,7 @@ async def test_without_a_network_a_pod_is_told_what_the_runtime_said_of_it(
     runtime, journal = FailingOnce(), Journal(TrioClock())
     parts = make_parts(runtime, Others(), journal)
     parts.gate.update(NO_NETWORK)
-    assert (await parts.open_session(POD).sync(POD)).failed
+    assert (await parts.open_syncer(POD).sync(POD)).failed
     assert runtime.steps == []
     assert [(entry.event, entry.cause) for entry in journal.entries("shop/web")] == [
         (
@@ -286,7 +288,7 @@ async def test_a_runtime_that_does_not_answer_is_not_a_network_that_is_not_ready
     runtime, journal = FailingOnce(), Journal(TrioClock())
     parts = make_parts(runtime, Others(), journal)
     parts.gate.mark_down("container runtime is down: connection refused")
-    await parts.open_session(POD).sync(POD)
+    await parts.open_syncer(POD).sync(POD)
     assert runtime.steps == ["sync"]
     assert "NetworkNotReady" not in [entry.event for entry in journal.entries("shop/web")]
 
@@ -309,7 +311,7 @@ async def test_the_status_is_told_why_a_pod_fails(
     autojump_clock: MockClock, ending: Ending, failure: Failure | None
 ) -> None:
     others = Others()
-    await make_parts(FailingOnce(), others).open_session(POD).terminate(POD, ending)
+    await make_parts(FailingOnce(), others).open_syncer(POD).terminate(POD, ending)
     assert others.failure == failure
 
 
@@ -327,7 +329,7 @@ async def test_a_pod_that_obeys_is_reported_once_when_it_has_stopped(
     runtime, others = FailingOnce(), Others()
     runtime.stop_seconds = seconds
     began = trio.current_time()
-    await make_parts(runtime, others).open_session(POD).terminate(POD, ending)
+    await make_parts(runtime, others).open_syncer(POD).terminate(POD, ending)
     assert [(at - began, stopped) for at, stopped in others.reports] == reports
 
 
@@ -337,5 +339,5 @@ async def test_what_has_ended_is_reported_though_the_stop_failed(
     runtime, others = FailingOnce(), Others()
     runtime.stop_failure = RpcError(Code.UNKNOWN, "not now")
     with pytest.raises(UnfinishedError):
-        await make_parts(runtime, others).open_session(POD).terminate(POD, DELETED)
+        await make_parts(runtime, others).open_syncer(POD).terminate(POD, DELETED)
     assert [stopped for _, stopped in others.reports] == [False]

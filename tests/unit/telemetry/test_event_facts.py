@@ -47,11 +47,11 @@ IMAGE_COLLECTION = Left("garbage collection of images")
 PROBES = Left("probes")
 EVICTION = Left("eviction")
 
-STARTER = "runtime/container_starter.py"
-STOPPER = "runtime/container_stopper.py"
-IMAGES = "runtime/images.py"
-SANDBOX = "runtime/pod_runtime.py"
-SESSION = "sync/session.py"
+STARTER = "runtime/lifecycle/container_starter.py"
+STOPPER = "runtime/lifecycle/container_stopper.py"
+IMAGES = "runtime/images/manager.py"
+SANDBOX = "runtime/lifecycle/pod_runtime.py"
+SESSION = "sync/pod_syncer.py"
 POD_MACHINE = "../state_machines/pod.py"
 CONDITIONS = "status/conditions.py"
 STATUSES = "status/container_statuses.py"
@@ -60,10 +60,10 @@ REASONS: Mapping[str, Said | Left] = {
     "AlreadyMountedVolume": VOLUMES,
     "BackOff": Said(f"{IMAGES} {SANDBOX}"),
     "CgroupV1": Said("node/host_warnings.py"),
-    "CheckLimitsForResolvConf": Said("runtime/dns.py"),
-    "ContainerGCFailed": Said("runtime/garbage.py"),
+    "CheckLimitsForResolvConf": Said("runtime/config/dns.py"),
+    "ContainerGCFailed": Said("runtime/garbage/collector.py"),
     "Created": Said(STARTER),
-    "DNSConfigForming": Said("runtime/dns.py"),
+    "DNSConfigForming": Said("runtime/config/dns.py"),
     "ErrImageNeverPull": Said(IMAGES),
     "ExceededGracePeriod": Said("sync/admission/preemption.py"),
     "Failed": Said(f"{STARTER} {IMAGES} wiring.py"),
@@ -80,7 +80,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedPodSandBoxStatus": Said(SANDBOX),
     "FailedPostStartHook": Said(STARTER),
     "FailedPreStopHook": Said(STOPPER),
-    "FailedPrepareDynamicResources": Said("sync/admission/abilities.py"),
+    "FailedPrepareDynamicResources": Said("sync/admission/node_features.py"),
     "FailedSync": Said("sync/pod_task.py"),
     "FailedValidation": Said("sources/merge.py"),
     "FileSystemResizeFailed": VOLUMES,
@@ -88,11 +88,11 @@ REASONS: Mapping[str, Said | Left] = {
     "FreeDiskSpaceFailed": IMAGE_COLLECTION,
     "ImageGCFailed": IMAGE_COLLECTION,
     "InspectFailed": Said(IMAGES),
-    "InvalidDiskCapacity": Said("runtime/image_filesystem.py"),
+    "InvalidDiskCapacity": Said("runtime/images/filesystem.py"),
     "InvalidImageID": Left("an occasion: none is known, the Go kubelet only has the name"),
     "Killing": Said(STOPPER),
     "KubeletSetupFailed": Said("agent.py"),
-    "MissingClusterDNS": Said("runtime/dns.py"),
+    "MissingClusterDNS": Said("runtime/config/dns.py"),
     "NetworkNotReady": Said(SESSION),
     "NodeAllocatableEnforced": Said("node/enforcement.py"),
     "NodeNotReady": Said("node/conditions.py"),
@@ -159,10 +159,10 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         "wiring.py references/errors.py", parts=("Error: ", '" not found')
     ),
     ("event", "Failed", "Error: couldn't find key"): Said(
-        f"{STARTER} runtime/environment.py", parts=("Error: ", "couldn't find key ", " in ")
+        f"{STARTER} runtime/config/environment.py", parts=("Error: ", "couldn't find key ", " in ")
     ),
     ("event", "Failed", "Error: container has runAsNonRoot"): Said(
-        f"{STARTER} runtime/security.py",
+        f"{STARTER} runtime/config/security.py",
         parts=("Error: ", "container has runAsNonRoot and image will run as root"),
     ),
     ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
@@ -173,7 +173,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
     ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,
     ("event", "OutOfcpu", "Node didn't have enough"): Said(
-        "sync/admission/verdicts.py",
+        "sync/admission/admission_result.py",
         parts=(
             "OutOf",
             "Node didn't have enough resource: ",
@@ -183,18 +183,18 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         ),
     ),
     ("event", "NodeAffinity", "Predicate NodeAffinity failed"): Said(
-        "sync/admission/admission.py sync/admission/verdicts.py",
+        "sync/admission/admission.py sync/admission/admission_result.py",
         parts=("Predicate ", " failed: ", "node(s) didn't match Pod's node affinity/selector"),
     ),
     ("event", "NodePorts", "Predicate NodePorts failed"): Said(
-        "sync/admission/room.py sync/admission/verdicts.py",
+        "sync/admission/resource_fit.py sync/admission/admission_result.py",
         parts=("Predicate ", " failed: ", "node(s) didn't have free ports for the requested pod"),
     ),
     ("event", "SysctlForbidden", "forbidden sysctl"): Said(
         "sync/admission/sysctls.py", parts=("forbidden sysctl: ", '" not allowlisted')
     ),
     ("event", "AppArmor", "Cannot enforce AppArmor"): Said(
-        "sync/admission/abilities.py",
+        "sync/admission/node_features.py",
         parts=("Cannot enforce AppArmor: ", "AppArmor is not enabled on the host"),
     ),
     ("event", "Starting", "Starting kubelet."): Said("agent.py"),
@@ -208,7 +208,8 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),
     ("waiting", "CrashLoopBackOff", "back-off"): Said(
-        f"{SANDBOX} runtime/actions.py", parts=("back-off ", " restarting failed container=")
+        f"{SANDBOX} runtime/lifecycle/actions.py",
+        parts=("back-off ", " restarting failed container="),
     ),
     ("waiting", "ImagePullBackOff", "Back-off pulling image"): Said(
         IMAGES, parts=('Back-off pulling image "', '": ')
@@ -216,11 +217,11 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("waiting", "ErrImageNeverPull", "Container image"): Said(IMAGES),
     ("waiting", "InvalidImageName", "Failed to apply"): Said(IMAGES),
     ("waiting", "CreateContainerConfigError", "as the Failed event"): Said(
-        "runtime/config_error.py", parts=()
+        "runtime/config/config_error.py", parts=()
     ),
     ("waiting", "RunContainerError", "the runtime's words"): Said(STARTER, parts=()),
     ("waiting", "PostStartHookError", "Exec lifecycle hook"): Said(
-        f"{STARTER} runtime/hooks.py",
+        f"{STARTER} runtime/lifecycle/hooks.py",
         parts=("Exec lifecycle hook ([", "]) for Container ", '" in Pod "', " - error: "),
     ),
     ("terminated", "Completed", ""): Said(STATUSES),

@@ -47,11 +47,11 @@ class Node:
 
 
 @asynccontextmanager
-async def node(lull: Callable[[], Awaitable[None]] = at_once) -> AsyncIterator[Node]:
+async def node(wait_idle: Callable[[], Awaitable[None]] = at_once) -> AsyncIterator[Node]:
     clock, server = TrioClock(), ApiServer()
     recorder, writer = (
         EventRecorder(Journal(clock), "n1"),
-        EventWriter("n1", clock, queue_size=QUEUE_SIZE, lull=lull),
+        EventWriter("n1", clock, queue_size=QUEUE_SIZE, wait_idle=wait_idle),
     )
     recorder.add_sink(writer.take)
     async with trio.open_nursery() as nursery:
@@ -162,12 +162,12 @@ async def test_of_more_events_than_can_wait_the_latest_are_dropped(
 
 
 async def test_what_goes_as_it_should_is_told_in_a_lull(autojump_clock: MockClock) -> None:
-    lull = trio.Event()
-    async with node(lull.wait) as at:
+    wait_idle = trio.Event()
+    async with node(wait_idle.wait) as at:
         at.start()
         await trio.sleep(PATIENCE_SECONDS / 2)
         assert not at.events()
-        lull.set()
+        wait_idle.set()
         await at.server.until(at.events)
 
 

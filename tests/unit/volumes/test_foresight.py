@@ -17,7 +17,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeProjection,
 )
-from trio_kubelet.volumes.foresight import are_certain
+from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 
 TOKEN = VolumeProjection(service_account_token=ServiceAccountTokenProjection(path="token"))
 ROOT_CA = VolumeProjection(config_map=ConfigMapProjection(name="kube-root-ca.crt"))
@@ -52,4 +52,4 @@ EVERY_PODS = projected(TOKEN, ROOT_CA, FIELDS)
 def test_only_what_every_pod_is_given_is_certain(
     volumes: tuple[Volume, ...], certain: bool
 ) -> None:
-    assert are_certain(Pod(spec=PodSpec(volumes=volumes))) is certain
+    assert volumes_ready_without_wait(Pod(spec=PodSpec(volumes=volumes))) is certain

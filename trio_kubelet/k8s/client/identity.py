@@ -74,7 +74,9 @@ class Identity:
         except ValueError as error:
             if self._context is None:
                 raise CredentialError(f"{self._config.path}: {error}") from None
-            log.warning("the new certificates cannot be used, the old ones are", error=str(error))
+            log.warning(
+                "certificate reload failed, keeping the previous certificates", error=str(error)
+            )
         self._context_tls = tls
         return self._context
 
@@ -152,5 +154,7 @@ class _Content:
             if not self.data:
                 raise CredentialError(f"{self.path} cannot be read: {error}") from None
             if not self._complained:
-                log.warning("credentials cannot be read again, the old ones are used", error=error)
+                log.warning(
+                    "credential reload failed, keeping the previous credentials", error=error
+                )
             self._complained = True

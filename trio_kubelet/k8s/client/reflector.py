@@ -199,7 +199,7 @@ class _Reflection(Generic[T]):
             try:
                 await self.on_event(event)
             except Exception:
-                log.exception("an object was not dealt with", **self._facts(), object=_name(event))
+                log.exception("watch handler failed", **self._facts(), object=_name(event))
 
     def _pause_after(self, error: ApiError) -> float:
         """Decide whether a list is needed; returns the seconds to wait."""
@@ -254,7 +254,7 @@ class _Reflection(Generic[T]):
         self.back_off.reset()
         if self.announced and self.failing_since is not None:
             seconds = round(trio.current_time() - self.failing_since, 1)
-            log.info("objects are followed again", **self._facts(), after_seconds=seconds)
+            log.info("watch resumed", **self._facts(), after_seconds=seconds)
         self.failing_since = None
         self.announced = False
 

@@ -7,6 +7,13 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 """
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
+from trio_kubelet.sync.admission.admission_result import (
+    Check,
+    Preemption,
+    Rejection,
+    Shortage,
+    Verdict,
+)
 from trio_kubelet.sync.admission.node_affinity import matches_node
 from trio_kubelet.sync.admission.preemption import (
     DISRUPTED,
@@ -17,7 +24,6 @@ from trio_kubelet.sync.admission.preemption import (
     WAITING_FOR_PREEMPTED_PODS,
 )
 from trio_kubelet.sync.admission.tolerations import tolerates
-from trio_kubelet.sync.admission.verdicts import Check, Preemption, Rejection, Shortage, Verdict
 
 __all__ = [
     "DISRUPTED",

@@ -10,8 +10,16 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from attrs import frozen
 
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, PodPhase, Quantity, TaintEffect
-from trio_kubelet.origins import is_critical, is_static
-from trio_kubelet.sync.admission.abilities import (
+from trio_kubelet.pod_source import is_critical, is_static
+from trio_kubelet.sync.admission.admission_result import (
+    Check,
+    Rejection,
+    Shortage,
+    Verdict,
+    predicate_failed,
+)
+from trio_kubelet.sync.admission.node_affinity import matches_node
+from trio_kubelet.sync.admission.node_features import (
     missing_user_namespace,
     undeclared_features,
     unenforceable_apparmor,
@@ -20,18 +28,10 @@ from trio_kubelet.sync.admission.abilities import (
     unsupported_groups_policy,
     wrong_os,
 )
-from trio_kubelet.sync.admission.node_affinity import matches_node
 from trio_kubelet.sync.admission.preemption import preempt
-from trio_kubelet.sync.admission.room import PODS, ports_taken, shortages
+from trio_kubelet.sync.admission.resource_fit import PODS, ports_taken, shortages
 from trio_kubelet.sync.admission.sysctls import forbidden_sysctl
 from trio_kubelet.sync.admission.tolerations import untolerated
-from trio_kubelet.sync.admission.verdicts import (
-    Check,
-    Rejection,
-    Shortage,
-    Verdict,
-    predicate_failed,
-)
 
 NODE_AFFINITY = predicate_failed(
     "NodeAffinity", "node(s) didn't match Pod's node affinity/selector"

@@ -8,10 +8,10 @@ and of two that come equally close the smaller.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from trio_kubelet.k8s import Pod
-from trio_kubelet.origins import is_critical
+from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import QosClass, qos_class
-from trio_kubelet.sync.admission.room import request
-from trio_kubelet.sync.admission.verdicts import Preemption, Rejection, Shortage
+from trio_kubelet.sync.admission.admission_result import Preemption, Rejection, Shortage
+from trio_kubelet.sync.admission.resource_fit import request
 
 PREEMPTING = "Preempting"
 """The reason of the victims' event and status."""

@@ -2,10 +2,10 @@
 
 from trio_kubelet.k8s import NodeConditionType, Pod, Taint, TaintEffect
 from trio_kubelet.node import Pressures
-from trio_kubelet.origins import is_critical
+from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import QosClass, qos_class
+from trio_kubelet.sync.admission.admission_result import Rejection
 from trio_kubelet.sync.admission.tolerations import untolerated
-from trio_kubelet.sync.admission.verdicts import Rejection
 
 EVICTED = "Evicted"
 _MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect=TaintEffect.NO_SCHEDULE)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.admission.verdicts import Rejection
+from trio_kubelet.sync.admission.admission_result import Rejection
 
 SAFE_SYSCTLS = frozenset(
     {

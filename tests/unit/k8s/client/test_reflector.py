@@ -453,7 +453,7 @@ async def test_an_object_that_its_consumer_stumbles_over_is_named_and_the_others
             server.update(CONFIG_MAPS, evolve(server.get(CONFIG_MAPS, "bad"), data={"a": "b"}))
             server.delete(CONFIG_MAPS, "one")
             await consumer.until(REMOVED_ONE)
-    named = [entry["object"] for entry in logs if entry["event"] == "an object was not dealt with"]
+    named = [entry["object"] for entry in logs if entry["event"] == "watch handler failed"]
     assert named == ["default/bad", "default/bad"]
 
 

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import NodeFeatures
 from trio_kubelet.sync.admission import Rejection
-from trio_kubelet.sync.admission.abilities import (
+from trio_kubelet.sync.admission.node_features import (
     missing_user_namespace,
     needed_features,
     undeclared_features,

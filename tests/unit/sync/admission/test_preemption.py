@@ -10,7 +10,7 @@ from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sync.admission import Preemption, Rejection, Shortage
 from trio_kubelet.sync.admission.preemption import preempt
-from trio_kubelet.sync.admission.room import request
+from trio_kubelet.sync.admission.resource_fit import request
 
 CRITICAL = make_pod("critical", priority=2_000_000_000)
 

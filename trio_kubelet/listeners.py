@@ -1,0 +1,96 @@
+"""Where the agent can be asked: its own socket, the health port, the read-only port."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import trio
+from attrs import frozen
+
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Pod
+from trio_kubelet.server import (
+    Route,
+    healthz_routes,
+    journal_routes,
+    listen_tcp,
+    listen_unix,
+    read_only_routes,
+    route_requests,
+    serve_http,
+)
+from trio_kubelet.startup import StartError
+from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.telemetry import Journal
+
+LOOP_STUCK_SECONDS = 30.0
+AGENT_SOCKET = "agent.sock"
+
+
+@frozen(kw_only=True)
+class Listeners:
+    """Steps of a start: each serves until it is cancelled, and raises StartError if it cannot.
+
+    `pods` are those of the sources, with their statuses.
+    """
+
+    settings: Settings
+    journal: Journal
+    monitor: LoopMonitor
+    pods: Callable[[], Iterable[Pod]]
+
+    async def serve_health(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the port for health alone, where it is set."""
+        configuration = self.settings.configuration
+        if not configuration.healthz_port:
+            task_status.started()
+            return
+        address = configuration.healthz_bind_address
+        listeners = await _listening(address, configuration.healthz_port, "healthzPort")
+        await serve_http(listeners, route_requests(self._health_routes()), task_status=task_status)
+
+    async def serve_pods(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Serve the agent's own socket, always, and the read-only port where it is set.
+
+        The journal is on the socket alone: the port asks nobody who he is.
+        """
+        configuration = self.settings.configuration
+        public = (*read_only_routes(self.pods), *self._health_routes())
+        private = (*public, *journal_routes(self.journal))
+        socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
+        try:
+            own = listen_unix(socket)
+        except OSError as error:
+            raise StartError(
+                f"{socket}: {error.strerror}; if it is another agent, end that one, or choose "
+                "another --root-dir"
+            ) from error
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_http, own, route_requests(private))
+            if configuration.read_only_port:
+                listeners = await _listening(
+                    configuration.address, configuration.read_only_port, "readOnlyPort"
+                )
+                await nursery.start(serve_http, listeners, route_requests(public))
+            task_status.started()
+
+    def _health_routes(self) -> Sequence[Route]:
+        return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})
+
+    def loop_health(self) -> str:
+        """What keeps the sync loop from getting on, empty if nothing does."""
+        consumer, seconds = self.monitor.slowest()
+        return f"{consumer} stuck for {seconds:.0f} s" if seconds > LOOP_STUCK_SECONDS else ""
+
+
+async def _listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:
+    try:
+        return await listen_tcp(address, port)
+    except OSError as error:
+        raise StartError(
+            f"{setting}: cannot listen on {address}:{port}: {error.strerror}; "
+            "choose another port, or 0 for none"
+        ) from error

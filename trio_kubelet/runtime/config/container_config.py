@@ -1,0 +1,124 @@
+"""The config of a container: image, command, environment, mounts, resources and confinement.
+
+Pure, as `sandbox_config` is: whatever takes a look at the node, the image or the API has been
+done before and comes in as `ContainerFacts`.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.rpc import is_present
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.expansion import expand_all
+from trio_kubelet.runtime.config.labels import container_annotations, container_labels
+from trio_kubelet.runtime.config.names import container_log_path
+from trio_kubelet.runtime.config.resources import container_resources
+from trio_kubelet.runtime.config.security import (
+    NO_SECURITY_FACTS,
+    ImageUser,
+    SecurityFacts,
+    container_security_context,
+    id_mapping,
+)
+from trio_kubelet.runtime.lifecycle.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
+from trio_kubelet.runtime.node_facts import NodeFacts
+
+
+@frozen(kw_only=True)
+class ContainerFacts:
+    """What is known of a container at the moment it is made.
+
+    `image_id` is the image's id in the runtime and `image_user` the user it names;
+    `environment` and `mounts` are made by `environment` and `container_mounts`; `devices`,
+    `cdi_devices` and `annotations` come from device plugins and resource claims.
+    `target_container_id`: see `container_security_context`.
+    """
+
+    image_id: str
+    image_user: ImageUser = field(factory=ImageUser)
+    environment: Mapping[str, str] = field(factory=dict)
+    mounts: tuple[cri.Mount, ...] = ()
+    devices: tuple[cri.Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    annotations: Mapping[str, str] = field(factory=dict)
+    security: SecurityFacts = NO_SECURITY_FACTS
+    target_container_id: str = ""
+
+
+def container_config(
+    pod: Pod, container: Container, node: NodeFacts, facts: ContainerFacts, *, restart_count: int
+) -> cri.ContainerConfig:
+    """The config for the container's incarnation number `restart_count` (0 is its first).
+
+    Raises ConfigError when the container cannot run as its security context demands, or without
+    devices that it claims.
+    """
+    if uses_resource_claims(pod, container):
+        raise ConfigError(NO_RESOURCE_CLAIMS)
+    return cri.ContainerConfig(
+        metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
+        image=cri.ImageSpec(image=facts.image_id, user_specified_image=container.image),
+        command=expand_all(container.command, facts.environment),
+        args=expand_all(container.args, facts.environment),
+        working_dir=container.working_dir,
+        envs=[
+            cri.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
+            for name, value in facts.environment.items()
+        ],
+        mounts=_mapped(facts.mounts, facts.security),
+        devices=list(facts.devices),
+        cdi_devices=[cri.CdiDevice(name=name) for name in facts.cdi_devices],
+        labels=container_labels(pod, container),
+        annotations=container_annotations(pod, container, restart_count, facts.annotations),
+        log_path=container_log_path(container.name, restart_count),
+        stdin=bool(container.stdin),
+        stdin_once=bool(container.stdin_once),
+        tty=bool(container.tty),
+        stop_signal=_stop_signal(container, node),
+        linux=cri.LinuxContainerConfig(
+            resources=container_resources(pod, container, node),
+            security_context=container_security_context(
+                pod,
+                container,
+                node,
+                image_user=facts.image_user,
+                facts=facts.security,
+                target_container_id=facts.target_container_id,
+            ),
+        ),
+    )
+
+
+def image_user(image: cri.Image) -> ImageUser:
+    """The user that an image's config names: a number, else a name, else root."""
+    if is_present(image.uid):
+        return ImageUser(image.uid.value)
+    if image.username:
+        return ImageUser(None, image.username)
+    return ImageUser(0)
+
+
+def _mapped(mounts: tuple[cri.Mount, ...], security: SecurityFacts) -> list[cri.Mount]:
+    """The mounts, each with the id mappings of the pod's user namespace, if it has one."""
+    if security.user_namespace is None:
+        return list(mounts)
+    return [_with_ids(mount, id_mapping(security.user_namespace)) for mount in mounts]
+
+
+def _with_ids(mount: cri.Mount, ids: cri.IdMapping) -> cri.Mount:
+    mapped = copy(mount)
+    mapped.uid_mappings = [ids]
+    mapped.gid_mappings = [ids]
+    return mapped
+
+
+def _stop_signal(container: Container, node: NodeFacts) -> cri.Signal:
+    """`lifecycle.stopSignal` (KEP-4960); the image's own, else SIGTERM, where there is none."""
+    name = ""
+    if node.stop_signals and container.lifecycle is not None:
+        name = container.lifecycle.stop_signal.replace("+", "PLUS").replace("-", "MINUS")
+    return cri.Signal.from_string(name or "RUNTIME_DEFAULT")

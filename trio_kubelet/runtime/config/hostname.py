@@ -1,0 +1,84 @@
+"""The host name of a pod, short and with its domain.
+
+The short name is the pod's, or `spec.hostname`; with a subdomain the pod has a domain in the
+cluster, and `setHostnameAsFQDN` (KEP-1797) puts both into the kernel. `hostnameOverride`
+(KEP-4762) replaces all of it.
+"""
+
+import re
+
+from attrs import frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.runtime.config.config_error import ConfigError
+
+_MAX_HOSTNAME_LENGTH = 63
+_MAX_KERNEL_NAME_LENGTH = 64
+_MAX_SUBDOMAIN_LENGTH = 253
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+
+
+@frozen
+class PodHostname:
+    """`name` is the short host name, `domain` what follows it, empty without a subdomain."""
+
+    name: str
+    domain: str = ""
+
+
+def pod_hostname(pod: Pod, cluster_domain: str) -> PodHostname:
+    """What the pod is called from the inside. Raises ConfigError for names that DNS forbids."""
+    spec = pod.spec
+    if spec.hostname_override:
+        if not _is_subdomain(spec.hostname_override):
+            raise _invalid("HostnameOverride", spec.hostname_override, "subdomain")
+        return PodHostname(_cut(pod, spec.hostname_override))
+    if spec.hostname and not _is_label(spec.hostname):
+        raise _invalid("Hostname", spec.hostname, "label")
+    name = _cut(pod, spec.hostname or pod.metadata.name)
+    if not spec.subdomain:
+        return PodHostname(name)
+    if not _is_label(spec.subdomain):
+        raise _invalid("Subdomain", spec.subdomain, "label")
+    return PodHostname(name, f"{spec.subdomain}.{pod.metadata.namespace}.svc.{cluster_domain}")
+
+
+def kernel_hostname(pod: Pod, hostname: PodHostname) -> str:
+    """What is set as the host name of the sandbox; empty on the host's network.
+
+    Raises ConfigError when the full name does not fit into the kernel's 64 characters.
+    """
+    if pod.spec.host_network:
+        return ""
+    if not hostname.domain or not pod.spec.set_hostname_as_fqdn:
+        return hostname.name
+    fqdn = f"{hostname.name}.{hostname.domain}"
+    if len(fqdn) > _MAX_KERNEL_NAME_LENGTH:
+        raise ConfigError(
+            "failed to construct FQDN from pod hostname and cluster domain,"
+            f" FQDN {fqdn} is too long ({_MAX_KERNEL_NAME_LENGTH} characters is the max,"
+            f" {len(fqdn)} characters requested)"
+        )
+    return fqdn
+
+
+def _cut(pod: Pod, hostname: str) -> str:
+    cut = hostname[:_MAX_HOSTNAME_LENGTH]
+    if len(hostname) > _MAX_HOSTNAME_LENGTH:
+        cut = cut.rstrip("-.")
+    if not cut:
+        raise ConfigError(f'hostname for pod "{pod.metadata.name}" was invalid: "{hostname}"')
+    return cut
+
+
+def _is_label(name: str) -> bool:
+    return len(name) <= _MAX_HOSTNAME_LENGTH and _LABEL.fullmatch(name) is not None
+
+
+def _is_subdomain(name: str) -> bool:
+    parts = name.split(".")
+    return len(name) <= _MAX_SUBDOMAIN_LENGTH and all(_LABEL.fullmatch(part) for part in parts)
+
+
+def _invalid(field: str, value: str, what: str) -> ConfigError:
+    return ConfigError(f'pod {field} "{value}" is not a valid DNS {what}')

@@ -1,0 +1,208 @@
+"""What sandboxes and containers may use, in the kernel's terms, as CRI carries it.
+
+From requests and limits to shares, quota, memory limit, swap, huge pages and the OOM score.
+Values for cgroup v2 that CRI has no field for travel in `unified`.
+"""
+
+from collections.abc import Mapping
+
+from attrs import evolve
+
+from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.pod_source import is_critical
+from trio_kubelet.resources import (
+    QosClass,
+    milli_cpu_to_quota,
+    milli_cpu_to_shares,
+    pod_limits,
+    pod_requests,
+    qos_class,
+)
+from trio_kubelet.rpc import present
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.node_facts import NodeFacts
+
+_NOTHING = Quantity(0)
+_HUGEPAGES_PREFIX = "hugepages-"
+_PAGE_SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
+
+BEST_EFFORT_OOM_SCORE_ADJ = 1000
+GUARANTEED_OOM_SCORE_ADJ = -997
+_MIN_BURSTABLE_OOM_SCORE_ADJ = 1000 + GUARANTEED_OOM_SCORE_ADJ
+_MAX_BURSTABLE_OOM_SCORE_ADJ = BEST_EFFORT_OOM_SCORE_ADJ - 1
+
+_NODE_CRITICAL_CLASS = "system-node-critical"
+
+_LIMITED_SWAP = "LimitedSwap"
+_TIERED_RESERVATION = "TieredReservation"
+
+
+def sandbox_resources(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
+    """The sums over the pod's containers, without the overhead of its runtime class."""
+    bare = evolve(pod, spec=evolve(pod.spec, overhead={}))
+    requests, limits = pod_requests(bare), pod_limits(bare)
+    return _base_resources(requests.get("cpu"), limits, node)
+
+
+def sandbox_overhead(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
+    """What the runtime class takes for itself (KEP-688), request and limit alike.
+
+    Without one the message is there, too, but empty.
+    """
+    if not pod.spec.overhead:
+        return present(cri.LinuxContainerResources())
+    return _base_resources(pod.spec.overhead.get("cpu"), pod.spec.overhead, node)
+
+
+def container_resources(
+    pod: Pod, container: Container, node: NodeFacts
+) -> cri.LinuxContainerResources:
+    """The resources of one container.
+
+    Where the pod as a whole has limits (KEP-2837), they hold for a container without its own.
+    """
+    whole = pod.spec.resources.limits if pod.spec.resources is not None else {}
+    limits = dict(_limits(container))
+    for name in ("cpu", "memory"):
+        limits[name] = limits.get(name) or whole.get(name, _NOTHING)
+    resources = _base_resources(_requests(container).get("cpu"), limits, node)
+    resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity_bytes)
+    resources.hugepage_limits = _hugepage_limits({**whole, **limits}, node.hugepage_sizes)
+    _limit_swap(resources, pod, container, node)
+    if node.memory_qos and node.cgroup_v2:
+        resources.unified.update(_memory_qos(pod, container, node))
+    return resources
+
+
+def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
+    """Who is killed first when the node is out of memory: the higher, the sooner.
+
+    A burstable container is the safer the larger a part of the node it asked for; what the pod
+    asks for beyond its containers is shared among them. A sidecar is at least as safe as the
+    regular containers that need it (KEP-753).
+    """
+    if is_critical(pod) and pod.spec.priority_class_name == _NODE_CRITICAL_CLASS:
+        return GUARANTEED_OOM_SCORE_ADJ
+    qos = qos_class(pod)
+    if qos is QosClass.GUARANTEED:
+        return GUARANTEED_OOM_SCORE_ADJ
+    if qos is QosClass.BEST_EFFORT:
+        return BEST_EFFORT_OOM_SCORE_ADJ
+    request = _memory_request(container)
+    if container in pod.spec.init_containers and container.restart_policy == "Always":
+        request = max(request, min(map(_memory_request, pod.spec.containers), default=0))
+    request += _unassigned_memory_share(pod)
+    adjustment = 1000 - 1000 * request // capacity_bytes
+    return max(_MIN_BURSTABLE_OOM_SCORE_ADJ, min(_MAX_BURSTABLE_OOM_SCORE_ADJ, adjustment))
+
+
+def page_size_name(size_bytes: int) -> str:
+    """A huge page size as the kernel's cgroup files and CRI write it: `2MB`, `1GB`."""
+    unit = 0
+    while size_bytes >= 1024 and unit < len(_PAGE_SIZE_UNITS) - 1:
+        size_bytes //= 1024
+        unit += 1
+    return f"{size_bytes}{_PAGE_SIZE_UNITS[unit]}"
+
+
+def _base_resources(
+    cpu_request: Quantity | None, limits: Mapping[str, Quantity], node: NodeFacts
+) -> cri.LinuxContainerResources:
+    cpu_limit = limits.get("cpu", _NOTHING)
+    weighed = cpu_limit if cpu_request is None else cpu_request
+    resources = cri.LinuxContainerResources(
+        cpu_shares=milli_cpu_to_shares(weighed.milli_value),
+        memory_limit_in_bytes=limits.get("memory", _NOTHING).value,
+    )
+    if node.cpu_cfs_quota:
+        resources.cpu_period = node.cpu_cfs_quota_period_us
+        resources.cpu_quota = milli_cpu_to_quota(
+            cpu_limit.milli_value, node.cpu_cfs_quota_period_us
+        )
+    if node.cgroup_v2 and not node.single_process_oom_kill:
+        # The kernel then kills the whole container, not one process out of its middle.
+        resources.unified["memory.oom.group"] = "1"
+    return resources
+
+
+def _limit_swap(
+    resources: cri.LinuxContainerResources, pod: Pod, container: Container, node: NodeFacts
+) -> None:
+    """KEP-2400: no swap, unless it is on and the container is burstable in memory."""
+    if not node.swap_controller:
+        return
+    if not node.cgroup_v2:
+        resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
+        return
+    limit = _swap_limit_bytes(container, node) if _may_swap(pod, container, node) else 0
+    resources.unified["memory.swap.max"] = str(limit)
+
+
+def _may_swap(pod: Pod, container: Container, node: NodeFacts) -> bool:
+    if node.swap_behavior != _LIMITED_SWAP or is_critical(pod):
+        return False
+    request = _memory_request(container)
+    limit = _limits(container).get("memory", _NOTHING).value
+    return qos_class(pod) is QosClass.BURSTABLE and request != limit
+
+
+def _swap_limit_bytes(container: Container, node: NodeFacts) -> int:
+    """The container's part of the swap is its part of the memory."""
+    request, capacity = _memory_request(container), node.memory_capacity_bytes
+    if request > capacity:
+        return 0
+    return request * node.swap_capacity_bytes // capacity
+
+
+def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, str]:
+    """KEP-2570: throttle before the limit is reached; protect what was asked for."""
+    unified = {}
+    request, qos = _memory_request(container), qos_class(pod)
+    if request and node.memory_reservation_policy == _TIERED_RESERVATION:
+        file = "memory.min" if qos is QosClass.GUARANTEED else "memory.low"
+        unified[file] = str(request)
+    limit = _limits(container).get("memory", _NOTHING).value
+    if request == limit:
+        return unified
+    ceiling = limit or node.allocatable.get("memory", _NOTHING).value
+    throttled_at = request + (ceiling - request) * node.memory_throttling_factor
+    high = int(throttled_at) // node.page_size_bytes * node.page_size_bytes
+    if high > request:
+        unified["memory.high"] = str(high)
+    return unified
+
+
+def _hugepage_limits(
+    limits: Mapping[str, Quantity], sizes: tuple[int, ...]
+) -> list[cri.HugepageLimit]:
+    """A limit for every size of the node: pages that were not asked for cannot be used."""
+    asked_for = {
+        Quantity(name.removeprefix(_HUGEPAGES_PREFIX)).value: quantity.value
+        for name, quantity in limits.items()
+        if name.startswith(_HUGEPAGES_PREFIX)
+    }
+    return [
+        cri.HugepageLimit(page_size=page_size_name(size), limit=asked_for.get(size, 0))
+        for size in sizes
+    ]
+
+
+def _unassigned_memory_share(pod: Pod) -> int:
+    if pod.spec.resources is None or not pod.spec.resources.requests.get("memory"):
+        return 0
+    containers_only = evolve(pod, spec=evolve(pod.spec, resources=None, overhead={}))
+    assigned = pod_requests(containers_only).get("memory", _NOTHING).value
+    unassigned = pod.spec.resources.requests["memory"].value - assigned
+    return unassigned // (len(pod.spec.containers) + len(pod.spec.init_containers))
+
+
+def _memory_request(container: Container) -> int:
+    return _requests(container).get("memory", _NOTHING).value
+
+
+def _requests(container: Container) -> Mapping[str, Quantity]:
+    return {} if container.resources is None else container.resources.requests
+
+
+def _limits(container: Container) -> Mapping[str, Quantity]:
+    return {} if container.resources is None else container.resources.limits

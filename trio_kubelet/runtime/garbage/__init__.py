@@ -1,0 +1,1 @@
+"""Removing what is not needed any more: dead containers, sandboxes, logs."""

@@ -1,0 +1,149 @@
+"""Who may use an image that is on the node already: the rules of KEP-2535, without any I/O.
+
+An image may have been pulled with one tenant's credentials, and the runtime gives it to whoever
+names it. So there is a record of each image that this node pulled, which says for each name that
+it was pulled by whether all pods may use it or with which secrets access was proven. A pod may
+use the image if it shows one of them; if it does not, the registry is asked, by pulling again.
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+
+from attrs import evolve, frozen
+
+from trio_kubelet.config.records import ImagePullCredentials, ImagePulledRecord, ImagePullSecret
+from trio_kubelet.k8s import Time
+from trio_kubelet.k8s.image_reference import name_alone
+from trio_kubelet.runtime.config.go_json import go_json
+
+RECORDED_SECRETS = 100
+"""So many secrets of a name are recorded when they are only recognized. What is proven by a pull
+is always recorded; the Go kubelet has the same limit."""
+
+
+class VerificationPolicy(StrEnum):
+    """`imagePullCredentialsVerificationPolicy`: of which images access is to be proven."""
+
+    NEVER_VERIFY = "NeverVerify"
+    NEVER_VERIFY_PRELOADED_IMAGES = "NeverVerifyPreloadedImages"
+    NEVER_VERIFY_ALLOWLISTED_IMAGES = "NeverVerifyAllowlistedImages"
+    ALWAYS_VERIFY = "AlwaysVerify"
+
+
+@frozen(kw_only=True)
+class Verification:
+    """The policy, and `preloadedImagesVerificationAllowlist`.
+
+    An entry of the list is the name of an image without tag and digest, or `<prefix>/*`.
+    """
+
+    policy: VerificationPolicy = VerificationPolicy.NEVER_VERIFY_PRELOADED_IMAGES
+    allowlist: tuple[str, ...] = ()
+
+    def is_needed(self, image: str, *, pulled_here: bool) -> bool:
+        """Whether a pod has to prove access to an image, by the name that its container gives.
+
+        `pulled_here`: there is a record of its pull, or of one that may be under way.
+        """
+        match self.policy:
+            case VerificationPolicy.NEVER_VERIFY:
+                return False
+            case VerificationPolicy.NEVER_VERIFY_PRELOADED_IMAGES:
+                return pulled_here
+            case VerificationPolicy.NEVER_VERIFY_ALLOWLISTED_IMAGES:
+                return not any(_matches(entry, name_alone(image)) for entry in self.allowlist)
+            case VerificationPolicy.ALWAYS_VERIFY:
+                return True
+
+
+def _matches(entry: str, name: str) -> bool:
+    if entry.endswith("/*"):
+        return name.startswith(entry.removesuffix("*"))
+    return name == entry
+
+
+def credential_hash(username: str, password: str, email: str, identity_token: str) -> str:
+    """Return the SHA-256 by which the Go kubelet recognizes credentials.
+
+    It is made over the JSON of all that is not empty. Only tokens are our own addition: the Go
+    kubelet does not read them from secrets.
+    """
+    parts = {
+        "username": username,
+        "password": password,
+        "email": email,
+        "identitytoken": identity_token,
+    }
+    text = go_json({name: part for name, part in parts.items() if part})
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+
+
+@frozen
+class Access:
+    """Whether a pod may use an image; `proof` is a secret that is to be recorded with it."""
+
+    is_allowed: bool
+    proof: ImagePullSecret | None = None
+
+
+def access(known: ImagePullCredentials, own: Iterable[ImagePullSecret]) -> Access:
+    """Return what a pod's own secrets (those for this image) are worth.
+
+    One is worth something if it holds the same credentials as a recorded one, or if it is a
+    recorded one whose content has changed. Service accounts count for nothing: their tokens are
+    for credential providers, which the agent does not have.
+    """
+    if known.node_pods_accessible:
+        return Access(True)
+    has_room = len(known.kubernetes_secrets) < RECORDED_SECRETS
+    for secret in own:
+        for recorded in known.kubernetes_secrets:
+            same_secret = _place(secret) == _place(recorded)
+            if recorded.credential_hash and secret.credential_hash == recorded.credential_hash:
+                return Access(True, secret if has_room and not same_secret else None)
+            if same_secret and has_room:
+                return Access(True, secret)
+    return Access(False)
+
+
+def with_access(
+    record: ImagePulledRecord, image: str, credentials: ImagePullCredentials | None, now: Time
+) -> ImagePulledRecord:
+    """Return the record with what a pull of `image` was made with; itself if that says no more.
+
+    None: nobody knows with what it was pulled, so that nobody has proven access by that.
+    """
+    if credentials is None:
+        return record
+    name = name_alone(image)
+    before = record.credential_mapping.get(name)
+    after = credentials if before is None else _merged(before, credentials)
+    if after == before:
+        return record
+    mapping = {**record.credential_mapping, name: after}
+    return evolve(record, credential_mapping=mapping, last_updated_time=str(now))
+
+
+def _merged(before: ImagePullCredentials, new: ImagePullCredentials) -> ImagePullCredentials:
+    if before.node_pods_accessible:
+        return before
+    if new.node_pods_accessible:
+        return ImagePullCredentials(node_pods_accessible=True)
+    return evolve(
+        before, kubernetes_secrets=_united(before.kubernetes_secrets, new.kubernetes_secrets)
+    )
+
+
+def _united(
+    before: Sequence[ImagePullSecret], new: Sequence[ImagePullSecret]
+) -> tuple[ImagePullSecret, ...]:
+    """Each secret once, with its newest content, in the order in which the Go kubelet has them."""
+    if set(new) <= set(before):
+        return tuple(before)
+    secrets = {_place(secret): secret for secret in (*before, *new)}
+    return tuple(secrets[place] for place in sorted(secrets))
+
+
+def _place(secret: ImagePullSecret) -> tuple[str, str, str]:
+    return secret.namespace, secret.name, secret.uid

@@ -1,0 +1,239 @@
+"""Credentials for registries, from the files that container tools share and from pull secrets.
+
+`config.json` (Docker's format, with `auths`) and the older `.dockercfg` are looked for in the
+root folder and in the home folder; secrets of the types `kubernetes.io/dockerconfigjson` and
+`kubernetes.io/dockercfg` hold the same. An image takes the entries whose registry, and path if
+they have one, match; the most exact first, a pod's own before the node's. Nothing here ever logs
+a secret.
+"""
+
+import base64
+import fnmatch
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+from attrs import evolve, field, frozen
+
+from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.foreign_text import is_unicode
+from trio_kubelet.k8s import Pod, Secret
+from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.runtime.images.access import credential_hash
+
+log = structlog.get_logger("credentials")
+
+_KEY_BY_TYPE = {
+    "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
+    "kubernetes.io/dockercfg": ".dockercfg",
+}
+"""Which key of a secret counts, by the secret's type."""
+
+_DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"})
+
+
+@frozen(kw_only=True)
+class Credentials:
+    """A user name and password, or a token. Secrets are not in its repr.
+
+    `source` is the pull secret that they are from; None for those of the node, which any pod may
+    use.
+    """
+
+    username: str = ""
+    password: str = field(default="", repr=False)
+    identity_token: str = field(default="", repr=False)
+    email: str = field(default="", repr=False)
+    source: ImagePullSecret | None = field(default=None, repr=False)
+
+    @property
+    def hash(self) -> str:
+        """What they are recognized by."""
+        return credential_hash(self.username, self.password, self.email, self.identity_token)
+
+
+Entries = tuple[tuple[str, Credentials], ...]
+
+
+def _as_entries(entries: Mapping[str, Credentials] | Entries) -> Entries:
+    return tuple(entries.items()) if isinstance(entries, Mapping) else entries
+
+
+@frozen
+class Keyring:
+    """Credentials with the registry (and path) that they are for; there may be several for one."""
+
+    entries: Entries = field(default=(), converter=_as_entries)
+
+    def lookup(self, image: str) -> tuple[Credentials, ...]:
+        """The credentials for an image, each once, the most exact first; may be empty."""
+        try:
+            repository = parse_reference(image).repository
+        except InvalidReferenceError:
+            return ()
+        matching = [entry for entry in self.entries if matches(entry[0], repository)]
+        in_order = sorted(matching, key=lambda entry: _exactness(entry[0]), reverse=True)
+        return tuple(dict.fromkeys(credentials for _, credentials in in_order))
+
+
+def keyring_of(secrets: Iterable[Secret]) -> Keyring:
+    """The keyring of pull secrets; one that cannot be understood is left out, and named."""
+    entries: list[tuple[str, Credentials]] = []
+    for secret in secrets:
+        key = _KEY_BY_TYPE.get(secret.type, "")
+        content = secret.data.get(key, b"")
+        if not content:
+            continue
+        try:
+            found = parse_keyring(content.decode()).entries
+        except ValueError:
+            # The error of the JSON parser may quote what it stumbled over.
+            meta = secret.metadata
+            log.warning("pull secret is malformed", secret=f"{meta.namespace}/{meta.name}")
+            continue
+        entries += ((key, _from_secret(secret, credentials)) for key, credentials in found)
+    return Keyring(tuple(entries))
+
+
+def _from_secret(secret: Secret, credentials: Credentials) -> Credentials:
+    meta = secret.metadata
+    return evolve(
+        credentials,
+        source=ImagePullSecret(
+            uid=meta.uid,
+            namespace=meta.namespace,
+            name=meta.name,
+            credential_hash=credentials.hash,
+        ),
+    )
+
+
+async def no_keyring(_pod: Pod) -> Keyring:
+    """The pull secrets of a node without an API server: there are none."""
+    return Keyring()
+
+
+def matches(key: str, repository: str) -> bool:
+    """Whether an entry is for a repository such as `registry.example.com:5000/team/image`.
+
+    The host may have globs in its parts (`*.example.com`), the path is a prefix.
+    """
+    host, path = _host_and_path(key)
+    registry, _, name = repository.partition("/")
+    if host in _DOCKER_HUB and registry in _DOCKER_HUB:
+        return _is_prefix(path, name)
+    return _host_matches(host, registry) and _is_prefix(path, name)
+
+
+def _host_and_path(key: str) -> tuple[str, str]:
+    """Where an entry leads to; the version of the registry's interface is no path of images."""
+    host, _, path = _without_scheme(key).partition("/")
+    return host, path.removeprefix("v1").removeprefix("v2").strip("/")
+
+
+def _exactness(key: str) -> tuple[int, int]:
+    host, path = _host_and_path(key)
+    return len(path), len(host)
+
+
+def _without_scheme(key: str) -> str:
+    if "://" not in key:
+        return key
+    parts = urlsplit(key)
+    return parts.netloc + parts.path
+
+
+def _is_prefix(path: str, name: str) -> bool:
+    return not path or name == path or name.startswith(path + "/")
+
+
+def _host_matches(pattern: str, host: str) -> bool:
+    pattern_name, _, pattern_port = pattern.partition(":")
+    name, _, port = host.partition(":")
+    if pattern_port != port:
+        return False
+    wanted, given = pattern_name.split("."), name.split(".")
+    return len(wanted) == len(given) and all(
+        fnmatch.fnmatchcase(part, glob) for part, glob in zip(given, wanted, strict=True)
+    )
+
+
+def parse_keyring(text: str) -> Keyring:
+    """Read either format. Raises ValueError for what is neither."""
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("is nested too deeply") from None
+    if not isinstance(document, dict):
+        raise ValueError("must be a JSON object")
+    auths = document.get("auths", document)
+    if not isinstance(auths, dict):
+        raise ValueError("auths: must be an object")
+    return Keyring(tuple(_entries(auths)))
+
+
+def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
+    for key, entry in auths.items():
+        if not isinstance(entry, dict) or not _is_registry(key):
+            continue
+        username = str(entry.get("username", ""))
+        password = str(entry.get("password", ""))
+        if encoded := entry.get("auth"):
+            username, password = _decoded(key, str(encoded))
+        token, email = str(entry.get("identitytoken", "")), str(entry.get("email", ""))
+        if (username or token) and all(map(is_unicode, (username, password, token, email))):
+            yield (
+                key,
+                Credentials(
+                    username=username, password=password, identity_token=token, email=email
+                ),
+            )
+
+
+def _is_registry(key: str) -> bool:
+    """Whether an entry can be for any image: a key may be a URL that makes no sense."""
+    try:
+        _host_and_path(key)
+    except ValueError:
+        return False
+    return True
+
+
+def _decoded(key: str, encoded: str) -> tuple[str, str]:
+    try:
+        username, colon, password = base64.b64decode(encoded).decode().partition(":")
+    except ValueError:
+        raise ValueError(f"auths[{key!r}].auth: is not base64") from None
+    if not colon:
+        raise ValueError(f"auths[{key!r}].auth: must be <user>:<password>, encoded")
+    return username, password.rstrip("\0")
+
+
+def credential_files(root_directory: str, home: str) -> tuple[Path, ...]:
+    """Where credentials are looked for, in this order; the first file that is there counts."""
+    return (
+        Path(root_directory, "config.json"),
+        Path(home, ".docker", "config.json"),
+        Path(root_directory, ".dockercfg"),
+        Path(home, ".dockercfg"),
+    )
+
+
+def read_keyring(files: Iterable[Path]) -> Keyring:
+    """The keyring of the first file that can be read; empty if there is none. Blocking."""
+    for path in files:
+        try:
+            text = path.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            log.warning("registry credentials read failed", path=str(path), error=error.strerror)
+            continue
+        try:
+            return parse_keyring(text)
+        except ValueError:
+            # The error of the JSON parser may quote what it stumbled over.
+            log.warning("registry credentials are malformed", path=str(path))
+    return Keyring()

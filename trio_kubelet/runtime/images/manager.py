@@ -1,0 +1,435 @@
+"""Seeing that a container's image is there for its pod: look, wait, pull, and say what happened.
+
+The decisions are those of the machine in `state_machines/image.py`; how far each container's
+image is stands in the pod's memory, and every step goes to the journal. Pulls go one after
+another (serializeImagePulls) or a limited number side by side, no faster than registryPullQPS.
+A pull has no deadline, as its caller may give up at any time; who asks next looks first.
+"""
+
+import math
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+
+import trio
+from attrs import evolve, field, frozen
+
+from state_machines.backoff import NANOSECONDS, next_backoff, remaining_seconds
+from state_machines.image import (
+    IMAGE,
+    IMAGE_BACKOFF,
+    ImageEvent,
+    ImageEvidence,
+    ImageState,
+    PullPolicy,
+    default_pull_policy,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.k8s import Container, Duration, Pod
+from trio_kubelet.k8s.image_reference import (
+    InvalidReferenceError,
+    parse_reference,
+    with_default_tag,
+)
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.images.credentials import Credentials, Keyring, no_keyring
+from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
+from trio_kubelet.runtime.lifecycle.memory import PodMemory
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+
+PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
+"""Reasons that a runtime tells by beginning its message with them; all others are ErrImagePull.
+
+Codes of gRPC tell nothing of registries: a runtime that restarts is UNAVAILABLE, too.
+"""
+
+OUTCOME_UNKNOWN = frozenset({Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED})
+"""After these the image may be there all the same."""
+
+
+@frozen
+class ImageError(Exception):
+    """An image is not there. `reason` and `message` are the container's waiting state.
+
+    `until_ns`: before that time (nanoseconds since the epoch) the next pull is not tried.
+    """
+
+    reason: str
+    message: str
+    until_ns: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
+
+
+class PullRate:
+    """A bucket of tokens: `burst` pulls at once, then `per_second`. Zero means no limit."""
+
+    def __init__(self, per_second: float, burst: int) -> None:
+        self._per_second = per_second
+        self._burst = burst
+        self._tokens = float(burst)
+        self._filled_at = -math.inf
+
+    def take(self, now: float) -> bool:
+        """Take a token if there is one."""
+        if self._per_second <= 0:
+            return True
+        if self._filled_at > -math.inf:
+            gained = (now - self._filled_at) * self._per_second
+            self._tokens = min(self._burst, self._tokens + gained)
+        self._filled_at = now
+        if self._tokens < 1:
+            return False
+        self._tokens -= 1
+        return True
+
+
+@frozen(kw_only=True)
+class ImageManager:
+    """Gets images for all pods. Holds no state of any pod.
+
+    `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
+    for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
+    first, `read_keyring` those of the node, and blocks. `access` knows who may use what is there.
+    """
+
+    client: RuntimeClient
+    recorder: EventRecorder
+    journal: Journal
+    clock: Clock
+    limiter: trio.CapacityLimiter | None
+    rate: PullRate
+    read_keyring: Callable[[], Keyring]
+    pod_keyring: Callable[[Pod], Awaitable[Keyring]] = no_keyring
+    access: ImageAccess = field(factory=UnverifiedAccess)
+
+    async def ensure(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The container's image, pulled if its policy says so.
+
+        Raises ImageError. Cancelled, a pull may still go on in the runtime. Containers of a pod
+        that want the same image take turns: what one has pulled, the next one finds.
+        """
+        request = _Request(self, pod, container, memory, sandbox)
+        async with memory.image_turns.setdefault(container.image, trio.Lock()):
+            state = memory.images.get(container.name, ImageState.UNCHECKED)
+            if IMAGE.is_terminal(state):
+                memory.images[container.name] = ImageState.UNCHECKED
+            return await request.fulfil()
+
+
+class _Request:
+    """One container's way to its image, from one sync to the end of that sync."""
+
+    def __init__(
+        self,
+        images: ImageManager,
+        pod: Pod,
+        container: Container,
+        memory: PodMemory,
+        sandbox: cri.PodSandboxConfig,
+    ) -> None:
+        self._images = images
+        self._pod = pod
+        self._container = container
+        self._memory = memory
+        self._sandbox = sandbox
+        self._found: Sequence[Credentials] | None = None
+        self._spec = cri.ImageSpec(
+            image=with_default_tag(container.image),
+            user_specified_image=container.image,
+            annotations=dict(pod.metadata.annotations),
+        )
+
+    @property
+    def _state(self) -> ImageState:
+        return self._memory.images.get(self._container.name, ImageState.UNCHECKED)
+
+    async def fulfil(self) -> cri.Image:
+        self._check_name()
+        image = await self._look()
+        if self._state is ImageState.PRESENT:
+            assert image is not None, "present means that the runtime has shown it"
+            self._memory.image_backoffs.pop(self._container.image, None)
+            message = f'Container image "{self._container.image}" already present on machine'
+            if self._images.access.is_verified:
+                message = f"{message} and can be accessed by the pod"
+            self._event(EventType.NORMAL, "Pulled", message)
+            return image
+        if self._state is ImageState.MISSING:
+            # The same words for an image that is there, so that nobody finds out that it is.
+            message = (
+                f'Container image "{self._container.image}" is not present '
+                "with pull policy of Never"
+            )
+            self._event(EventType.WARNING, "ErrImageNeverPull", message)
+            raise self._failed("ErrImageNeverPull", message)
+        if self._state is ImageState.BACK_OFF:
+            self._wait_for_back_off()
+        return await self._pull()
+
+    def _check_name(self) -> None:
+        image = self._container.image
+        try:
+            parse_reference(image)
+        except InvalidReferenceError as error:
+            self._step(ImageEvent.NAME_REFUSED)
+            message = (
+                f'Failed to apply default image tag "{image}": '
+                f'couldn\'t parse image name "{image}": {error}'
+            )
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("InvalidImageName", message) from error
+
+    async def _look(self) -> cri.Image | None:
+        """Ask the runtime; whatever it says is a step of the machine."""
+        if self._state is ImageState.PULLING:
+            # The pull of an earlier sync was cut short, and nobody has said so yet.
+            self._step(ImageEvent.PULL_CANCELLED)
+        try:
+            image = await self._ask()
+        except ImageError:
+            self._step(ImageEvent.LOOK_FAILED)
+            raise
+        evidence = ImageEvidence(
+            policy=self._policy(),
+            present=image is not None,
+            allowed=image is None or await self._may_use(image),
+            in_back_off=self._remaining_back_off() > 0,
+        )
+        self._step(ImageEvent.LOOKED, evidence)
+        return image
+
+    async def _may_use(self, image: cri.Image) -> bool:
+        if self._policy() is PullPolicy.ALWAYS:
+            return True  # The registry is asked in any case.
+        return await self._images.access.may_use(
+            self._container.image, image.id, self._shown_secrets
+        )
+
+    async def _shown_secrets(self) -> Sequence[ImagePullSecret]:
+        return [each.source for each in await self._credentials() if each.source is not None]
+
+    async def _ask(self) -> cri.Image | None:
+        try:
+            return await self._images.client.image_status(self._spec)
+        except RpcError as error:
+            message = f'Failed to inspect image "{self._container.image}": {error.message}'
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("ImageInspectError", message) from error
+
+    def _policy(self) -> PullPolicy:
+        given = self._container.image_pull_policy
+        if given in list(PullPolicy):
+            return PullPolicy(given)
+        return default_pull_policy(self._container.image)
+
+    def _wait_for_back_off(self) -> None:
+        """Raise while the back-off lasts; step on when it is over."""
+        image, now_ns = self._container.image, self._images.clock.now_ns()
+        remaining = self._remaining_back_off()
+        if remaining <= 0:
+            self._step(ImageEvent.RETRY_DUE)
+            return
+        message = f'Back-off pulling image "{image}"'
+        self._event(EventType.NORMAL, "BackOff", message)
+        last = self._memory.pull_errors.get(image, "")
+        raise self._failed(
+            "ImagePullBackOff",
+            f"{message}: {last}" if last else message,
+            until_ns=now_ns + math.ceil(remaining * NANOSECONDS),
+        )
+
+    def _remaining_back_off(self) -> float:
+        """In seconds."""
+        backoff = self._memory.image_backoffs.get(self._container.image)
+        if backoff is None:
+            return 0.0
+        return remaining_seconds(
+            backoff,
+            IMAGE_BACKOFF,
+            failed_at_ns=backoff.decided_at_ns,
+            now_ns=self._images.clock.now_ns(),
+        )
+
+    async def _pull(self) -> cri.Image:
+        image = self._container.image
+        asked_at = trio.current_time()
+        try:
+            pull = await self._pull_in_turn()
+        except RpcError as error:
+            self._event(
+                EventType.WARNING, "Failed", f'Failed to pull image "{image}": {error.message}'
+            )
+            told = (each for each in PULL_ERRORS if error.message.startswith(each))
+            raise self._pull_failed(next(told, "ErrImagePull"), error.message) from error
+        except OSError as error:
+            message = f'Failed to record image pull intent for container image "{image}": {error}'
+            raise self._pull_failed("ErrImagePull", message) from error
+        except trio.Cancelled:
+            self._step(ImageEvent.PULL_CANCELLED)
+            raise
+        now = trio.current_time()
+        self._step(ImageEvent.PULLED)
+        found = await self._record(pull)
+        self._memory.image_backoffs.pop(image, None)
+        pulled, waited = (_milliseconds(now - since) for since in (pull.began_at, asked_at))
+        self._event(
+            EventType.NORMAL,
+            "Pulled",
+            f'Successfully pulled image "{image}" in {pulled} ({waited} including waiting). '
+            f"Image size: {found.size if found else 0} bytes.",
+        )
+        return found if found is not None else cri.Image(id=image)
+
+    async def _pull_in_turn(self) -> "_Pull":
+        """Wait for a turn and pull. Raises RpcError, and OSError if the pull is not recorded.
+
+        The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
+        """
+        credentials = await self._credentials()
+        limiter = self._images.limiter
+        if limiter is None:
+            return await self._pull_now(credentials)
+        async with limiter:
+            return await self._pull_now(credentials)
+
+    async def _pull_now(self, credentials: Sequence[Credentials]) -> "_Pull":
+        image, access = self._container.image, self._images.access
+        began_at = trio.current_time()
+        if not self._images.rate.take(began_at):
+            raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
+        await access.begin(image)
+        self._event(EventType.NORMAL, "Pulling", f'Pulling image "{image}"')
+        try:
+            answer, used = await self._pull_with_any(credentials)
+        except RpcError as error:
+            if error.code in OUTCOME_UNKNOWN:
+                access.leave_open(image)
+            else:
+                with trio.CancelScope(shield=True):
+                    await access.fail(image)
+            raise
+        except BaseException:
+            access.leave_open(image)
+            raise
+        return _Pull(began_at, answer, used)
+
+    async def _record(self, pull: "_Pull") -> cri.Image | None:
+        """Read the image back and record who pulled it. Raises ImageError; it is recorded then."""
+        found = None
+        try:
+            found = await self._ask()
+        finally:
+            with trio.CancelScope(shield=True):
+                source = pull.used.source if pull.used is not None else None
+                image_ref = _image_ref(pull.answer, found)
+                await self._images.access.succeed(self._container.image, image_ref, source)
+        return found
+
+    async def _credentials(self) -> Sequence[Credentials]:
+        """Those for the image, the pod's own before the node's; asked for once at most."""
+        if self._found is None:
+            own = await self._images.pod_keyring(self._pod)
+            shared = await trio.to_thread.run_sync(self._images.read_keyring)
+            found = (each for ring in (own, shared) for each in ring.lookup(self._container.image))
+            self._found = tuple(dict.fromkeys(found))
+        return self._found
+
+    async def _pull_with_any(
+        self, credentials: Sequence[Credentials]
+    ) -> tuple[str, Credentials | None]:
+        """Try credentials one after another, none if there are none. Raises the last error.
+
+        Returns the runtime's reference of the image, and the credentials that opened the registry.
+        """
+        client = self._images.client
+        for last, used in _marked_last(_each_login_once(credentials) or [None]):
+            try:
+                return await client.pull_image(self._spec, _auth(used), self._sandbox), used
+            except RpcError:
+                if last:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
+
+    def _pull_failed(self, reason: str, message: str) -> ImageError:
+        image, now_ns = self._container.image, self._images.clock.now_ns()
+        self._step(ImageEvent.PULL_FAILED)
+        backoff = next_backoff(
+            self._memory.image_backoffs.get(image),
+            IMAGE_BACKOFF,
+            failed_at_ns=now_ns,
+            now_ns=now_ns,
+        )
+        self._memory.image_backoffs[image] = backoff
+        self._memory.pull_errors[image] = f"{reason}: {message}"
+        until_ns = now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)
+        return self._failed(reason, message, until_ns=until_ns)
+
+    def _failed(self, reason: str, message: str, *, until_ns: int | None = None) -> ImageError:
+        self._event(EventType.WARNING, "Failed", f"Error: {reason}")
+        return ImageError(reason, message, until_ns)
+
+    def _event(self, kind: EventType, reason: str, message: str) -> None:
+        self._images.recorder.pod(self._pod, kind, reason, message, container=self._container.name)
+
+    def _step(self, event: ImageEvent, evidence: ImageEvidence | None = None) -> None:
+        source = self._state
+        target = IMAGE.step(source, event, evidence)
+        self._memory.images[self._container.name] = target
+        meta = self._pod.metadata
+        self._images.journal.transition(
+            IMAGE.name,
+            f"{meta.namespace}/{meta.name}/{self._container.name}",
+            source=source,
+            event=event,
+            target=target,
+            cause=self._container.image,
+        )
+
+
+@frozen
+class _Pull:
+    """A pull that worked: when it began, the runtime's answer, and what opened the registry."""
+
+    began_at: float
+    answer: str
+    used: Credentials | None
+
+
+def _image_ref(answer: str, found: cri.Image | None) -> str:
+    """The id under which the image is found later; some runtimes answer a pull with its digest."""
+    return found.id if found is not None and answer in found.repo_digests else answer
+
+
+def _each_login_once(credentials: Iterable[Credentials]) -> Sequence[Credentials]:
+    """The same login may be in several secrets, and the node may have it as well."""
+    logins: dict[Credentials, Credentials] = {}
+    for each in credentials:
+        logins.setdefault(evolve(each, source=None, email=""), each)
+    return tuple(logins.values())
+
+
+def _auth(credentials: Credentials | None) -> cri.AuthConfig | None:
+    if credentials is None:
+        return None
+    return cri.AuthConfig(
+        username=credentials.username,
+        password=credentials.password,
+        identity_token=credentials.identity_token,
+    )
+
+
+def _marked_last(
+    items: Sequence[Credentials] | Sequence[None],
+) -> Iterator[tuple[bool, Credentials | None]]:
+    """The items, each with whether it is the last."""
+    for position, item in enumerate(items, start=1):
+        yield position == len(items), item
+
+
+def _milliseconds(seconds: float) -> Duration:
+    return Duration.from_seconds(round(seconds, 3))

@@ -1,0 +1,305 @@
+"""Keeps the records of who pulled which image, and answers who may use it (KEP-2535).
+
+Before a pull there is an intent on the disk, after it a record; then the intent goes. So an image
+that came while the agent was killed counts as pulled by nobody known, and not as one that was on
+the node from the beginning. The same holds for a pull whose outcome is unknown: its intent stays
+until the runtime has said what became of it.
+
+What is in memory is what is on the disk, as nobody else writes there while the agent runs.
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import define
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.records import (
+    ImagePullCredentials,
+    ImagePulledRecord,
+    ImagePullIntent,
+    ImagePullSecret,
+)
+from trio_kubelet.k8s import Time
+from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.images.access import Verification, access, with_access
+from trio_kubelet.runtime.images.pull_record_files import file_name, intents, pulled_records
+
+log = structlog.get_logger("images")
+
+PERIOD_SECONDS = 300.0
+"""As often the Go kubelet looks which images are there."""
+
+ShownSecrets = Callable[[], Awaitable[Sequence[ImagePullSecret]]]
+"""Gives the pod's own secrets for the image, with the hashes of their credentials."""
+
+
+class RuntimeImages(Protocol):
+    """What the runtime is asked for, with RpcError where it does not answer."""
+
+    async def image_status(self, image: cri.ImageSpec) -> cri.Image | None:
+        """One image by its name; None when it is not there."""
+        ...
+
+    async def list_images(self) -> Sequence[cri.Image]:
+        """All images."""
+        ...
+
+
+class ImageAccess(Protocol):
+    """What pulls tell, and what the look at an image asks."""
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether there are rules at all (gate KubeletEnsureSecretPulledImages)."""
+        ...
+
+    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
+        """Whether a pod may use an image that is there: its container's name for it, and its id."""
+        ...
+
+    async def begin(self, image: str) -> None:
+        """A pull is about to be asked for. Raises OSError, and then it must not be."""
+        ...
+
+    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
+        """It worked, with a secret of the pod's, or with what all pods of the node may use."""
+        ...
+
+    async def fail(self, image: str) -> None:
+        """It failed, and did not bring the image."""
+        ...
+
+    def leave_open(self, image: str) -> None:
+        """Nobody waits for it any more, and it may have brought the image."""
+        ...
+
+
+class UnverifiedAccess:
+    """For a node without the gate: whoever names an image may use it, and nothing is recorded."""
+
+    is_verified = False
+
+    async def load(self) -> None:
+        """Nothing to read."""
+
+    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
+        """Nothing to tend."""
+
+    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
+        """Always."""
+        del image, image_ref, shown
+        return True
+
+    async def begin(self, image: str) -> None:
+        """Nothing to record."""
+
+    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
+        """Nothing to record."""
+
+    async def fail(self, image: str) -> None:
+        """Nothing to record."""
+
+    def leave_open(self, image: str) -> None:
+        """Nothing to record."""
+
+
+@define
+class _Intent:
+    """An intent that is on the disk.
+
+    `pulls` are under way. `is_open`: one of them ended, and nobody knows how; `rounds` have
+    looked for its image since, and have not found it.
+    """
+
+    pulls: int = 0
+    is_open: bool = False
+    rounds: int = 0
+
+
+class PullRecords:
+    """Implements `ImageAccess` with files below `root` (`--root-dir`), in threads of its own."""
+
+    is_verified = True
+
+    def __init__(self, root: Path, verification: Verification, clock: Clock) -> None:
+        self._verification = verification
+        self._clock = clock
+        self._intent_folder = intents(root)
+        self._record_folder = pulled_records(root)
+        self._intents: dict[str, _Intent] = {}
+        self._records: dict[str, ImagePulledRecord] = {}
+        self._unreadable_intents: set[str] = set()
+        self._unreadable_records: set[str] = set()
+        self._turn = trio.Lock()
+        self._threads = trio.CapacityLimiter(1)
+
+    async def load(self) -> None:
+        """Make the folders and read what an agent or a Go kubelet has left. Raises OSError."""
+        for folder in (self._intent_folder, self._record_folder):
+            await self._in_thread(folder.make)
+        found = await trio.to_thread.run_sync(self._intent_folder.read, limiter=self._threads)
+        self._intents = {intent.image: _Intent(is_open=True) for intent in found.values}
+        self._unreadable_intents = set(found.unreadable)
+        records = await trio.to_thread.run_sync(self._record_folder.read, limiter=self._threads)
+        self._records = {record.image_ref: record for record in records.values}
+        self._unreadable_records = set(records.unreadable)
+
+    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
+        """See ImageAccess. A secret that was recognized is recorded."""
+        if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, image_ref)):
+            return True
+        record = self._records.get(image_ref, ImagePulledRecord())
+        known = record.credential_mapping.get(name_alone(image), ImagePullCredentials())
+        # The secrets may have to be waited for, so they are asked for only if they count.
+        own = await shown() if known.kubernetes_secrets else ()
+        found = access(known, own)
+        if found.proof is not None:
+            await self._note(image, image_ref, _credentials(found.proof))
+        return found.is_allowed
+
+    def _pulled_here(self, image: str, image_ref: str) -> bool:
+        return (
+            image_ref in self._records
+            or image in self._intents
+            or file_name(image_ref) in self._unreadable_records
+            or file_name(image) in self._unreadable_intents
+        )
+
+    async def begin(self, image: str) -> None:
+        """See ImageAccess."""
+        async with self._turn:
+            if image not in self._intents:
+                await self._in_thread(self._intent_folder.write, ImagePullIntent(image=image))
+                self._unreadable_intents.discard(file_name(image))
+            self._intents.setdefault(image, _Intent()).pulls += 1
+
+    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
+        """See ImageAccess. If the record cannot be written, the intent stays in its place."""
+        self._intents[image].is_open = not await self._note(image, image_ref, _credentials(used))
+        await self.fail(image)
+
+    async def fail(self, image: str) -> None:
+        """See ImageAccess."""
+        self._intents[image].pulls -= 1
+        async with self._turn:
+            await self._drop(image)
+
+    def leave_open(self, image: str) -> None:
+        """See ImageAccess."""
+        intent = self._intents[image]
+        intent.pulls -= 1
+        intent.is_open, intent.rounds = True, 0
+
+    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
+        """Tidy at once and then every five minutes, for ever."""
+        while True:
+            await gate.wait_up()
+            try:
+                await self.tidy(runtime)
+            except RpcError as error:
+                log.warning("image pull record cleanup failed", error=str(error))
+            await trio.sleep(PERIOD_SECONDS)
+
+    async def tidy(self, runtime: RuntimeImages) -> None:
+        """Settle what became of open pulls, and remove records of images that are gone.
+
+        Raises RpcError if the runtime does not say what it has.
+        """
+        for image in [image for image, intent in self._intents.items() if intent.is_open]:
+            spec = cri.ImageSpec(image=with_default_tag(image), user_specified_image=image)
+            await self._settle(image, await runtime.image_status(spec))
+        if not (self._records or self._unreadable_records):
+            return
+        before = Time(self._clock.now_ns())
+        images = await runtime.list_images()
+        await self._prune(frozenset(image.id for image in images), before)
+
+    async def _settle(self, image: str, found: cri.Image | None) -> None:
+        """An image that came is recorded without credentials; one that came not, is given up.
+
+        Not in the first round: the runtime may still be about to end a pull that was given up.
+        """
+        intent = self._intents.get(image)
+        if intent is None or not intent.is_open:
+            return
+        intent.rounds += 1
+        if found is not None:
+            intent.is_open = not await self._note(image, found.id, None)
+        elif intent.rounds > 1:
+            intent.is_open = False
+        async with self._turn:
+            await self._drop(image)
+
+    async def _prune(self, present: frozenset[str], before: Time) -> None:
+        """Remove the records of images that are not there; newer ones than the list stay."""
+        async with self._turn:
+            gone = [
+                record.image_ref
+                for record in self._records.values()
+                if record.image_ref not in present and _updated(record) < before
+            ]
+            for image_ref in gone:
+                if await self._remove(self._record_folder.remove, file_name(image_ref)):
+                    del self._records[image_ref]
+            for name in self._unreadable_records - {file_name(image_id) for image_id in present}:
+                if await self._remove(self._record_folder.remove, name):
+                    self._unreadable_records.discard(name)
+
+    async def _note(
+        self, image: str, image_ref: str, credentials: ImagePullCredentials | None
+    ) -> bool:
+        """Write the record if it says more than before; returns whether it is on the disk."""
+        async with self._turn:
+            now = Time(self._clock.now_ns())
+            new = ImagePulledRecord(image_ref=image_ref, last_updated_time=str(now))
+            known = self._records.get(image_ref)
+            record = with_access(known or new, image, credentials, now)
+            if record == known:
+                return True
+            try:
+                await self._in_thread(self._record_folder.write, record)
+            except OSError as error:
+                log.warning("image pull record write failed", image=image, error=str(error))
+                return False
+            self._records[image_ref] = record
+            self._unreadable_records.discard(file_name(image_ref))
+            return True
+
+    async def _drop(self, image: str) -> None:
+        """Remove an intent that no pull needs any more. The caller has the turn."""
+        intent = self._intents.get(image)
+        if intent is None or intent.pulls > 0 or intent.is_open:
+            return
+        if await self._remove(self._intent_folder.remove, file_name(image)):
+            del self._intents[image]
+        else:
+            intent.is_open = True
+
+    async def _remove(self, remove: Callable[[str], None], name: str) -> bool:
+        try:
+            await self._in_thread(remove, name)
+        except OSError as error:
+            log.warning("image pull record removal failed, will retry", file=name, error=str(error))
+            return False
+        return True
+
+    async def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
+        await trio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads)
+
+
+def _credentials(used: ImagePullSecret | None) -> ImagePullCredentials:
+    if used is None:
+        return ImagePullCredentials(node_pods_accessible=True)
+    return ImagePullCredentials(kubernetes_secrets=(used,))
+
+
+def _updated(record: ImagePulledRecord) -> Time:
+    return Time.parse(record.last_updated_time) if record.last_updated_time else Time(0)

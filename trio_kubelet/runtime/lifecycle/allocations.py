@@ -1,0 +1,169 @@
+"""What each pod was allocated of the node's resources when it was admitted.
+
+Pods keep that as long as they live: containers that restart, cgroups, statuses and the admission
+of others go by it, whatever the spec says since, because the agent does not resize in place. It
+is kept over a restart of the agent in the Go kubelet's own files, so that a node changes hands
+with it: `allocated_pods_state` and, for what containers were actually made with,
+`actuated_pods_state`. A file that cannot be read is left alone: it is not the agent's to mend.
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.k8s import Pod, ResourceRequirements
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.runtime.lifecycle.pod_files import write_whole
+from trio_kubelet.runtime.lifecycle.resource_records import (
+    Record,
+    Records,
+    asks_for_resources,
+    container_resources,
+    parsed,
+    printed,
+    record_of,
+    with_record,
+)
+
+log = structlog.get_logger("runtime")
+
+ALLOCATED, ACTUATED = "allocated_pods_state", "actuated_pods_state"
+_FILE_MODE = 0o600
+
+RESIZE_REFUSED = "this node agent does not resize pods in place yet"
+STATIC_RESIZE_REFUSED = "In-place resize of static-pods is not supported"
+
+
+class Allocations:
+    """Owns the records of all pods. Plain methods but for those that touch the disk.
+
+    `root` is `--root-dir`; the files are read and written in threads of `limiter`.
+    """
+
+    def __init__(self, root: Path, limiter: trio.CapacityLimiter) -> None:
+        self._root = root
+        self._limiter = limiter
+        self._records: dict[str, dict[str, Record]] = {ALLOCATED: {}, ACTUATED: {}}
+        self._answers: dict[str, tuple[Pod, Pod]] = {}
+        self._unreadable: set[str] = set()
+        self._changes = 0
+        self._saved_changes = 0
+        self._saving = trio.Lock()
+        self._is_failing = False
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
+        for name in self._records:
+            found = await trio.to_thread.run_sync(self._read, name, limiter=self._limiter)
+            self._records[name] = dict(found) if found is not None else {}
+
+    def allocate(self, pod: Pod) -> None:
+        """Give an admitted pod what its spec asks for, unless it was given something before."""
+        uid = pod.metadata.uid
+        if not asks_for_resources(pod):
+            return
+        record = self._records[ALLOCATED].get(uid) or record_of(pod)
+        for records in self._records.values():
+            if uid not in records:
+                records[uid] = record
+                self._changes += 1
+
+    def allocated(self, pod: Pod) -> Pod:
+        """Return the pod with what it was allocated; as it is if that is what its spec says."""
+        record = self._records[ALLOCATED].get(pod.metadata.uid)
+        if record is None:
+            return pod
+        asked, answer = self._answers.get(pod.metadata.uid, (None, pod))
+        if asked is pod:
+            return answer
+        try:
+            answer = with_record(pod, record)
+        except ValueError as error:
+            self._drop(pod.metadata.uid, error)
+            return pod
+        self._answers[pod.metadata.uid] = (pod, answer)
+        return answer
+
+    def actuated(self, uid: str) -> Mapping[str, ResourceRequirements]:
+        """Return what containers were made with, by name, if not with what they were allocated."""
+        record = self._records[ACTUATED].get(uid)
+        if record is None or record == self._records[ALLOCATED].get(uid):
+            return {}
+        try:
+            return container_resources(record)
+        except ValueError as error:
+            self._drop(uid, error)
+            return {}
+
+    def uids(self) -> Iterable[str]:
+        """Return the UIDs of all pods that something is recorded of."""
+        return frozenset(uid for records in self._records.values() for uid in records)
+
+    async def keep(self) -> None:
+        """Return when all that was recorded so far is on the disk, or could not be written there.
+
+        No pod waits for a disk that is full: the next call tries again.
+        """
+        wanted = self._changes
+        if self._saved_changes >= wanted:
+            return
+        async with self._saving:
+            if self._saved_changes < wanted:
+                await self._save()
+
+    async def forget(self, uid: str) -> None:
+        """Drop what is recorded of a pod of which nothing is left."""
+        self._answers.pop(uid, None)
+        for records in self._records.values():
+            if records.pop(uid, None) is not None:
+                self._changes += 1
+        await self.keep()
+
+    async def _save(self) -> None:
+        changes = self._changes
+        texts = {
+            name: dict(records)
+            for name, records in self._records.items()
+            if name not in self._unreadable
+        }
+        try:
+            await trio.to_thread.run_sync(self._write, texts, limiter=self._limiter)
+        except (OSError, ValueError) as error:
+            if not self._is_failing:
+                log.warning("allocation checkpoint write failed", error=str(error))
+            self._is_failing = True
+            return
+        self._saved_changes, self._is_failing = changes, False
+
+    def _drop(self, uid: str, error: ValueError) -> None:
+        """A record that is none tells nothing; the pod counts as allocated what it asks for."""
+        log.warning("pod resource record is malformed", uid=uid, error=str(error))
+        for records in self._records.values():
+            records.pop(uid, None)
+        self._changes += 1
+
+    def _read(self, name: str) -> Records | None:
+        path = self._root / name
+        try:
+            return parsed(path.read_text())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            self._unreadable.add(name)
+            log.warning("allocation checkpoint ignored", file=str(path), error=str(error))
+            return None
+
+    def _write(self, files: Mapping[str, Records]) -> None:
+        for name, records in files.items():
+            path = self._root / name
+            if records or path.exists():
+                write_whole(path, printed(records), mode=_FILE_MODE)
+
+
+def refused_resize(desired: Pod, allocated: Pod) -> str | None:
+    """Why a pod does not get what its spec asks for now; None if it has that."""
+    if desired is allocated:
+        return None
+    return STATIC_RESIZE_REFUSED if is_static(desired) else RESIZE_REFUSED

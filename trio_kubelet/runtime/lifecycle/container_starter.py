@@ -1,0 +1,456 @@
+"""From "this container should run" to a running container: image, config, create, start, hook.
+
+Each step can fail in its own way; the failure becomes the container's waiting reason (in the
+pod's memory) and an event, in the words that users of the Go kubelet know, and the next sync
+tries again. CreateContainer and StartContainer are shielded: whether they happened must be known.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+import structlog
+import trio
+from attrs import frozen
+
+from state_machines.container import ContainerRole
+from trio_kubelet.k8s import Container, EphemeralContainer, Pod
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.probes import PROBE_WARNING, probe_warnings
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.container_config import (
+    ContainerFacts,
+    container_config,
+    image_user,
+)
+from trio_kubelet.runtime.config.environment import (
+    EnvironmentFacts,
+    environment,
+    reads_files,
+)
+from trio_kubelet.runtime.config.field_refs import PodAddresses
+from trio_kubelet.runtime.config.hostname import pod_hostname
+from trio_kubelet.runtime.config.hosts import etc_hosts
+from trio_kubelet.runtime.config.mounts import (
+    PreparedVolume,
+    container_mounts,
+    mounted_sub_paths,
+    mounts_etc_hosts,
+)
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.inspection import observed_container
+from trio_kubelet.runtime.lifecycle.actions import StartContainer
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
+from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
+from trio_kubelet.runtime.lifecycle.pod_files import (
+    ContainerFiles,
+    link_container_log,
+    make_container_files,
+)
+from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("runtime")
+
+
+@frozen(kw_only=True)
+class ReadySandbox:
+    """The sandbox that containers go into. `ips` are empty on the host's network.
+
+    `runtime_handler` is the one that it was made with, empty for the runtime's default.
+    """
+
+    id: str
+    config: cri.PodSandboxConfig
+    ips: tuple[str, ...]
+    runtime_handler: str = ""
+
+
+class ImageManager(Protocol):
+    """Sees that an image is there."""
+
+    async def ensure(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The image, pulled if the policy says so. Raises ImageError; may wait long."""
+        ...
+
+
+class SubPaths(Protocol):
+    """Makes parts of volumes available to containers, following no link out of them."""
+
+    async def bind(
+        self,
+        pod: Pod,
+        container: Container,
+        position: int,
+        volume: PreparedVolume,
+        sub_path: str,
+    ) -> str:
+        """The path on the node of a sub-path, bound where nobody can exchange it.
+
+        `position` is that of the mount in the container's volumeMounts. Raises ConfigError.
+        """
+        ...
+
+
+@frozen
+class ContainerStartError(Exception):
+    """A container could not be started: its waiting `reason` and `message`."""
+
+    reason: str
+    message: str
+
+
+class ContainerStarter:
+    """Starts containers of all pods. Holds no state of any of them.
+
+    `runtime_features` returns what the runtime said last of its handlers.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: RuntimeClient,
+        stopper: ContainerStopper,
+        images: ImageManager,
+        sub_paths: SubPaths,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        slots: StartLimiter,
+        file_limiter: trio.CapacityLimiter,
+        runtime_features: Callable[[], RuntimeFeatures],
+        read_host_file: Callable[[], str],
+    ) -> None:
+        self._client = client
+        self._stopper = stopper
+        self._images = images
+        self._sub_paths = sub_paths
+        self._recorder = recorder
+        self._node = node
+        self._slots = slots
+        self._file_limiter = file_limiter
+        self._runtime_features = runtime_features
+        self._read_host_file = read_host_file
+
+    async def find_image(
+        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image | None:
+        """The container's image, or None after its reason for waiting was noted."""
+        try:
+            return await self._images.ensure(pod, container, memory, sandbox)
+        except ImageError as error:
+            memory.reasons[container.name] = Reason(
+                reason=error.reason, message=error.message, until_ns=error.until_ns
+            )
+            return None
+
+    async def remove_unstarted_predecessor(self, order: StartContainer, memory: PodMemory) -> bool:
+        """Remove an instance that never started, so that the new one is no restart.
+
+        False if that is not possible now: a start that was cut off may go on for a moment, and
+        then the container may run.
+        """
+        last = order.predecessor
+        if last is None or last.state is not ObservedState.CREATED:
+            return True
+        try:
+            response = await self._client.container_status(last.id)
+            present = observed_container(response.status, last.sandbox_id)
+            if present.state is ObservedState.CREATED:
+                await self._client.remove_container(last.id)
+                return True
+            message = "its last start has come to an end after all"
+        except RpcError as error:
+            if error.code is Code.NOT_FOUND:
+                return True
+            message = error.message
+        memory.reasons[order.container.name] = Reason(reason="ContainerCreating", message=message)
+        return False
+
+    async def start(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+        memory: PodMemory,
+    ) -> str | None:
+        """Create and start a container whose image is there; its id, or None if it failed.
+
+        Cancelled before CreateContainer it leaves nothing but files; afterwards the call in
+        flight is finished, and the container may be left created or started.
+        """
+        container = order.container
+        try:
+            container_id = await self._create_and_start(
+                pod, order, image, sandbox, inputs, observed
+            )
+            await self._run_post_start(pod, container, container_id, sandbox)
+        except ContainerStartError as error:
+            memory.reasons[container.name] = Reason(reason=error.reason, message=error.message)
+            return None
+        memory.reasons.pop(container.name, None)
+        return container_id
+
+    async def _create_and_start(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+    ) -> str:
+        container = order.container
+        precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
+        variables, sub_paths = await self._bind_sub_paths(pod, container, sandbox, inputs)
+        async with self._slots.slot(precedence):
+            config = await self._config(
+                pod, order, image, sandbox, inputs, observed, variables, sub_paths
+            )
+            with trio.CancelScope(shield=True):
+                container_id = await self._create(pod, container, sandbox, config)
+                await self._start(pod, container, container_id)
+        await self._link_log(pod, container, container_id, config.metadata.attempt)
+        return container_id
+
+    async def _config(
+        self,
+        pod: Pod,
+        order: StartContainer,
+        image: cri.Image,
+        sandbox: ReadySandbox,
+        inputs: PodInputs,
+        observed: ObservedPod,
+        variables: Mapping[str, str],
+        sub_paths: Mapping[int, str],
+    ) -> cri.ContainerConfig:
+        container = order.container
+        try:
+            files = await self._make_files(pod, container, sandbox, observed)
+            facts = ContainerFacts(
+                image_id=image.id,
+                image_user=image_user(image),
+                environment=variables,
+                mounts=container_mounts(
+                    pod,
+                    container,
+                    self._node,
+                    volumes=inputs.volumes,
+                    sub_paths=sub_paths,
+                    pod_ips=sandbox.ips,
+                    termination_message_file=files.termination_message_file,
+                    recursive_read_only=(
+                        sandbox.runtime_handler in self._runtime_features().recursive_read_only
+                    ),
+                ),
+                target_container_id=_target_container_id(order, observed),
+            )
+            return container_config(
+                pod,
+                container,
+                self._node,
+                facts,
+                restart_count=_restart_count(order, files),
+            )
+        except ConfigError as error:
+            raise self._failed(pod, container, error.reason, error.message) from error
+        except OSError as error:
+            raise self._failed(pod, container, "CreateContainerError", str(error)) from error
+
+    async def _make_files(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, observed: ObservedPod
+    ) -> ContainerFiles:
+        hosts = ""
+        if mounts_etc_hosts(pod, container, sandbox.ips):
+            hostname = pod_hostname(pod, self._node.cluster_domain)
+            hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
+        needed = {each.message_file for each in observed.containers if each.name == container.name}
+        return await trio.to_thread.run_sync(
+            make_container_files,
+            pod,
+            container,
+            self._node,
+            hosts,
+            needed,
+            limiter=self._file_limiter,
+        )
+
+    async def _host_file(self, pod: Pod) -> str:
+        """The node's hosts file as it is now, for who needs it. Raises ConfigError."""
+        if not pod.spec.host_network:
+            return ""
+        try:
+            return await trio.to_thread.run_sync(self._read_host_file, limiter=self._file_limiter)
+        except OSError as error:
+            raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
+
+    async def _bind_sub_paths(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
+    ) -> tuple[Mapping[str, str], Mapping[int, str]]:
+        """The container's environment, and the sub-paths of volumes that it names.
+
+        A volume may hang, so no slot is held meanwhile.
+        """
+        try:
+            variables = await self._environment(pod, container, sandbox, inputs)
+            bound: dict[int, str] = {}
+            for position, sub_path in mounted_sub_paths(container, variables).items():
+                volume = inputs.volumes.get(container.volume_mounts[position].name)
+                if volume is None:
+                    continue
+                if volume.image is not None:
+                    bound[position] = sub_path
+                    continue
+                bound[position] = await self._sub_paths.bind(
+                    pod, container, position, volume, sub_path
+                )
+        except ConfigError as error:
+            raise self._failed(pod, container, error.reason, error.message) from error
+        except OSError as error:
+            raise self._failed(pod, container, "CreateContainerError", str(error)) from error
+        return variables, bound
+
+    async def _environment(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
+    ) -> Mapping[str, str]:
+        addresses = PodAddresses(
+            pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
+            host_ips=self._node.host_ips,
+        )
+        facts = EnvironmentFacts(
+            addresses=addresses,
+            allocatable=self._node.allocatable,
+            services=inputs.services,
+            sources=inputs.sources,
+        )
+        if not reads_files(container):
+            return environment(pod, container, facts)
+        return await trio.to_thread.run_sync(
+            environment, pod, container, facts, limiter=self._file_limiter
+        )
+
+    async def _create(
+        self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig
+    ) -> str:
+        try:
+            container_id = await self._client.create_container(sandbox.id, config, sandbox.config)
+        except RpcError as error:
+            reason, message = "CreateContainerError", error.message
+            raise self._failed(pod, container, reason, message) from error
+        self._event(pod, container, "Created", "Container created")
+        return container_id
+
+    async def _start(self, pod: Pod, container: Container, container_id: str) -> None:
+        try:
+            await self._client.start_container(container_id)
+        except RpcError as error:
+            raise self._failed(pod, container, "RunContainerError", error.message) from error
+        self._event(pod, container, "Started", "Container started")
+        for warning in probe_warnings(container):
+            self._recorder.pod(
+                pod, EventType.WARNING, PROBE_WARNING, warning, container=container.name
+            )
+
+    async def _link_log(
+        self, pod: Pod, container: Container, container_id: str, restart_count: int
+    ) -> None:
+        try:
+            await trio.to_thread.run_sync(
+                link_container_log,
+                pod,
+                container.name,
+                container_id,
+                restart_count,
+                self._node,
+                limiter=self._file_limiter,
+            )
+        except OSError as error:
+            # The container runs; only collectors that look for the link miss its log.
+            log.warning("container log link failed", container=container.name, error=str(error))
+
+    async def _run_post_start(
+        self, pod: Pod, container: Container, container_id: str, sandbox: ReadySandbox
+    ) -> None:
+        """Run the postStart hook; a container whose hook fails is stopped.
+
+        The stop takes as long as the pod's grace period, and may be cancelled: the pod ends then.
+        """
+        if container.lifecycle is None or container.lifecycle.post_start is None:
+            return
+        ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
+        try:
+            await run_hook(
+                self._client,
+                pod,
+                container,
+                container_id,
+                container.lifecycle.post_start,
+                ips[0] if ips else "",
+            )
+        except HookError as error:
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedPostStartHook",
+                "PostStartHook failed",
+                container=container.name,
+            )
+            try:
+                await self._stopper.stop_container(
+                    pod,
+                    container.name,
+                    container_id,
+                    sandbox.ips,
+                    own_grace_seconds(pod),
+                    "FailedPostStartHook",
+                )
+            except RpcError as failure:
+                log.warning("container stop failed", container=container.name, error=str(failure))
+            raise ContainerStartError("PostStartHookError", error.message) from error
+
+    def _event(self, pod: Pod, container: Container, reason: str, message: str) -> None:
+        self._recorder.pod(pod, EventType.NORMAL, reason, message, container=container.name)
+
+    def _failed(
+        self, pod: Pod, container: Container, reason: str, message: str
+    ) -> ContainerStartError:
+        self._recorder.pod(
+            pod, EventType.WARNING, "Failed", f"Error: {message}", container=container.name
+        )
+        return ContainerStartError(reason, message)
+
+
+def _restart_count(order: StartContainer, files: ContainerFiles) -> int:
+    """One more than the last one's if that has started; without a record of it, the logs tell."""
+    last = order.predecessor
+    if last is None:
+        return files.logged_restarts
+    return last.restart_count + (last.state is not ObservedState.CREATED)
+
+
+def _target_container_id(order: StartContainer, observed: ObservedPod) -> str:
+    """The container whose processes an ephemeral container wants to see.
+
+    Raises ConfigError where there is none: processes of its own are not what was asked for.
+    """
+    container = order.container
+    if order.role is not ContainerRole.EPHEMERAL or not isinstance(container, EphemeralContainer):
+        return ""
+    name = container.target_container_name
+    if not name:
+        return ""
+    target = observed.container(name)
+    if target is None:
+        raise ConfigError(f"unable to find target container {name}")
+    return target.id

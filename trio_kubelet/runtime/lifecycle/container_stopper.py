@@ -1,0 +1,245 @@
+"""Stopping and removing: containers with grace and hooks, sandboxes, what is left of dead ones.
+
+All preStop hooks of a pod begin at once, and its containers are stopped side by side, except that
+sidecars go after the regular ones, in reverse order of their start (KEP-753). A stop that is
+cancelled (a shorter grace period was asked for) is simply made again: the runtime takes the
+shorter of the two.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import structlog
+import trio
+
+from trio_kubelet.concurrency import run_all, run_concurrently
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.restarts import is_sidecar
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.lifecycle.actions import StopContainer
+from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import (
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+    ObservedState,
+)
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("runtime")
+
+GRACE_AFTER_HOOK_SECONDS = 2
+"""What a process gets at least, however short its grace is or its preStop hook took."""
+
+
+class ContainerStopper:
+    """Stops and removes containers and sandboxes of all pods. Holds no state of any of them.
+
+    `dead_per_container` is the flag --maximum-dead-containers-per-container.
+    """
+
+    def __init__(
+        self,
+        *,
+        client: RuntimeClient,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        dead_per_container: int = 1,
+    ) -> None:
+        self._client = client
+        self._recorder = recorder
+        self._node = node
+        self._dead_per_container = dead_per_container
+
+    async def stop_containers(
+        self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
+    ) -> None:
+        """Stop some containers side by side, each with the pod's own grace. Raises RpcError.
+
+        One that cannot be stopped cuts no other's hook or grace short.
+        """
+        grace = own_grace_seconds(pod)
+        await run_all(
+            *(
+                partial(
+                    self.stop_container,
+                    pod,
+                    o.container.name,
+                    o.container.id,
+                    observed.ips,
+                    grace,
+                    o.message,
+                )
+                for o in orders
+            )
+        )
+
+    async def stop_pod(self, pod: Pod, observed: ObservedPod, grace_seconds: int) -> None:
+        """Stop all containers of a pod, then its sandboxes. Raises RpcError.
+
+        Sandboxes that died by themselves are stopped too: their network is only given back then.
+        They are stopped even if a container could not be, which ends with its sandbox.
+        """
+        groups = _stop_order(pod, observed)
+        turns = [trio.Event() for _ in range(len(groups) + 1)]
+
+        async def stop_group(position: int) -> None:
+            try:
+                await run_all(
+                    *(
+                        partial(
+                            self.stop_container,
+                            pod,
+                            c.name,
+                            c.id,
+                            observed.ips,
+                            grace_seconds,
+                            f"Stopping container {c.name}",
+                            turns[position],
+                        )
+                        for c in groups[position]
+                    )
+                )
+            finally:
+                turns[position + 1].set()
+
+        turns[0].set()
+        failure: RpcError | None = None
+        try:
+            await run_all(*(partial(stop_group, p) for p in range(len(groups))))
+        except RpcError as error:
+            failure = error
+        await run_concurrently(*(partial(self._stop_sandbox, s) for s in observed.sandboxes))
+        if failure is not None:
+            raise failure
+
+    async def remove_surplus(self, observed: ObservedPod) -> None:
+        """Remove dead containers beyond those that are kept for their logs."""
+        if self._dead_per_container < 0:
+            return
+        surplus = surplus_containers(observed, self._dead_per_container)
+        for container in surplus:
+            log.debug("removing dead container", container=container.name, id=container.id)
+        await run_concurrently(*(partial(self._client.remove_container, c.id) for c in surplus))
+
+    async def remove_pod(self, observed: ObservedPod) -> None:
+        """Remove all containers and sandboxes; nothing of them may run. Raises RpcError."""
+        await run_concurrently(
+            *(partial(self._client.remove_container, c.id) for c in observed.containers)
+        )
+        await run_concurrently(*(partial(self._remove_sandbox, s) for s in observed.sandboxes))
+
+    async def _remove_sandbox(self, sandbox: ObservedSandbox) -> None:
+        """Remove a sandbox that was stopped; stop it once more if the runtime thinks otherwise."""
+        try:
+            await self._client.remove_pod_sandbox(sandbox.id)
+        except RpcError:
+            await self._client.stop_pod_sandbox(sandbox.id)
+            await self._client.remove_pod_sandbox(sandbox.id)
+
+    async def stop_container(
+        self,
+        pod: Pod,
+        name: str,
+        container_id: str,
+        pod_ips: Sequence[str],
+        grace_seconds: int,
+        message: str,
+        turn: trio.Event | None = None,
+    ) -> None:
+        """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
+
+        All of it takes as long as the grace lasts, and the process gets what is left of that.
+        """
+        self._recorder.pod(pod, EventType.NORMAL, "Killing", message, container=name)
+        began = trio.current_time()
+        remaining = grace_seconds
+        with trio.move_on_after(grace_seconds):
+            await self._run_pre_stop(pod, name, container_id, pod_ips)
+            if turn is not None:
+                await turn.wait()
+        spent = round(trio.current_time() - began)
+        if spent:
+            remaining = max(grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
+        try:
+            await self._client.stop_container(container_id, remaining)
+        except RpcError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
+
+    async def _run_pre_stop(
+        self, pod: Pod, name: str, container_id: str, pod_ips: Sequence[str]
+    ) -> None:
+        spec = container_spec(pod, name)
+        if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
+            return
+        ips = self._node.host_ips if pod.spec.host_network else pod_ips
+        ip = ips[0] if ips else ""
+        try:
+            await run_hook(self._client, pod, spec, container_id, spec.lifecycle.pre_stop, ip)
+        except HookError as error:
+            log.warning("preStop hook failed", container=name, error=error.message)
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedPreStopHook",
+                "PreStopHook failed",
+                container=name,
+            )
+
+    async def _stop_sandbox(self, sandbox: ObservedSandbox) -> None:
+        try:
+            await self._client.stop_pod_sandbox(sandbox.id)
+        except RpcError as error:
+            if error.code is not Code.NOT_FOUND:
+                raise
+
+
+def own_grace_seconds(pod: Pod) -> int:
+    """The grace of a container that is replaced: the pod's own, but never a kill at once."""
+    return max(pod.spec.termination_grace_period_seconds or 0, GRACE_AFTER_HOOK_SECONDS)
+
+
+def container_spec(pod: Pod, name: str) -> Container | None:
+    """The container of that name, of whatever kind, in the pod's spec."""
+    everything = (
+        *pod.spec.containers,
+        *pod.spec.init_containers,
+        *pod.spec.ephemeral_containers,
+    )
+    return next((container for container in everything if container.name == name), None)
+
+
+def surplus_containers(observed: ObservedPod, keep: int) -> tuple[ObservedContainer, ...]:
+    """The dead containers of each name beyond the newest `keep`.
+
+    The newest container of a name is never surplus, dead or not: the pod's status is made of
+    it, and whether an init container is through. (Flag --maximum-dead-containers-per-container)
+    """
+    newest: set[str] = set()
+    dead: dict[str, int] = {}
+    surplus: list[ObservedContainer] = []
+    for container in observed.containers:
+        is_newest = container.name not in newest
+        newest.add(container.name)
+        if container.state is not ObservedState.EXITED:
+            continue
+        dead[container.name] = dead.get(container.name, 0) + 1
+        if dead[container.name] > keep and not is_newest:
+            surplus.append(container)
+    return tuple(surplus)
+
+
+def _stop_order(pod: Pod, observed: ObservedPod) -> Sequence[Sequence[ObservedContainer]]:
+    """The containers that run or may run, in groups that are stopped one after another."""
+    alive = [
+        container
+        for container in observed.containers
+        if container.state in (ObservedState.RUNNING, ObservedState.UNKNOWN)
+    ]
+    sidecars = [c.name for c in reversed(pod.spec.init_containers) if is_sidecar(c)]
+    groups = [[c for c in alive if c.name not in sidecars]]
+    groups += [[c for c in alive if c.name == name] for name in sidecars]
+    return [group for group in groups if group]

@@ -1,0 +1,110 @@
+"""Records of what pods were given of cpu, memory and so on, in the form of the Go kubelet.
+
+It keeps two files of the same form: what a pod was allocated when it was admitted, and what its
+containers were actually made with. The text of the records and an FNV-1a of it are fields of a
+JSON object. A record is a plain JSON value, so that what a newer kubelet wrote into it stays.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from attrs import evolve
+
+from trio_kubelet.k8s import Container, Pod, ResourceRequirements
+from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.runtime.config.container_hash import fnv1a_32
+from trio_kubelet.runtime.config.go_json import go_json
+
+Record = Mapping[str, Any]
+"""`ContainerResources` by the container's name, `PodLevelResources` or null."""
+
+Records = Mapping[str, Record]
+"""By the pod's UID."""
+
+C = TypeVar("C", bound=Container)
+
+_CONTAINERS = "ContainerResources"
+_POD_LEVEL = "PodLevelResources"
+
+
+def record_of(pod: Pod) -> Record:
+    """Return the record of a pod that gets what its spec asks for."""
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    given = {each.name: encode(each.resources) if each.resources else {} for each in containers}
+    whole = pod.spec.resources
+    return {_CONTAINERS: given, _POD_LEVEL: encode(whole) if whole is not None else None}
+
+
+def asks_for_resources(pod: Pod) -> bool:
+    """Whether a pod asks for anything. One that does not never can: its QoS class is fixed."""
+    parts = (
+        pod.spec.resources,
+        *(each.resources for each in (*pod.spec.init_containers, *pod.spec.containers)),
+    )
+    return any(part is not None and (part.requests or part.limits) for part in parts)
+
+
+def with_record(pod: Pod, record: Record) -> Pod:
+    """Return the pod with the resources of its record; the very same pod if it has those.
+
+    A container that the record does not name keeps its own. Raises ValueError for a record that
+    is none.
+    """
+    containers = container_resources(record)
+    whole = pod.spec.resources
+    if _POD_LEVEL in record:
+        whole = _requirements(record[_POD_LEVEL]) if record[_POD_LEVEL] is not None else None
+    spec = evolve(
+        pod.spec,
+        resources=whole,
+        init_containers=tuple(_given(each, containers) for each in pod.spec.init_containers),
+        containers=tuple(_given(each, containers) for each in pod.spec.containers),
+    )
+    return pod if spec == pod.spec else evolve(pod, spec=spec)
+
+
+def container_resources(record: Record) -> Mapping[str, ResourceRequirements]:
+    """Return what each container has in a record. Raises ValueError for a record that is none."""
+    containers = record.get(_CONTAINERS) or {}
+    if not isinstance(containers, dict):
+        raise ValueError(f"{_CONTAINERS} is no object")
+    return {name: _requirements(given) for name, given in containers.items()}
+
+
+def parsed(text: str) -> Records:
+    """Return the records in the text of a file; ValueError if it is not whole."""
+    try:
+        file = json.loads(text)
+        data, checksum = file["data"], file["checksum"]
+        if checksum != _checksum(data):
+            raise ValueError("its checksum does not fit")
+        records = json.loads(data).get("entries") or {}
+        if not all(isinstance(record, dict) for record in records.values()):
+            raise ValueError("it has another form")
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError("it has another form") from error
+    return dict(records)
+
+
+def printed(records: Records) -> str:
+    """Return the text of a file with these records."""
+    data = go_json({"entries": records})
+    return go_json({"data": data, "checksum": _checksum(data)})
+
+
+def _given(container: C, given: Mapping[str, ResourceRequirements]) -> C:
+    resources = given.get(container.name)
+    before = container.resources or ResourceRequirements()
+    return container if resources in (None, before) else evolve(container, resources=resources)
+
+
+def _requirements(value: object) -> ResourceRequirements:
+    try:
+        return decode(ResourceRequirements, value)
+    except (TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no resources: {error}") from error
+
+
+def _checksum(data: str) -> int:
+    return fnv1a_32(f"(string){data}".encode())

@@ -1,0 +1,106 @@
+"""Whether there is room: requests against what is allocatable, and host ports."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from trio_kubelet.k8s import Pod, Quantity
+from trio_kubelet.k8s.totals import is_restartable
+from trio_kubelet.resources import pod_requests
+from trio_kubelet.sync.admission.admission_result import Rejection, Shortage, predicate_failed
+
+ZERO = Quantity(0)
+PODS = "pods"
+
+_FIRST = (PODS, "cpu", "memory", "ephemeral-storage")
+"""The order in which shortages are told; all others follow by name."""
+
+HostPort = tuple[str, str, int]
+ANY_ADDRESS = ("", "0.0.0.0", "::")
+
+
+def shortages(
+    pod: Pod,
+    others: Sequence[Pod],
+    limits: Mapping[str, Quantity],
+    *,
+    limits_are_complete: bool,
+) -> tuple[Shortage, ...]:
+    """What is short, the first one being what the pod is told.
+
+    `limits` is what all pods may ask for together, `pods` among it. An extended resource that
+    is not in it is somebody else's to count (an extender of the scheduler, or a claim). Of
+    others that are not in it there is none, if `limits_are_complete`; else they are not checked.
+    """
+    asked = {
+        name: amount
+        for name, amount in pod_requests(pod).items()
+        if amount > ZERO and (name in limits or (limits_are_complete and _is_counted(name)))
+    }
+    wanted = {PODS: Quantity(1), **asked}
+    used = {PODS: Quantity(len(others)), **_sums(others, asked)}
+    return tuple(
+        Shortage(
+            resource=name,
+            requested=number(name, wanted[name]),
+            used=number(name, used[name]),
+            capacity=number(name, limits.get(name, ZERO)),
+        )
+        for name in sorted(wanted, key=_rank)
+        if used[name] + wanted[name] > limits.get(name, ZERO)
+    )
+
+
+def _sums(pods: Iterable[Pod], names: Iterable[str]) -> dict[str, Quantity]:
+    """What pods ask for together, of the resources of these names."""
+    sums = dict.fromkeys(names, ZERO)
+    for pod in pods if sums else ():
+        requests = pod_requests(pod)
+        for name in sums:
+            if name in requests:
+                sums[name] += requests[name]
+    return sums
+
+
+def ports_taken(pod: Pod, others: Iterable[Pod]) -> Rejection | None:
+    """Reject a pod that wants a port of the host which another one has."""
+    wanted = tuple(_host_ports(pod))
+    taken = (port for other in others for port in _host_ports(other)) if wanted else ()
+    if not any(_collide(one, held) for held in taken for one in wanted):
+        return None
+    return predicate_failed(
+        "NodePorts", "node(s) didn't have free ports for the requested pod ports"
+    )
+
+
+def request(pod: Pod, resource: str) -> int:
+    """What a pod takes of a resource, as shortages count it."""
+    if resource == PODS:
+        return 1
+    return number(resource, pod_requests(pod).get(resource, ZERO))
+
+
+def number(resource: str, amount: Quantity) -> int:
+    """An amount as messages have it: millicores of cpu, whole units of all else."""
+    return amount.milli_value if resource == "cpu" else amount.value
+
+
+def _is_counted(name: str) -> bool:
+    """Whether the node itself has or has not got the resource."""
+    return name in _FIRST or name.startswith("hugepages-")
+
+
+def _rank(name: str) -> tuple[int, str]:
+    return (_FIRST.index(name) if name in _FIRST else len(_FIRST), name)
+
+
+def _host_ports(pod: Pod) -> Iterable[HostPort]:
+    """The ports of the host that a pod holds all its life; a sidecar's too."""
+    sidecars = (container for container in pod.spec.init_containers if is_restartable(container))
+    for container in (*pod.spec.containers, *sidecars):
+        for port in container.ports:
+            if port.host_port:
+                yield port.protocol or "TCP", port.host_ip, port.host_port
+
+
+def _collide(one: HostPort, other: HostPort) -> bool:
+    same_port = one[0] == other[0] and one[2] == other[2]
+    return same_port and (one[1] == other[1] or one[1] in ANY_ADDRESS or other[1] in ANY_ADDRESS)

@@ -1,0 +1,395 @@
+"""What a pod's task does in each state of its machine: the steps, in their order.
+
+    sync       status → cgroup, folders and volumes → containers → status
+    terminate  stop containers → status
+    release    volumes → cgroup
+    clean      containers, sandboxes → logs, folders
+
+The parts that do it are known here only by the protocols below. A syncer belongs to one
+incarnation of a pod and holds what that remembers between two syncs.
+"""
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Protocol
+
+import structlog
+from attrs import frozen
+
+from state_machines.pod import (
+    FAILING_ENDINGS,
+    PodEvent,
+    StopEvidence,
+    effective_grace_seconds,
+    ending,
+    is_deadline_exceeded,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
+from trio_kubelet.future import Future
+from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.status import Failure
+from trio_kubelet.status.resize import pending_resize, resize_message
+from trio_kubelet.sync.mailbox import Ending
+from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
+from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("pod")
+
+STOP_IS_LONG_SECONDS = 5.0
+"""A stop that takes longer is reported while it goes on."""
+
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+
+
+class Outcome(Protocol):
+    """What a sync with the runtime came to."""
+
+    @property
+    def observed(self) -> ObservedPod:
+        """The pod as it looks now."""
+        ...
+
+    @property
+    def failed(self) -> bool:
+        """Whether something is to be tried again."""
+        ...
+
+    @property
+    def due_ns(self) -> int | None:
+        """When to look again, in nanoseconds since the epoch."""
+        ...
+
+
+class Runtime(Protocol):
+    """The containers of a pod. Every method may raise RpcError."""
+
+    async def look(self, pod: Pod) -> ObservedPod:
+        """Ask the runtime what there is of the pod."""
+        ...
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
+    ) -> Outcome:
+        """Bring the containers closer to the spec."""
+        ...
+
+    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+        """Stop all, and look."""
+        ...
+
+    async def remove(self, pod: Pod, memory: PodMemory) -> None:
+        """Remove what has stopped."""
+        ...
+
+
+class Activity(Protocol):
+    """Is told when a pod is being stopped."""
+
+    def stopping(self) -> AbstractContextManager[None]:
+        """Held meanwhile."""
+        ...
+
+
+class Cache(Protocol):
+    """What is known of pods in the runtime."""
+
+    def get(self, uid: str) -> ObservedPod:
+        """The newest observation of a pod."""
+        ...
+
+    def is_newer_than(self, uid: str, instant: float) -> bool:
+        """Whether the pod was observed after `instant`."""
+        ...
+
+    async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
+        """The pod as it was observed after `instant`; waits for that."""
+        ...
+
+
+class Statuses(Protocol):
+    """Makes the statuses of pods and keeps the newest one of each."""
+
+    def report(
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        reasons: Mapping[str, Reason],
+        failure: Failure | None,
+        *,
+        stopped: bool,
+    ) -> PodStatus:
+        """Make the status as of now and store it."""
+        ...
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone."""
+        ...
+
+
+class Storage(Protocol):
+    """Folders and volumes of pods."""
+
+    def volumes_ready_without_wait(self, pod: Pod) -> bool:
+        """Whether nothing that the pod's volumes are made of can be missing for long."""
+        ...
+
+    async def prepare(self, pod: Pod) -> PodInputs:
+        """Make folders and mount volumes. Raises PreparationError."""
+        ...
+
+    async def unmount(self, pod: Pod) -> None:
+        """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
+        ...
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's folders and logs."""
+        ...
+
+
+class Allocations(Protocol):
+    """What pods were allocated."""
+
+    def allocated(self, pod: Pod) -> Pod:
+        """The pod with the resources that it was allocated, whatever its spec says now."""
+        ...
+
+
+class PodCgroups(Protocol):
+    """Cgroups of pods."""
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make or update the pod's cgroup. Raises PreparationError."""
+        ...
+
+    async def remove(self, uid: str) -> None:
+        """Remove the pod's cgroup with all that is left in it."""
+        ...
+
+
+@frozen
+class PreparationError(Exception):
+    """Something that a pod needs is not there yet. `reason` and `message` become an event."""
+
+    reason: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+@frozen(kw_only=True)
+class SyncDependencies:
+    """All that pod syncers need, made once by the agent."""
+
+    runtime: Runtime
+    cache: Cache
+    statuses: Statuses
+    storage: Storage
+    cgroups: PodCgroups
+    allocations: Allocations
+    gate: RuntimeGate
+    activity: Activity
+    recorder: EventRecorder
+    clock: Clock
+
+    def open_syncer(self, pod: Pod) -> "PodSyncer":
+        """Make the syncer of a new incarnation."""
+        return PodSyncer(self, pod)
+
+
+class PodSyncer:
+    """One incarnation of a pod. See `PodSteps` for what its methods future."""
+
+    def __init__(self, parts: SyncDependencies, pod: Pod) -> None:
+        self._parts = parts
+        self._memory = PodMemory()
+        self._failure: Failure | None = None
+        self._uid = pod.metadata.uid
+        self._pending_resize = pending_resize(pod.status)
+
+    async def sync(self, pod: Pod) -> SyncResult:
+        """Bring the pod closer to its spec and report its status.
+
+        What it may use is what it was allocated, not what its spec says since.
+        """
+        parts = self._parts
+        try:
+            observed = await self._observed(pod)
+        except RpcError as error:
+            return self._runtime_failed(pod, error)
+        status = self._report(pod, observed)
+        self._note_resize(pod, status)
+        if over := self._own_ending(pod, status):
+            return SyncResult(ending=over)
+        network_error = parts.gate.state.network_error
+        if network_error and not pod.spec.host_network:
+            self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
+            return SyncResult(failed=True)
+        try:
+            outcome = await self._bring_about(parts.allocations.allocated(pod), observed)
+        except PreparationError as error:
+            self._warn(pod, error.reason, error.message)
+            return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
+        except RpcError as error:
+            return self._runtime_failed(pod, error)
+        status = self._report(pod, outcome.observed)
+        return SyncResult(
+            ending=self._own_ending(pod, status),
+            failed=outcome.failed,
+            due_seconds=_earliest(
+                self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
+            ),
+        )
+
+    async def _bring_about(self, pod: Pod, observed: ObservedPod) -> Outcome:
+        """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
+
+        Only where they will be there for certain: a pod that waits for an object holds no
+        address meanwhile. Raises PreparationError and RpcError.
+        """
+        parts, inputs = self._parts, Future[PodInputs]()
+        outcomes: list[Outcome] = []
+
+        async def bring_about() -> None:
+            await parts.cgroups.ensure(pod)
+            if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
+                await inputs.result()
+            outcomes.append(await parts.runtime.sync(pod, observed, inputs, self._memory))
+            await inputs.result()
+
+        prepare = partial(parts.storage.prepare, pod)
+        await run_concurrently(bring_about, partial(inputs.run, prepare))
+        return outcomes[0]
+
+    async def _observed(self, pod: Pod) -> ObservedPod:
+        """The pod as it was after the last call that may have changed it.
+
+        After a call that failed nobody may have looked, and the next relist may be far away.
+        """
+        parts, acted_at = self._parts, self._memory.acted_at
+        if parts.cache.is_newer_than(self._uid, acted_at):
+            return await parts.cache.get_newer_than(self._uid, acted_at)
+        return await parts.runtime.look(pod)
+
+    def _runtime_failed(self, pod: Pod, error: RpcError) -> SyncResult:
+        log.warning("runtime call failed", error=str(error))
+        self._warn(pod, "FailedSync", f"Error syncing pod, skipping: {error.message}")
+        return SyncResult(failed=True)
+
+    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
+        """Stop all containers, then look what still runs.
+
+        A pod that obeys is soon reported at its end. Until then nothing is new to the API but
+        which generation was seen.
+        """
+        if ending.cause in FAILING_ENDINGS:
+            self._failure = Failure(
+                reason=ending.reason,
+                message=ending.message,
+                rejected=ending.cause is PodEvent.REJECTED,
+                disruption=ending.disruption,
+            )
+        grace = effective_grace_seconds(
+            None,
+            ending.grace_seconds,
+            pod.metadata.deletion_grace_period_seconds,
+        )
+        await self._parts.cache.get_newer_than(self._uid, 0.0)
+        if self._failure is not None:
+            self._report_newest(pod)
+        stop = partial(self._parts.runtime.stop, pod, grace, self._memory)
+        report = partial(self._report_newest, pod)
+        try:
+            with self._parts.activity.stopping():
+                evidence = await and_if_it_takes_long(stop, STOP_IS_LONG_SECONDS, report)
+        except RpcError as error:
+            self._report_newest(pod)
+            self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
+            raise UnfinishedError(error.message) from error
+        self._report_newest(pod, stopped=not evidence.running)
+        return evidence
+
+    async def release(self, pod: Pod) -> None:
+        """Give back what the pod held and others could want."""
+        try:
+            with self._parts.activity.stopping():
+                await self._parts.storage.unmount(pod)
+                await self._parts.cgroups.remove(self._uid)
+        except PreparationError as error:
+            raise UnfinishedError(error.message) from error
+
+    def let_go(self) -> None:
+        """No source has the pod any more, and its status is nobody's.
+
+        A static pod that is put back under its UID has a new mirror before its task starts.
+        """
+        self._parts.statuses.forget(self._uid)
+
+    async def clean(self, pod: Pod) -> None:
+        """Remove all that is left of the pod."""
+        parts = self._parts
+        try:
+            await parts.runtime.remove(pod, self._memory)
+            await parts.storage.remove(pod)
+        except (RpcError, PreparationError) as error:
+            raise UnfinishedError(error.message) from error
+
+    def _report_newest(self, pod: Pod, *, stopped: bool = False) -> None:
+        self._report(pod, self._parts.cache.get(self._uid), stopped=stopped)
+
+    def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
+        return self._parts.statuses.report(
+            pod, observed, self._memory.reasons, self._failure, stopped=stopped
+        )
+
+    def _note_resize(self, pod: Pod, status: PodStatus) -> None:
+        """Say once of each version of a spec that its resources are not to be had."""
+        known, self._pending_resize = self._pending_resize, pending_resize(status)
+        pending = self._pending_resize
+        if pending is not None and pending != known:
+            message = resize_message(pod, pending.reason, pending.message)
+            self._warn(pod, "ResizeInfeasible", message)
+
+    def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
+        """The ending that the pod's own state implies: it is through, or had its time."""
+        event = ending(
+            deletion_requested=False,
+            phase=status.phase,
+            deadline_exceeded=is_deadline_exceeded(
+                active_deadline_seconds=pod.spec.active_deadline_seconds,
+                started_at_ns=status.start_time.ns if status.start_time else None,
+                now_ns=self._parts.clock.now_ns(),
+            ),
+        )
+        if event is None:
+            return None
+        if event is not PodEvent.DEADLINE_EXCEEDED:
+            return Ending(causes=(event,))
+        self._parts.recorder.pod(pod, EventType.NORMAL, str(event), DEADLINE_MESSAGE)
+        return Ending(causes=(event,), reason=str(event), message=DEADLINE_MESSAGE)
+
+    def _deadline_seconds(self, pod: Pod, status: PodStatus) -> float | None:
+        """Seconds until spec.activeDeadlineSeconds is over."""
+        limit = pod.spec.active_deadline_seconds
+        if limit is None or status.start_time is None:
+            return None
+        return self._seconds_until(status.start_time.ns + limit * 1_000_000_000)
+
+    def _seconds_until(self, time_ns: int | None) -> float | None:
+        if time_ns is None:
+            return None
+        return max(0.0, (time_ns - self._parts.clock.now_ns()) / 1e9)
+
+    def _warn(self, pod: Pod, reason: str, message: str) -> None:
+        self._parts.recorder.pod(pod, EventType.WARNING, reason, message)
+
+
+def _earliest(*waits: float | None) -> float | None:
+    return min((wait for wait in waits if wait is not None), default=None)
