@@ -18,8 +18,8 @@ from attrs import evolve
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.lifecycle.termination_messages import message_file, termination_messages
 from trio_kubelet.runtime.observed import (
     ObservedContainer,

@@ -25,8 +25,9 @@ from trio_kubelet.hollow import (
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache, generator
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime import inspection, names
+from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 

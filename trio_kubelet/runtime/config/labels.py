@@ -16,7 +16,7 @@ from trio_kubelet.k8s import (
     SleepAction,
     TCPSocketAction,
 )
-from trio_kubelet.runtime import names
+from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.config.container_hash import container_hash
 from trio_kubelet.runtime.config.go_json import go_json
 

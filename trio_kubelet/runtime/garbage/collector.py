@@ -26,8 +26,8 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.rpc import Code, RpcError
-from trio_kubelet.runtime import names
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.inspection import inspect_pod
 from trio_kubelet.runtime.lifecycle.pod_files import log_count

@@ -17,7 +17,7 @@ from attrs import frozen
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.runtime import names
+from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _LOG_FILE = re.compile(r"(\d{1,9})\.log(?:\..*)?", re.ASCII)
