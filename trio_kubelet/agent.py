@@ -18,6 +18,7 @@ from trio_kubelet.assembly import (
     assemble,
     build_admission,
     build_image_access,
+    build_oom_kills,
     build_pressure_monitor,
     cgroup_driver,
 )
@@ -154,6 +155,7 @@ class Agent:
             recorder=self.recorder,
             runs=self._runs,
         )
+        oom_kills = build_oom_kills(settings)
         self.pleg = Pleg(
             client=self.client,
             cache=self.cache,
@@ -161,6 +163,7 @@ class Agent:
             journal=self.journal,
             clock=clock,
             events_enabled=settings.gates["EventedPLEG"],
+            oom_kills=oom_kills,
         )
         self.merge = SourceMerge(clock, self.recorder)
         self.listeners = Listeners(
@@ -182,6 +185,7 @@ class Agent:
             pressure=self.pressure,
             slots=default_start_limiter(activity),
             activity=activity,
+            oom_kills=oom_kills,
         )
         self.cluster: Cluster | None = None
         if open_clients is not None:

@@ -49,6 +49,7 @@ from trio_kubelet.resources import (
     pod_limits,
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
+from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
@@ -104,6 +105,7 @@ class Foundation:
     allocations: Allocations
     pressure: PressureMonitor
     activity: Activity
+    oom_kills: OomKills | None
 
 
 @frozen(kw_only=True)
@@ -241,6 +243,7 @@ def build_runtime(
         slots=base.slots,
         file_limiter=files,
         runtime_features=lambda: base.gate.state.runtime_features,
+        oom_kills=base.oom_kills,
         read_host_file=read_hosts,
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
@@ -256,6 +259,7 @@ def build_runtime(
         read_dns=partial(gather_dns, settings, node.host_ips),
         slots=base.slots,
         file_limiter=files,
+        oom_kills=base.oom_kills,
         crash_backoff=crash_loop_policy(
             longest.total_seconds() if longest is not None else None,
             reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
@@ -328,6 +332,19 @@ def build_pressure_monitor(settings: Settings, client: RuntimeClient) -> Pressur
         transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
         client=None if settings.options.hollow else client,
         find_places=find_places,
+    )
+
+
+def build_oom_kills(settings: Settings) -> OomKills | None:
+    """What knows which containers the kernel killed; None without a kernel."""
+    if settings.options.hollow:
+        return None
+    configuration = settings.configuration
+    return OomKills(
+        lambda: CgroupTree.find(mount_points()),
+        PodFolders(Path(settings.options.root_dir)).pods,
+        cgroup_root=configuration.cgroup_root or "/",
+        whole=not configuration.single_process_oom_kill,
     )
 
 

@@ -1,17 +1,23 @@
 """Real cgroups, under a root of the test's own."""
 
 import os
+import signal
+import subprocess
 import uuid
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import trio
 
 from lab.orphans import cgroup_of_ours
+from lab.processes import wait_until
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.resources import CgroupBusy, CgroupConfig, Cgroups, CgroupSettings, CgroupTree
+from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.resources.oom_ledger import SeenContainer
 
 pytestmark = [
     pytest.mark.integration,
@@ -204,3 +210,64 @@ def _join(tree: CgroupTree, path: str, pid: int) -> None:
         (folder / "cgroup.procs").write_text(str(pid))
         members = Path(folder / "cgroup.procs").read_text().split()
         assert str(pid) in members
+
+
+def end_in(tree: CgroupTree, folder: Path, script: str) -> int:
+    """Run a container's only process in the cgroup that a runtime makes, and removes."""
+    folder.mkdir(exist_ok=True)
+    limit = "memory.limit_in_bytes" if tree.version == 1 else "memory.max"
+    (folder / limit).write_text(str(8 * MI))
+    shell = ["sh", "-c", f"echo $$ >{folder}/cgroup.procs; {script}"]
+    status = subprocess.run(shell, check=False).returncode
+    wait_until(
+        lambda: tree.remove(f"/{folder.relative_to(tree.hierarchies['memory'])}"),
+        deadline_seconds=60,
+        else_say=lambda: f"{folder} is not gone",
+    )
+    return status
+
+
+def listens() -> int:
+    """How many eventfds this process has."""
+    targets = []
+    for fd in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            targets.append(str(fd.readlink()))
+    return targets.count("anon_inode:[eventfd]")
+
+
+async def test_the_kernel_tells_whom_it_killed_for_their_memory_when_they_are_gone(
+    tree: CgroupTree, root: str, cgroups: Cgroups, tmp_path: Path
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
+    (tmp_path / "b-1").mkdir()
+    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    before, seen, hungry = listens(), [], set()
+    for number, script in enumerate(("exec tail /dev/zero", "kill -9 $$") * 5):
+        name = f"c{number}"
+        await kills.expect_start("b-1", name)
+        status = await trio.to_thread.run_sync(end_in, tree, pod / name, script)
+        assert status == -signal.SIGKILL
+        seen.append(SeenContainer(id=name, name=name, ended=True, exit_code=137))
+        if "tail" in script:
+            hungry.add(name)
+        assert await kills.killed("b-1", seen, trio.current_time()) == hungry
+    assert listens() == before
+    restarted = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    assert await restarted.killed("b-1", seen, trio.current_time()) == hungry
+
+
+async def test_nothing_is_left_of_what_was_prepared_for_a_container_that_is_gone(
+    tree: CgroupTree, root: str, cgroups: Cgroups, tmp_path: Path
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
+    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    began, before = trio.current_time(), listens()
+    await kills.expect_start("b-1", "c")
+    await kills.killed("b-1", [], began)
+    assert listens() == before + 2 * (tree.version == 1)
+    await kills.killed("b-1", [], trio.current_time())
+    assert listens() == before
+    assert not (pod / "c").exists()

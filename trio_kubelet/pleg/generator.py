@@ -32,6 +32,7 @@ from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
+from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -71,6 +72,7 @@ class Pleg:
         journal: Journal,
         clock: Clock,
         events_enabled: bool,
+        oom_kills: OomKills | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -78,6 +80,7 @@ class Pleg:
         self._journal = journal
         self._clock = clock
         self._events_enabled = events_enabled
+        self._oom_kills = oom_kills
         self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
@@ -188,6 +191,7 @@ class Pleg:
                     name=known.name,
                     namespace=known.namespace,
                     known=known,
+                    oom_kills=self._oom_kills,
                 )
         except RpcError as error:
             if uid not in self._cache.unseen:
@@ -267,7 +271,12 @@ class Pleg:
                 return
             try:
                 observed = await inspect_pod(
-                    self._client, uid, name=known.name, namespace=known.namespace, known=known
+                    self._client,
+                    uid,
+                    name=known.name,
+                    namespace=known.namespace,
+                    known=known,
+                    oom_kills=self._oom_kills,
                 )
             except RpcError as error:
                 log.debug("pod inspection failed, relist will retry", error=str(error))

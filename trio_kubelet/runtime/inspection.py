@@ -16,6 +16,7 @@ import trio
 from attrs import evolve
 
 from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -29,6 +30,7 @@ from trio_kubelet.runtime.observed import (
     ObservedState,
     ObservedUser,
 )
+from trio_kubelet.runtime.oom_reasons import with_oom_kills
 
 T = TypeVar("T")
 
@@ -48,12 +50,13 @@ async def inspect_pod(
     namespace: str = "",
     known: ObservedPod | None = None,
     file_limiter: trio.CapacityLimiter | None = None,
+    oom_kills: OomKills | None = None,
 ) -> ObservedPod:
     """All that the runtime shows of a pod, found by its UID.
 
     What goes away between the listing and the question is left out. Termination messages are
     read in a thread of `file_limiter` (None: trio's own). `known` is what was seen of the pod
-    before, if anything. Raises RpcError.
+    before, if anything. `oom_kills` knows what the runtime may not have noticed. Raises RpcError.
     """
     observed_at = trio.current_time()
     selector = {names.POD_UID_LABEL: uid}
@@ -79,6 +82,7 @@ async def inspect_pod(
         namespace=namespace,
         known=known,
         file_limiter=file_limiter,
+        oom_kills=oom_kills,
     )
 
 
@@ -93,6 +97,7 @@ async def inspect_listed(
     namespace: str = "",
     known: ObservedPod | None = None,
     file_limiter: trio.CapacityLimiter | None = None,
+    oom_kills: OomKills | None = None,
 ) -> ObservedPod:
     """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
     sandboxes, containers = tuple(sandboxes), tuple(containers)
@@ -125,7 +130,7 @@ async def inspect_listed(
     pod = observed_pod(
         uid, seen_sandboxes, (*exited.values(), *seen_containers), observed_at, name, namespace
     )
-    return evolve(pod, answered_at=trio.current_time())
+    return await with_oom_kills(evolve(pod, answered_at=trio.current_time()), oom_kills)
 
 
 def _seen_at_their_ends(

@@ -16,6 +16,7 @@ from state_machines.container import ContainerRole
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import PROBE_WARNING, probe_warnings
+from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -128,6 +129,7 @@ class ContainerStarter:
         file_limiter: trio.CapacityLimiter,
         runtime_features: Callable[[], RuntimeFeatures],
         read_host_file: Callable[[], str],
+        oom_kills: OomKills | None = None,
     ) -> None:
         self._client = client
         self._stopper = stopper
@@ -138,6 +140,7 @@ class ContainerStarter:
         self._slots = slots
         self._file_limiter = file_limiter
         self._runtime_features = runtime_features
+        self._oom_kills = oom_kills
         self._read_host_file = read_host_file
 
     async def find_image(
@@ -220,6 +223,8 @@ class ContainerStarter:
             )
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)
+                if self._oom_kills is not None:
+                    await self._oom_kills.expect_start(pod.metadata.uid, container_id)
                 await self._start(pod, container, container_id)
         await self._link_log(pod, container, container_id, config.metadata.attempt)
         return container_id

@@ -24,6 +24,7 @@ from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
+from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -149,6 +150,7 @@ class PodRuntime:
         file_limiter: trio.CapacityLimiter,
         crash_backoff: BackoffPolicy,
         runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
+        oom_kills: OomKills | None = None,
     ) -> None:
         self._client = client
         self._cache = cache
@@ -161,6 +163,7 @@ class PodRuntime:
         self._read_dns = read_dns
         self._slots = slots
         self._file_limiter = file_limiter
+        self._oom_kills = oom_kills
         self._crash_backoff = crash_backoff
         self._runtime_handler = runtime_handler
 
@@ -192,6 +195,7 @@ class PodRuntime:
             namespace=meta.namespace,
             known=self._cache.get(meta.uid),
             file_limiter=self._file_limiter,
+            oom_kills=self._oom_kills,
         )
         return self._cache.put(observed)
 

@@ -1,0 +1,59 @@
+"""Containers that the kernel kills for their memory, however short they live, say OOMKilled."""
+
+from pathlib import Path
+
+from lab.agent import Json
+from tests.integration.pods import (
+    Node,
+    container_ids,
+    is_over,
+    one_shot,
+    shell,
+    status_of,
+    until_term,
+)
+
+PODS = ("hungry-a", "hungry-b")
+HUNGRY = tuple(f"c{number}" for number in range(10))
+OTHER = "other"
+LIMIT = {"limits": {"memory": "16Mi"}}
+
+
+def ends(pod: Json) -> dict[str, tuple[str, int]]:
+    """Reason and exit code of each container that has ended."""
+    found = {}
+    for name in (*HUNGRY, OTHER):
+        if end := status_of(pod, name)["state"].get("terminated"):
+            found[name] = (end["reason"], end["exitCode"])
+    return found
+
+
+def eventfds(pid: int) -> int:
+    """How many notices a process listens to."""
+    targets = []
+    for entry in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            targets.append(str(entry.readlink()))
+        except FileNotFoundError:
+            continue
+    return targets.count("anon_inode:[eventfd]")
+
+
+def test_who_is_killed_at_once_for_its_memory_says_so_and_who_is_killed_otherwise_does_not(
+    node: Node,
+) -> None:
+    assert node.agent.pid is not None
+    listened_to = eventfds(node.agent.pid)
+    hungry = [shell(name, "exec tail /dev/zero", resources=LIMIT) for name in HUNGRY]
+    node.add(*(one_shot(name, until_term(OTHER), *hungry) for name in PODS))
+    for name in PODS:
+        pod = node.wait(name, lambda pod: len(ends(pod)) == len(HUNGRY))
+        node.containerd.ctr("tasks", "kill", "-s", "KILL", container_ids(pod)[OTHER])
+    expected = {**dict.fromkeys(HUNGRY, ("OOMKilled", 137)), OTHER: ("Error", 137)}
+    assert [ends(node.wait(name, is_over)) for name in PODS] == [expected, expected]
+    assert eventfds(node.agent.pid) == listened_to
+
+    node.agent.kill()
+    node.agent.start()
+    assert [ends(node.wait(name, is_over)) for name in PODS] == [expected, expected]
+    node.remove(*PODS)

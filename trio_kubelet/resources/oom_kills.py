@@ -1,0 +1,201 @@
+"""Which containers ended by the kernel's OOM killer: asked of the kernel, not of the runtime.
+
+Runtimes watch for it, too, but report the end of a container that lived shortly before they know
+its cause. On cgroup v2 the counts of the pod's cgroup tell afterwards (`oom_ledger.py`), on v1
+notices that were asked for before the start (`oom_notices.py`). Files are read when a container
+was seen to end, and at no other time.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+import trio
+from attrs import evolve
+
+from trio_kubelet.foreign_text import is_path_part
+from trio_kubelet.resources.cgroup_names import CgroupDriver
+from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
+from trio_kubelet.resources.oom_files import load_record, pod_folders, read_counts, save_record
+from trio_kubelet.resources.oom_ledger import (
+    Counts,
+    OomLedger,
+    SeenContainer,
+    first_ledger,
+    judged,
+    shows_all,
+)
+from trio_kubelet.resources.oom_notices import OomNotice
+
+log = structlog.get_logger("cgroups")
+
+T = TypeVar("T")
+
+
+class OomKills:
+    """Knows of each pod which of its containers the OOM killer ended.
+
+    `find_tree` finds the machine's cgroups; `pods` is where the folders of pods are. `whole`: an
+    OOM kill takes all of a container (singleProcessOOMKill is off). No method raises: what the
+    kernel does not tell is not known.
+    """
+
+    def __init__(
+        self,
+        find_tree: Callable[[], CgroupTree],
+        pods: Path,
+        *,
+        cgroup_root: str = "/",
+        whole: bool = True,
+    ) -> None:
+        self._find_tree = find_tree
+        self._pods = pods
+        self._cgroup_root = cgroup_root
+        self._whole = whole
+        self._tree: CgroupTree | None = None
+        self._ledgers: dict[str, OomLedger] = {}
+        self._notices: dict[str, dict[str, OomNotice]] = {}
+        self._asking = trio.Lock()
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def expect_start(self, uid: str, container_id: str) -> None:
+        """Prepare for the end of a container that was made and is started next."""
+        tree = await self._cgroups()
+        if tree is None or tree.version != 1:
+            return
+        ask = partial(self._ask_for_notices, tree, uid, container_id, trio.current_time())
+        notice = await self._in_thread(ask)
+        if notice is not None:
+            self._notices.setdefault(uid, {})[container_id] = notice
+
+    async def killed(
+        self, uid: str, seen: Sequence[SeenContainer], observed_at: float
+    ) -> frozenset[str]:
+        """Return the ids of those that the OOM killer ended, of all that a pod was seen to have.
+
+        `observed_at` is trio's clock before the runtime was asked. Cancelled, it may be called
+        again.
+        """
+        if uid in self._notices:
+            async with self._asking:
+                await self._drop_notices(uid, seen, observed_at)
+        if not seen:
+            self._ledgers.pop(uid, None)
+            return frozenset()
+        if not self._knows(uid, seen):
+            async with self._asking:
+                if not self._knows(uid, seen):
+                    await self._judge(uid, seen)
+        ledger = self._ledgers.get(uid)
+        return ledger.killed if ledger is not None else frozenset()
+
+    def _knows(self, uid: str, seen: Sequence[SeenContainer]) -> bool:
+        """Whether there is nothing to find out: where all is shown, what was before is nothing."""
+        ledger = self._ledgers.get(uid)
+        if ledger is not None:
+            return ledger.knows_ends_of(seen)
+        return shows_all(seen) and not any(each.ended for each in seen)
+
+    async def _judge(self, uid: str, seen: Sequence[SeenContainer]) -> None:
+        tree = await self._cgroups()
+        if tree is None or not is_path_part(uid):
+            return
+        before = self._ledgers.get(uid)
+        if before is None:
+            before = await self._in_thread(partial(load_record, self._pods / uid))
+        if before is not None:
+            self._ledgers[uid] = before
+        if tree.version == 1:
+            after = await self._by_notices(uid, before or OomLedger(), seen)
+        else:
+            counts = await self._in_thread(partial(self._read, tree, uid))
+            if counts is None:
+                return
+            after = judged(before or first_ledger(counts, seen), counts, seen, whole=self._whole)
+        self._ledgers[uid] = after = after.with_newest(seen)
+        with trio.CancelScope(shield=True):
+            if after.record and (before is None or after.record != before.record):
+                await self._in_thread(partial(self._save, uid, after))
+            for container_id in self._notices.get(uid, {}).keys() & after.verdicts.keys():
+                await self._close(uid, container_id)
+
+    async def _by_notices(
+        self, uid: str, ledger: OomLedger, seen: Sequence[SeenContainer]
+    ) -> OomLedger:
+        """The ledger with the verdicts that notices give."""
+        verdicts = dict(ledger.verdicts)
+        notices = self._notices.get(uid, {})
+        for each in seen:
+            if not each.ended or each.id in verdicts:
+                continue
+            notice = notices.get(each.id)
+            if notice is None or each.told_killed or not each.was_killed:
+                verdicts[each.id] = each.told_killed
+            else:
+                verdicts[each.id] = await notice.was_killed()
+        return evolve(ledger, verdicts=verdicts)
+
+    async def _drop_notices(
+        self, uid: str, seen: Sequence[SeenContainer], observed_at: float
+    ) -> None:
+        """Ask for no more of containers that are gone: made before the look, and not shown."""
+        shown = {each.id for each in seen}
+        for container_id, notice in tuple(self._notices.get(uid, {}).items()):
+            if container_id not in shown and notice.made_at < observed_at:
+                await self._close(uid, container_id)
+
+    async def _close(self, uid: str, container_id: str) -> None:
+        await self._in_thread(self._notices[uid][container_id].close)
+        del self._notices[uid][container_id]
+        if not self._notices[uid]:
+            del self._notices[uid]
+
+    async def _cgroups(self) -> CgroupTree | None:
+        if self._tree is None:
+            try:
+                self._tree = await self._in_thread(self._find_tree)
+            except (CgroupError, OSError) as error:
+                log.debug("no cgroups to ask for OOM kills", error=str(error))
+        return self._tree
+
+    def _ask_for_notices(
+        self, tree: CgroupTree, uid: str, container_id: str, made_at: float
+    ) -> OomNotice | None:
+        """Where systemd makes the container's cgroup there are no notices. Blocks."""
+        if not is_path_part(container_id):
+            return None
+        for folder in self._pod_folders(tree, uid, (CgroupDriver.CGROUPFS,)):
+            try:
+                return OomNotice.ask(folder / container_id, made_at)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                log.debug("no notices of OOM kills", container=container_id, error=str(error))
+        return None
+
+    def _read(self, tree: CgroupTree, uid: str) -> Counts | None:
+        """The counts of a pod, None if it has no cgroup. Blocks."""
+        for folder in self._pod_folders(tree, uid, tuple(CgroupDriver)):
+            try:
+                return read_counts(folder)
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                log.debug("counts of OOM kills not read", uid=uid, error=str(error))
+        return None
+
+    def _pod_folders(
+        self, tree: CgroupTree, uid: str, drivers: tuple[CgroupDriver, ...]
+    ) -> tuple[Path, ...]:
+        return tuple(pod_folders(tree.hierarchies["memory"], uid, self._cgroup_root, drivers))
+
+    def _save(self, uid: str, ledger: OomLedger) -> None:
+        try:
+            save_record(self._pods / uid, ledger)
+        except OSError as error:
+            log.warning("record of OOM kills not written", uid=uid, error=str(error))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._limiter)
