@@ -156,10 +156,15 @@ class Allocations:
             return None
 
     def _write(self, files: Mapping[str, Records]) -> None:
+        """Write the files. Mostly they say the same; the text of many pods takes milliseconds."""
+        last: tuple[Records, str] | None = None
         for name, records in files.items():
             path = self._root / name
-            if records or path.exists():
-                write_whole(path, printed(records), mode=_FILE_MODE)
+            if not records and not path.exists():
+                continue
+            text = last[1] if last is not None and last[0] == records else printed(records)
+            write_whole(path, text, mode=_FILE_MODE)
+            last = (records, text)
 
 
 def refused_resize(desired: Pod, allocated: Pod) -> str | None:
