@@ -139,11 +139,18 @@ def test_what_is_no_keyring_is_an_error_of_one_kind(text: str) -> None:
         {"registry.test": {"username": "u", "password": "\udcff"}},
         {"registry.test": {"identitytoken": "\ud800"}},
         {"registry.test": {"username": "u", "password": "p", "email": "\ud800"}},
+        {"registry.test": {"username": None, "password": None, "identitytoken": None}},
     ],
 )
 def test_an_entry_that_cannot_be_used_is_left_out(auths: object) -> None:
     keyring = parse_keyring(json.dumps({"auths": auths}))
     assert keyring.lookup("registry.test/a") == ()
+
+
+def test_null_in_an_entry_is_as_good_as_absent() -> None:
+    entry = {"username": "u", "password": "p", "auth": None, "identitytoken": None, "email": None}
+    keyring = parse_keyring(json.dumps({"auths": {"registry.test": entry}}))
+    assert keyring.lookup("registry.test/a") == (Credentials(username="u", password="p"),)
 
 
 @pytest.mark.parametrize("auth", ["\u0663", "x", "9" * 7])

@@ -178,11 +178,11 @@ def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
     for key, entry in auths.items():
         if not isinstance(entry, dict) or not _is_registry(key):
             continue
-        username = str(entry.get("username", ""))
-        password = str(entry.get("password", ""))
+        username, password, token, email = (
+            _text(entry, name) for name in ("username", "password", "identitytoken", "email")
+        )
         if encoded := entry.get("auth"):
             username, password = _decoded(key, str(encoded))
-        token, email = str(entry.get("identitytoken", "")), str(entry.get("email", ""))
         if (username or token) and all(map(is_unicode, (username, password, token, email))):
             yield (
                 key,
@@ -190,6 +190,11 @@ def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
                     username=username, password=password, identity_token=token, email=email
                 ),
             )
+
+
+def _text(entry: Mapping[str, object], name: str) -> str:
+    """Return a member of an entry; null is as good as absent."""
+    return str(entry.get(name) or "")
 
 
 def _is_registry(key: str) -> bool:
