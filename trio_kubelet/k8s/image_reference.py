@@ -90,7 +90,11 @@ def _domain_and_rest(name: str) -> tuple[str, str]:
 
 
 def name_alone(image: str) -> str:
-    """Return the name of an image as it is written, without tag and digest."""
+    """Return the name of an image as it is written, without tag and digest.
+
+    The Go kubelet keys its pull records by it, and compares it with its allowlist, since v1.36;
+    before, it did both with the full name (`docker.io/library/busybox`).
+    """
     name = image.partition("@")[0]
     folder, slash, last = name.rpartition("/")
     return folder + slash + last.partition(":")[0]

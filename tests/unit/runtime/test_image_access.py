@@ -23,7 +23,7 @@ from trio_kubelet.runtime.images.access import (
 )
 
 NEVER, PRELOADED, ALLOWLISTED, ALWAYS = VerificationPolicy
-ALLOWLIST = ("registry.test/open/*", "registry.test/team/app", "busybox")
+ALLOWLIST = ("registry.test/open/*", "registry.test/team/app", "docker.io/team/*", "busybox")
 EARLIER, NOW = Time.parse("2026-01-01T00:00:00Z"), Time.parse("2026-01-02T00:00:00Z")
 
 
@@ -58,6 +58,8 @@ NOBODY_KNOWN = ImagePullCredentials()
         (ALLOWLISTED, "registry.test/team/app/more:1", True, True),
         (ALLOWLISTED, "busybox", True, False),
         (ALLOWLISTED, "docker.io/library/busybox", True, True),
+        (ALLOWLISTED, "docker.io/team/app:1", True, False),
+        (ALLOWLISTED, "team/app:1", True, True),
     ],
 )
 def test_the_policy_says_of_which_images_access_is_to_be_proven(

@@ -166,6 +166,14 @@ async def test_what_the_go_kubelet_recorded_counts(tmp_path: Path) -> None:
     assert record_path(tmp_path).read_text() == RECORD_FILE, "brought to the current version"
 
 
+async def test_a_record_is_for_a_name_as_containers_write_it(tmp_path: Path) -> None:
+    at = await records(tmp_path)
+    await pull(at, MINE, image="busybox:1")
+    assert '"credentialMapping":{"busybox":' in record_path(tmp_path).read_text()
+    assert await may_use(at, MINE, image="busybox:2")
+    assert not await may_use(at, MINE, image="docker.io/library/busybox:1")
+
+
 async def test_a_pull_is_an_intent_and_then_a_record(tmp_path: Path, mock_clock: MockClock) -> None:
     at = await records(tmp_path)
     await at.begin(IMAGE)
