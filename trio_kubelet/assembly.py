@@ -182,7 +182,9 @@ async def assemble(
         recorder=base.recorder,
         clock=base.clock,
     )
-    places = HousekeepingPlaces(base.cache, volumes, cgroups, node, files, base.allocations)
+    places = HousekeepingPlaces(
+        base.cache, volumes, cgroups, node, trio.CapacityLimiter(1), base.allocations
+    )
     return Assembled(
         node=node,
         statuses=statuses,

@@ -6,8 +6,9 @@
 
 A handler runs from start to end without a checkpoint, so nothing interleaves inside it and no
 lock is needed. Consumers share one gate: while the runtime is down they wait, and what came in
-meanwhile is still there when it is back. Each tells the monitor when it begins and ends to deal
-with a message, so that one that is stuck is seen.
+meanwhile is still there when it is back. Consumers of channels tell the monitor when they begin
+and end to deal with a message, so that one that is stuck is seen. Housekeeping does not: all that
+it waits for is disks, and what it decides it decides without a checkpoint.
 """
 
 import math
@@ -178,8 +179,7 @@ class SyncLoop:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
             try:
-                with self._monitor.busy("housekeeping"):
-                    await self._clean_up()
+                await self._clean_up()
             except Exception:
                 log.exception("housekeeping failed")
 

@@ -10,7 +10,8 @@ class LoopMonitor:
     """Since when each consumer of the sync loop has been at one message, by trio's clock.
 
     Only a consumer that works can be stuck. One that waits, for a message or for the runtime, is
-    not: a unit that waits for its runtime must not be killed for it. A handler that blocks the
+    not: a unit that waits for its runtime must not be killed for it. Nor does housekeeping count,
+    which waits for disks: a new agent would wait for the same disks. A handler that blocks the
     whole event loop needs nobody to report it: then nobody feeds the watchdog or answers.
     """
 
@@ -19,7 +20,7 @@ class LoopMonitor:
 
     @contextmanager
     def busy(self, consumer: str) -> Iterator[None]:
-        """Note that a consumer deals with one message, or one round, until the end of the block."""
+        """Note that a consumer deals with one message until the end of the block."""
         self._busy_since[consumer] = trio.current_time()
         try:
             yield

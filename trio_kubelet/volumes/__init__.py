@@ -8,8 +8,6 @@ pod itself. `Volumes` prepares the volumes of a pod before its containers and re
 import os
 from collections.abc import Callable, Mapping
 
-import trio
-
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.volumes.collect import Collector, NoObjects, ObjectData
@@ -24,10 +22,8 @@ from trio_kubelet.volumes.plugin import (
     VolumePlugin,
     VolumesNotReady,
 )
+from trio_kubelet.volumes.threads import VolumeThreads
 from trio_kubelet.volumes.volumes import Volumes
-
-MAX_THREADS = 16
-"""Threads for volumes: enough for many mounts at once, few enough for a disk that hangs."""
 
 
 def local_volumes(
@@ -45,24 +41,24 @@ def local_volumes(
     what the node has for pods. `privileged`: whether mounts can be made and files given away;
     None: if the agent is root.
     """
-    limiter = trio.CapacityLimiter(MAX_THREADS)
+    threads = VolumeThreads()
     ground = Ground(
         folders=folders,
         memory_available=memory_available,
-        limiter=limiter,
+        threads=threads,
         clock=clock or SystemClock(),
         privileged=os.geteuid() == 0 if privileged is None else privileged,
     )
     collector = Collector(data=data or NoObjects(), allocatable=allocatable)
     plugins: Mapping[str, VolumePlugin] = {
-        "empty_dir": EmptyDir(folders, memory_available, limiter),
-        "host_path": HostPath(limiter),
+        "empty_dir": EmptyDir(folders, memory_available, threads),
+        "host_path": HostPath(threads.host_paths),
         **{
             field: ConfigurationVolume(kind, collector.collect, ground=ground)
             for field, kind in KINDS.items()
         },
     }
-    return Volumes(folders, plugins, limiter)
+    return Volumes(folders, plugins, threads)
 
 
 __all__ = [
@@ -75,6 +71,7 @@ __all__ = [
     "VolumeBusy",
     "VolumeError",
     "VolumePlugin",
+    "VolumeThreads",
     "Volumes",
     "VolumesNotReady",
     "local_volumes",

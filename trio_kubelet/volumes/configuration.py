@@ -31,6 +31,7 @@ from trio_kubelet.volumes.memory import has_own_file_system, mount_memory
 from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 from trio_kubelet.volumes.safe_open import remove_tree
+from trio_kubelet.volumes.threads import VolumeThreads
 
 log = structlog.get_logger("volumes")
 
@@ -68,7 +69,7 @@ class Ground:
 
     folders: PodFolders
     memory_available: MemoryAvailable
-    limiter: trio.CapacityLimiter
+    threads: VolumeThreads
     clock: Clock
     privileged: bool
 
@@ -95,18 +96,18 @@ class ConfigurationVolume:
         try:
             payload = await self.collect(pod, volume)
             now_ns = self.ground.clock.now_ns()
-            await self._in_thread(partial(self._write, pod, volume.name, folder, payload, now_ns))
+            await self._prepare(partial(self._write, pod, volume.name, folder, payload, now_ns))
         except (ObjectError, ValueError, OSError) as error:
             problem = VolumeError(volume.name, str(error))
-            if not await self._in_thread(partial(self._is_prepared, folder)):
+            if not await self._prepare(partial(self._is_prepared, folder)):
                 raise problem from error
             return _mounted(volume, folder, problem)
         return _mounted(volume, folder, None)
 
     async def tear_down(self, pod_uid: str, folder: Path) -> None:
         """Remove the files and the mark; raises OSError."""
-        await self._in_thread(partial(remove_tree, self._marks(pod_uid, folder.name)))
-        await self._in_thread(partial(remove_tree, folder))
+        await self._remove(partial(remove_tree, self._marks(pod_uid, folder.name)))
+        await self._remove(partial(remove_tree, folder))
 
     def _marks(self, pod_uid: str, name: str) -> Path:
         return self.ground.folders.plugin(pod_uid, EmptyDir.name, f"wrapped_{name}")
@@ -143,8 +144,11 @@ class ConfigurationVolume:
     def _is_prepared(self, folder: Path) -> bool:
         return self._is_there(folder) and has_data(folder)
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self.ground.limiter)
+    async def _prepare(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self.ground.threads.preparing)
+
+    async def _remove(self, work: Callable[[], None]) -> None:
+        await trio.to_thread.run_sync(work, limiter=self.ground.threads.removing)
 
 
 def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:

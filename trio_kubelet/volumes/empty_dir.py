@@ -23,6 +23,7 @@ from trio_kubelet.volumes.memory import memory_options
 from trio_kubelet.volumes.mount import mount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 from trio_kubelet.volumes.safe_open import remove_tree
+from trio_kubelet.volumes.threads import VolumeThreads
 
 _FOLDER_MODE = 0o777
 _GROUP_MODE = 0o2770
@@ -44,17 +45,17 @@ class EmptyDir:
         self,
         folders: PodFolders,
         memory_available: MemoryAvailable,
-        limiter: trio.CapacityLimiter,
+        threads: VolumeThreads,
     ) -> None:
         self._folders = folders
         self._memory_available = memory_available
-        self._limiter = limiter
+        self._threads = threads
 
     async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""
         try:
             return await trio.to_thread.run_sync(
-                partial(self._set_up, pod, volume), limiter=self._limiter
+                partial(self._set_up, pod, volume), limiter=self._threads.preparing
             )
         except OSError as error:
             raise VolumeError(volume.name, str(error)) from error
@@ -62,8 +63,8 @@ class EmptyDir:
     async def tear_down(self, pod_uid: str, folder: Path) -> None:
         """Remove the folder and its mark; raises OSError."""
         mark = self._folders.plugin(pod_uid, self.name, folder.name)
-        await trio.to_thread.run_sync(remove_tree, mark, limiter=self._limiter)
-        await trio.to_thread.run_sync(remove_tree, folder, limiter=self._limiter)
+        for each in (mark, folder):
+            await trio.to_thread.run_sync(remove_tree, each, limiter=self._threads.removing)
 
     def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         source = volume.empty_dir or EmptyDirVolumeSource()

@@ -30,6 +30,7 @@ from trio_kubelet.volumes.plugin import (
 )
 from trio_kubelet.volumes.safe_open import remove_tree
 from trio_kubelet.volumes.sub_path import bind_sub_path
+from trio_kubelet.volumes.threads import VolumeThreads
 
 log = structlog.get_logger("volumes")
 
@@ -48,20 +49,20 @@ class Volumes:
     """Prepares and removes the volumes of pods.
 
     `plugins` maps the field of `Volume` (`empty_dir`) to its plugin. Every method that touches
-    the disk does so in threads of `limiter`, the volumes' own.
+    the disk does so in one of the `threads`.
     """
 
-    __slots__ = ("_folders", "_limiter", "_plugins")
+    __slots__ = ("_folders", "_plugins", "_threads")
 
     def __init__(
         self,
         folders: PodFolders,
         plugins: Mapping[str, VolumePlugin],
-        limiter: trio.CapacityLimiter,
+        threads: VolumeThreads,
     ) -> None:
         self._folders = folders
         self._plugins = plugins
-        self._limiter = limiter
+        self._threads = threads
 
     async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:
         """Make the pod's folders and prepare its volumes; return them by name.
@@ -70,7 +71,8 @@ class Volumes:
         VolumesNotReady after all were tried. Cancelled or failed, it may be called again;
         `tear_down` removes what it did.
         """
-        await self._in_thread(partial(self._folders.create, pod.metadata.uid))
+        create = partial(self._folders.create, pod.metadata.uid)
+        await trio.to_thread.run_sync(create, limiter=self._threads.preparing)
         used = _used_volumes(pod)
         mounted: dict[str, MountedVolume] = {}
         errors: dict[str, VolumeError] = {}
@@ -99,9 +101,10 @@ class Volumes:
         for a path that leads out of the volume.
         """
         target = self._folders.sub_path(pod.metadata.uid, volume.name, container, index)
-        bind = partial(bind_sub_path, Path(volume.host_path), sub_path, target)
+        source = Path(volume.host_path)
+        bind = partial(bind_sub_path, source, sub_path, target)
         try:
-            await self._in_thread(bind)
+            await trio.to_thread.run_sync(bind, limiter=self._threads_for(pod, source))
         except (OSError, ValueError) as error:
             raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error
         return str(target)
@@ -112,22 +115,22 @@ class Volumes:
         A pod without any is fine. Raises VolumeBusy where something cannot be unmounted, then
         nothing was deleted; OSError where something cannot be deleted.
         """
-        await self._in_thread(partial(self._unmount, pod_uid))
-        for folder in await self._in_thread(partial(self._volume_folders, pod_uid)):
+        await self._remove(partial(self._unmount, pod_uid))
+        for folder in await self._remove(partial(self._volume_folders, pod_uid)):
             plugin = self._plugin_of(folder)
             if plugin is not None:
                 await plugin.tear_down(pod_uid, folder)
-            await self._in_thread(partial(_remove_volume, folder))
-        await self._in_thread(partial(self._remove_empty, pod_uid))
+            await self._remove(partial(_remove_volume, folder))
+        await self._remove(partial(self._remove_empty, pod_uid))
 
     async def remove_pod(self, pod_uid: str) -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
         await self.tear_down(pod_uid)
-        await self._in_thread(partial(remove_tree, self._folders.pod(pod_uid)))
+        await self._remove(partial(remove_tree, self._folders.pod(pod_uid)))
 
     async def pods_on_disk(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
-        return await self._in_thread(self._folders.uids)
+        return await trio.to_thread.run_sync(self._folders.uids, limiter=self._threads.listing)
 
     def _plugin(self, volume: Volume) -> VolumePlugin:
         for attribute in fields(Volume):
@@ -165,8 +168,13 @@ class Volumes:
         if self._folders.sub_paths(pod_uid).exists():
             remove_tree(self._folders.sub_paths(pod_uid))
 
-    async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+    async def _remove(self, work: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(work, limiter=self._threads.removing)
+
+    def _threads_for(self, pod: Pod, path: Path) -> trio.CapacityLimiter:
+        """Return the threads that may look at a path: those of the node may hang."""
+        is_own = path.is_relative_to(self._folders.pod(pod.metadata.uid))
+        return self._threads.preparing if is_own else self._threads.host_paths
 
 
 def _used_volumes(pod: Pod) -> frozenset[str]:

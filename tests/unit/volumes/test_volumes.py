@@ -1,6 +1,7 @@
 # ruff: noqa: ASYNC240 - the tests look at the disk themselves
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,11 @@ from trio_kubelet.volumes import (
     VolumeError,
     Volumes,
     VolumesNotReady,
+    VolumeThreads,
     local_volumes,
 )
 from trio_kubelet.volumes.empty_dir import hugepage_size_bytes, memory_size_bytes
+from trio_kubelet.volumes.threads import MAX_THREADS
 
 MI = 1 << 20
 
@@ -158,9 +161,53 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
 
         async def tear_down(self, pod_uid: str, folder: Path) -> None: ...
 
-    volumes = Volumes(folders, {"empty_dir": Waits()}, trio.CapacityLimiter(1))
+    volumes = Volumes(folders, {"empty_dir": Waits()}, VolumeThreads())
     with trio.fail_after(60):
         await volumes.prepare(pod_with(empty_dir("a"), empty_dir("b"), empty_dir("c")))
+
+
+@pytest.mark.parametrize(
+    "hanging",
+    [
+        "trio_kubelet.volumes.host_path._problem",
+        "trio_kubelet.volumes.empty_dir.remove_tree",
+        "trio_kubelet.volumes.volumes.bind_sub_path",
+    ],
+)
+async def test_paths_that_hang_hold_up_no_other_volume_and_no_housekeeping(
+    volumes: Volumes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, hanging: str
+) -> None:
+    """A network file system that does not answer, or a large volume that is removed."""
+    over, hanging_threads = threading.Event(), trio.Semaphore(0)
+
+    def hang(*_: object) -> str:
+        trio.from_thread.run_sync(hanging_threads.release)
+        over.wait(300)
+        return ""
+
+    async def begin(number: int) -> None:
+        pod = pod_with(host if "host_path" in hanging else empty_dir())
+        pod = evolve(pod, metadata=ObjectMeta(name="p", namespace="n", uid=f"slow-{number}"))
+        if "sub_path" in hanging:
+            share = MountedVolume(name="share", host_path=str(tmp_path / "share"))
+            await volumes.bind_sub_path(pod, share, "c", 0, "here")
+            return
+        await volumes.prepare(pod)
+        await volumes.tear_down(pod.metadata.uid)
+
+    host = Volume(name="share", host_path=HostPathVolumeSource(path="/nfs", type="Directory"))
+    monkeypatch.setattr(hanging, hang)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            for number in range(2 * MAX_THREADS):
+                nursery.start_soon(begin, number)
+            try:
+                for _ in range(MAX_THREADS):
+                    await hanging_threads.acquire()
+                await volumes.prepare(pod_with(empty_dir()))
+                assert "u1" in await volumes.pods_on_disk()
+            finally:
+                over.set()
 
 
 async def test_tear_down_removes_the_volumes_and_leaves_the_rest(
@@ -248,7 +295,7 @@ def test_the_page_size_comes_from_the_medium_or_from_the_only_request() -> None:
 
 
 async def test_an_unmountable_size_is_told_in_words(folders: PodFolders) -> None:
-    plugin = EmptyDir(folders, lambda pod: MI, trio.CapacityLimiter(1))
+    plugin = EmptyDir(folders, lambda pod: MI, VolumeThreads())
     volume = Volume(name="v", empty_dir=EmptyDirVolumeSource(medium="HugePages"))
     folders.create("u1")
     with pytest.raises(VolumeError, match="no resource request for huge pages"):
