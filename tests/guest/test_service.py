@@ -106,6 +106,14 @@ def test_a_killed_agent_is_started_anew(node: Node, undisturbed: Containers) -> 
     assert int(node.show("NRestarts")) == restarts + 1
 
 
+def test_a_signal_to_all_of_the_service_reaches_no_container(
+    node: Node, undisturbed: Containers
+) -> None:
+    before = node.pid
+    node.systemctl("kill", "--kill-whom=all", UNIT)
+    node.wait_for_another(before)
+
+
 def test_an_agent_that_stands_still_is_ended_and_started_anew(
     node: Node, undisturbed: Containers
 ) -> None:
