@@ -16,7 +16,8 @@ from lab import UnavailableError
 from lab.containerd import Containerd
 
 ASKED_FOR = os.environ.get("TRIO_KUBELET_CONTAINERD", "")
-VERSIONS = tuple((ASKED_FOR or "1.6,2.1").split(","))
+USUAL = "1.6,2.1"
+VERSIONS = tuple((ASKED_FOR or USUAL).split(","))
 
 
 class Containerds:

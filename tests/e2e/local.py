@@ -24,7 +24,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
 
-CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", "2.1")
+USUAL_CONTAINERD = "2.1"
+CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", USUAL_CONTAINERD)
 AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else Agent
 NODE = "lab-node"
 EMPTY_DEADLINE_SECONDS = 90

@@ -18,6 +18,7 @@ from lab.guest.guest import Guest
 from lab.guest.image import Image
 from lab.guest.network import GuestNetwork
 from lab.processes import alive, wait_until
+from tests.tested import GUEST
 
 PORT = 5555
 
@@ -69,6 +70,18 @@ def test_it_is_a_node_as_users_have_them(guest: Guest) -> None:
     controllers = guest.run("cat", "/sys/fs/cgroup/cgroup.controllers").split()
     assert {"cpu", "io", "memory", "pids"} <= set(controllers)
     assert "localhost/lab/pause:1" in guest.run("ctr", "-n", "k8s.io", "images", "ls", "-q")
+
+
+def test_it_is_the_machine_that_is_said_to_be_tested(guest: Guest) -> None:
+    systemd = guest.run("systemctl --version").split()[1]
+    assert GUEST.first_process == f"systemd {systemd}"
+    containerd = guest.run("containerd --version").split()[2]
+    runc = guest.run("runc --version").split()[2]
+    runtime = [".".join(version.split(".")[:2]) for version in (containerd, runc)]
+    assert GUEST.runtime == "containerd {}, runc {}".format(*runtime)
+    kernel = guest.run("uname -r").split("-")[0].split(".")
+    assert (int(kernel[0]), int(kernel[1])) >= (6, 16)
+    assert guest.run("stat -fc %T /sys/fs/cgroup") == "cgroup2fs\n"
 
 
 def test_a_command_has_its_output_and_its_status(guest: Guest) -> None:
