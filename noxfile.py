@@ -31,13 +31,13 @@ def run_pytest(
 
     A test that hangs shows where it does and fails; its process is replaced a few times at most.
     """
-    run_concurrently = ("-n", f"{workers}", "--dist=loadscope", "--no-loadscope-reorder")
+    workers_options = ("-n", f"{workers}", "--dist=loadscope", "--no-loadscope-reorder")
     hang = (
         f"--override-ini=faulthandler_timeout={test_may_take_seconds}",
         "--override-ini=faulthandler_exit_on_timeout=true",
         "--max-worker-restart=2",
     )
-    session.run("pytest", "-m", marks, *run_concurrently, *hang, *session.posargs)
+    session.run("pytest", "-m", marks, *workers_options, *hang, *session.posargs)
 
 
 @nox.session

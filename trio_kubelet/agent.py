@@ -183,7 +183,7 @@ class Agent:
             image_access=self.image_access,
             allocations=self.allocations,
             pressure=self.pressure,
-            slots=default_start_limiter(activity),
+            start_limiter=default_start_limiter(activity),
             activity=activity,
             oom_kills=oom_kills,
         )

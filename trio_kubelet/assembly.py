@@ -100,7 +100,7 @@ class Foundation:
     gate: RuntimeGate
     journal: Journal
     recorder: EventRecorder
-    slots: StartLimiter
+    start_limiter: StartLimiter
     image_access: ImageAccess
     allocations: Allocations
     pressure: PressureMonitor
@@ -242,7 +242,7 @@ def build_runtime(
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
-        slots=base.slots,
+        start_limiter=base.start_limiter,
         file_limiter=files,
         runtime_features=lambda: base.gate.state.runtime_features,
         oom_kills=base.oom_kills,
@@ -259,7 +259,7 @@ def build_runtime(
         clock=base.clock,
         node=node,
         read_dns=partial(gather_dns, settings, node.host_ips),
-        slots=base.slots,
+        start_limiter=base.start_limiter,
         file_limiter=files,
         oom_kills=base.oom_kills,
         crash_backoff=crash_loop_policy(

@@ -1,9 +1,9 @@
 """When what dead pods leave is removed: dead containers, sandboxes, logs and folders.
 
 Nobody waits for that, and it costs the runtime as much as the stop. So it is done a few pods at
-a time, in a wait_idle, and at the latest some time after the pod was released. Only who needs the
-place of a dead pod, the same UID once more, goes without waiting. What is left when the agent
-is killed meanwhile is found by housekeeping.
+a time, while the node is idle, and at the latest some time after the pod was released. Only a pod
+with the same UID as a dead one does not wait. What is left when the agent is killed meanwhile is
+found by housekeeping.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -15,7 +15,7 @@ PODS_AT_ONCE = 2
 QUIET_SECONDS = 1.0
 """So long nothing must have been started or stopped."""
 LONGEST_SECONDS = 30.0
-"""After so long there is no waiting for a wait_idle any more."""
+"""After so long a pod is cleaned though the node is not idle."""
 
 
 class CleaningTurns:
@@ -24,7 +24,7 @@ class CleaningTurns:
     def __init__(
         self, wait_idle: Callable[[float], Awaitable[None]], *, pods_at_once: int = PODS_AT_ONCE
     ) -> None:
-        self._lull = wait_idle
+        self._wait_idle = wait_idle
         self._limiter = trio.CapacityLimiter(pods_at_once)
 
     @asynccontextmanager
@@ -40,7 +40,7 @@ class CleaningTurns:
                 nursery.start_soon(_cancel_on, hurry, nursery.cancel_scope)
                 await self._limiter.acquire_on_behalf_of(holder)
                 with trio.move_on_at(latest):
-                    await self._lull(QUIET_SECONDS)
+                    await self._wait_idle(QUIET_SECONDS)
                 nursery.cancel_scope.cancel()
             yield
         finally:

@@ -205,7 +205,7 @@ class SyncDependencies:
 
 
 class PodSyncer:
-    """One incarnation of a pod. See `PodSteps` for what its methods future."""
+    """One incarnation of a pod. See `PodSteps` for what its methods promise."""
 
     def __init__(self, parts: SyncDependencies, pod: Pod) -> None:
         self._parts = parts

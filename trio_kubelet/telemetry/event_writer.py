@@ -2,8 +2,8 @@
 
 Recording never waits: events go into bounded queues, and what does not fit is dropped and
 counted. While the API server is away they stay there; what it refuses is logged and dropped.
-Warnings have a queue of their own: somebody may be looking for them. Of what goes as it should
-users see the pods first, so those events wait for a wait_idle while pods are started or stopped.
+Warnings have a queue of their own: somebody may be looking for them. Users
+see pods first: events that are no warnings wait while pods are started or stopped.
 """
 
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ QUEUE_SIZE = 1000
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
 PATIENCE_SECONDS = 30.0
-"""How long an event that is no warning waits for a wait_idle at most."""
+"""How long an event that is no warning waits for an idle node at most."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
@@ -62,7 +62,7 @@ class EventWriter:
         self._node_name = node_name
         self._clock = clock
         self._queue_size = queue_size
-        self._lull = wait_idle
+        self._wait_idle = wait_idle
         self._correlator = Correlator()
         self._warn, self._warnings = trio.open_memory_channel[Event](queue_size)
         self._tell, self._told = trio.open_memory_channel[Event](queue_size)
@@ -96,10 +96,10 @@ class EventWriter:
 
     async def _write_others(self, api: Api) -> None:
         async for event in self._told:
-            await self._wait_for_lull(event)
+            await self._wait_until_idle(event)
             await self._write_safely(api, event)
 
-    async def _wait_for_lull(self, event: Event) -> None:
+    async def _wait_until_idle(self, event: Event) -> None:
         """Let others go first, unless the event has waited long or the queue fills up."""
         if self._told.statistics().current_buffer_used > self._queue_size // 2:
             return
@@ -107,7 +107,7 @@ class EventWriter:
         waited = (self._clock.now_ns() - recorded_at) / 1e9
         left = PATIENCE_SECONDS - waited
         with trio.move_on_after(min(max(left, 0.0), PATIENCE_SECONDS)):
-            await self._lull()
+            await self._wait_idle()
 
     async def _write_safely(self, api: Api, event: Event) -> None:
         """Write one event; a bug that it brings out does not hold up the others."""

@@ -135,7 +135,7 @@ async def node(
     hollow = HollowOptions(images=("busybox",), behaviours=lambda _: behaviours[0], faults=faults)
     async with open_hollow_runtime(clock, hollow) as runtime:
         client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
-        recorder, slots = EventRecorder(journal, "node"), StartLimiter(1)
+        recorder, start_limiter = EventRecorder(journal, "node"), StartLimiter(1)
         facts = NodeFacts(
             memory_capacity_bytes=1 << 30,
             root_directory=str(root / "root"),
@@ -154,7 +154,7 @@ async def node(
                 sub_paths=sub_paths,
                 recorder=recorder,
                 node=facts,
-                slots=slots,
+                start_limiter=start_limiter,
                 file_limiter=files,
                 runtime_features=lambda: runtime_features or RuntimeFeatures(),
                 read_host_file=str,
@@ -165,7 +165,7 @@ async def node(
             clock=clock,
             node=facts,
             read_dns=NodeDns,
-            slots=slots,
+            start_limiter=start_limiter,
             file_limiter=files,
             crash_backoff=crash_loop_policy(),
             runtime_handler=runtime_handler,
@@ -460,7 +460,7 @@ async def test_of_containers_that_are_gone_nothing_is_remembered(
             outcome = await at.sync(POD, memory)
         last = await at.sync(POD, memory)
         assert outcome.observed.containers[0].restart_count > 4
-        assert memory.slots["c"].left_behind <= {c.id for c in last.observed.containers}
+        assert memory.containers["c"].left_behind <= {c.id for c in last.observed.containers}
 
 
 CUT_OFF = (

@@ -17,7 +17,7 @@ STOP_COUNTS_SECONDS = 10.0
 
 
 class Activity:
-    """Is told of starts and stops, and tells of lulls. Plain methods, and one that waits."""
+    """Is told of starts and stops; tells when there are none. Only `wait_idle` waits."""
 
     def __init__(self) -> None:
         self._starts = 0
@@ -56,7 +56,7 @@ class Activity:
                 await self._changed.wait()
 
     def _quiet_at(self, seconds: float) -> float:
-        """When there is a wait_idle if nothing else happens: trio's clock."""
+        """When it will have been idle for so long, by trio's clock, if nothing happens."""
         if self._starts:
             return math.inf
         return max(self._ended_at + seconds, *self._stops.values(), -math.inf)

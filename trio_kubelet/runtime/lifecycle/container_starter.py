@@ -125,7 +125,7 @@ class ContainerStarter:
         sub_paths: SubPaths,
         recorder: EventRecorder,
         node: NodeFacts,
-        slots: StartLimiter,
+        start_limiter: StartLimiter,
         file_limiter: trio.CapacityLimiter,
         runtime_features: Callable[[], RuntimeFeatures],
         read_host_file: Callable[[], str],
@@ -137,7 +137,7 @@ class ContainerStarter:
         self._sub_paths = sub_paths
         self._recorder = recorder
         self._node = node
-        self._slots = slots
+        self._start_limiter = start_limiter
         self._file_limiter = file_limiter
         self._runtime_features = runtime_features
         self._oom_kills = oom_kills
@@ -217,7 +217,7 @@ class ContainerStarter:
         container = order.container
         precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
         variables, sub_paths = await self._bind_sub_paths(pod, container, sandbox, inputs)
-        async with self._slots.slot(precedence):
+        async with self._start_limiter.slot(precedence):
             config = await self._config(
                 pod, order, image, sandbox, inputs, observed, variables, sub_paths
             )

@@ -41,7 +41,7 @@ class PodMemory:
     """The mutable memory of one incarnation. By container name, unless it says otherwise.
 
     `reasons` is the last failed action of each container, `crash_backoffs` how long it must
-    wait after the next exit, `slots` its place in its machine, `images` how far its image is.
+    wait after the next exit, `containers` its place in its machine, `images` how far its image is.
     `image_backoffs`, `pull_errors` (the last one's words) and `image_turns` are by image.
     `acted_at` is trio's clock when the last call that may have changed the pod in the runtime
     had returned, failed or been given up.
@@ -49,7 +49,7 @@ class PodMemory:
 
     reasons: dict[str, Reason] = field(factory=dict)
     crash_backoffs: dict[str, Backoff] = field(factory=dict)
-    slots: dict[str, ContainerMemory] = field(factory=dict)
+    containers: dict[str, ContainerMemory] = field(factory=dict)
     images: dict[str, ImageState] = field(factory=dict)
     image_backoffs: dict[str, Backoff] = field(factory=dict)
     pull_errors: dict[str, str] = field(factory=dict)

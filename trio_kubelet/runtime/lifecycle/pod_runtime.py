@@ -146,7 +146,7 @@ class PodRuntime:
         clock: Clock,
         node: NodeFacts,
         read_dns: Callable[[], NodeDns],
-        slots: StartLimiter,
+        start_limiter: StartLimiter,
         file_limiter: trio.CapacityLimiter,
         crash_backoff: BackoffPolicy,
         runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
@@ -161,7 +161,7 @@ class PodRuntime:
         self._clock = clock
         self._node = node
         self._read_dns = read_dns
-        self._slots = slots
+        self._start_limiter = start_limiter
         self._file_limiter = file_limiter
         self._oom_kills = oom_kills
         self._crash_backoff = crash_backoff
@@ -214,8 +214,8 @@ class PodRuntime:
     async def _sync(
         self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
     ) -> RuntimeOutcome:
-        slots = ContainerStateTracker(self._journal, pod, memory)
-        slots.observe(observed)
+        states = ContainerStateTracker(self._journal, pod, memory)
+        states.observe(observed)
         rounds = 2 + len(pod.spec.init_containers)
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._context(memory))
@@ -228,7 +228,7 @@ class PodRuntime:
                 memory.acted_at = trio.current_time()
             is_all_there_is = not observed.sandboxes and not observed.containers
             observed = await self._look(pod, done.made if is_all_there_is else None)
-            slots.observe(observed)
+            states.observe(observed)
             if done.failures:
                 return _failed(observed, plan, done.failures)
             if plan.stop_pod and not plan.create_sandbox:
@@ -399,7 +399,7 @@ class PodRuntime:
         precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
         try:
             handler = await self._runtime_handler(pod)
-            async with self._slots.slot(precedence):
+            async with self._start_limiter.slot(precedence):
                 began = trio.current_time()
                 sandbox_id = await self._client.run_pod_sandbox(config, handler)
         except (RpcError, ConfigError) as error:

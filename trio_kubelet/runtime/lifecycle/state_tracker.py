@@ -27,7 +27,7 @@ _SEEN = {
 
 @frozen
 class ContainerStateTracker:
-    """The slots of one pod, kept in its memory."""
+    """The states of one pod's containers, kept in its memory."""
 
     journal: Journal
     pod: Pod
@@ -36,14 +36,14 @@ class ContainerStateTracker:
     def observe(self, observed: ObservedPod) -> None:
         """Take note of what the runtime shows of the newest container of each name."""
         for container in {c.name: c for c in reversed(observed.containers)}.values():
-            slot = self._slot(container.name)
+            known = self._known(container.name)
             event, state = _SEEN[container.state]
-            if container.id in slot.left_behind or slot.state is state:
+            if container.id in known.left_behind or known.state is state:
                 continue
             self._step(container.name, event, cause=_cause(container), container_id=container.id)
         present = frozenset(container.id for container in observed.containers)
-        for name, slot in self.memory.slots.items():
-            self.memory.slots[name] = evolve(slot, left_behind=slot.left_behind & present)
+        for name, known in self.memory.containers.items():
+            self.memory.containers[name] = evolve(known, left_behind=known.left_behind & present)
 
     def decide(self, order: StartContainer) -> None:
         """A new instance is to take the place of the last one, if there was one.
@@ -51,22 +51,22 @@ class ContainerStateTracker:
         One that ended by itself is restarted, one that was stopped for it is replaced.
         """
         name, last = order.container.name, order.predecessor
-        slot = self._slot(name)
-        if last is None or slot.state is ContainerStage.WAITING:
+        known = self._known(name)
+        if last is None or known.state is ContainerStage.WAITING:
             return
         terms = restart_terms(self.pod, order.container, order.role)
         evidence = ExitEvidence(exit_code=last.exit_code, terms=terms)
         restarted = last.state is ObservedState.EXITED and CONTAINER.allows(
-            slot.state, ContainerEvent.RESTARTED, evidence
+            known.state, ContainerEvent.RESTARTED, evidence
         )
         event = ContainerEvent.RESTARTED if restarted else ContainerEvent.REPLACED
         self._step(name, event, evidence, cause=f"exit code {last.exit_code}")
-        self.memory.slots[name] = ContainerMemory(
-            state=self._slot(name).state, left_behind=slot.left_behind | {last.id}
+        self.memory.containers[name] = ContainerMemory(
+            state=self._known(name).state, left_behind=known.left_behind | {last.id}
         )
 
-    def _slot(self, name: str) -> ContainerMemory:
-        return self.memory.slots.get(name, ContainerMemory())
+    def _known(self, name: str) -> ContainerMemory:
+        return self.memory.containers.get(name, ContainerMemory())
 
     def _step(
         self,
@@ -77,24 +77,24 @@ class ContainerStateTracker:
         cause: str = "",
         container_id: str = "",
     ) -> None:
-        slot = self._slot(name)
+        known = self._known(name)
         meta = self.pod.metadata
         key = f"{meta.namespace}/{meta.name}/{name}"
-        if CONTAINER.allows(slot.state, event, evidence):
-            target = CONTAINER.step(slot.state, event, evidence)
+        if CONTAINER.allows(known.state, event, evidence):
+            target = CONTAINER.step(known.state, event, evidence)
         else:
             # The runtime contradicts what it showed before: what it shows now is what is.
-            log.error("container state transition refused", container=key, state=str(slot.state))
+            log.error("container state transition refused", container=key, state=str(known.state))
             target = next(state for seen, state in _SEEN.values() if seen is event)
         self.journal.transition(
             CONTAINER.name,
             key,
-            source=slot.state,
+            source=known.state,
             event=event,
             target=target,
             cause=cause or container_id,
         )
-        self.memory.slots[name] = ContainerMemory(state=target, left_behind=slot.left_behind)
+        self.memory.containers[name] = ContainerMemory(state=target, left_behind=known.left_behind)
 
 
 def _cause(container: ObservedContainer) -> str:
