@@ -359,7 +359,7 @@ async def test_a_pod_that_an_inspection_stumbles_over_hides_no_other(
             await trio.sleep(10)
             assert at.cache.unseen == {"bad"}
             assert at.cache.get("good").is_running
-    named = [e["uid"] for e in logs if e["event"].startswith("pod not inspected")]
+    named = [e["uid"] for e in logs if e["event"].startswith("pod inspection failed")]
     assert named == ["bad"]
 
 
