@@ -19,6 +19,7 @@ from trio_kubelet.runtime.images.access import (
     VerificationPolicy,
     access,
     credential_hash,
+    may_have_brought,
     with_access,
 )
 
@@ -84,6 +85,30 @@ def test_the_policy_says_of_which_images_access_is_to_be_proven(
 def test_names_with_and_without_tags(image: str, name: str, tagged: str) -> None:
     assert name_alone(image) == name
     assert with_default_tag(image) == tagged
+
+
+DIGEST = f"sha256:{'0' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("pulls", "names", "expected"),
+    [
+        ([], ["busybox:1"], False),
+        (["busybox:1"], ["busybox:1"], True),
+        (["busybox:1"], ["docker.io/library/busybox:1"], True),
+        (["busybox"], ["docker.io/library/busybox:latest"], True),
+        (["busybox:1"], ["busybox:2"], False),
+        (["busybox:1"], ["busybox:2", "docker.io/library/busybox:1"], True),
+        ([f"busybox:1@{DIGEST}"], ["busybox:2", f"docker.io/library/busybox@{DIGEST}"], True),
+        (["busybox:1"], ["registry.test/busybox:1"], False),
+        (["No Name"], ["No Name"], True),
+        (["No Name"], ["busybox:1", ""], False),
+    ],
+)
+def test_which_pulls_may_have_brought_an_image(
+    pulls: list[str], names: list[str], expected: bool
+) -> None:
+    assert may_have_brought(pulls, names) is expected
 
 
 MANY = tuple(secret(f"s{number}", f"{number}") for number in range(RECORDED_SECRETS))

@@ -424,7 +424,7 @@ def is_free(records: PullRecords, image: str) -> Awaitable[bool]:
     async def nothing() -> Sequence[ImagePullSecret]:
         return ()
 
-    return records.may_use(image, "sha256:unknown", nothing)
+    return records.may_use(image, cri.Image(id="sha256:unknown"), nothing)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from trio_kubelet.runtime.images.pull_record_files import (
 from trio_kubelet.runtime.images.pull_records import PERIOD_SECONDS, PullRecords
 
 IMAGE, IMAGE_ID = "registry.test/a:1", "sha256:1"
+FOUND = cri.Image(id=IMAGE_ID)
 MINE = ImagePullSecret(uid="u", namespace="shop", name="key", credential_hash="abc")
 NOBODY = ImagePullSecret(uid="v", namespace="other", name="none", credential_hash="def")
 
@@ -83,7 +84,7 @@ def shows(*secrets: ImagePullSecret) -> Callable[[], Awaitable[Sequence[ImagePul
 
 
 async def may_use(at: PullRecords, *secrets: ImagePullSecret, image: str = IMAGE) -> bool:
-    return await at.may_use(image, IMAGE_ID, shows(*secrets))
+    return await at.may_use(image, FOUND, shows(*secrets))
 
 
 async def pull(at: PullRecords, used: ImagePullSecret | None, image: str = IMAGE) -> None:
@@ -142,8 +143,8 @@ async def test_bad_bytes_prove_nothing_and_end_nothing(
     at = await records(tmp_path)
     assert capsys.readouterr().out.count("image pull record is malformed") == 2
     assert not await may_use(at, MINE)
-    assert not await at.may_use("broken", "sha256:9", shows(MINE))
-    assert await at.may_use(IMAGE, "sha256:2", shows(MINE))
+    assert not await at.may_use("broken", cri.Image(id="sha256:9"), shows(MINE))
+    assert await at.may_use(IMAGE, cri.Image(id="sha256:2"), shows(MINE))
     await pull(at, MINE)
     assert await may_use(await records(tmp_path), MINE)
 
@@ -220,10 +221,10 @@ async def test_secrets_are_asked_for_only_where_they_count(tmp_path: Path) -> No
         raise AssertionError("asked")
 
     at = await records(tmp_path)
-    assert await at.may_use(IMAGE, IMAGE_ID, never)
+    assert await at.may_use(IMAGE, FOUND, never)
     await pull(at, None)
-    assert await at.may_use(IMAGE, IMAGE_ID, never)
-    assert not await at.may_use("another.test/a:1", IMAGE_ID, never)
+    assert await at.may_use(IMAGE, FOUND, never)
+    assert not await at.may_use("another.test/a:1", FOUND, never)
 
 
 async def test_while_an_image_is_pulled_nobody_else_may_use_it(tmp_path: Path) -> None:
@@ -264,6 +265,24 @@ async def test_an_image_that_came_unseen_is_nobodys(
     assert not intent_path(tmp_path).exists()
     assert "credentialMapping" not in json.loads(record_path(tmp_path).read_text())
     assert not await may_use(await records(tmp_path), MINE)
+
+
+@pytest.mark.parametrize("how", ["under way", "killed", "cancelled"])
+async def test_another_name_is_no_way_round_a_pull_whose_outcome_is_unknown(
+    tmp_path: Path, how: str
+) -> None:
+    at = await records(tmp_path)
+    await at.begin(IMAGE)
+    if how == "killed":
+        at = await records(tmp_path)
+    elif how == "cancelled":
+        at.leave_open(IMAGE)
+    digest = f"registry.test/a@sha256:{'0' * 64}"
+    brought = cri.Image(id=IMAGE_ID, repo_tags=[IMAGE, "registry.test/a:2"], repo_digests=[digest])
+    for name in (IMAGE, "registry.test/a:2", digest, "mirror.test/a:1", IMAGE_ID):
+        assert not await at.may_use(name, brought, shows(MINE))
+    other = cri.Image(id="sha256:2", repo_tags=["registry.test/a:3"])
+    assert await at.may_use("registry.test/a:3", other, shows()), "it was there before"
 
 
 async def test_an_intent_whose_image_never_came_is_given_up(

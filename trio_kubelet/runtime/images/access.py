@@ -14,7 +14,11 @@ from attrs import evolve, frozen
 
 from trio_kubelet.config.records import ImagePullCredentials, ImagePulledRecord, ImagePullSecret
 from trio_kubelet.k8s import Time
-from trio_kubelet.k8s.image_reference import name_alone
+from trio_kubelet.k8s.image_reference import (
+    InvalidReferenceError,
+    name_alone,
+    parse_reference,
+)
 from trio_kubelet.runtime.config.go_json import go_json
 
 RECORDED_SECRETS = 100
@@ -61,6 +65,25 @@ def _matches(entry: str, name: str) -> bool:
     if entry.endswith("/*"):
         return name.startswith(entry.removesuffix("*"))
     return name == entry
+
+
+def may_have_brought(pulls: Iterable[str], names: Iterable[str]) -> bool:
+    """Whether one of the pulls, each by its image's name, may have brought an image.
+
+    `names` are all that lead to the image: the one that a container gives, and its tags and
+    digests as the runtime lists them. A pull gives the image its own name, so another tag or
+    digest of the same image is no way round, and other images of the repository are not affected.
+    """
+    pulled = {_full_name(name) for name in pulls}
+    return bool(pulled) and not pulled.isdisjoint(map(_full_name, names))
+
+
+def _full_name(image: str) -> str:
+    """Return the full reference; what is none stays as it is written."""
+    try:
+        return str(parse_reference(image))
+    except InvalidReferenceError:
+        return image
 
 
 def credential_hash(username: str, password: str, email: str, identity_token: str) -> str:

@@ -206,9 +206,7 @@ class _Request:
     async def _may_use(self, image: cri.Image) -> bool:
         if self._policy() is PullPolicy.ALWAYS:
             return True  # The registry is asked in any case.
-        return await self._images.access.may_use(
-            self._container.image, image.id, self._shown_secrets
-        )
+        return await self._images.access.may_use(self._container.image, image, self._shown_secrets)
 
     async def _shown_secrets(self) -> Sequence[ImagePullSecret]:
         return [each.source for each in await self._credentials() if each.source is not None]

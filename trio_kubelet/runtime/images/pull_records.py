@@ -3,7 +3,8 @@
 Before a pull there is an intent on the disk, after it a record; then the intent goes. So an image
 that came while the agent was killed counts as pulled by nobody known, and not as one that was on
 the node from the beginning. The same holds for a pull whose outcome is unknown: its intent stays
-until the runtime has said what became of it.
+until the runtime has said what became of it, and protects the image by whatever name it is asked
+for.
 
 What is in memory is what is on the disk, as nobody else writes there while the agent runs.
 """
@@ -29,7 +30,7 @@ from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeGate
-from trio_kubelet.runtime.images.access import Verification, access, with_access
+from trio_kubelet.runtime.images.access import Verification, access, may_have_brought, with_access
 from trio_kubelet.runtime.images.pull_record_files import file_name, intents, pulled_records
 
 log = structlog.get_logger("images")
@@ -61,8 +62,8 @@ class ImageAccess(Protocol):
         """Whether there are rules at all (gate KubeletEnsureSecretPulledImages)."""
         ...
 
-    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
-        """Whether a pod may use an image that is there: its container's name for it, and its id."""
+    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
+        """Whether a pod may use an image that is there; `image` is its container's name for it."""
         ...
 
     async def begin(self, image: str) -> None:
@@ -93,9 +94,9 @@ class UnverifiedAccess:
     async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
         """Nothing to tend."""
 
-    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
+    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
         """Always."""
-        del image, image_ref, shown
+        del image, found, shown
         return True
 
     async def begin(self, image: str) -> None:
@@ -152,25 +153,26 @@ class PullRecords:
         self._records = {record.image_ref: record for record in records.values}
         self._unreadable_records = set(records.unreadable)
 
-    async def may_use(self, image: str, image_ref: str, shown: ShownSecrets) -> bool:
+    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
         """See ImageAccess. A secret that was recognized is recorded."""
-        if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, image_ref)):
+        if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, found)):
             return True
-        record = self._records.get(image_ref, ImagePulledRecord())
+        record = self._records.get(found.id, ImagePulledRecord())
         known = record.credential_mapping.get(name_alone(image), ImagePullCredentials())
         # The secrets may have to be waited for, so they are asked for only if they count.
         own = await shown() if known.kubernetes_secrets else ()
-        found = access(known, own)
-        if found.proof is not None:
-            await self._note(image, image_ref, _credentials(found.proof))
-        return found.is_allowed
+        result = access(known, own)
+        if result.proof is not None:
+            await self._note(image, found.id, _credentials(result.proof))
+        return result.is_allowed
 
-    def _pulled_here(self, image: str, image_ref: str) -> bool:
+    def _pulled_here(self, image: str, found: cri.Image) -> bool:
+        names = (image, *found.repo_tags, *found.repo_digests)
         return (
-            image_ref in self._records
-            or image in self._intents
-            or file_name(image_ref) in self._unreadable_records
-            or file_name(image) in self._unreadable_intents
+            found.id in self._records
+            or file_name(found.id) in self._unreadable_records
+            or not self._unreadable_intents.isdisjoint(map(file_name, names))
+            or may_have_brought(self._intents, names)
         )
 
     async def begin(self, image: str) -> None:
