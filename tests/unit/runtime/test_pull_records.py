@@ -24,7 +24,7 @@ from trio_kubelet.runtime.images.pull_record_files import (
     parsed,
     printed,
 )
-from trio_kubelet.runtime.images.pull_records import PERIOD_SECONDS, PullRecords
+from trio_kubelet.runtime.images.pull_records import GIVE_UP_SECONDS, PERIOD_SECONDS, PullRecords
 
 IMAGE, IMAGE_ID = "registry.test/a:1", "sha256:1"
 FOUND = cri.Image(id=IMAGE_ID)
@@ -285,16 +285,58 @@ async def test_another_name_is_no_way_round_a_pull_whose_outcome_is_unknown(
     assert await at.may_use("registry.test/a:3", other, shows()), "it was there before"
 
 
-async def test_an_intent_whose_image_never_came_is_given_up(
-    tmp_path: Path, mock_clock: MockClock
+@pytest.mark.parametrize("how", ["killed", "cancelled"])
+async def test_an_intent_whose_image_never_came_is_given_up_after_ten_minutes(
+    tmp_path: Path, mock_clock: MockClock, how: str
 ) -> None:
-    put(intent_path(tmp_path), INTENT_FILE)
     at = await records(tmp_path)
-    await at.tidy(Runtime())
-    assert intent_path(tmp_path).exists(), "the runtime may still be about to end it"
+    await at.begin(IMAGE)
+    if how == "killed":
+        at = await records(tmp_path)
+    else:
+        at.leave_open(IMAGE)
+    for seconds in (0, 1, 598):
+        mock_clock.jump(seconds)
+        await at.tidy(Runtime())
+        assert intent_path(tmp_path).exists(), "the runtime may still be about to end it"
+    mock_clock.jump(1)
     await at.tidy(Runtime())
     assert not intent_path(tmp_path).exists()
     assert not record_path(tmp_path).exists()
+
+
+async def test_a_pull_that_is_left_open_again_gets_its_ten_minutes_again(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    at = await records(tmp_path)
+    for _ in range(2):
+        await at.begin(IMAGE)
+        at.leave_open(IMAGE)
+        mock_clock.jump(GIVE_UP_SECONDS - 1)
+        await at.tidy(Runtime())
+        assert intent_path(tmp_path).exists()
+    mock_clock.jump(1)
+    await at.tidy(Runtime())
+    assert not intent_path(tmp_path).exists()
+
+
+async def test_a_pull_that_is_left_open_is_looked_for_at_once(
+    tmp_path: Path, mock_clock: MockClock
+) -> None:
+    mock_clock.autojump_threshold = 0
+    at = await records(tmp_path)
+    gate, runtime = RuntimeGate(), Runtime()
+    gate.update(RuntimeState(up=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(at.tend, runtime, gate)
+        await trio.sleep(PERIOD_SECONDS / 2)
+        runtime.images[IMAGE] = IMAGE_ID
+        await at.begin(IMAGE)
+        at.leave_open(IMAGE)
+        await trio.sleep(1)
+        assert record_path(tmp_path).exists()
+        assert not intent_path(tmp_path).exists()
+        nursery.cancel_scope.cancel()
 
 
 async def test_records_go_with_their_images(tmp_path: Path, mock_clock: MockClock) -> None:

@@ -38,6 +38,9 @@ log = structlog.get_logger("images")
 PERIOD_SECONDS = 300.0
 """As often the Go kubelet looks which images are there."""
 
+GIVE_UP_SECONDS = 600.0
+"""After a pull has ended unseen: so long the runtime may still be about to bring its image."""
+
 ShownSecrets = Callable[[], Awaitable[Sequence[ImagePullSecret]]]
 """Gives the pod's own secrets for the image, with the hashes of their credentials."""
 
@@ -116,13 +119,12 @@ class UnverifiedAccess:
 class _Intent:
     """An intent that is on the disk.
 
-    `pulls` are under way. `is_open`: one of them ended, and nobody knows how; `rounds` have
-    looked for its image since, and have not found it.
+    `pulls` are under way. `open_since`, in seconds of trio's clock: when the last of those ended
+    of which nobody knows how; None if there is none.
     """
 
     pulls: int = 0
-    is_open: bool = False
-    rounds: int = 0
+    open_since: float | None = None
 
 
 class PullRecords:
@@ -139,6 +141,7 @@ class PullRecords:
         self._records: dict[str, ImagePulledRecord] = {}
         self._unreadable_intents: set[str] = set()
         self._unreadable_records: set[str] = set()
+        self._opened = trio.Event()
         self._turn = trio.Lock()
         self._threads = trio.CapacityLimiter(1)
 
@@ -147,7 +150,8 @@ class PullRecords:
         for folder in (self._intent_folder, self._record_folder):
             await self._in_thread(folder.make)
         found = await trio.to_thread.run_sync(self._intent_folder.read, limiter=self._threads)
-        self._intents = {intent.image: _Intent(is_open=True) for intent in found.values}
+        now = trio.current_time()
+        self._intents = {intent.image: _Intent(open_since=now) for intent in found.values}
         self._unreadable_intents = set(found.unreadable)
         records = await trio.to_thread.run_sync(self._record_folder.read, limiter=self._threads)
         self._records = {record.image_ref: record for record in records.values}
@@ -185,7 +189,8 @@ class PullRecords:
 
     async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
         """See ImageAccess. If the record cannot be written, the intent stays in its place."""
-        self._intents[image].is_open = not await self._note(image, image_ref, _credentials(used))
+        is_noted = await self._note(image, image_ref, _credentials(used))
+        self._intents[image].open_since = None if is_noted else trio.current_time()
         await self.fail(image)
 
     async def fail(self, image: str) -> None:
@@ -198,45 +203,54 @@ class PullRecords:
         """See ImageAccess."""
         intent = self._intents[image]
         intent.pulls -= 1
-        intent.is_open, intent.rounds = True, 0
+        intent.open_since = trio.current_time()
+        self._opened.set()
 
     async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
-        """Tidy at once and then every five minutes, for ever."""
+        """Tidy at once, every five minutes, and when a pull was left open, for ever."""
         while True:
             await gate.wait_up()
+            self._opened = trio.Event()
             try:
                 await self.tidy(runtime)
             except RpcError as error:
                 log.warning("image pull record cleanup failed", error=str(error))
-            await trio.sleep(PERIOD_SECONDS)
+            with trio.move_on_after(PERIOD_SECONDS):
+                await self._opened.wait()
 
     async def tidy(self, runtime: RuntimeImages) -> None:
         """Settle what became of open pulls, and remove records of images that are gone.
 
         Raises RpcError if the runtime does not say what it has.
         """
-        for image in [image for image, intent in self._intents.items() if intent.is_open]:
+        for image, intent in list(self._intents.items()):
+            if (since := intent.open_since) is None:
+                continue
             spec = cri.ImageSpec(image=with_default_tag(image), user_specified_image=image)
-            await self._settle(image, await runtime.image_status(spec))
+            await self._settle(image, since, await runtime.image_status(spec))
         if not (self._records or self._unreadable_records):
             return
         before = Time(self._clock.now_ns())
         images = await runtime.list_images()
         await self._prune(frozenset(image.id for image in images), before)
 
-    async def _settle(self, image: str, found: cri.Image | None) -> None:
+    async def _settle(self, image: str, since: float, found: cri.Image | None) -> None:
         """An image that came is recorded without credentials; one that came not, is given up.
 
-        Not in the first round: the runtime may still be about to end a pull that was given up.
+        Not at once: the runtime may still be about to end a pull that was given up. What was
+        left open after `since` is for the next round, as `found` may be older.
         """
         intent = self._intents.get(image)
-        if intent is None or not intent.is_open:
+        if intent is None or intent.open_since != since:
             return
-        intent.rounds += 1
-        if found is not None:
-            intent.is_open = not await self._note(image, found.id, None)
-        elif intent.rounds > 1:
-            intent.is_open = False
+        is_settled = (
+            await self._note(image, found.id, None)
+            if found is not None
+            else trio.current_time() - since >= GIVE_UP_SECONDS
+        )
+        if not is_settled or intent.open_since != since:
+            return
+        intent.open_since = None
         async with self._turn:
             await self._drop(image)
 
@@ -278,12 +292,12 @@ class PullRecords:
     async def _drop(self, image: str) -> None:
         """Remove an intent that no pull needs any more. The caller has the turn."""
         intent = self._intents.get(image)
-        if intent is None or intent.pulls > 0 or intent.is_open:
+        if intent is None or intent.pulls > 0 or intent.open_since is not None:
             return
         if await self._remove(self._intent_folder.remove, file_name(image)):
             del self._intents[image]
         else:
-            intent.is_open = True
+            intent.open_since = trio.current_time()
 
     async def _remove(self, remove: Callable[[str], None], name: str) -> bool:
         try:
