@@ -62,8 +62,11 @@ class Admit(Protocol):
 class Allocations(Protocol):
     """What pods were allocated of the node's resources."""
 
-    def allocate(self, pod: Pod) -> None:
-        """Give an admitted pod what it asks for, unless it was given something before."""
+    def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
+        """Give an admitted pod what it asks for, unless it was given something before.
+
+        `was_admitted`: it was admitted at an earlier time.
+        """
         ...
 
     def allocated(self, pod: Pod) -> Pod:
@@ -265,7 +268,7 @@ class SyncLoop:
             self._delete(pod)
             return
         if self._was_admitted(pod):
-            self._allocations.allocate(pod)
+            self._allocations.allocate(pod, was_admitted=True)
             self._tasks.start(pod, stored.incarnation)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]

@@ -10,8 +10,8 @@ import trio
 from attrs import evolve
 
 from tests.unit.runtime.test_resource_records import BY_GO, LARGER, RESOURCES, pod
-from trio_kubelet.k8s import Quantity
-from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s import PodStatus, Quantity
+from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.pod_source import CONFIG_SOURCE
 from trio_kubelet.runtime.lifecycle.allocations import (
     ACTUATED,
@@ -109,15 +109,62 @@ async def test_all_pods_of_a_record_are_known_until_they_are_forgotten(tmp_path:
 
 
 @pytest.mark.parametrize("text", ["", json.dumps({"data": "{}", "checksum": 1})])
-async def test_a_file_that_cannot_be_read_is_left_alone(text: str, tmp_path: Path) -> None:
-    (tmp_path / ALLOCATED).write_text(text)
+@pytest.mark.parametrize("name", FILES)
+async def test_a_damaged_file_is_set_aside_and_a_new_one_is_written(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(text)
+    given = allocations(tmp_path)
+    with structlog.testing.capture_logs() as logs:
+        await given.load()
+    assert [entry["event"] for entry in logs] == ["damaged allocation checkpoint set aside"]
+    assert (tmp_path / f"{name}.damaged").read_text() == text
+    given.allocate(pod())
+    await given.keep()
+    for each in FILES:
+        assert kept(tmp_path, each) == {"u-2": record_of(pod())}
+    assert encode(given.allocated(pod(resources=LARGER))) == encode(pod())
+
+
+@pytest.mark.parametrize(
+    ("actuated", "told", "was_admitted", "has"),
+    [
+        (RESOURCES, None, True, RESOURCES),
+        (RESOURCES, LARGER, True, RESOURCES),
+        (None, RESOURCES, True, RESOURCES),
+        (None, None, True, LARGER),
+        (None, None, False, LARGER),
+        (None, RESOURCES, False, LARGER),
+    ],
+)
+async def test_a_pod_whose_record_was_damaged_has_what_it_had_before_its_resize(
+    actuated: Any, told: Any, was_admitted: bool, has: Any, tmp_path: Path
+) -> None:
+    """Else a resize that was refused would count as done."""
+    (tmp_path / ALLOCATED).write_text("{")
+    if actuated is not None:
+        text = printed({"u-2": record_of(pod(resources=actuated))})
+        (tmp_path / ACTUATED).write_text(text)
+    resized = pod(resources=LARGER)
+    if told is not None:
+        status = {"name": "c", "allocatedResources": told["requests"], "resources": told}
+        resized = evolve(resized, status=decode(PodStatus, {"containerStatuses": [status]}))
+    for _ in range(2):
+        given = allocations(tmp_path)
+        await given.load()
+        given.allocate(resized, was_admitted=was_admitted)
+        assert encode(given.allocated(resized).spec) == encode(pod(resources=has).spec)
+        await given.keep()
+
+
+async def test_a_file_that_cannot_be_opened_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / ALLOCATED).mkdir()
     given = allocations(tmp_path)
     await given.load()
     given.allocate(pod())
     await given.keep()
-    assert (tmp_path / ALLOCATED).read_text() == text
+    assert (tmp_path / ALLOCATED).is_dir()
     assert kept(tmp_path, ACTUATED).keys() == {"u-2"}
-    assert encode(given.allocated(pod(resources=LARGER))) == encode(pod())
 
 
 async def test_a_record_that_is_none_is_dropped_and_no_other(tmp_path: Path) -> None:

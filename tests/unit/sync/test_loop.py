@@ -13,7 +13,16 @@ from state_machines.pod import PodEvent
 from tests.unit.sync.admission.pods_and_nodes import make_admission
 from tests.unit.sync.admission.pods_and_nodes import make_pod as pod_asking
 from tests.unit.sync.sync_loops import UP, make_pod, running
-from trio_kubelet.k8s import Pod, PodCondition, PodReadinessGate, PodStatus, Time
+from trio_kubelet.k8s import (
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    PodReadinessGate,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+    Time,
+)
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.sources import PodOperation, Source
 from trio_kubelet.sync.mailbox import Ending
@@ -306,6 +315,22 @@ async def test_a_pod_holds_what_it_was_allocated_whatever_its_spec_says_since(
         heard = at.heard()
         assert "stop fits Rejected" not in heard
         assert "stop large Rejected" in heard
+
+
+async def test_a_pod_that_ran_before_and_has_no_record_holds_what_its_status_says(
+    autojump_clock: MockClock,
+) -> None:
+    resized = pod_asking("a", requests={"cpu": "1900m"})
+    given = ResourceRequirements(requests={"cpu": Quantity("1")})
+    told = ContainerStatus(
+        name=resized.spec.containers[0].name, resources=given, allocated_resources=given.requests
+    )
+    resized = evolve(resized, status=PodStatus(container_statuses=(told,)))
+    async with running(admission=make_admission(), runs=resized.metadata.uid) as at:  # two CPUs
+        await at.say(PodOperation.ADD, resized)
+        await at.say(PodOperation.ADD, pod_asking("fits", requests={"cpu": "500m"}))
+        await trio.sleep(2)
+        assert "stop fits Rejected" not in at.heard()
 
 
 async def test_a_pod_that_a_handler_stumbles_over_is_named_and_the_others_go_on(

@@ -4,7 +4,7 @@ Pods keep that as long as they live: containers that restart, cgroups, statuses 
 of others go by it, whatever the spec says since, because the agent does not resize in place. It
 is kept over a restart of the agent in the Go kubelet's own files, so that a node changes hands
 with it: `allocated_pods_state` and, for what containers were actually made with,
-`actuated_pods_state`. A file that cannot be read is left alone: it is not the agent's to mend.
+`actuated_pods_state`. A damaged one is set aside; pods that were admitted before are recorded anew.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,6 +24,7 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     parsed,
     printed,
     record_of,
+    record_of_status,
     with_record,
 )
 
@@ -31,6 +32,7 @@ log = structlog.get_logger("runtime")
 
 ALLOCATED, ACTUATED = "allocated_pods_state", "actuated_pods_state"
 _FILE_MODE = 0o600
+_DAMAGED_SUFFIX = ".damaged"
 
 RESIZE_REFUSED = "this node agent does not resize pods in place yet"
 STATIC_RESIZE_REFUSED = "In-place resize of static-pods is not supported"
@@ -59,12 +61,20 @@ class Allocations:
             found = await trio.to_thread.run_sync(self._read, name, limiter=self._limiter)
             self._records[name] = dict(found) if found is not None else {}
 
-    def allocate(self, pod: Pod) -> None:
-        """Give an admitted pod what its spec asks for, unless it was given something before."""
+    def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
+        """Give an admitted pod what its spec asks for, unless it was given something before.
+
+        `was_admitted`: that was at an earlier time, and the spec may ask for something else
+        since. Without a record it has what its containers were made with, else what its status
+        says.
+        """
         uid = pod.metadata.uid
         if not asks_for_resources(pod):
             return
-        record = self._records[ALLOCATED].get(uid) or record_of(pod)
+        record = self._records[ALLOCATED].get(uid)
+        if record is None and was_admitted:
+            record = self._records[ACTUATED].get(uid) or record_of_status(pod)
+        record = record or record_of(pod)
         for records in self._records.values():
             if uid not in records:
                 records[uid] = record
@@ -150,10 +160,27 @@ class Allocations:
             return parsed(path.read_text())
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except ValueError as error:
+            aside = path.with_name(f"{name}{_DAMAGED_SUFFIX}")
+            log.warning(
+                "damaged allocation checkpoint set aside",
+                file=str(path),
+                set_aside=str(aside),
+                error=str(error),
+            )
+            self._set_aside(path, aside)
+            return None
+        except OSError as error:
             self._unreadable.add(name)
             log.warning("allocation checkpoint ignored", file=str(path), error=str(error))
             return None
+
+    def _set_aside(self, path: Path, aside: Path) -> None:
+        """Rename a damaged file, for whoever wants to know what it was; else it is replaced."""
+        try:
+            path.replace(aside)
+        except OSError as error:
+            log.warning("rename of allocation checkpoint failed", file=str(path), error=str(error))
 
     def _write(self, files: Mapping[str, Records]) -> None:
         """Write the files. Mostly they say the same; the text of many pods takes milliseconds."""

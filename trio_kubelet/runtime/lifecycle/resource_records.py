@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from attrs import evolve
 
-from trio_kubelet.k8s import Container, Pod, ResourceRequirements
+from trio_kubelet.k8s import Container, ContainerStatus, Pod, ResourceRequirements
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.runtime.config.container_hash import fnv1a_32
 from trio_kubelet.runtime.config.go_json import go_json
@@ -27,6 +27,9 @@ C = TypeVar("C", bound=Container)
 _CONTAINERS = "ContainerResources"
 _POD_LEVEL = "PodLevelResources"
 
+_RESIZABLE = frozenset({"cpu", "memory"})
+"""What a resize can change (KEP-1287)."""
+
 
 def record_of(pod: Pod) -> Record:
     """Return the record of a pod that gets what its spec asks for."""
@@ -34,6 +37,24 @@ def record_of(pod: Pod) -> Record:
     given = {each.name: encode(each.resources) if each.resources else {} for each in containers}
     whole = pod.spec.resources
     return {_CONTAINERS: given, _POD_LEVEL: encode(whole) if whole is not None else None}
+
+
+def record_of_status(pod: Pod) -> Record:
+    """Return the record of a pod that was given what its containers' statuses say.
+
+    A container whose status says nothing, and the pod as a whole, have what the spec asks for:
+    the pod's status mixes what it was given with overhead and with what cgroups enforce.
+    """
+    told = {
+        each.name: each
+        for each in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    }
+    spec = evolve(
+        pod.spec,
+        init_containers=tuple(_as_told(each, told) for each in pod.spec.init_containers),
+        containers=tuple(_as_told(each, told) for each in pod.spec.containers),
+    )
+    return record_of(evolve(pod, spec=spec))
 
 
 def asks_for_resources(pod: Pod) -> bool:
@@ -91,6 +112,17 @@ def printed(records: Records) -> str:
     """Return the text of a file with these records."""
     data = go_json({"entries": records})
     return go_json({"data": data, "checksum": _checksum(data)})
+
+
+def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:
+    status = told.get(container.name)
+    if status is None or status.resources is None:
+        return container
+    asked = container.resources or ResourceRequirements()
+    others = {name: limit for name, limit in asked.limits.items() if name not in _RESIZABLE}
+    limits = {k: v for k, v in status.resources.limits.items() if k in _RESIZABLE}
+    given = evolve(asked, requests=dict(status.allocated_resources), limits={**others, **limits})
+    return container if given == asked else evolve(container, resources=given)
 
 
 def _given(container: C, given: Mapping[str, ResourceRequirements]) -> C:
