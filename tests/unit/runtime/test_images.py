@@ -14,10 +14,12 @@ from state_machines.image import ImageState
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.hollow import (
+    Fault,
     HollowOptions,
     HollowRuntime,
     Registry,
     RemoteImage,
+    ScriptedFaults,
     open_hollow_runtime,
 )
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
@@ -26,7 +28,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
 from trio_kubelet.runtime.images.credentials import Credentials, Keyring, keyring_of
-from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
+from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate, stored_id
 from trio_kubelet.runtime.images.pull_record_files import file_name
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
 from trio_kubelet.runtime.lifecycle.memory import PodMemory
@@ -460,6 +462,60 @@ async def test_a_pull_that_is_cancelled_leaves_its_intent(
             nursery.cancel_scope.cancel()
         assert at.memory.images["c"] is ImageState.UNCHECKED
         assert not await is_free(await pull_records(tmp_path), "busybox:1")
+
+
+DIGEST_ANSWER = f"registry.test/private@sha256:{'2' * 64}"
+
+
+@pytest.mark.parametrize(
+    ("answer", "found", "expected"),
+    [
+        (f"sha256:{'1' * 64}", None, f"sha256:{'1' * 64}"),
+        (f"sha256:{'1' * 64}", cri.Image(id="another"), f"sha256:{'1' * 64}"),
+        ("1" * 64, None, "1" * 64),
+        (DIGEST_ANSWER, cri.Image(id="1" * 64, repo_digests=[DIGEST_ANSWER]), "1" * 64),
+        (DIGEST_ANSWER, cri.Image(id="1" * 64), "1" * 64),
+        (DIGEST_ANSWER, None, None),
+        ("registry.test/private:1", None, None),
+        ("", None, None),
+    ],
+)
+def test_a_pull_is_recorded_by_the_id_of_its_image(
+    answer: str, found: cri.Image | None, expected: str | None
+) -> None:
+    assert stored_id(answer, found) == expected
+
+
+async def test_a_pull_that_is_answered_with_a_digest_and_not_seen_gives_nobody_the_image(
+    mock_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    access = await pull_records(tmp_path)
+    async with node(registry=closed(), access=access) as at:
+        store = at.runtime.images
+        pull = store.pull
+
+        async def answer_with_digest(request: cri.PullImageRequest) -> cri.PullImageResponse:
+            stored = store.by_id((await pull(request)).image_ref)
+            assert stored is not None
+            return cri.PullImageResponse(image_ref=stored.digests[0])
+
+        monkeypatch.setattr(store, "pull", answer_with_digest)
+        failure = Fault(error=RpcError(Code.UNKNOWN, "no answer"))
+        at.runtime.faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", failure)])
+        ours = evolve(at, images=evolve(at.images, pod_keyring=shows(secret("good"))))
+        stranger = evolve(at, memory=PodMemory())
+        with pytest.raises(ImageError, match="ImageInspectError"):
+            await ours.ensure(PRIVATE, "IfNotPresent")
+        assert store.resolve(PRIVATE) is not None, "the pull has brought it"
+        with pytest.raises(ImageError, match="ErrImageNeverPull"):
+            await stranger.ensure(PRIVATE, "Never")
+        await access.tidy(at.images.client)
+        with pytest.raises(ImageError, match="ErrImageNeverPull"):
+            await stranger.ensure(PRIVATE, "Never")
+        for policy in ("IfNotPresent", "Never"):
+            await ours.ensure(PRIVATE, policy)
+        with pytest.raises(ImageError, match="ErrImageNeverPull"):
+            await stranger.ensure(PRIVATE, "Never")
 
 
 async def test_a_pull_that_cannot_be_recorded_is_not_made(

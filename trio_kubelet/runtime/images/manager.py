@@ -7,6 +7,7 @@ A pull has no deadline, as its caller may give up at any time; who asks next loo
 """
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
 import trio
@@ -43,6 +44,9 @@ PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
 
 Codes of gRPC tell nothing of registries: a runtime that restarts is UNAVAILABLE, too.
 """
+
+_IMAGE_ID = re.compile(r"(?:sha(?:256|384|512):)?[0-9a-f]{64,128}")
+"""A digest of its configuration; CRI-O leaves out the algorithm."""
 
 OUTCOME_UNKNOWN = frozenset({Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED})
 """After these the image may be there all the same."""
@@ -317,15 +321,23 @@ class _Request:
         return _Pull(began_at, answer, used)
 
     async def _record(self, pull: "_Pull") -> cri.Image | None:
-        """Read the image back and record who pulled it. Raises ImageError; it is recorded then."""
+        """Read the image back and record who pulled it. Raises ImageError.
+
+        If it raises or is cancelled, the pull is recorded if its answer is the image's id, and
+        else is left open.
+        """
         found = None
         try:
             found = await self._ask()
         finally:
-            with trio.CancelScope(shield=True):
-                source = pull.used.source if pull.used is not None else None
-                image_ref = _image_ref(pull.answer, found)
-                await self._images.access.succeed(self._container.image, image_ref, source)
+            image, access = self._container.image, self._images.access
+            image_ref = stored_id(pull.answer, found)
+            if image_ref is None:
+                access.leave_open(image)
+            else:
+                with trio.CancelScope(shield=True):
+                    source = pull.used.source if pull.used is not None else None
+                    await access.succeed(image, image_ref, source)
         return found
 
     async def _credentials(self) -> Sequence[Credentials]:
@@ -398,9 +410,15 @@ class _Pull:
     used: Credentials | None
 
 
-def _image_ref(answer: str, found: cri.Image | None) -> str:
-    """The id under which the image is found later; some runtimes answer a pull with its digest."""
-    return found.id if found is not None and answer in found.repo_digests else answer
+def stored_id(answer: str, found: cri.Image | None) -> str | None:
+    """Return the id under which a pulled image is found later; None if nobody has told it.
+
+    `answer` is the runtime's answer to the pull: the id, or in some runtimes (CRI-O) a name with
+    a digest. `found` is the image as the runtime shows it after the pull.
+    """
+    if _IMAGE_ID.fullmatch(answer):
+        return answer
+    return found.id if found is not None else None
 
 
 def _each_login_once(credentials: Iterable[Credentials]) -> Sequence[Credentials]:

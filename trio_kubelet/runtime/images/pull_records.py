@@ -82,7 +82,7 @@ class ImageAccess(Protocol):
         ...
 
     def leave_open(self, image: str) -> None:
-        """Nobody waits for it any more, and it may have brought the image."""
+        """It may have brought the image, and nobody knows whether, or under which id."""
         ...
 
 
