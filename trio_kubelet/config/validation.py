@@ -39,6 +39,9 @@ Rule = Callable[[KubeletConfiguration, FeatureGates], Problems]
 NOT_SET = timedelta()
 SECOND = timedelta(seconds=1)
 
+_WHOLE_PERCENT = 100
+_LARGEST_SINGLE = 3.4e38
+
 
 def validate(
     configuration: KubeletConfiguration, options: NodeOptions, gates: FeatureGates
@@ -219,17 +222,27 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
             f"containerLogMaxSize (--container-log-max-size) "
             f'"{configuration.container_log_max_size}" must be a quantity greater than 0'
         )
+    yield from _reserved_memory(configuration)
+
+
+def _eviction(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     for name, thresholds in (
         ("evictionHard (--eviction-hard)", configuration.eviction_hard),
         ("evictionSoft (--eviction-soft)", configuration.eviction_soft),
-        (
-            "evictionMinimumReclaim (--eviction-minimum-reclaim)",
-            configuration.eviction_minimum_reclaim,
-        ),
     ):
         for signal, threshold in thresholds.items():
             if not _is_threshold(threshold):
-                yield f'{name} {signal} "{threshold}" must be a quantity or a percentage'
+                yield (
+                    f'{name} {signal} "{threshold}" must be a quantity greater than 0 '
+                    "or a percentage of at most 100%"
+                )
+    for signal, amount in configuration.eviction_minimum_reclaim.items():
+        if not _is_minimum_reclaim(amount):
+            yield (
+                f"evictionMinimumReclaim (--eviction-minimum-reclaim) {signal} "
+                f'"{amount}" must be a quantity that is not negative '
+                "or a percentage greater than 0%"
+            )
     for signal, period in configuration.eviction_soft_grace_period.items():
         if not _is_duration(period):
             yield (
@@ -239,7 +252,6 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     for signal in configuration.eviction_soft:
         if signal not in configuration.eviction_soft_grace_period:
             yield f"grace period must be specified for the soft eviction threshold {signal}"
-    yield from _reserved_memory(configuration)
 
 
 def _reserved_memory(configuration: KubeletConfiguration) -> Problems:
@@ -427,9 +439,28 @@ def _quantity(text: str) -> Quantity | None:
 
 
 def _is_threshold(text: str) -> bool:
+    """Whether a text is a threshold, or turns one off (`0%`, `100%`)."""
     if text.endswith("%"):
-        return re.fullmatch(r"\d+(\.\d*)?", text[:-1], re.ASCII) is not None
-    return _quantity(text) is not None
+        percentage = _percentage(text)
+        return percentage is not None and percentage <= _WHOLE_PERCENT
+    amount = _quantity(text)
+    return amount is not None and amount > Quantity("0")
+
+
+def _is_minimum_reclaim(text: str) -> bool:
+    if text.endswith("%"):
+        percentage = _percentage(text)
+        return percentage is not None and percentage > 0
+    amount = _quantity(text)
+    return amount is not None and amount >= Quantity("0")
+
+
+def _percentage(text: str) -> float | None:
+    """The number before a percent sign; None for what is none, or beyond a 32-bit float."""
+    if re.fullmatch(r"\d+(\.\d*)?", text[:-1], re.ASCII) is None:
+        return None
+    number = float(text[:-1])
+    return number if number <= _LARGEST_SINGLE else None
 
 
 def _is_duration(text: str) -> bool:
@@ -454,6 +485,7 @@ RULES: tuple[Rule, ...] = (
     _images,
     _node_allocatable,
     _amounts,
+    _eviction,
     _durations,
     _server,
     _runtime,

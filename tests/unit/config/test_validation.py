@@ -136,9 +136,28 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"system_reserved": {"cpu": "some"}}, 'systemReserved (--system-reserved) cpu "some"'),
     ({"kube_reserved": {"cpu": "-1"}}, 'kubeReserved (--kube-reserved) cpu "-1"'),
     ({"container_log_max_size": "big"}, '"big" must be a quantity'),
+    *(
+        (
+            {"eviction_hard": {"memory.available": value}},
+            f'evictionHard (--eviction-hard) memory.available "{value}" must be a quantity '
+            "greater than 0 or a percentage of at most 100%",
+        )
+        for value in ("10 %", "some", "-5%", "100.5%", "150%", "9" * 400 + "%", "0", "-1Gi", "")
+    ),
     (
-        {"eviction_hard": {"memory.available": "10 %"}},
-        'memory.available "10 %" must be a quantity or a percentage',
+        {
+            "eviction_soft": {"nodefs.available": "150%"},
+            "eviction_soft_grace_period": {"nodefs.available": "1m"},
+        },
+        'evictionSoft (--eviction-soft) nodefs.available "150%" must be a quantity greater than 0',
+    ),
+    *(
+        (
+            {"eviction_minimum_reclaim": {"memory.available": value}},
+            f'evictionMinimumReclaim (--eviction-minimum-reclaim) memory.available "{value}" '
+            "must be a quantity that is not negative or a percentage greater than 0%",
+        )
+        for value in ("some", "-5%", "0%", "0.0%", "9" * 400 + "%", "-1Gi", "")
     ),
     (
         {"eviction_soft": {"memory.available": "1Gi"}},
@@ -259,6 +278,8 @@ def test_a_broken_rule_is_one_line(changes: dict[str, Any], words: str) -> None:
             "eviction_soft": {"memory.available": "10%"},
             "eviction_soft_grace_period": {"memory.available": "1m30s"},
         },
+        *({"eviction_hard": {"memory.available": each}} for each in ("0%", "100%", "2.5%", "1Mi")),
+        *({"eviction_minimum_reclaim": {"memory.available": each}} for each in ("0", "5%", "1Mi")),
         {
             "container_runtime_endpoint": "/run/crio/crio.sock",
             "image_service_endpoint": "unix:///i.sock",
