@@ -267,6 +267,8 @@ async def test_nothing_is_left_of_what_was_prepared_for_a_container_that_is_gone
     began, before = trio.current_time(), listens()
     await kills.expect_start("b-1", "c")
     await kills.killed("b-1", [], began)
+    created = SeenContainer(id="c", name="c", started=False)
+    await kills.killed("b-1", [created], trio.current_time())
     assert listens() == before + 2 * (tree.version == 1)
     await kills.killed("b-1", [], trio.current_time())
     assert listens() == before

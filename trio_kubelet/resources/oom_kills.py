@@ -84,10 +84,11 @@ class OomKills:
         if not seen:
             self._ledgers.pop(uid, None)
             return frozenset()
-        if not self._knows(uid, seen):
+        started = tuple(each for each in seen if each.started)
+        if not self._knows(uid, started):
             async with self._asking:
-                if not self._knows(uid, seen):
-                    await self._judge(uid, seen)
+                if not self._knows(uid, started):
+                    await self._judge(uid, started)
         ledger = self._ledgers.get(uid)
         return ledger.killed if ledger is not None else frozenset()
 

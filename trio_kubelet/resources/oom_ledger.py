@@ -51,11 +51,12 @@ class Counts:
 
 @frozen(kw_only=True)
 class SeenContainer:
-    """A container of a pod that was started, as the runtime shows it."""
+    """A container of a pod, as the runtime shows it. One that was not started has no cgroup."""
 
     id: str
     name: str
     restart_count: int = 0
+    started: bool = True
     ended: bool = False
     exit_code: int = 0
     told_killed: bool = False

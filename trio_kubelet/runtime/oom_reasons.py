@@ -22,18 +22,18 @@ async def with_oom_kills(observed: ObservedPod, oom_kills: OomKills | None) -> O
 
 
 def seen_containers(observed: ObservedPod) -> tuple[SeenContainer, ...]:
-    """Return the containers of a pod that were started."""
+    """Return the containers of a pod as they are judged."""
     return tuple(
         SeenContainer(
             id=each.id,
             name=each.name,
             restart_count=each.restart_count,
+            started=each.state is not ObservedState.CREATED,
             ended=each.state is ObservedState.EXITED,
             exit_code=each.exit_code,
             told_killed=each.reason == OOM_KILLED,
         )
         for each in observed.containers
-        if each.state is not ObservedState.CREATED
     )
 
 

@@ -33,11 +33,12 @@ def test_a_killed_container_says_oom_killed_unless_the_runtime_is_specific(
     assert [each.reason for each in observed.containers] == [shown, "Error"]
 
 
-def test_what_was_only_created_cannot_have_been_killed() -> None:
+def test_containers_are_judged_as_they_are_shown() -> None:
     created = evolve(CONTAINER, id="new", state=ObservedState.CREATED, exit_code=0)
     running = evolve(CONTAINER, id="old", state=ObservedState.RUNNING, exit_code=0)
     told = evolve(CONTAINER, reason="OOMKilled")
     assert seen_containers(pod(created, running, told)) == (
+        SeenContainer(id="new", name="c", restart_count=2, started=False),
         SeenContainer(id="old", name="c", restart_count=2),
         SeenContainer(
             id="id", name="c", restart_count=2, ended=True, exit_code=137, told_killed=True
