@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from lab.agent import Json
+from lab.images import BUSYBOX
 from tests.integration.pods import (
     Node,
     container_ids,
     is_over,
     one_shot,
-    shell,
     status_of,
     until_term,
 )
@@ -16,7 +16,8 @@ from tests.integration.pods import (
 PODS = ("hungry-a", "hungry-b")
 HUNGRY = tuple(f"c{number}" for number in range(10))
 OTHER = "other"
-LIMIT = {"limits": {"memory": "16Mi"}}
+LIMIT = {"limits": {"memory": "6Mi"}}
+SHORT_LIVED = {"image": BUSYBOX, "command": ["tail", "/dev/zero"], "resources": LIMIT}
 
 
 def ends(pod: Json) -> dict[str, tuple[str, int]]:
@@ -44,7 +45,7 @@ def test_who_is_killed_at_once_for_its_memory_says_so_and_who_is_killed_otherwis
 ) -> None:
     assert node.agent.pid is not None
     listened_to = eventfds(node.agent.pid)
-    hungry = [shell(name, "exec tail /dev/zero", resources=LIMIT) for name in HUNGRY]
+    hungry = [{"name": name, **SHORT_LIVED} for name in HUNGRY]
     node.add(*(one_shot(name, until_term(OTHER), *hungry) for name in PODS))
     for name in PODS:
         pod = node.wait(name, lambda pod: len(ends(pod)) == len(HUNGRY))
