@@ -195,7 +195,15 @@ class _Reflection(Generic[T]):
         await self._hand_out(self.deltas.end_list(page.resource_version))
 
     async def _hand_out(self, events: Iterable[WatchEvent[T]]) -> None:
+        """Let the consumer take events; what one object does to it costs the others nothing.
+
+        A consumer that cannot take the end of a list would wait for it forever: that is raised,
+        and everything is listed anew.
+        """
         for event in events:
+            if isinstance(event, Synced):
+                await self.on_event(event)
+                continue
             try:
                 await self.on_event(event)
             except Exception:

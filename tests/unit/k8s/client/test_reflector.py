@@ -426,13 +426,20 @@ async def test_pages_are_read_one_after_the_other() -> None:
     assert sum(asked.verb == "list" for asked in server.asked) == 3
 
 
-async def test_what_the_consumer_raises_ends_the_reflection(server: ApiServer) -> None:
-    async def take(event: WatchEvent[ConfigMap]) -> None:
-        raise KeyError("a bug")
+async def test_a_consumer_that_cannot_take_the_end_of_a_list_is_told_of_the_next_one(
+    server: ApiServer, autojump_clock: MockClock
+) -> None:
+    consumer, failures = Consumer(), [KeyError("a bug")]
 
-    with pytest.raises(KeyError):
-        await reflect(server.client(), CONFIG_MAPS, take)
-    assert not server.watches
+    async def take(event: WatchEvent[ConfigMap]) -> None:
+        if isinstance(event, Synced) and failures:
+            raise failures.pop()
+        await consumer.take(event)
+
+    server.create(CONFIG_MAPS, config_map("one"))
+    async with reflection(server, take):
+        await consumer.until(CHANGED_ONE, SYNCED)
+    assert not failures
 
 
 async def test_an_object_that_its_consumer_stumbles_over_is_named_and_the_others_go_on(
