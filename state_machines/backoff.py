@@ -1,9 +1,9 @@
-"""Waiting longer after each failure: what containers and images have in common.
+"""Waiting longer after each failure, up to a cap.
 
-A back-off is a value: how long to wait, and when that was decided. It doubles with every further
-failure up to a cap, and is forgotten when a failure comes so late that the attempt before it must
-have gone well. The first failure costs nothing: the second attempt is made at once, and only from
-then on there is something to wait for (10, 20, 40 s, ...).
+`delay_seconds` is for requests that are repeated until they succeed (`trio_kubelet/retries.py`).
+For containers and images a back-off is a value: how long to wait, and when that was decided. It
+is forgotten when a failure comes so late that the attempt before it must have gone well. There
+the first failure costs nothing: the second attempt is made at once (0, 10, 20, 40 s, ...).
 
 Times are nanoseconds since the epoch, because containers' times are. That clock may be set back:
 a failure that lies in the future by more than its delay is not waited for.
@@ -19,12 +19,15 @@ class BackoffPolicy:
     """How a delay grows, in seconds.
 
     `forget_after_seconds` is how long after the last decision a failure must come to count as
-    the first one again.
+    the first one again. A delay may be stretched by up to the share `jitter` of it, so that what
+    failed together does not try again together.
     """
 
     initial_seconds: float = 10.0
     cap_seconds: float = 300.0
     forget_after_seconds: float = 600.0
+    growth: float = 2.0
+    jitter: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,16 @@ class Backoff:
 
     delay_seconds: float
     decided_at_ns: int
+
+
+def delay_seconds(policy: BackoffPolicy, failures: int) -> float:
+    """Return the delay after so many failures in a row, at least one, without jitter."""
+    delay = policy.initial_seconds
+    for _ in range(failures - 1):
+        if delay >= policy.cap_seconds:
+            break
+        delay *= policy.growth
+    return min(delay, policy.cap_seconds)
 
 
 def next_backoff(
@@ -46,7 +59,7 @@ def next_backoff(
     if previous is None or is_forgotten(previous, policy, failed_at_ns=failed_at_ns):
         delay = policy.initial_seconds
     else:
-        delay = previous.delay_seconds * 2
+        delay = previous.delay_seconds * policy.growth
     return Backoff(delay_seconds=min(delay, policy.cap_seconds), decided_at_ns=now_ns)
 
 

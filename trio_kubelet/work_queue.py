@@ -7,26 +7,30 @@ wait because nobody answers outside (`Retry.until_reachable`) is looked at as so
 an answer and says so (`answered`); meanwhile only one of those keys is tried, in place of all.
 """
 
-import random
 from collections.abc import Awaitable, Callable
 
 import structlog
 import trio
 from attrs import frozen
 
+from state_machines.backoff import BackoffPolicy
+from trio_kubelet.retries import Retries
+
 log = structlog.get_logger("work")
 
-JITTER = 0.2
-"""Delays are stretched by up to this share: what failed together does not retry together."""
-BUG_RETRY_SECONDS = 10.0
+BUG_RETRY = BackoffPolicy(initial_seconds=10.0, cap_seconds=300.0, jitter=0.2)
 NEVER = float("inf")
 
 
-@frozen
+@frozen(kw_only=True)
 class Retry:
-    """Look again after so many seconds, or (`until_reachable`) once anybody gets an answer."""
+    """Look again by this policy, or (`until_reachable`) once anybody gets an answer.
 
-    seconds: float
+    `at_least_seconds` is what the other side asked for.
+    """
+
+    policy: BackoffPolicy
+    at_least_seconds: float | None = None
     until_reachable: bool = False
 
 
@@ -46,6 +50,7 @@ class WorkQueue:
         self._name = name
         self._ready: dict[str, None] = {}
         self._due: dict[str, float] = {}
+        self._retries: dict[str, Retries] = {}
         self._for_answers: dict[str, None] = {}
         self._busy: set[str] = set()
         self._again: set[str] = set()
@@ -94,24 +99,30 @@ class WorkQueue:
         return min(self._due.values(), default=NEVER)
 
     async def _look_at(self, key: str) -> None:
-        retry: Retry | None = Retry(0.0)
         try:
             retry = await self._work(key)
         except Exception:
             log.exception("work item failed, will retry", work=self._name, key=key)
-            retry = Retry(BUG_RETRY_SECONDS)
-        finally:
+            retry = Retry(policy=BUG_RETRY)
+        except BaseException:  # cancelled: for the next run
             self._busy.discard(key)
-            self._settle(key, retry)
-            self._wake.set()
+            self._again.discard(key)
+            self._ready[key] = None
+            raise
+        self._busy.discard(key)
+        self._settle(key, retry)
+        self._wake.set()
 
     def _settle(self, key: str, retry: Retry | None) -> None:
         added_meanwhile = key in self._again
         self._again.discard(key)
         if retry is not None:
-            stretch = 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
-            self._due[key] = trio.current_time() + retry.seconds * stretch
-        elif added_meanwhile:
+            retries = self._retries.setdefault(key, Retries(retry.policy))
+            seconds = retries.next_seconds(at_least=retry.at_least_seconds, policy=retry.policy)
+            self._due[key] = trio.current_time() + seconds
+        else:
+            self._retries.pop(key, None)
+        if retry is None and added_meanwhile:
             self._ready[key] = None
         if retry is not None and retry.until_reachable:
             if self._is_any_tried():

@@ -6,7 +6,11 @@ from contextlib import asynccontextmanager
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from trio_kubelet.work_queue import BUG_RETRY_SECONDS, JITTER, Retry, WorkQueue
+from state_machines.backoff import BackoffPolicy
+from trio_kubelet.work_queue import BUG_RETRY, Retry, WorkQueue
+
+RETRY = BackoffPolicy(initial_seconds=10, cap_seconds=10, jitter=0.2)
+RETRY_LATE = BackoffPolicy(initial_seconds=100, cap_seconds=100)
 
 
 class Work:
@@ -91,7 +95,7 @@ async def test_a_key_that_is_added_meanwhile_is_looked_at_once_more(
 
 async def test_what_failed_is_looked_at_again_after_its_delay(autojump_clock: MockClock) -> None:
     work = Work()
-    work.answers["a"] = [Retry(10)]
+    work.answers["a"] = [Retry(policy=RETRY)]
     async with running(work) as queue:
         queue.add("a")
         await trio.sleep(5)
@@ -100,14 +104,17 @@ async def test_what_failed_is_looked_at_again_after_its_delay(autojump_clock: Mo
         assert work.keys == ["a"]
         await trio.sleep(20)
     assert work.keys == ["a", "a"]
-    assert 11 <= work.log[1][1] <= 11 + 10 * JITTER
+    assert 11 <= work.log[1][1] <= 11 + 10 * RETRY.jitter
 
 
 async def test_what_waits_for_an_answer_is_looked_at_when_there_is_one(
     autojump_clock: MockClock,
 ) -> None:
     work = Work()
-    work.answers = {"a": [Retry(100, until_reachable=True)], "b": [Retry(100)]}
+    work.answers = {
+        "a": [Retry(policy=RETRY_LATE, until_reachable=True)],
+        "b": [Retry(policy=RETRY_LATE)],
+    }
     async with running(work) as queue:
         queue.add("a")
         queue.add("b")
@@ -119,7 +126,7 @@ async def test_what_waits_for_an_answer_is_looked_at_when_there_is_one(
 
 async def test_of_those_that_wait_for_an_answer_one_is_tried(autojump_clock: MockClock) -> None:
     work = Work()
-    work.answers = {key: [Retry(10, until_reachable=True)] * 100 for key in "abc"}
+    work.answers = {key: [Retry(policy=RETRY, until_reachable=True)] * 100 for key in "abc"}
     async with running(work, workers=3) as queue:
         for key in "abc":
             queue.add(key)
@@ -136,7 +143,7 @@ async def test_when_the_one_that_is_tried_has_nothing_to_do_another_one_is(
     autojump_clock: MockClock,
 ) -> None:
     work = Work()
-    unreachable = Retry(10, until_reachable=True)
+    unreachable = Retry(policy=RETRY, until_reachable=True)
     work.answers = {"a": [unreachable], "b": [unreachable] * 3}
     async with running(work) as queue:
         queue.add("a")
@@ -152,7 +159,7 @@ async def test_a_bug_is_tried_again_and_stops_nobody(autojump_clock: MockClock) 
     async with running(work, workers=1) as queue:
         queue.add("a")
         queue.add("b")
-        await trio.sleep(2 + BUG_RETRY_SECONDS * (1 + JITTER))
+        await trio.sleep(2 + BUG_RETRY.initial_seconds * (1 + BUG_RETRY.jitter))
     assert work.keys == ["a", "b", "a"]
 
 

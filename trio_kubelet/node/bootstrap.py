@@ -15,6 +15,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import (
     CERTIFICATE_SIGNING_REQUESTS,
@@ -47,6 +48,7 @@ from trio_kubelet.node.client_certificate import (
     write_whole,
 )
 from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
+from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("bootstrap")
 
@@ -54,8 +56,7 @@ SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 APPROVAL_SECONDS = 3600.0
 """A request that nobody approves; the API server forgets it after a day."""
 
-FIRST_RETRY_SECONDS = 0.5
-LONGEST_RETRY_SECONDS = 15.0
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=15.0)
 UNAUTHORIZED = 401
 
 Connect = Callable[[Kubeconfig], AbstractAsyncContextManager[Api]]
@@ -143,16 +144,15 @@ class _Asking:
 
     async def _insist(self, key: ClientKey) -> CertificateSigningRequest | None:
         """Ask until the API server answers; None if its answer cannot be used with this key."""
-        pause = FIRST_RETRY_SECONDS
+        retries = Retries(RETRY)
         while True:
             try:
                 return await self._request(key)
             except ApiError as error:
                 if not error.is_retriable:
                     raise BootstrapError(_refusal(error, self.credentials)) from error
-                log.warning("API server unreachable, will retry", error=str(error))
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+                retries.warn(log, "API server unreachable, will retry", error=str(error))
+            await retries.wait()
 
     async def _request(self, key: ClientKey) -> CertificateSigningRequest | None:
         """The request for this key, made or found; None if one of its name cannot be used."""

@@ -13,10 +13,12 @@ import structlog
 import trio
 from attrs import evolve
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import LEASES, Lease, LeaseSpec, MicroTime, Node, ObjectMeta, OwnerReference
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.node.view import NodeView
+from trio_kubelet.retries import Retries, stretched
 
 log = structlog.get_logger("lease")
 
@@ -26,11 +28,7 @@ JITTER = 0.04
 RENEWALS = 5
 """How often a renewal is tried in one round."""
 
-FIRST_RETRY_SECONDS = 0.2
-LONGEST_RETRY_SECONDS = 7.0
-
-SILENCE_SECONDS = 60.0
-"""A failure that lasts is logged so often."""
+RETRY = BackoffPolicy(initial_seconds=0.2, cap_seconds=7.0)
 
 
 def new_lease(name: str) -> Lease:
@@ -75,8 +73,8 @@ class NodeLease:
         on_return: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_return = on_return
+        self._retries = Retries(RETRY)
         self._is_failing = False
-        self._told_at = -SILENCE_SECONDS
         self._api = api
         self._view = view
         self._clock = clock
@@ -92,7 +90,7 @@ class NodeLease:
                 await self._round()
             except Exception:
                 log.exception("node lease renewal failed")
-            await trio.sleep(interval * (1 + JITTER * self._chance.random()))
+            await trio.sleep(stretched(interval, JITTER, self._chance.random))
 
     async def _round(self) -> None:
         if self._latest is not None and await self._renew(self._latest):
@@ -113,7 +111,7 @@ class NodeLease:
                 if error.is_conflict:
                     lease, _ = await self._ensure()
                 else:
-                    self._complain("the lease is not renewed; it is tried again", error)
+                    self._failed("node lease renewal failed, will retry", error)
             else:
                 self._succeeded()
                 return True
@@ -124,14 +122,12 @@ class NodeLease:
 
         A lease is made only for a node that exists: it would have no owner.
         """
-        pause = FIRST_RETRY_SECONDS
         while True:
             try:
                 return await self._get_or_create()
             except ApiError as error:
-                self._complain("no lease yet; it is tried again", error)
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+                self._failed("node lease request failed, will retry", error)
+            await self._retries.wait()
 
     async def _get_or_create(self) -> tuple[Lease, bool]:
         name = self._view.name
@@ -143,14 +139,12 @@ class NodeLease:
         await self._view.wait_known()
         return await self._api.create(LEASES, self._renewed(new_lease(name)), LEASE_NAMESPACE), True
 
-    def _complain(self, what: str, error: ApiError) -> None:
-        """Log it, at most once a minute."""
+    def _failed(self, event: str, error: ApiError) -> None:
         self._is_failing = True
-        if trio.current_time() - self._told_at >= SILENCE_SECONDS:
-            self._told_at = trio.current_time()
-            log.warning(what, name=self._view.name, error=str(error))
+        self._retries.warn(log, event, name=self._view.name, error=str(error))
 
     def _succeeded(self) -> None:
+        self._retries.reset()
         if self._is_failing:
             self._is_failing = False
             self._on_return()

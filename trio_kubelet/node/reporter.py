@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import structlog
 import trio
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import Api, ApiError
@@ -24,21 +25,18 @@ from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import adopted_node, initial_node
 from trio_kubelet.node.status import has_changed, updated_node
 from trio_kubelet.node.view import NodeView
+from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("node")
 
-FIRST_RETRY_SECONDS = 0.1
-LONGEST_RETRY_SECONDS = 7.0
+RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=7.0)
 REPORTS = 5
 """How often a report is tried in one round."""
 
 JITTER = 0.04
 UNREADY_SECONDS = 1.0
 """A node that is not ready is looked at so often: what it waits for may be there."""
-
-SILENCE_SECONDS = 60.0
-"""A failure that lasts is logged so often."""
 
 
 class NodeReporter:
@@ -71,7 +69,7 @@ class NodeReporter:
         self._wake = trio.Event()
         self._next_report_at: float | None = None
         self._unschedulable = False
-        self._told_at = -SILENCE_SECONDS
+        self._retries = Retries(RETRY)
         self._reboot_told = False
         self._is_outdated = False
 
@@ -101,7 +99,7 @@ class NodeReporter:
 
     def _seconds_to_next_look(self) -> float:
         node = self._view.current
-        period = self._profile.update_seconds * (1 + JITTER * self._chance.random())
+        period = stretched(self._profile.update_seconds, JITTER, self._chance.random)
         if node is None or is_ready(node.status.conditions):
             return period
         return min(period, UNREADY_SECONDS)
@@ -111,18 +109,17 @@ class NodeReporter:
         if not self._profile.register_node:
             await self._view.wait_known()
             return
-        pause = FIRST_RETRY_SECONDS
         while True:
             try:
                 await self._try_to_register()
             except ApiError as error:
-                self._complain("the node is not registered; it is tried again", error)
+                self._warn("node registration failed, will retry", error)
             except Exception:
                 log.exception("node registration failed")
             else:
+                self._retries.reset()
                 return
-            await trio.sleep(pause)
-            pause = min(2 * pause, LONGEST_RETRY_SECONDS)
+            await self._retries.wait()
 
     async def _try_to_register(self) -> None:
         initial = initial_node(self._profile, await self._observe(), self._now())
@@ -163,10 +160,11 @@ class NodeReporter:
                 node = await self._known(attempt)
                 if node is not None:
                     await self._try_to_report(node, observed)
+                    self._retries.reset()
                     return
             except ApiError as error:
                 problem = error
-        self._complain("the status of the node is not reported; it is tried again", problem)
+        self._warn("node status report failed, will retry", problem)
 
     async def _known(self, attempt: int) -> Node | None:
         """The node to start from: as watched at first, as the API server has it afterwards."""
@@ -231,12 +229,9 @@ class NodeReporter:
         message = f"Node {self._profile.name} status is now: {reason}"
         self._recorder.node(EventType.NORMAL, reason, message)
 
-    def _complain(self, what: str, error: ApiError | None) -> None:
-        """Log it, at most once a minute."""
-        if trio.current_time() - self._told_at < SILENCE_SECONDS:
-            return
-        self._told_at = trio.current_time()
-        log.warning(what, name=self._profile.name, error=str(error or "there is no such node"))
+    def _warn(self, event: str, error: ApiError | None) -> None:
+        problem = str(error or "there is no such node")
+        self._retries.warn(log, event, name=self._profile.name, error=problem)
 
     def _now(self) -> Time:
         return Time.from_ns(self._clock.now_ns())

@@ -4,13 +4,14 @@ The Node authorizer lets a node see an object once it knows of a pod here that r
 may learn that a moment later than the node does: a 403 that soon after is nobody's fault.
 """
 
-import random
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import trio
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s.client import ApiError
+from trio_kubelet.retries import Retries
 
 R = TypeVar("R")
 
@@ -20,10 +21,7 @@ LAG_SECONDS = 5.0
 ANSWER_SECONDS = 10.0
 """How long one answer may take: a pod waits, and the next attempt may find a better connection."""
 
-_FIRST_PAUSE_SECONDS = 0.05
-_GROWTH = 1.5
-_LONGEST_PAUSE_SECONDS = 15.0
-_JITTER = 0.25
+RETRY = BackoffPolicy(initial_seconds=0.04, cap_seconds=12.0, growth=1.5, jitter=0.5)
 
 
 async def ask(request: Callable[[], Awaitable[R]]) -> R:
@@ -32,7 +30,7 @@ async def ask(request: Callable[[], Awaitable[R]]) -> R:
     Raises ApiError.
     """
     deadline = trio.current_time() + LAG_SECONDS
-    pauses_between = pauses()
+    retries = Retries(RETRY)
     while True:
         try:
             return await request()
@@ -40,18 +38,10 @@ async def ask(request: Callable[[], Awaitable[R]]) -> R:
             left = deadline - trio.current_time()
             if not is_lag(error) or left <= 0:
                 raise
-        await trio.sleep(min(next(pauses_between), left))
+        await trio.sleep(min(retries.next_seconds(), left))
 
 
 def is_lag(error: ApiError) -> bool:
     """Return whether an error may only say that the server does not know yet of the pod."""
     about_pod = error.is_not_found and error.details.get("kind") == "pods"
     return error.is_forbidden or about_pod
-
-
-def pauses() -> Iterator[float]:
-    """The seconds between attempts, growing, for ever; never the same for two who began at once."""
-    pause = _FIRST_PAUSE_SECONDS
-    while True:
-        yield pause * random.uniform(1 - _JITTER, 1 + _JITTER)  # noqa: S311 - it only spreads load
-        pause = min(_GROWTH * pause, _LONGEST_PAUSE_SECONDS)

@@ -21,7 +21,8 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
 from trio_kubelet.references.errors import ObjectError
-from trio_kubelet.references.fetching import LAG_SECONDS, pauses
+from trio_kubelet.references.fetching import LAG_SECONDS, RETRY
+from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("references")
 
@@ -79,12 +80,13 @@ class TrustBundles:
         return selected_anchors(self._bundles, projection)
 
     async def _until_served(self) -> None:
-        for pause in pauses():
+        retries = Retries(RETRY)
+        while True:
             try:
                 await self._api.list(CLUSTER_TRUST_BUNDLES, limit=1)
             except ApiError as error:
                 if not error.is_not_found:
-                    await trio.sleep(pause)
+                    await retries.wait()
                     continue
                 self._served = False
                 self._answered.set()

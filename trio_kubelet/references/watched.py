@@ -17,8 +17,9 @@ from attrs import evolve
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
-from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, is_lag, pauses
+from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
 from trio_kubelet.references.objects import Key, T
+from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("references")
 
@@ -152,7 +153,8 @@ class WatchedObjects(Generic[T]):
         """Ask until there is an answer, quietly at first."""
         namespace, name = entry.key
         told = False
-        for pause in pauses():
+        retries = Retries(RETRY)
+        while True:
             returned = self._api.returns.next
             try:
                 found = await self._api.get(
@@ -174,7 +176,7 @@ class WatchedObjects(Generic[T]):
             else:
                 self.store(entry, found)
                 return
-            with trio.move_on_after(pause):
+            with trio.move_on_after(retries.next_seconds()):
                 await returned.wait()
 
     def store(self, entry: "_Entry[T]", found: T | None) -> None:

@@ -14,6 +14,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.cgroup_config import (
@@ -34,14 +35,14 @@ from trio_kubelet.resources.cgroup_names import (
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.pod_resources import QosClass
 from trio_kubelet.resources.systemd_slices import SystemdSlices
+from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("cgroups")
 
 T = TypeVar("T")
 
 _REMOVE_SECONDS = 10.0
-_FIRST_PAUSE_SECONDS = 0.005
-_LONGEST_PAUSE_SECONDS = 0.5
+_RETRY = BackoffPolicy(initial_seconds=0.005, cap_seconds=0.5)
 _MAX_THREADS = 4
 
 
@@ -179,12 +180,11 @@ class Cgroups:
 
     async def _remove(self, name: CgroupName, deadline_seconds: float) -> None:
         deadline = trio.current_time() + deadline_seconds
-        pause = _FIRST_PAUSE_SECONDS
+        retries = Retries(_RETRY)
         while not await self._in_thread(partial(self._tree.remove, self._path(name))):
             if trio.current_time() >= deadline:
                 raise CgroupBusy(f"cgroup {self._path(name)} cannot be removed: it is still in use")
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            await retries.wait()
 
     def _qos_configs(self, pods: Iterable[Pod]) -> dict[QosClass, CgroupConfig]:
         return dict(qos_cgroup_configs(pods, self._settings.pod.hugepage_sizes))

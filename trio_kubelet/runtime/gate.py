@@ -6,13 +6,14 @@ asked again after 100 ms, then more and more rarely up to five seconds, with one
 a minute: a runtime that is not there yet is waited for.
 """
 
-import math
 from collections.abc import Callable
 
 import structlog
 import trio
 from attrs import evolve, field, frozen
 
+from state_machines.backoff import BackoffPolicy
+from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -21,8 +22,7 @@ from trio_kubelet.runtime.features import RuntimeFeatures, features_of
 log = structlog.get_logger("runtime")
 
 CHECK_SECONDS = 5.0
-FIRST_RETRY_SECONDS = 0.1
-SILENCE_SECONDS = 60.0
+RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=CHECK_SECONDS)
 STATUS_DEADLINE_SECONDS = 10.0
 
 
@@ -86,7 +86,7 @@ class RuntimeGate:
 
 async def check_runtime(client: RuntimeClient, gate: RuntimeGate) -> None:
     """Keep the gate true for ever."""
-    retry, told_at = FIRST_RETRY_SECONDS, -math.inf
+    retries = Retries(RETRY)
     while True:
         try:
             with trio.fail_after(STATUS_DEADLINE_SECONDS):
@@ -94,13 +94,10 @@ async def check_runtime(client: RuntimeClient, gate: RuntimeGate) -> None:
         except (RpcError, trio.TooSlowError) as error:
             reason = error.message if isinstance(error, RpcError) else "it does not answer"
             gate.mark_down(f"container runtime is down: {reason}")
-            if trio.current_time() - told_at > SILENCE_SECONDS:
-                log.warning("waiting for the container runtime", reason=reason)
-                told_at = trio.current_time()
-            await trio.sleep(retry)
-            retry = min(retry * 2, CHECK_SECONDS)
+            retries.warn(log, "waiting for the container runtime", reason=reason)
+            await retries.wait()
             continue
-        retry, told_at = FIRST_RETRY_SECONDS, -math.inf
+        retries.reset()
         gate.update(runtime_state(response))
         await trio.sleep(CHECK_SECONDS if gate.state.network_ready else 1.0)
 

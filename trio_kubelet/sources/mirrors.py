@@ -15,6 +15,7 @@ import structlog
 import trio
 from attrs import define, evolve, field
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
@@ -26,10 +27,9 @@ from trio_kubelet.work_queue import Retry, WorkQueue
 log = structlog.get_logger("mirrors")
 
 MIRRORS_IN_FLIGHT = 4
-FIRST_RETRY_SECONDS = 0.5
-LAST_RETRY_SECONDS = 60.0
-LAST_TRIAL_SECONDS = 5.0
-"""How far delays grow while nobody answers: only one mirror is tried then."""
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=60.0, jitter=0.2)
+RETRY_UNANSWERED = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.2)
+"""While nobody answers, only one mirror is tried."""
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away."""
 
@@ -91,7 +91,6 @@ class MirrorPods:
     _static: dict[str, Pod] = field(factory=dict, init=False)
     _mirrors: dict[str, Pod] = field(factory=dict, init=False)
     _attached: dict[str, str] = field(factory=dict, init=False)
-    _failures: dict[str, int] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -196,7 +195,6 @@ class MirrorPods:
             await self._act(name)
         except ApiError as error:
             return self._after(error, name)
-        self._failures.pop(name, None)
         return None
 
     async def _act(self, name: str) -> None:
@@ -247,8 +245,8 @@ class MirrorPods:
         if not unanswered:
             self._queue.answered()
             log.warning("mirror pod update failed", pod=name, error=str(error))
-        failures = self._failures.get(name, 0)
-        self._failures[name] = failures + 1
-        longest = LAST_TRIAL_SECONDS if unanswered else LAST_RETRY_SECONDS
-        seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures, 20), longest)
-        return Retry(max(seconds, error.retry_after_seconds or 0.0), until_reachable=unanswered)
+        return Retry(
+            policy=RETRY_UNANSWERED if unanswered else RETRY,
+            at_least_seconds=error.retry_after_seconds,
+            until_reachable=unanswered,
+        )

@@ -15,6 +15,7 @@ import structlog
 import trio
 from attrs import define, evolve, field
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
@@ -29,12 +30,12 @@ PODS_IN_FLIGHT = 8
 SENT_AT_MOST = 3
 """How often a status is sent in a row to a server that answers with something else."""
 RESYNC_SECONDS = 60.0
-FIRST_RETRY_SECONDS = 0.1
-LAST_RETRY_SECONDS = 5.0
+RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=5.0, jitter=0.2)
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away. Who waits for its answer is told when there is one."""
-LAST_RETRY_FOR = {401: 30.0, 403: 30.0}
-"""By HTTP code: how far delays grow where it takes more than time to help."""
+RETRY_REFUSED = BackoffPolicy(initial_seconds=0.1, cap_seconds=30.0, jitter=0.2)
+REFUSED = frozenset({401, 403})
+"""The codes of an API server that somebody has to tell what this node may do."""
 QUIET_SECONDS = 5.0
 """How long a 403 is no news: the authorizer may learn of a fresh pod later than its node."""
 
@@ -52,8 +53,7 @@ class _Reported:
     settled: tuple[PodStatus, PodStatus] | None = None
     is_refused: bool = False
     deleted: bool = False
-    failures: int = 0
-    failing_since: float = 0.0
+    failing_since: float | None = None
 
 
 @define
@@ -139,7 +139,7 @@ class StatusWriter:
                 await self._delete(reported)
         except ApiError as error:
             return await self._after(error, uid, reported)
-        reported.failures = 0
+        reported.failing_since = None
         return None
 
     async def _send_status(self, uid: str, reported: _Reported) -> None:
@@ -200,15 +200,14 @@ class StatusWriter:
             self._forget(uid, reported)
             return None
         now = trio.current_time()
-        if reported.failures == 0:
+        if reported.failing_since is None:
             reported.failing_since = now
-        reported.failures += 1
         is_news = now - reported.failing_since >= QUIET_SECONDS or not error.is_forbidden
         if is_news and error.code not in UNANSWERED:
             meta = reported.object.metadata
             pod = f"{meta.namespace}/{meta.name}"
             log.warning("pod status update failed", pod=pod, uid=uid, error=str(error))
-        return _retry(error, reported.failures) if _may_help_to_repeat(error) else None
+        return _retry(error) if _may_help_to_repeat(error) else None
 
     async def _refresh(self, reported: _Reported) -> ApiError | None:
         """Ask what the API has under the pod's name now; an error if that cannot be told."""
@@ -230,12 +229,12 @@ class StatusWriter:
 
 def _may_help_to_repeat(error: ApiError) -> bool:
     """Whether the server may take the same later; what is invalid waits for a change."""
-    return error.is_retriable or error.is_conflict or error.code in LAST_RETRY_FOR
+    return error.is_retriable or error.is_conflict or error.code in REFUSED
 
 
-def _retry(error: ApiError, failures: int) -> Retry:
-    """When to try again after so many failures."""
-    longest = LAST_RETRY_FOR.get(error.code, LAST_RETRY_SECONDS)
-    seconds = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 20), longest)
-    asked_for = error.retry_after_seconds or 0.0
-    return Retry(max(seconds, asked_for), until_reachable=error.code in UNANSWERED)
+def _retry(error: ApiError) -> Retry:
+    return Retry(
+        policy=RETRY_REFUSED if error.code in REFUSED else RETRY,
+        at_least_seconds=error.retry_after_seconds,
+        until_reachable=error.code in UNANSWERED,
+    )

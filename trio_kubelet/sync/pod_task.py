@@ -10,7 +10,6 @@ that pod's problem: it is logged with the pod's name, becomes a `FailedSync` eve
 tries again later; no other pod notices.
 """
 
-import random
 from collections.abc import Awaitable, Callable, Iterable
 from typing import ParamSpec, Protocol, TypeVar
 
@@ -18,6 +17,7 @@ import structlog
 import trio
 from attrs import frozen
 
+from state_machines.backoff import BackoffPolicy
 from state_machines.pod import (
     POD,
     PodEvent,
@@ -26,6 +26,7 @@ from state_machines.pod import (
     may_have_running_containers,
 )
 from trio_kubelet.k8s import Pod
+from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import (
     Ending,
@@ -39,11 +40,7 @@ from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("pod")
 
-FIRST_RETRY_SECONDS = 1.0
-LAST_RETRY_SECONDS = 10.0
-MOST_DOUBLINGS = 10
-JITTER = 0.5
-"""Delays are stretched by up to this share: what failed together does not retry together."""
+RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=10.0, jitter=0.5)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -148,7 +145,7 @@ class PodTask:
         self._wake = trio.Event()
         self._work = trio.CancelScope()
         self._entered_at = self.started_at
-        self._failures = 0
+        self._retries = Retries(RETRY)
 
     def put(self, request: Request) -> None:
         """Ask for something. Returns at once; never fails, whatever state the pod is in."""
@@ -329,14 +326,10 @@ class PodTask:
         if self._pending is not None:
             return 0.0
         if result is None or result.failed:
-            # A float has its limits: a pod may fail for days.
-            doublings = min(self._failures, MOST_DOUBLINGS)
-            delay = min(FIRST_RETRY_SECONDS * 2.0**doublings, LAST_RETRY_SECONDS)
-            self._failures += 1
+            delay = self._retries.next_seconds()
         else:
-            delay = self._resync_seconds
-            self._failures = 0
-        delay *= 1 + JITTER * random.random()  # noqa: S311 - it only spreads load
+            self._retries.reset()
+            delay = stretched(self._resync_seconds, RETRY.jitter)
         if result is not None and result.due_seconds is not None:
             delay = min(delay, max(result.due_seconds, 0.0))
         return delay
@@ -356,7 +349,8 @@ class PodTask:
         )
         if target is not self.state:
             log.info("pod state", source=str(self.state), reason=str(event), target=str(target))
-            self.state, self._entered_at, self._failures = target, now, 0
+            self.state, self._entered_at = target, now
+            self._retries.reset()
 
     def _answer_waiters(self) -> None:
         """Tell everyone who waits that the containers have stopped."""

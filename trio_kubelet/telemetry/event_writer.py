@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 import trio
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
 from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s import (
@@ -24,6 +25,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import EVENTS
+from trio_kubelet.retries import Retries
 from trio_kubelet.telemetry.correlation import Correlated, Correlator
 from trio_kubelet.telemetry.events import EventType, RecordedEvent
 
@@ -31,8 +33,7 @@ log = structlog.get_logger("events")
 
 COMPONENT = "kubelet"
 QUEUE_SIZE = 1000
-FIRST_RETRY_SECONDS = 0.5
-LONGEST_RETRY_SECONDS = 10.0
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=10.0)
 PATIENCE_SECONDS = 30.0
 """How long an event that is no warning waits for an idle node at most."""
 NAME_LENGTH = 253
@@ -128,7 +129,7 @@ class EventWriter:
             await self._write(api, correlated)
 
     async def _write(self, api: Api, correlated: Correlated) -> None:
-        wait = FIRST_RETRY_SECONDS
+        retries = Retries(RETRY)
         while True:
             try:
                 await _send(api, correlated)
@@ -137,8 +138,7 @@ class EventWriter:
                     self._correlator.forget(correlated.key)
                     log.warning("event rejected by the API server", error=str(error))
                     return
-                await trio.sleep(error.retry_after_seconds or wait)
-                wait = min(wait * 2, LONGEST_RETRY_SECONDS)
+                await retries.wait(at_least=error.retry_after_seconds)
             else:
                 return
 

@@ -13,7 +13,7 @@ from tests.unit.status.api import UNREACHABLE, PodsApi
 from trio_kubelet.k8s import Container, ObjectMeta, OwnerReference, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.sources.mirrors import LAST_RETRY_SECONDS, MirrorPods, mirror_of
+from trio_kubelet.sources.mirrors import RETRY, MirrorPods, mirror_of
 
 HASH, MIRROR = "kubernetes.io/config.hash", "kubernetes.io/config.mirror"
 SOON = 0.1
@@ -305,7 +305,7 @@ async def test_one_refused_mirror_holds_up_no_other(autojump_clock: MockClock) -
         await trio.sleep(SOON)
         assert node.shown == {"web": "", "dns": "h2"}
         del node.api.pods["web"]
-        await trio.sleep(2 * LAST_RETRY_SECONDS)
+        await trio.sleep(2 * RETRY.cap_seconds)
         assert node.shown == {"web": "h1", "dns": "h2"}
 
 

@@ -12,7 +12,7 @@ from tests.unit.status.api import UNREACHABLE, PodsApi, a_named_pod
 from tests.unit.status.test_merge import condition
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiError
-from trio_kubelet.status.writer import LAST_RETRY_SECONDS, RESYNC_SECONDS, StatusWriter
+from trio_kubelet.status.writer import RESYNC_SECONDS, RETRY, StatusWriter
 
 RUNNING, SUCCEEDED = PodStatus(phase="Running"), PodStatus(phase="Succeeded")
 SOON = 60.0
@@ -172,7 +172,7 @@ async def test_after_an_outage_of_hours_the_newest_statuses_come_at_once(
         for name in names:
             node.report(name, PodStatus(phase="Pending"))
         await trio.sleep(4 * 3600)
-        assert len(node.api.log) < len(names) * 4 * 3600 / LAST_RETRY_SECONDS
+        assert len(node.api.log) < len(names) * 4 * 3600 / RETRY.cap_seconds
         for name in names:
             node.report(name, RUNNING)
         node.api.faults = []

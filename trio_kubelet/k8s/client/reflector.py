@@ -16,6 +16,7 @@ import structlog
 import trio
 from attrs import define, field
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
     Api,
@@ -25,10 +26,10 @@ from trio_kubelet.k8s.client.api import (
     WatchEvent,
     metadata_of,
 )
-from trio_kubelet.k8s.client.back_off import FIRST_FORBIDDEN_SECONDS, FIRST_SECONDS, BackOff
 from trio_kubelet.k8s.client.deltas import Deltas
 from trio_kubelet.k8s.client.errors import ApiError
 from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.retries import Retries
 
 T = TypeVar("T", bound=ApiType)
 
@@ -48,7 +49,11 @@ SHORT_WATCH_SECONDS = 1.0
 """A watch that ends so soon, though in good order, is not opened again at once."""
 
 QUIET_SECONDS = 5.0
-"""So long a refusal for lack of rights is no news: see FIRST_FORBIDDEN_SECONDS."""
+"""So long a refusal for lack of rights is not logged: see RETRY_FORBIDDEN."""
+
+RETRY = BackoffPolicy(initial_seconds=0.8, cap_seconds=15.0, jitter=1.0)
+RETRY_FORBIDDEN = BackoffPolicy(initial_seconds=0.1, cap_seconds=15.0, jitter=1.0)
+"""The Node authorizer learns of a pod's secrets a moment after the node does."""
 
 _NO_STREAMING = frozenset({400, 405, 406, 422})
 _RESUMABLE = frozenset({0, 429, 503})
@@ -79,7 +84,7 @@ async def reflect(
         "label_selector": label_selector,
     }
     rng = rng or random.Random()  # noqa: S311  jitter is no secret
-    await _Reflection(client, kind, on_event, selection, rng, BackOff(rng)).run()
+    await _Reflection(client, kind, on_event, selection, rng, Retries(RETRY, rng.random)).run()
 
 
 @define(eq=False)
@@ -89,7 +94,7 @@ class _Reflection(Generic[T]):
     on_event: OnEvent[T]
     selection: dict[str, str]
     rng: random.Random
-    back_off: BackOff
+    retries: Retries
     deltas: Deltas[T] = field(factory=Deltas)
     streams: bool = True
     is_answered: bool = False
@@ -106,7 +111,7 @@ class _Reflection(Generic[T]):
             try:
                 await self._one_pass()
                 if trio.current_time() - began < SHORT_WATCH_SECONDS:
-                    pause = self.back_off.next_seconds()
+                    pause = self.retries.next_seconds()
             except ApiError as error:
                 if not error.is_unreachable:
                     self._has_answer()
@@ -117,7 +122,7 @@ class _Reflection(Generic[T]):
             except Exception:
                 log.exception("the watch failed and is tried again", **self._facts())
                 self.deltas.begin_list()
-                pause = self.back_off.next_seconds()
+                pause = self.retries.next_seconds()
             await trio.sleep(pause)
 
     async def _one_pass(self) -> None:
@@ -214,8 +219,10 @@ class _Reflection(Generic[T]):
         if error.code not in _RESUMABLE:
             self.deltas.begin_list()
         self._complain(error)
-        first = FIRST_FORBIDDEN_SECONDS if error.is_forbidden else FIRST_SECONDS
-        return max(self.back_off.next_seconds(first), error.retry_after_seconds or 0.0)
+        return self.retries.next_seconds(
+            at_least=error.retry_after_seconds,
+            policy=RETRY_FORBIDDEN if error.is_forbidden else RETRY,
+        )
 
     async def _pause_when_back(self, back: trio.Event, seconds: float) -> float:
         """Wait for the server's return, at most so long; returns the seconds to wait after it.
@@ -224,8 +231,8 @@ class _Reflection(Generic[T]):
         """
         with trio.move_on_after(seconds):
             await back.wait()
-            self.back_off.reset()
-            return self.back_off.next_seconds()
+            self.retries.reset()
+            return self.retries.next_seconds()
         return 0.0
 
     def _has_answer(self) -> None:
@@ -237,7 +244,7 @@ class _Reflection(Generic[T]):
         self.is_answered = True
         if self.is_cut_off:
             self.is_cut_off = False
-            self.back_off.reset()
+            self.retries.reset()
             self.client.returns.tell()
 
     def _complain(self, error: ApiError) -> None:
@@ -259,7 +266,7 @@ class _Reflection(Generic[T]):
         write("the watch failed and is tried again", **self._facts(), error=str(error))
 
     def _is_healthy(self) -> None:
-        self.back_off.reset()
+        self.retries.reset()
         if self.announced and self.failing_since is not None:
             seconds = round(trio.current_time() - self.failing_since, 1)
             log.info("watch resumed", **self._facts(), after_seconds=seconds)
