@@ -114,7 +114,7 @@ class Agent:
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
         )
         self.gate = RuntimeGate()
-        self.gate.add_listener(self._on_runtime_state)
+        self.gate.on_change.add(self._on_runtime_state)
         self.cache = RuntimeCache()
         self.store = PodStore()
         self.pressure = build_pressure_monitor(settings, self.client)

@@ -120,8 +120,8 @@ class Cluster:
     def add_parts(self, statuses: Statuses) -> None:
         """Take over what is known once the runtime has answered."""
         self._statuses = statuses
-        statuses.add_listener(self.writer.status_changed)
-        statuses.add_listener(self.mirrors.status_changed)
+        statuses.on_change.add(self.writer.status_changed)
+        statuses.on_change.add(self.mirrors.status_changed)
 
     def static_pods(self, update: PodUpdate) -> None:
         """A source of static pods has said something."""
@@ -174,7 +174,7 @@ class Cluster:
             self._newest_status,
             self.writer.mirror_changed,
         )
-        self.view.add_listener(self._on_node)
+        self.view.on_version.add(self._on_node)
 
     def _on_node(self, node: Node | None) -> None:
         if node is None or node.metadata.deletion_timestamp is not None:
@@ -229,8 +229,8 @@ class Cluster:
             clock=base.clock,
             chance=CHANCE,
         )
-        readiness.add_listener(self.reporter.wake)
-        base.pressure.add_listener(self.reporter.wake)
+        readiness.on_change.add(self.reporter.wake)
+        base.pressure.on_change.add(self.reporter.wake)
         task_status.started()
         await self.reporter.run()
 

@@ -5,7 +5,7 @@ It is killed as `kill -9` does it and started anew on the same folders and the s
 """
 
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,6 @@ from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.rpc import Transport
 from trio_kubelet.startup import Step, once
-from trio_kubelet.status.statuses import Listener
 from trio_kubelet.telemetry.journal import Entry
 
 LogEntry = Mapping[str, object]
@@ -85,7 +84,7 @@ class SimulatedAgent(Agent):
         clock: WallClock,
         transport: Transport,
         api: httpx.AsyncBaseTransport,
-        on_status: Listener,
+        on_status: Callable[[Pod, PodStatus], None],
     ) -> None:
         @asynccontextmanager
         async def clients() -> AsyncIterator[ApiClients]:
@@ -103,7 +102,7 @@ class SimulatedAgent(Agent):
         )
 
     async def _observe(self) -> None:
-        self.statuses.add_listener(self._on_status)
+        self.statuses.on_change.add(self._on_status)
 
 
 class NodeWatcher(Protocol):

@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
             "pod_source",
             "restarts",
         ),
-        *("retries", "work_queue"),
+        *("callbacks", "retries", "work_queue"),
     },
     "parts": {
         *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),

@@ -64,7 +64,7 @@ class NodeObserver:
         self._version_known = False
         self._images: tuple[ContainerImage, ...] = ()
         self._images_due_at = -1.0
-        gate.add_listener(self._on_runtime_state)
+        gate.on_change.add(self._on_runtime_state)
 
     async def observe(self) -> Observation:
         """Look once. Takes a few seconds at most; when cancelled, nothing is lost."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure import PressureHistory, next_history
 from trio_kubelet.node.signals import Measurement, Places, measure
@@ -52,15 +53,11 @@ class PressureMonitor:
         self._image_folder_due_at = -1.0
         self._problems: dict[str, str] = {}
         self._threads = trio.CapacityLimiter(1)
-        self._listeners: list[Callable[[], None]] = []
+        self.on_change: Callbacks[[]] = Callbacks()
 
     def current(self) -> Pressures | None:
         """What the node is under; None before it was measured for the first time."""
         return self._history.pressures if self._history is not None else None
-
-    def add_listener(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change()` when the node comes under a pressure or out of one."""
-        self._listeners.append(on_change)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measure for ever; the first measurement is there before others start."""
@@ -109,8 +106,7 @@ class PressureMonitor:
         self._history = next_history(before, self._thresholds, observed, self._transition_seconds)
         self._tell_thresholds(before, self._history)
         if before.pressures != self._history.pressures:
-            for listener in self._listeners:
-                listener()
+            self.on_change.call()
 
     def _tell_problems(self, found: Measurement) -> None:
         for name, problem in found.problems.items():

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 
 import trio
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 
 SILENCE_SECONDS = 30.0
@@ -70,13 +71,9 @@ class Readiness:
         self._began_at = trio.current_time()
         self._last: RuntimeState | None = None
         self._silent_since: float | None = None
-        self._listeners: list[Callable[[], None]] = []
+        self.on_change: Callbacks[[]] = Callbacks()
         self._take(gate.state)
-        gate.add_listener(lambda _, state: self._on_state(state))
-
-    def add_listener(self, on_change: Callable[[], None]) -> None:
-        """Call `on_change()` when the runtime says something else; it must not block."""
-        self._listeners.append(on_change)
+        gate.on_change.add(lambda _, state: self._on_state(state))
 
     def errors(self) -> tuple[str, ...]:
         """Why the node is not ready now, in the order in which the condition lists it."""
@@ -93,8 +90,7 @@ class Readiness:
 
     def _on_state(self, state: RuntimeState) -> None:
         self._take(state)
-        for listener in self._listeners:
-            listener()
+        self.on_change.call()
 
     def _take(self, state: RuntimeState) -> None:
         if state.up or state.answered:

@@ -5,22 +5,20 @@ are newer than what the watch has shown so far. Admission reads labels, taints a
 here, the status and the lease start from it.
 """
 
-from collections.abc import Callable
-
 import trio
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import NODES, Node
 from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.versions import version_number
-
-Listener = Callable[[Node | None], None]
 
 
 class NodeView:
     """The newest known version of one node. Written by its watch and by those who wrote to it.
 
     `current` is None before it is known and after it was deleted; `is_synced` says that the API
-    server has been asked once, so that None means that there is no such node.
+    server has been asked once, so that None means that there is no such node. `on_version` is
+    called with each version, with None when the node is gone.
     """
 
     def __init__(self, name: str) -> None:
@@ -28,11 +26,7 @@ class NodeView:
         self.current: Node | None = None
         self.is_synced = False
         self._known = trio.Event()
-        self._listeners: list[Listener] = []
-
-    def add_listener(self, listener: Listener) -> None:
-        """Call `listener(node)` at each version, with None when it is gone; it must not block."""
-        self._listeners.append(listener)
+        self.on_version: Callbacks[[Node | None]] = Callbacks()
 
     async def wait_known(self) -> Node:
         """Return the node as soon as there is one."""
@@ -70,8 +64,7 @@ class NodeView:
             self._known = trio.Event()
         else:
             self._known.set()
-        for listener in self._listeners:
-            listener(node)
+        self.on_version.call(node)
 
 
 def _version(node: Node) -> int:

@@ -7,12 +7,13 @@ runtime. Times are trio's clock, taken before the runtime was asked.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 import trio
 from attrs import evolve
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 States = frozenset[tuple[str, str]]
@@ -20,7 +21,10 @@ States = frozenset[tuple[str, str]]
 
 
 class RuntimeCache:
-    """One owner (the agent), plain methods, and one that waits."""
+    """One owner (the agent), plain methods, and one that waits.
+
+    `on_observation` is called with what was known of a pod before, and what is stored now.
+    """
 
     def __init__(self) -> None:
         self._pods: dict[str, ObservedPod] = {}
@@ -31,11 +35,7 @@ class RuntimeCache:
         self._newer: dict[str, trio.Event] = {}
         self._listed = trio.Event()
         self._suspended: dict[str, trio.Event] = {}
-        self._listeners: list[Callable[[ObservedPod, ObservedPod], None]] = []
-
-    def add_listener(self, listener: Callable[[ObservedPod, ObservedPod], None]) -> None:
-        """Call `listener(before, after)` for each observation that is stored."""
-        self._listeners.append(listener)
+        self.on_observation: Callbacks[[ObservedPod, ObservedPod]] = Callbacks()
 
     @property
     def listed_at(self) -> float:
@@ -69,8 +69,7 @@ class RuntimeCache:
         before = self.get(observed.uid)
         self._pods[observed.uid] = observed
         self._remember_states(observed)
-        for listener in self._listeners:
-            listener(before, observed)
+        self.on_observation.call(before, observed)
         event = self._newer.pop(observed.uid, None)
         if event is not None:
             event.set()

@@ -93,7 +93,7 @@ class Pleg:
         self.state = PlegState.GENERIC
         self.dropped = 0
         self._untold: set[str] = set()
-        cache.add_listener(self._on_observation)
+        cache.on_observation.add(self._on_observation)
 
     def seconds_since_relist(self) -> float:
         """How old the last complete relist is."""

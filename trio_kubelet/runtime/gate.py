@@ -6,13 +6,12 @@ asked again after 100 ms, then more and more rarely up to five seconds, with one
 a minute: a runtime that is not there yet is waited for.
 """
 
-from collections.abc import Callable
-
 import structlog
 import trio
 from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -53,16 +52,15 @@ class RuntimeState:
 
 
 class RuntimeGate:
-    """Open while the runtime is up. Written by the runtime check alone."""
+    """Open while the runtime is up. Written by the runtime check alone.
+
+    `on_change` is called with the state before and the new one.
+    """
 
     def __init__(self) -> None:
         self.state = RuntimeState()
         self._opened = trio.Event()
-        self._listeners: list[Callable[[RuntimeState, RuntimeState], None]] = []
-
-    def add_listener(self, listener: Callable[[RuntimeState, RuntimeState], None]) -> None:
-        """Call `listener(before, after)` at each change; it must not block."""
-        self._listeners.append(listener)
+        self.on_change: Callbacks[[RuntimeState, RuntimeState]] = Callbacks()
 
     def update(self, state: RuntimeState) -> None:
         """Take over what the runtime said."""
@@ -72,8 +70,7 @@ class RuntimeGate:
         elif not state.up and self._opened.is_set():
             self._opened = trio.Event()
         if before != state:
-            for listener in self._listeners:
-                listener(before, state)
+            self.on_change.call(before, state)
 
     def mark_down(self, reason: str) -> None:
         """The runtime did not answer."""

@@ -122,7 +122,7 @@ class MirrorPods:
             self._look_at_all()
 
     def status_changed(self, pod: Pod, status: PodStatus) -> None:
-        """There is a new status (a listener of `Statuses`)."""
+        """There is a new status (called by `Statuses.on_change`)."""
         name = full_name(pod)
         mirror = self._mirrors.get(name)
         if mirror is not None and mirror.status.phase in _ENDED and status.phase not in _ENDED:

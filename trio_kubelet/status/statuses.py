@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 
 from attrs import evolve
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.runtime.features import RuntimeFeatures
@@ -19,15 +20,13 @@ from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.generate import NodeIdentity, pod_status
 
-Listener = Callable[[Pod, PodStatus], None]
-
 
 class Statuses:
     """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
     the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
-    `allocations` has what pods were allocated.
+    `allocations` has what pods were allocated. `on_change` is called with a pod and its new status.
     """
 
     def __init__(
@@ -45,11 +44,7 @@ class Statuses:
         self._runtime_features = runtime_features
         self._allocations = allocations
         self._statuses: dict[str, PodStatus] = {}
-        self._listeners: list[Listener] = []
-
-    def add_listener(self, listener: Listener) -> None:
-        """Call `listener` with the pod and its new status whenever that has changed."""
-        self._listeners.append(listener)
+        self.on_change: Callbacks[[Pod, PodStatus]] = Callbacks()
 
     def report(
         self,
@@ -60,7 +55,7 @@ class Statuses:
         *,
         stopped: bool,
     ) -> PodStatus:
-        """Make the status as of now, store it, and tell the listeners if it is a new one.
+        """Make the status as of now, store it, and call `on_change` if it is a new one.
 
         For what the arguments mean see `pod_status`.
         """
@@ -83,8 +78,7 @@ class Statuses:
         )
         self._statuses[pod.metadata.uid] = status
         if status != previous:
-            for listener in self._listeners:
-                listener(pod, status)
+            self.on_change.call(pod, status)
         return status
 
     def get(self, uid: str) -> PodStatus | None:

@@ -75,7 +75,7 @@ class StatusWriter:
         self._queue = WorkQueue(self._bring, workers=PODS_IN_FLIGHT, name="status of")
 
     def status_changed(self, pod: Pod, _status: PodStatus) -> None:
-        """There is a new status (a listener of `Statuses`)."""
+        """There is a new status (called by `Statuses.on_change`)."""
         self.look_at(pod.metadata.uid)
 
     def look_at(self, uid: str) -> None:

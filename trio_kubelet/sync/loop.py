@@ -137,7 +137,7 @@ class SyncLoop:
         self._prepare = prepare
         self._preemptions = Preemptions(has_room)
         self._victims_in, self._victims = trio.open_memory_channel[_Victim](math.inf)
-        gate.add_listener(self._on_runtime_state)
+        gate.on_change.add(self._on_runtime_state)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""

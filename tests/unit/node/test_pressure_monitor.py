@@ -50,7 +50,7 @@ async def test_the_node_is_measured_before_others_start_and_every_ten_seconds(
 ) -> None:
     at = monitor(host, FULL)
     heard: list[Pressures | None] = []
-    at.add_listener(lambda: heard.append(at.current()))
+    at.on_change.add(lambda: heard.append(at.current()))
     assert at.current() is None
     async with trio.open_nursery() as nursery:
         await nursery.start(at.run)

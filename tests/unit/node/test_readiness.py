@@ -111,7 +111,7 @@ async def test_others_are_asked_after_the_runtime() -> None:
 async def test_whoever_listens_is_told_of_a_change() -> None:
     gate, changes = RuntimeGate(), list[int]()
     readiness = Readiness(gate)
-    readiness.add_listener(lambda: changes.append(len(readiness.errors())))
+    readiness.on_change.add(lambda: changes.append(len(readiness.errors())))
     gate.update(UP)
     gate.update(UP)
     gate.update(NO_NETWORK)

@@ -55,7 +55,7 @@ async def test_a_deleted_node_is_not_known_until_it_is_made_again(
     seen: list[Node | None] = []
     async with watched(server) as view:
         await view.wait_known()
-        view.add_listener(seen.append)
+        view.on_version.add(seen.append)
         server.delete(NODES, NAME)
         await trio.sleep(1)
         assert view.current is None

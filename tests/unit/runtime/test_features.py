@@ -56,7 +56,7 @@ def test_a_runtime_that_falls_silent_keeps_what_it_offered() -> None:
 
 def test_offers_are_part_of_what_changes() -> None:
     gate, changes = RuntimeGate(), list[RuntimeState]()
-    gate.add_listener(lambda _, after: changes.append(after))
+    gate.on_change.add(lambda _, after: changes.append(after))
     for handlers in (["a"], ["a"], ["a", "b"]):
         answer = [cri.RuntimeHandler(name=name) for name in handlers]
         gate.update(runtime_state(cri.StatusResponse(runtime_handlers=answer)))

@@ -72,7 +72,7 @@ def test_a_forgotten_pod_starts_afresh() -> None:
 def test_listeners_hear_of_changes_only() -> None:
     clock = SetClock()
     statuses, pod, heard = a_store(clock), a_pod(), list[str]()
-    statuses.add_listener(lambda pod, status: heard.append(f"{pod.metadata.name} {status.phase}"))
+    statuses.on_change.add(lambda pod, status: heard.append(f"{pod.metadata.name} {status.phase}"))
     report(statuses, pod, seen())
     clock.ns += SECOND
     report(statuses, pod, seen())
@@ -88,7 +88,7 @@ def test_after_a_restart_of_the_agent_the_status_in_the_api_is_gone_on_from() ->
     before = report(a_store(clock), pod, seen(instance("c", RUNNING, 2)))
     clock.ns += 3600 * SECOND
     restarted, heard = a_store(clock), list[PodStatus]()
-    restarted.add_listener(lambda _, status: heard.append(status))
+    restarted.on_change.add(lambda _, status: heard.append(status))
     after = report(restarted, evolve(pod, status=before), seen(instance("c", RUNNING, 2)))
     assert after == before
     assert heard == []
