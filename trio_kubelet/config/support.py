@@ -25,9 +25,11 @@ from trio_kubelet.config.flag_table import OPTION_FLAGS
 from trio_kubelet.config.gate_support import unheeded_gates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.validation_eviction import IGNORED_SIGNALS
 
 _HEEDED = ACTED_ON | ENDS_WITH_LOADING | WITHOUT_EFFECT_ANYWHERE | FIXED.keys()
 _USER_MAPS = frozenset({"evictionHard"})
+_THRESHOLDS = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim")
 
 
 def not_acted_on(
@@ -45,9 +47,18 @@ def not_acted_on(
             if _lacks(path, wire)
         ),
         *(path for path, value in FIXED.items() if path in given and wire.get(path) != value),
+        *_ignored_thresholds(wire),
         *(f"featureGates.{name}" for name in unheeded_gates(configuration.feature_gates)),
         *_ignored_flags(options),
     )
+
+
+def _ignored_thresholds(wire: Mapping[str, Any]) -> Iterator[str]:
+    """Thresholds of signals that have no effect, by the field and the signal."""
+    for field in _THRESHOLDS:
+        for signal in IGNORED_SIGNALS:
+            if signal in wire.get(field, ()):
+                yield f"{field}.{signal}"
 
 
 def given_fields(content: Mapping[str, Any]) -> frozenset[str]:

@@ -52,7 +52,8 @@ def _fields() -> Iterator[str]:
     yield (
         "From `evictionHard` follows what pods may ask for, from it, `evictionSoft` and "
         "`evictionMinimumReclaim` which pressures the node shows and which pods it admits, but "
-        "no pod is evicted; of "
+        "no pod is evicted; thresholds of the signals `containerfs.*` have no effect, in the Go "
+        "kubelet neither; of "
         "`enforceNodeAllocatable` only `pods` and `none` are acted on; `port` is only told in the "
         "node's status."
     )

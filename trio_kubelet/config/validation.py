@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from trio_kubelet import KUBERNETES_VERSION
-from trio_kubelet.config.durations import format_duration, parse_duration
+from trio_kubelet.config.durations import format_duration
 from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.validation_eviction import parsed_quantity, validate_eviction
 from trio_kubelet.config.validation_logging import validate_logging, validate_tracing
 from trio_kubelet.config.validation_names import (
     image_pattern_problem,
@@ -38,9 +39,6 @@ Rule = Callable[[KubeletConfiguration, FeatureGates], Problems]
 
 NOT_SET = timedelta()
 SECOND = timedelta(seconds=1)
-
-_WHOLE_PERCENT = 100
-_LARGEST_SINGLE = 3.4e38
 
 
 def validate(
@@ -215,9 +213,9 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     )
     for name, resources in reservations:
         for resource, amount in resources.items():
-            if (_quantity(amount) or Quantity("-1")) < Quantity("0"):
+            if (parsed_quantity(amount) or Quantity("-1")) < Quantity("0"):
                 yield f'{name} {resource} "{amount}" must be a quantity, and not negative'
-    if not _quantity(configuration.container_log_max_size):
+    if not parsed_quantity(configuration.container_log_max_size):
         yield (
             f"containerLogMaxSize (--container-log-max-size) "
             f'"{configuration.container_log_max_size}" must be a quantity greater than 0'
@@ -226,32 +224,7 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
 
 
 def _eviction(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
-    for name, thresholds in (
-        ("evictionHard (--eviction-hard)", configuration.eviction_hard),
-        ("evictionSoft (--eviction-soft)", configuration.eviction_soft),
-    ):
-        for signal, threshold in thresholds.items():
-            if not _is_threshold(threshold):
-                yield (
-                    f'{name} {signal} "{threshold}" must be a quantity greater than 0 '
-                    "or a percentage of at most 100%"
-                )
-    for signal, amount in configuration.eviction_minimum_reclaim.items():
-        if not _is_minimum_reclaim(amount):
-            yield (
-                f"evictionMinimumReclaim (--eviction-minimum-reclaim) {signal} "
-                f'"{amount}" must be a quantity that is not negative '
-                "or a percentage greater than 0%"
-            )
-    for signal, period in configuration.eviction_soft_grace_period.items():
-        if not _is_duration(period):
-            yield (
-                f"evictionSoftGracePeriod (--eviction-soft-grace-period) {signal} "
-                f'"{period}" must be a duration'
-            )
-    for signal in configuration.eviction_soft:
-        if signal not in configuration.eviction_soft_grace_period:
-            yield f"grace period must be specified for the soft eviction threshold {signal}"
+    yield from validate_eviction(configuration)
 
 
 def _reserved_memory(configuration: KubeletConfiguration) -> Problems:
@@ -429,46 +402,6 @@ def _may_be_set_by_the_node(key: str) -> bool:
         namespace == allowed or namespace.endswith(f".{allowed}")
         for allowed in NODE_LABEL_NAMESPACES
     )
-
-
-def _quantity(text: str) -> Quantity | None:
-    try:
-        return Quantity(text)
-    except ValueError:
-        return None
-
-
-def _is_threshold(text: str) -> bool:
-    """Whether a text is a threshold, or turns one off (`0%`, `100%`)."""
-    if text.endswith("%"):
-        percentage = _percentage(text)
-        return percentage is not None and percentage <= _WHOLE_PERCENT
-    amount = _quantity(text)
-    return amount is not None and amount > Quantity("0")
-
-
-def _is_minimum_reclaim(text: str) -> bool:
-    if text.endswith("%"):
-        percentage = _percentage(text)
-        return percentage is not None and percentage > 0
-    amount = _quantity(text)
-    return amount is not None and amount >= Quantity("0")
-
-
-def _percentage(text: str) -> float | None:
-    """The number before a percent sign; None for what is none, or beyond a 32-bit float."""
-    if re.fullmatch(r"\d+(\.\d*)?", text[:-1], re.ASCII) is None:
-        return None
-    number = float(text[:-1])
-    return number if number <= _LARGEST_SINGLE else None
-
-
-def _is_duration(text: str) -> bool:
-    try:
-        parse_duration(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _is_address(text: str) -> bool:

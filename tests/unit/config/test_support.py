@@ -126,6 +126,20 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
     }
 
 
+def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
+    configuration = evolve(
+        KubeletConfiguration(),
+        eviction_soft={"containerfs.available": "10%", "memory.available": "1Gi"},
+        eviction_soft_grace_period={"containerfs.available": "1m", "memory.available": "1m"},
+    )
+    assert set(not_acted_on(configuration, NodeOptions())) == {
+        "evictionSoft",
+        "evictionSoft.containerfs.available",
+        "evictionSoftGracePeriod",
+        "evictionSoftGracePeriod.containerfs.available",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [

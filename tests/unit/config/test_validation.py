@@ -23,6 +23,7 @@ from trio_kubelet.config.parts import (
     VModuleItem,
 )
 from trio_kubelet.config.validation import validate
+from trio_kubelet.config.validation_eviction import SIGNALS
 from trio_kubelet.config.validation_tables import BOUNDS, CHOICES
 from trio_kubelet.k8s.quantity import Quantity
 
@@ -163,7 +164,30 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         {"eviction_soft": {"memory.available": "1Gi"}},
         "grace period must be specified for the soft eviction threshold memory.available",
     ),
-    ({"eviction_soft_grace_period": {"memory.available": "5"}}, '"5" must be a duration'),
+    *(
+        (
+            {"eviction_soft_grace_period": {"memory.available": period}},
+            f'memory.available "{period}" must be a duration that is not negative',
+        )
+        for period in ("5", "-1m")
+    ),
+    *(
+        ({attribute: {"memory.free": value}}, f"{name}: unsupported eviction signal memory.free, ")
+        for attribute, name, value in (
+            ("eviction_hard", "evictionHard (--eviction-hard)", "0%"),
+            ("eviction_soft", "evictionSoft (--eviction-soft)", "1Gi"),
+            (
+                "eviction_soft_grace_period",
+                "evictionSoftGracePeriod (--eviction-soft-grace-period)",
+                "1m",
+            ),
+            (
+                "eviction_minimum_reclaim",
+                "evictionMinimumReclaim (--eviction-minimum-reclaim)",
+                "1Gi",
+            ),
+        )
+    ),
     (
         {"reserved_memory": (MemoryReservation(limits={"cpu": Quantity("1")}),)},
         'the limit type "cpu" for NUMA node 0 is not supported',
@@ -278,6 +302,7 @@ def test_a_broken_rule_is_one_line(changes: dict[str, Any], words: str) -> None:
             "eviction_soft": {"memory.available": "10%"},
             "eviction_soft_grace_period": {"memory.available": "1m30s"},
         },
+        *({"eviction_hard": {signal: "1%"}} for signal in SIGNALS),
         *({"eviction_hard": {"memory.available": each}} for each in ("0%", "100%", "2.5%", "1Mi")),
         *({"eviction_minimum_reclaim": {"memory.available": each}} for each in ("0", "5%", "1Mi")),
         {

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.validation_eviction import IGNORED_SIGNALS, SIGNALS
 from trio_kubelet.node.thresholds import (
     Measured,
     Signal,
@@ -48,6 +49,10 @@ def test_hard_and_soft_thresholds_count_with_what_must_be_reclaimed() -> None:
 @pytest.mark.parametrize("value", ["0%", "100%"])
 def test_a_threshold_can_be_turned_off(value: str) -> None:
     assert configured(eviction_hard={"memory.available": value}) == []
+
+
+def test_every_signal_that_is_accepted_is_measured_or_said_to_have_no_effect() -> None:
+    assert {*Signal, *IGNORED_SIGNALS} == SIGNALS
 
 
 def test_signals_that_nobody_measures_have_no_threshold() -> None:
