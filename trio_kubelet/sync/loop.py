@@ -8,7 +8,8 @@ A handler runs from start to end without a checkpoint, so nothing interleaves in
 lock is needed. Consumers share one gate: while the runtime is down they wait, and what came in
 meanwhile is still there when it is back. Consumers of channels tell the monitor when they begin
 and end to deal with a message, so that one that is stuck is seen. Housekeeping does not: all that
-it waits for is disks, and what it decides it decides without a checkpoint.
+it waits for is disks, and what it decides it decides without a checkpoint. A round that takes
+long is told of in the log.
 """
 
 import math
@@ -36,7 +37,7 @@ from trio_kubelet.sync.admission import (
     was_admitted,
 )
 from trio_kubelet.sync.mailbox import Ending, Request
-from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import HasRoom, Preemptions, patience_seconds
@@ -182,7 +183,8 @@ class SyncLoop:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
             try:
-                await self._clean_up()
+                async with slow_housekeeping_logged():
+                    await self._clean_up()
             except Exception:
                 log.exception("housekeeping failed")
 

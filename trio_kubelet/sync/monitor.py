@@ -1,9 +1,15 @@
 """Whether the sync loop gets on: the health endpoint and systemd's watchdog ask here."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
+import structlog
 import trio
+
+log = structlog.get_logger("sync")
+
+SLOW_SECONDS = 30.0
+"""A round of housekeeping takes some milliseconds; one that takes so long waits for a disk."""
 
 
 class LoopMonitor:
@@ -11,7 +17,8 @@ class LoopMonitor:
 
     Only a consumer that works can be stuck. One that waits, for a message or for the runtime, is
     not: a unit that waits for its runtime must not be killed for it. Nor does housekeeping count,
-    which waits for disks: a new agent would wait for the same disks. A handler that blocks the
+    which waits for disks: a new agent would wait for the same disks, so the log tells of it
+    (`slow_housekeeping_logged`). A handler that blocks the
     whole event loop needs nobody to report it: then nobody feeds the watchdog or answers.
     """
 
@@ -37,3 +44,23 @@ class LoopMonitor:
     def seconds_busy(self) -> float:
         """For how long the slowest consumer has been at one message; 0 while all wait."""
         return self.slowest()[1]
+
+
+@asynccontextmanager
+async def slow_housekeeping_logged() -> AsyncIterator[None]:
+    """Warn when the block takes longer than SLOW_SECONDS, and say so when it is through.
+
+    Errors of the block come out in an exception group.
+    """
+    began = trio.current_time()
+
+    async def warn() -> None:
+        await trio.sleep(SLOW_SECONDS)
+        log.warning("housekeeping is taking longer than expected", seconds=round(SLOW_SECONDS))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(warn)
+        yield
+        nursery.cancel_scope.cancel()
+    if (seconds := trio.current_time() - began) > SLOW_SECONDS:
+        log.warning("housekeeping took longer than expected", seconds=round(seconds))

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.unit.sync.sync_loops import make_pod, running
@@ -35,12 +36,41 @@ async def test_a_loop_that_waits_is_healthy(autojump_clock: MockClock, up: bool)
         assert health(at.monitor) == ("", True)
 
 
-async def test_housekeeping_that_waits_for_a_disk_is_no_reason_for_a_restart(
+async def test_housekeeping_that_waits_for_a_disk_is_logged_and_no_reason_for_a_restart(
     autojump_clock: MockClock,
 ) -> None:
-    async with running(clean_up=trio.sleep_forever) as at:
-        await trio.sleep(3600)
-        assert health(at.monitor) == ("", True)
+    async def wait_for_disk() -> None:
+        await answered.wait()
+
+    def told() -> list[tuple[str, float]]:
+        return [(entry["event"], entry["seconds"]) for entry in logged if "seconds" in entry]
+
+    answered = trio.Event()
+    with capture_logs() as logged:
+        async with running(clean_up=wait_for_disk) as at:
+            await trio.sleep(29)
+            assert told() == []
+            await trio.sleep(3600)
+            assert health(at.monitor) == ("", True)
+            assert told() == [("housekeeping is taking longer than expected", 30)]
+            answered.set()
+            await trio.sleep(3600)
+            assert told()[1:] == [("housekeeping took longer than expected", 3627)]
+
+
+async def test_housekeeping_that_fails_is_logged_and_tried_again(
+    autojump_clock: MockClock,
+) -> None:
+    async def fail() -> None:
+        rounds.append(trio.current_time())
+        raise RuntimeError("the disk is gone")
+
+    rounds: list[float] = []
+    with capture_logs() as logged:
+        async with running(clean_up=fail):
+            await trio.sleep(5)
+    assert rounds == [2, 4]
+    assert [each["event"] for each in logged] == ["housekeeping failed"] * 2
 
 
 async def test_a_consumer_that_is_stuck_is_seen_though_the_others_go_on(
