@@ -400,6 +400,8 @@ async def build_cgroups(
         ),
     )
     cgroups = Cgroups(tree, settings)
+    if problem := await cgroups.driver_change_problem():
+        raise StartError(problem)
     try:
         await _start_cgroups(base, cgroups, profile)
     except (OSError, SystemdError) as error:

@@ -106,6 +106,10 @@ class CgroupTree:
         """Whether the cgroup is there in any hierarchy."""
         return any(folder.is_dir() for folder in self._folders_everywhere(path))
 
+    def is_populated(self, path: str) -> bool:
+        """Whether a process is in the cgroup or below it, in any hierarchy."""
+        return any(_is_populated(folder) for folder in self._folders_everywhere(path))
+
     def remove(self, path: str) -> bool:
         """Kill what is left in a cgroup and remove it with all below it; whether it is gone.
 
@@ -230,6 +234,13 @@ def _kill_all(folder: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             log.warning("killed a process left in a cgroup", pid=pid, cgroup=str(folder))
+
+
+def _is_populated(folder: Path) -> bool:
+    try:
+        return "populated 1" in (folder / "cgroup.events").read_text().splitlines()
+    except OSError:  # cgroup v1 does not tell, and what is not there has no process.
+        return any(True for _ in _processes(folder))
 
 
 def _processes(folder: Path) -> Iterator[int]:

@@ -6,7 +6,7 @@ those of the containers inside it. The disk is touched in threads of a limiter o
 thread an operation: a write takes microseconds, but some make the kernel reclaim or wait.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -33,6 +33,7 @@ from trio_kubelet.resources.cgroup_names import (
     qos_cgroup_name,
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
+from trio_kubelet.resources.driver_change import driver_change_problem, other_driver
 from trio_kubelet.resources.pod_resources import QosClass
 from trio_kubelet.resources.systemd_slices import SystemdSlices
 from trio_kubelet.retries import Retries
@@ -148,8 +149,21 @@ class Cgroups:
 
     async def list_pod_uids(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a cgroup, for housekeeping to compare."""
-        found = await self._in_thread(self._pods_by_parent)
-        return frozenset(uid for uids in found.values() for uid in uids)
+
+        def uids() -> frozenset[str]:
+            return frozenset(uid for uid, _ in self._cgroups_of(self._settings.driver))
+
+        return await self._in_thread(uids)
+
+    async def driver_change_problem(self) -> str:
+        """Return why pods that run forbid this cgroup driver, and what to do; "" if none does."""
+        driver = self._settings.driver
+
+        def running_elsewhere() -> list[str]:
+            cgroups = self._cgroups_of(other_driver(driver))
+            return [uid for uid, path in cgroups if self._tree.is_populated(path)]
+
+        return driver_change_problem(driver, await self._in_thread(running_elsewhere))
 
     def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
         """The pod's cgroups, in whatever QoS classes. Blocks."""
@@ -159,19 +173,15 @@ class Cgroups:
         names = (qos_cgroup_name(qos, root).child(f"{POD_PREFIX}{pod_uid}") for qos in QosClass)
         return tuple(each for each in names if self._tree.exists_anywhere(self._path(each)))
 
-    def _pods_by_parent(self) -> dict[CgroupName, frozenset[str]]:
+    def _cgroups_of(self, driver: CgroupDriver) -> Iterator[tuple[str, str]]:
+        """Yield the UID and the path of each cgroup of a pod under a driver. Blocks."""
         if not self._settings.cgroups_per_qos:
-            return {}
-        parents = (qos_cgroup_name(qos, self._settings.cgroup_root) for qos in QosClass)
-        driver = self._settings.driver
-        return {
-            parent: frozenset(
-                uid
-                for child in self._tree.children(self._path(parent))
-                if (uid := pod_uid_of(child, driver))
-            )
-            for parent in parents
-        }
+            return
+        for qos in QosClass:
+            parent = qos_cgroup_name(qos, self._settings.cgroup_root).path(driver)
+            for child in self._tree.children(parent):
+                if uid := pod_uid_of(child, driver):
+                    yield uid, f"{parent}/{child}"
 
     async def _create(self, name: CgroupName, config: CgroupConfig) -> None:
         if self._slices is not None:
