@@ -37,6 +37,7 @@ from trio_kubelet.process import (
     set_oom_score,
     watchdog_seconds,
 )
+from trio_kubelet.references import NoReferences
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -56,6 +57,7 @@ from trio_kubelet.sources import (
     watch_manifest_files,
     watch_manifest_url,
 )
+from trio_kubelet.sources.adoption import adoptable_uid
 from trio_kubelet.startup import StartError, Step, forever, once, run_steps
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.cleaning import CleaningTurns
@@ -69,7 +71,6 @@ from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.volumes.folders import make_folders
 from trio_kubelet.volumes.mount import make_shared
-from trio_kubelet.wiring import adoptable_uid
 
 log = structlog.get_logger("agent")
 
@@ -297,7 +298,7 @@ class Agent:
             self.foundation,
             driver=driver,
             runtime_name=runtime_name,
-            references=self.cluster.references if self.cluster else None,
+            references=self.cluster.references if self.cluster else NoReferences(),
             runtime_handler=self.cluster.classes.handler if self.cluster else default_handler,
         )
         self.node, self.statuses = assembled.node, assembled.statuses
@@ -363,7 +364,7 @@ class Agent:
                         partial(self.take, Source.FILE),
                         node_name=self.node_name,
                         kept_folder=kept / "file",
-                        adopt=self._adopt,
+                        adopt=partial(adoptable_uid, self.cache.pods),
                         journal=self.journal,
                         check_seconds=configuration.file_check_frequency.total_seconds(),
                     )
@@ -376,7 +377,7 @@ class Agent:
                         partial(self.take, Source.HTTP),
                         node_name=self.node_name,
                         kept_folder=kept / "http",
-                        adopt=self._adopt,
+                        adopt=partial(adoptable_uid, self.cache.pods),
                         journal=self.journal,
                         headers=configuration.static_pod_url_header,
                         check_seconds=configuration.http_check_frequency.total_seconds(),
@@ -452,10 +453,6 @@ class Agent:
     def _runs(self, uid: str) -> bool:
         """Whether something of a pod runs; what could not be looked at yet may run."""
         return uid in self.cache.unseen or self.cache.get(uid).is_running
-
-    def _adopt(self, pod: Pod, source: Source) -> str | None:
-        """The UID under which another kubelet runs this static pod, if one does."""
-        return adoptable_uid(self.cache.pods(), pod, source)
 
     def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
         if after.up and not before.up:

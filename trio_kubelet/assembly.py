@@ -4,7 +4,7 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -38,7 +38,7 @@ from trio_kubelet.node.security_modules import apparmor_enabled
 from trio_kubelet.node.signals import Places
 from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.references import References
+from trio_kubelet.references import NoReferences, References
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
@@ -50,11 +50,12 @@ from trio_kubelet.resources import (
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
-from trio_kubelet.runtime.images.credentials import credential_files, no_keyring, read_keyring
+from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -68,19 +69,11 @@ from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
-from trio_kubelet.sync.housekeeping import Found
+from trio_kubelet.sync.housekeeping import Places as HousekeepingPlaces
 from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.volumes import PodFolders, local_volumes
-from trio_kubelet.wiring import (
-    HousekeepingPlaces,
-    NoCgroups,
-    PodCgroups,
-    PodStorage,
-    PodSubPaths,
-    PullSecrets,
-)
+from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 
 log = structlog.get_logger("agent")
 
@@ -115,7 +108,7 @@ class Assembled:
     node: NodeFacts
     statuses: Statuses
     parts: SyncDependencies
-    places: tuple[Callable[[], Awaitable[Iterable[Found]]], ...]
+    places: HousekeepingPlaces
 
 
 async def assemble(
@@ -123,13 +116,10 @@ async def assemble(
     *,
     driver: CgroupDriver,
     runtime_name: str,
-    references: References | None = None,
+    references: References | NoReferences,
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
 ) -> Assembled:
-    """Build everything; `references` are there with an API server. Raises StartError.
-
-    `runtime_handler` is as for PodRuntime.
-    """
+    """Build everything. Raises StartError. `runtime_handler` is as for PodRuntime."""
     settings = base.settings
     await base.allocations.load()
     profile = await trio.to_thread.run_sync(read_profile, settings)
@@ -154,6 +144,7 @@ async def assemble(
         clock=base.clock,
         privileged=False if settings.options.hollow else None,
     )
+    storage = PodStorage(volumes, references, base.recorder, node, files, base.allocations)
     statuses = Statuses(
         base.clock,
         NodeIdentity(
@@ -167,14 +158,14 @@ async def assemble(
         runtime=build_runtime(
             base,
             node,
-            sub_paths=PodSubPaths(volumes),
+            sub_paths=storage,
             files=files,
             images=build_images(base, references),
             runtime_handler=runtime_handler,
         ),
         cache=base.cache,
         statuses=statuses,
-        storage=PodStorage(volumes, base.recorder, node, files, base.allocations, references),
+        storage=storage,
         cgroups=cgroups,
         allocations=base.allocations,
         gate=base.gate,
@@ -182,19 +173,16 @@ async def assemble(
         recorder=base.recorder,
         clock=base.clock,
     )
-    places = HousekeepingPlaces(
-        base.cache, volumes, cgroups, node, trio.CapacityLimiter(1), base.allocations
-    )
     return Assembled(
         node=node,
         statuses=statuses,
         parts=parts,
-        places=(
-            places.in_runtime,
-            places.in_folders,
-            places.in_cgroups,
-            places.in_logs,
-            places.in_records,
+        places=HousekeepingPlaces(
+            runtime=base.cache.pods,
+            records=base.allocations.uids,
+            folders=volumes.pods_on_disk,
+            cgroups=cgroups.list_pod_uids,
+            logs=storage.pods_with_logs,
         ),
     )
 
@@ -221,7 +209,7 @@ def build_runtime(
     base: Foundation,
     node: NodeFacts,
     *,
-    sub_paths: PodSubPaths,
+    sub_paths: PodStorage,
     files: trio.CapacityLimiter,
     images: ImageManager,
     runtime_handler: Callable[[Pod], Awaitable[str]],
@@ -350,9 +338,8 @@ def build_oom_kills(settings: Settings) -> OomKills | None:
     )
 
 
-def build_images(base: Foundation, references: References | None) -> ImageManager:
+def build_images(base: Foundation, references: References | NoReferences) -> ImageManager:
     """What gets images."""
-    secrets = PullSecrets(references) if references is not None else None
     configuration = base.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(base.settings.options.root_dir, os.environ.get("HOME", "/root"))
@@ -364,7 +351,7 @@ def build_images(base: Foundation, references: References | None) -> ImageManage
         limiter=trio.CapacityLimiter(parallel) if parallel else None,
         rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
         read_keyring=partial(read_keyring, files),
-        pod_keyring=secrets.keyring if secrets is not None else no_keyring,
+        pod_keyring=partial(pod_keyring, references.pull_secrets),
         access=base.image_access,
     )
 

@@ -24,14 +24,14 @@ LAYERS: dict[str, set[str]] = {
             "pod_source",
             "restarts",
         ),
-        *("callbacks", "retries", "work_queue"),
+        *("callbacks", "preparation", "retries", "work_queue"),
     },
     "parts": {
         *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
         *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
-    "agent": {"agent", "assembly", "cluster", "listeners", "main", "startup", "wiring"},
+    "agent": {"agent", "assembly", "cluster", "listeners", "main", "startup"},
     "command line": {"__main__", "cli"},
 }
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}

@@ -5,10 +5,17 @@ what variables are made of, the secrets to pull images with.
 """
 
 from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
-from trio_kubelet.references.references import EnvironmentData, PullSecrets, References, Strategy
+from trio_kubelet.references.references import (
+    EnvironmentData,
+    NoReferences,
+    PullSecrets,
+    References,
+    Strategy,
+)
 
 __all__ = [
     "EnvironmentData",
+    "NoReferences",
     "ObjectError",
     "ObjectNotFoundError",
     "PullSecrets",

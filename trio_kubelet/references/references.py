@@ -187,6 +187,40 @@ class References:
         )
 
 
+class NoReferences:
+    """For a node without an API server: there is nothing that pods could refer to."""
+
+    def register(self, pod: Pod) -> None:
+        """Nothing is kept."""
+
+    def unregister(self, uid: str) -> None:
+        """Nothing was."""
+
+    async def config_map(self, _namespace: str, name: str) -> ConfigMap:
+        """Raises ObjectNotFoundError."""
+        raise ObjectNotFoundError("configmap", name)
+
+    async def secret(self, _namespace: str, name: str) -> Secret:
+        """Raises ObjectNotFoundError."""
+        raise ObjectNotFoundError("secret", name)
+
+    async def token(self, _pod: Pod, _audience: str, _expiration_seconds: int | None) -> str:
+        """Raises ObjectError."""
+        raise ObjectError("failed to fetch token: there is no API server")
+
+    async def trust_anchors(self, _projection: ClusterTrustBundleProjection) -> bytes:
+        """Raises ObjectError."""
+        raise ObjectError("ClusterTrustBundle projection needs an API server")
+
+    async def environment(self, _pod: Pod, *, is_static: bool = False) -> EnvironmentData:  # noqa: ARG002
+        """Nothing."""
+        return EnvironmentData()
+
+    async def pull_secrets(self, _pod: Pod) -> PullSecrets:
+        """None, and none that would be missed."""
+        return PullSecrets()
+
+
 def _objects(
     api: Api,
     strategy: Strategy,

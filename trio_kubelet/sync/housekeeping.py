@@ -18,11 +18,14 @@ from attrs import field, frozen
 
 from state_machines.pod import ORPHAN_GRACE_SECONDS, PodEvent, PodState
 from trio_kubelet.k8s import ObjectMeta, Pod
+from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.store import PodStore
 
 log = structlog.get_logger("housekeeping")
+
+ListUids = Callable[[], Awaitable[Iterable[str]]]
 
 
 class Leftover(StrEnum):
@@ -109,6 +112,39 @@ ORPHAN_ENDING = Ending(
 """Containers that only the runtime knows get one second of grace."""
 
 
+@frozen(kw_only=True)
+class Places:
+    """What each part has of which pods: UIDs, or more where it knows more.
+
+    `runtime` returns what the last relist or look showed. `logs` are namespace, name and UID.
+    """
+
+    runtime: Callable[[], Iterable[ObservedPod]]
+    records: Callable[[], Iterable[str]]
+    folders: ListUids
+    cgroups: ListUids
+    logs: Callable[[], Awaitable[Iterable[tuple[str, str, str]]]]
+
+    async def look(self) -> tuple[Found, ...]:
+        """What is found, place by place; the disks are asked side by side."""
+        found = [_found(Leftover.RUNTIME, p.uid, p.namespace, p.name) for p in self.runtime()]
+        found += (_found(Leftover.RECORD, uid) for uid in self.records())
+
+        async def look_for_uids(kind: Leftover, uids: ListUids) -> None:
+            found.extend([_found(kind, uid) for uid in await uids()])
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(look_for_uids, Leftover.FOLDER, self.folders)
+            nursery.start_soon(look_for_uids, Leftover.CGROUP, self.cgroups)
+            for namespace, name, uid in await self.logs():
+                found.append(_found(Leftover.LOGS, uid, namespace, name))
+        return tuple(found)
+
+
+def _found(leftover: Leftover, uid: str, namespace: str = "", name: str = "") -> Found:
+    return Found(uid=uid, namespace=namespace, name=name, leftovers=frozenset({leftover}))
+
+
 class Housekeeper:
     """Takes the snapshot, decides, and starts a task for each orphan."""
 
@@ -118,18 +154,18 @@ class Housekeeper:
         store: PodStore,
         tasks: PodTasks,
         sources_ready: Callable[[], bool],
-        places: Iterable[Callable[[], Awaitable[Iterable[Found]]]],
+        places: Places,
     ) -> None:
         self._store = store
         self._tasks = tasks
         self._sources_ready = sources_ready
-        self._places = tuple(places)
+        self._places = places
 
     async def clean_up(self) -> None:
         """One round. Does nothing until every source has said what it wants."""
         if not self._sources_ready():
             return
-        snapshot = await self._look()
+        snapshot = combine(trio.current_time(), await self._places.look())
         await trio.lowlevel.checkpoint_if_cancelled()  # threads end although they are cancelled
         for orphan in orphaned_pods(
             snapshot,
@@ -150,15 +186,3 @@ class Housekeeper:
                 ending=ORPHAN_ENDING,
             )
         self._tasks.forget_finished_before(snapshot.taken_at)
-
-    async def _look(self) -> Snapshot:
-        taken_at = trio.current_time()
-        sightings: list[Found] = []
-
-        async def look_at(place: Callable[[], Awaitable[Iterable[Found]]]) -> None:
-            sightings.extend(await place())
-
-        async with trio.open_nursery() as nursery:
-            for place in self._places:
-                nursery.start_soon(look_at, place)
-        return combine(taken_at, sightings)

@@ -29,6 +29,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
@@ -171,17 +172,6 @@ class PodCgroups(Protocol):
     async def remove(self, uid: str) -> None:
         """Remove the pod's cgroup with all that is left in it."""
         ...
-
-
-@frozen
-class PreparationError(Exception):
-    """Something that a pod needs is not there yet. `reason` and `message` become an event."""
-
-    reason: str
-    message: str
-
-    def __str__(self) -> str:
-        return self.message
 
 
 @frozen(kw_only=True)

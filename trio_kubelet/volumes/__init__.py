@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.volumes.collect import Collector, NoObjects, ObjectData
+from trio_kubelet.references import NoReferences
+from trio_kubelet.volumes.collect import Collector, ObjectData
 from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, Ground
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
@@ -22,6 +23,7 @@ from trio_kubelet.volumes.plugin import (
     VolumePlugin,
     VolumesNotReady,
 )
+from trio_kubelet.volumes.pod_storage import PodStorage
 from trio_kubelet.volumes.threads import VolumeThreads
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -49,7 +51,7 @@ def local_volumes(
         clock=clock or SystemClock(),
         privileged=os.geteuid() == 0 if privileged is None else privileged,
     )
-    collector = Collector(data=data or NoObjects(), allocatable=allocatable)
+    collector = Collector(data=data or NoReferences(), allocatable=allocatable)
     plugins: Mapping[str, VolumePlugin] = {
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
@@ -68,6 +70,7 @@ __all__ = [
     "MountedVolume",
     "ObjectData",
     "PodFolders",
+    "PodStorage",
     "VolumeBusy",
     "VolumeError",
     "VolumePlugin",

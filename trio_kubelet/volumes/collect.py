@@ -65,22 +65,6 @@ class ObjectData(Protocol):
         ...
 
 
-class NoObjects:
-    """A node without an API server: there is nothing."""
-
-    async def config_map(self, _namespace: str, name: str) -> ConfigMap:
-        raise ObjectNotFoundError("configmap", name)
-
-    async def secret(self, _namespace: str, name: str) -> Secret:
-        raise ObjectNotFoundError("secret", name)
-
-    async def token(self, _pod: Pod, _audience: str, _expiration_seconds: int | None) -> str:
-        raise ObjectError("failed to fetch token: there is no API server")
-
-    async def trust_anchors(self, _projection: ClusterTrustBundleProjection) -> bytes:
-        raise ObjectError("ClusterTrustBundle projection needs an API server")
-
-
 @frozen(kw_only=True)
 class Collector:
     """Collects payloads. `allocatable` is what the node has, for limits that are not set."""

@@ -22,6 +22,7 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
 )
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -35,7 +36,6 @@ from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
     PodCgroups,
-    PreparationError,
     Runtime,
     Statuses,
     Storage,

@@ -58,6 +58,7 @@ STOPPER = "runtime/lifecycle/container_stopper.py"
 IMAGES = "runtime/images/manager.py"
 SANDBOX = "runtime/lifecycle/pod_runtime.py"
 SESSION = "sync/pod_syncer.py"
+STORAGE = "volumes/pod_storage.py"
 POD_MACHINE = "../state_machines/pod.py"
 CONDITIONS = "status/conditions.py"
 STATUSES = "status/container_statuses.py"
@@ -72,13 +73,13 @@ REASONS: Mapping[str, Said | Left] = {
     "DNSConfigForming": Said("runtime/config/dns.py"),
     "ErrImageNeverPull": Said(IMAGES),
     "ExceededGracePeriod": Said("sync/loop.py"),
-    "Failed": Said(f"{STARTER} {IMAGES} wiring.py"),
+    "Failed": Said(f"{STARTER} {IMAGES} {STORAGE}"),
     "FailedAttachVolume": VOLUMES,
-    "FailedCreatePodContainer": Said("wiring.py"),
+    "FailedCreatePodContainer": Said("resources/pod_cgroups.py"),
     "FailedCreatePodSandBox": Said(SANDBOX),
-    "FailedKillPod": Said(f"{SESSION} wiring.py"),
+    "FailedKillPod": Said(f"{SESSION} {STORAGE} resources/pod_cgroups.py"),
     "FailedMapVolume": VOLUMES,
-    "FailedMount": Said("wiring.py"),
+    "FailedMount": Said(STORAGE),
     "FailedMountOnFilesystemMismatch": VOLUMES,
     "FailedNodeAllocatableEnforcement": Said("assembly.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
@@ -162,7 +163,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         IMAGES, parts=("Error: ", "ErrImageNeverPull")
     ),
     ("event", "Failed", "Error: configmap"): Said(
-        "wiring.py references/errors.py", parts=("Error: ", '" not found')
+        f"{STORAGE} references/errors.py", parts=("Error: ", '" not found')
     ),
     ("event", "Failed", "Error: couldn't find key"): Said(
         f"{STARTER} runtime/config/environment.py", parts=("Error: ", "couldn't find key ", " in ")
@@ -172,7 +173,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         parts=("Error: ", "container has runAsNonRoot and image will run as root"),
     ),
     ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
-    ("event", "FailedMount", "MountVolume.SetUp failed"): Said("wiring.py volumes/plugin.py"),
+    ("event", "FailedMount", "MountVolume.SetUp failed"): Said(f"{STORAGE} volumes/plugin.py"),
     ("event", "Unhealthy", "Liveness probe failed"): PROBES,
     ("event", "Unhealthy", "Readiness probe failed: Get"): PROBES,
     ("event", "Unhealthy", "Readiness probe failed: dial"): PROBES,

@@ -10,8 +10,9 @@ a secret.
 import base64
 import fnmatch
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -110,9 +111,18 @@ def _from_secret(secret: Secret, credentials: Credentials) -> Credentials:
     )
 
 
-async def no_keyring(_pod: Pod) -> Keyring:
-    """The pull secrets of a node without an API server: there are none."""
-    return Keyring()
+class PullSecrets(Protocol):
+    """The pull secrets of a pod, as far as they are there."""
+
+    @property
+    def secrets(self) -> Iterable[Secret]:
+        """In the pod's order."""
+        ...
+
+
+async def pod_keyring(pull_secrets: Callable[[Pod], Awaitable[PullSecrets]], pod: Pod) -> Keyring:
+    """What the pull secrets of a pod hold."""
+    return keyring_of((await pull_secrets(pod)).secrets)
 
 
 def matches(key: str, repository: str) -> bool:

@@ -34,7 +34,7 @@ from trio_kubelet.k8s.image_reference import (
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.images.credentials import Credentials, Keyring, no_keyring
+from trio_kubelet.runtime.images.credentials import Credentials, Keyring
 from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
 from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -106,7 +106,7 @@ class ImageManager:
     limiter: trio.CapacityLimiter | None
     rate: PullRate
     read_keyring: Callable[[], Keyring]
-    pod_keyring: Callable[[Pod], Awaitable[Keyring]] = no_keyring
+    pod_keyring: Callable[[Pod], Awaitable[Keyring]]
     access: ImageAccess = field(factory=UnverifiedAccess)
 
     async def ensure(

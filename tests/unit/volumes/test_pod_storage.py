@@ -11,12 +11,11 @@ from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Pod
+from trio_kubelet.preparation import PreparationError
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.sync.pod_syncer import PreparationError
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
-from trio_kubelet.volumes import PodFolders, local_volumes
-from trio_kubelet.wiring import PodStorage
+from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 
 
 class Storage:
@@ -35,11 +34,11 @@ class Storage:
         recorder.add_sink(self.events.append)
         self.pods = PodStorage(
             volumes,
+            cluster.references,
             recorder,
             NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
             trio.CapacityLimiter(1),
             Allocations(root, trio.CapacityLimiter(1)),
-            cluster.references,
         )
 
     def said(self) -> list[tuple[str, str]]:

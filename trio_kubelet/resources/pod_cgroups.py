@@ -1,0 +1,60 @@
+"""Cgroups of pods as their tasks want them, with the weights of the QoS classes."""
+
+from collections.abc import Callable, Iterable
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.preparation import PreparationError
+from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
+from trio_kubelet.resources.pod_resources import QosClass, qos_class
+from trio_kubelet.resources.systemd_slices import SystemdError
+
+
+class PodCgroups:
+    """Makes and removes cgroups of pods; the weights of the classes follow the burstable pods.
+
+    `active` returns the pods that hold resources, with what they were allocated.
+    """
+
+    def __init__(self, cgroups: Cgroups, active: Callable[[], Iterable[Pod]]) -> None:
+        self._cgroups = cgroups
+        self._active = active
+        self._weighed: set[str] = set()
+
+    async def ensure(self, pod: Pod) -> None:
+        """Make the pod's cgroup. Raises PreparationError."""
+        try:
+            await self._cgroups.ensure(pod)
+            if qos_class(pod) is QosClass.BURSTABLE and pod.metadata.uid not in self._weighed:
+                self._weighed.add(pod.metadata.uid)
+                await self._cgroups.update_qos(self._active())
+        except (OSError, SystemdError) as error:
+            message = f"unable to ensure pod container exists: {error}"
+            raise PreparationError("FailedCreatePodContainer", message) from error
+
+    async def remove(self, uid: str) -> None:
+        """Remove the pod's cgroup with all that is left in it. Raises PreparationError."""
+        try:
+            await self._cgroups.remove(uid)
+            if uid in self._weighed:
+                self._weighed.discard(uid)
+                await self._cgroups.update_qos(self._active())
+        except (OSError, SystemdError, CgroupBusy) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+
+    async def list_pod_uids(self) -> Iterable[str]:
+        """The UIDs of all pods that have a cgroup."""
+        return await self._cgroups.list_pod_uids()
+
+
+class NoCgroups:
+    """For a runtime without a kernel: pods have no cgroups."""
+
+    async def ensure(self, pod: Pod) -> None:
+        """Nothing to make."""
+
+    async def remove(self, uid: str) -> None:
+        """Nothing to remove."""
+
+    async def list_pod_uids(self) -> Iterable[str]:
+        """None has one."""
+        return ()

@@ -1,0 +1,158 @@
+"""Volumes, folders, logs and configuration data of pods, as their tasks and containers want them.
+
+What a pod's containers are made with is got ready side by side: volumes are mounted while the
+objects for variables are fetched.
+"""
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+
+import trio
+
+from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.preparation import PreparationError
+from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.environment import FetchedSources
+from trio_kubelet.runtime.config.mounts import PreparedVolume
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.pod_files import pods_with_logs, remove_pod_logs
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.volumes.env_file import read_env_file
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
+from trio_kubelet.volumes.readiness import volumes_ready_without_wait
+from trio_kubelet.volumes.volumes import Volumes
+
+
+class PodStorage:
+    """What all pods have on the disks of the node."""
+
+    def __init__(
+        self,
+        volumes: Volumes,
+        references: References | NoReferences,
+        recorder: EventRecorder,
+        node: NodeFacts,
+        file_limiter: trio.CapacityLimiter,
+        allocations: Allocations,
+    ) -> None:
+        self._volumes = volumes
+        self._references = references
+        self._recorder = recorder
+        self._node = node
+        self._file_limiter = file_limiter
+        self._allocations = allocations
+
+    async def prepare(self, pod: Pod) -> PodInputs:
+        """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
+        self._references.register(pod)
+        mounted: Mapping[str, MountedVolume] = {}
+        data = EnvironmentData()
+
+        async def mount() -> None:
+            nonlocal mounted
+            mounted = await self._mount(pod)
+
+        async def fetch() -> None:
+            nonlocal data
+            data = await self._fetch(pod)
+
+        await run_concurrently(mount, fetch)
+        await self._allocations.keep()
+        return PodInputs(
+            volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
+            sources=FetchedSources(
+                config_maps=data.config_maps,
+                secrets=data.secrets,
+                problems=data.problems,
+                read_env_file=partial(read_env_file, mounted),
+            ),
+            services=data.services,
+        )
+
+    def volumes_ready_without_wait(self, pod: Pod) -> bool:
+        """Whether nothing that the pod's volumes are made of can be missing for long."""
+        return volumes_ready_without_wait(pod)
+
+    async def bind(
+        self, pod: Pod, container: Container, position: int, volume: PreparedVolume, sub_path: str
+    ) -> str:
+        """The path on the node of a sub-path, for one mount of a container. Raises ConfigError."""
+        name = container.volume_mounts[position].name
+        mounted = MountedVolume(name=name, host_path=volume.host_path)
+        try:
+            return await self._volumes.bind_sub_path(
+                pod, mounted, container.name, position, sub_path
+            )
+        except VolumeError as error:
+            raise ConfigError(
+                f'failed to prepare subPath for volumeMount "{name}" of container '
+                f'"{container.name}": {error.why}'
+            ) from error
+
+    async def unmount(self, pod: Pod) -> None:
+        """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
+        try:
+            await self._volumes.tear_down(pod.metadata.uid)
+        except (VolumeBusy, OSError) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+        self._references.unregister(pod.metadata.uid)
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's record, its folders and, last of all, its logs.
+
+        Raises PreparationError.
+        """
+        uid = pod.metadata.uid
+        await self._allocations.forget(uid)
+        try:
+            await self._volumes.remove_pod(uid)
+            remove_logs = partial(remove_pod_logs, uid, self._node)
+            await trio.to_thread.run_sync(remove_logs, limiter=self._file_limiter)
+        except (VolumeBusy, OSError) as error:
+            raise PreparationError("FailedKillPod", str(error)) from error
+
+    async def pods_with_logs(self) -> Iterable[tuple[str, str, str]]:
+        """Namespace, name and UID of each pod that has a log folder."""
+        look = partial(pods_with_logs, self._node)
+        return await trio.to_thread.run_sync(look, limiter=self._file_limiter)
+
+    async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
+        try:
+            mounted = await self._volumes.prepare(pod)
+        except VolumesNotReady as error:
+            for each in error.errors[:-1]:
+                self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
+            raise PreparationError("FailedMount", str(error.errors[-1])) from error
+        except OSError as error:
+            message = f"error making pod data directories: {error}"
+            raise PreparationError("Failed", message) from error
+        for volume in mounted.values():
+            if volume.outdated is not None:
+                self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(volume.outdated))
+        return mounted
+
+    async def _fetch(self, pod: Pod) -> EnvironmentData:
+        missing = (await self._references.pull_secrets(pod)).missing
+        if missing:
+            self._recorder.pod(
+                pod,
+                EventType.WARNING,
+                "FailedToRetrieveImagePullSecret",
+                f"Unable to retrieve some image pull secrets ({', '.join(missing)}); attempting "
+                "to pull the image may not succeed.",
+            )
+        try:
+            return await self._references.environment(pod, is_static=is_static(pod))
+        except ObjectError as error:
+            raise PreparationError("Failed", f"Error: {error}") from error
+
+
+def _for_runtime(volume: MountedVolume) -> PreparedVolume:
+    return PreparedVolume(
+        host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
+    )
