@@ -26,7 +26,7 @@ from trio_kubelet.node.enforcement import (
     failed_message,
     pods_cgroup_config,
 )
-from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.machine import apparmor_enabled, read_machine
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.profile import (
     IMPLEMENTED_FEATURES,
@@ -34,7 +34,6 @@ from trio_kubelet.node.profile import (
     node_profile,
     profile_problem,
 )
-from trio_kubelet.node.security_modules import apparmor_enabled
 from trio_kubelet.node.signals import Places
 from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import RuntimeCache

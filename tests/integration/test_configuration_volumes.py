@@ -27,7 +27,7 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes import PodFolders, Volumes, local_volumes
 from trio_kubelet.volumes.mount import unmount
 

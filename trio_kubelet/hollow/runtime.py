@@ -14,9 +14,8 @@ import trio
 from betterproto import Message
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.hollow.containers import Containers
+from trio_kubelet.hollow.containers import Containers, exec_sync
 from trio_kubelet.hollow.events import Events
-from trio_kubelet.hollow.execs import exec_sync
 from trio_kubelet.hollow.faults import Fault
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.lists import (

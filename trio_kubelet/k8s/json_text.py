@@ -57,3 +57,17 @@ def _spelled_out(data: object) -> object:
     if isinstance(data, list | tuple):
         return [_spelled_out(value) for value in data]
     return data
+
+
+_ESCAPES = str.maketrans(
+    {character: f"\\u{ord(character):04x}" for character in ("<", ">", "&", "\u2028", "\u2029")}
+)
+
+
+def go_json(value: object) -> str:
+    """The JSON text of plain values exactly as Go's encoder writes it; keys as ordered.
+
+    Hashes are made over it and other kubelets read it back from annotations, so every byte counts:
+    no blanks, and `<`, `>`, `&` and the two JavaScript line separators escaped.
+    """
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).translate(_ESCAPES)

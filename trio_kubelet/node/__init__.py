@@ -6,9 +6,8 @@ is what the cluster says about it. `bootstrap.py` gets the node its first certif
 
 from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses, read_hosts
 from trio_kubelet.node.machine import Machine, read_machine
-from trio_kubelet.node.names import node_name
 from trio_kubelet.node.observation import Pressures
-from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
+from trio_kubelet.node.profile import NodeProfile, node_name, node_profile, profile_problem
 from trio_kubelet.node.readiness import relist_errors
 from trio_kubelet.node.view import NodeView
 

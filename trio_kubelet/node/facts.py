@@ -15,7 +15,7 @@ from trio_kubelet.node.addresses import (
     is_unspecified,
     parse_node_ip,
 )
-from trio_kubelet.node.names import node_name
+from trio_kubelet.node.profile import node_name
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.runtime.config.config_error import ConfigError

@@ -14,7 +14,7 @@ from trio_kubelet.runtime.config.dns import (
     parse_resolv_conf,
     resolv_conf_complaint,
 )
-from trio_kubelet.volumes.memory import keeps_out_of_swap
+from trio_kubelet.volumes.mount import keeps_out_of_swap
 
 SWAPS = Path("/proc/swaps")
 

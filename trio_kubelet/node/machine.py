@@ -133,3 +133,16 @@ def _storage_bytes(root_directory: Path) -> int | None:
             return None
         return found.f_blocks * found.f_frsize
     return None
+
+
+_SYSFS = Path("/sys")
+
+
+def apparmor_enabled(sysfs: Path = _SYSFS) -> bool:
+    """Whether AppArmor is on and its filesystem is there. Read once at the start; blocking."""
+    if not (sysfs / "kernel/security/apparmor").exists():
+        return False
+    try:
+        return (sysfs / "module/apparmor/parameters/enabled").read_text().startswith("Y")
+    except OSError:
+        return False

@@ -4,6 +4,7 @@
 of flags and files. What changes while the agent runs is not here; see `observation.py`.
 """
 
+import socket
 from collections.abc import Mapping
 
 from attrs import field, frozen
@@ -21,7 +22,6 @@ from trio_kubelet.node.allocatable import (
     reservations,
 )
 from trio_kubelet.node.machine import Machine
-from trio_kubelet.node.names import node_name
 
 EXTERNAL_CLOUD_PROVIDER = "external"
 
@@ -105,3 +105,9 @@ def profile_problem(profile: NodeProfile) -> str:
     """Why a node cannot be run like this, in one line; empty if it can."""
     lines = tuple(overcommitments(profile.capacity, profile.reservations))
     return f"invalid Node Allocatable configuration. {' '.join(lines)}" if lines else ""
+
+
+def node_name(settings: Settings) -> str:
+    """The node's name: --hostname-override, else the host's, in lower case."""
+    name = settings.options.hostname_override or socket.gethostname()
+    return name.strip().lower()

@@ -2,8 +2,7 @@
 
 from trio_kubelet.process.limits import raise_open_files_limit, set_oom_score
 from trio_kubelet.process.lock import FileLock, hold_lock
-from trio_kubelet.process.notify import ServiceNotifier, watchdog_seconds
-from trio_kubelet.process.watchdog import feed_watchdog
+from trio_kubelet.process.notify import ServiceNotifier, feed_watchdog, watchdog_seconds
 
 __all__ = [
     "FileLock",

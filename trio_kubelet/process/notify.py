@@ -2,14 +2,16 @@
 
 The protocol is that of sd_notify(3): one datagram of `NAME=value` lines to the socket that
 $NOTIFY_SOCKET names. Without one every message is dropped. A datagram to a local socket that
-nobody reads must not hold the agent up, so what cannot be sent at once is not sent.
+nobody reads must not hold the agent up, so what cannot be sent at once is not sent. The watchdog's
+messages go out as long as the sync loop gets on: if it hangs, systemd starts the service anew.
 """
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import structlog
+import trio
 
 log = structlog.get_logger("systemd")
 
@@ -80,3 +82,21 @@ def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | Non
     if not microseconds.isdecimal() or (pid and pid != str(os.getpid())):
         return None
     return int(microseconds) / 1e6 or None
+
+
+MESSAGES_PER_PERIOD = 3
+"""One may be late and another lost before systemd acts."""
+
+
+async def feed_watchdog(
+    notifier: ServiceNotifier, period_seconds: float, seconds_busy: Callable[[], float]
+) -> None:
+    """Tell the service manager for ever that the agent lives, while it does.
+
+    `period_seconds` is WatchdogSec=, `seconds_busy()` for how long the slowest consumer of the
+    sync loop has been at one message.
+    """
+    while True:
+        if seconds_busy() < period_seconds:
+            notifier.alive()
+        await trio.sleep(period_seconds / MESSAGES_PER_PERIOD)

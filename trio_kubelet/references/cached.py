@@ -11,9 +11,8 @@ import trio
 
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.fetching import ANSWER_SECONDS, ask
-from trio_kubelet.references.objects import Key, T
+from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
 
 
 class CachedObjects(Generic[T]):

@@ -18,7 +18,6 @@ from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secre
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
 from trio_kubelet.references.cached import CachedObjects
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.object_references import (
     ROOT_CERTIFICATES,
     ObjectReferences,
@@ -27,7 +26,7 @@ from trio_kubelet.references.object_references import (
     object_references,
     pull_secrets,
 )
-from trio_kubelet.references.objects import Key, Objects, T
+from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, Objects, T
 from trio_kubelet.references.services import Services
 from trio_kubelet.references.tokens import Tokens
 from trio_kubelet.references.trust_bundles import TrustBundles

@@ -7,9 +7,8 @@ import trio
 from trio_kubelet.k8s import Pod, Service
 from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import SERVICES
-from trio_kubelet.references.errors import ObjectError
 from trio_kubelet.references.fetching import LAG_SECONDS
-from trio_kubelet.references.objects import Key
+from trio_kubelet.references.objects import Key, ObjectError
 from trio_kubelet.references.service_variables import service_variables, visible_services
 
 

@@ -23,8 +23,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import SERVICE_ACCOUNTS
-from trio_kubelet.references.errors import ObjectError
 from trio_kubelet.references.fetching import ask
+from trio_kubelet.references.objects import ObjectError
 
 log = structlog.get_logger("tokens")
 

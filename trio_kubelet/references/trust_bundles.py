@@ -20,8 +20,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
-from trio_kubelet.references.errors import ObjectError
 from trio_kubelet.references.fetching import LAG_SECONDS, RETRY
+from trio_kubelet.references.objects import ObjectError
 from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("references")

@@ -16,9 +16,8 @@ from attrs import evolve
 
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
-from trio_kubelet.references.objects import Key, T
+from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
 from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("references")

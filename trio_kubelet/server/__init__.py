@@ -1,6 +1,5 @@
 """The agent's HTTP server: a core for all ports and sockets, and the endpoints on it."""
 
-from trio_kubelet.server.dispatch import route_requests
 from trio_kubelet.server.endpoints import (
     healthz_routes,
     journal_routes,
@@ -10,7 +9,7 @@ from trio_kubelet.server.endpoints import (
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.listen import listen_tcp, listen_unix
 from trio_kubelet.server.messages import Handler, Request, RequestError, Response
-from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.server.router import ANY, Route, route_requests
 from trio_kubelet.server.serve import serve_http
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Which route a method and a path belong to; pure.
+"""Which route a method and a path belong to, and the handler that gives requests to routes.
 
 A pattern is a path with parameters in it: `{name}` is one segment, `{name...}`, at the end, all
 that follows. How a slash at the end counts differs among the Go kubelet's paths (seen on
@@ -11,10 +11,11 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from itertools import groupby
+from urllib.parse import quote, urlencode
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from trio_kubelet.server.messages import MAX_BODY_BYTES, Handler
+from trio_kubelet.server.messages import MAX_BODY_BYTES, Handler, Request, Response
 
 ANY = "*"
 """The method of a route that takes them all."""
@@ -125,3 +126,30 @@ def _segment(segment: str, pattern: str) -> str:
             raise ValueError(f"no pattern of a path: {pattern}")
         return re.escape(segment)
     return f"(?P<{found[1]}>{'.*' if found[2] else '[^/]+'})"
+
+
+def route_requests(routes: Iterable[Route]) -> Handler:
+    """A handler that knows these routes; statuses of all else are those of the Go kubelet."""
+    router = Router(routes)
+
+    async def handle(request: Request) -> Response | None:
+        resolution = router.resolve(request.method, request.path)
+        if not isinstance(resolution, Found):
+            return _without_route(resolution, request)
+        request.body.limit(resolution.route.max_body_bytes)
+        return await resolution.route.handler(evolve(request, parameters=resolution.parameters))
+
+    return handle
+
+
+def _without_route(resolution: Resolution, request: Request) -> Response:
+    if isinstance(resolution, Redirect):
+        query = f"?{urlencode(request.query.pairs)}" if request.query.pairs else ""
+        location = quote(resolution.path) + query
+        return Response(
+            status=307, headers=(("Location", location),), body=b"307 temporary redirect\n"
+        )
+    if isinstance(resolution, MethodNotAllowed):
+        allow = ", ".join(resolution.allow)
+        return Response(status=405, headers=(("Allow", allow),), body=b"405: Method Not Allowed")
+    return Response(status=404, body=b"404 page not found\n")

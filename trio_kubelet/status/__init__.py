@@ -8,8 +8,7 @@ the status before; its parts are `phase`, `container_statuses` and `conditions`.
 """
 
 from trio_kubelet.status.container_statuses import ProbeVerdict
-from trio_kubelet.status.failure import Failure
-from trio_kubelet.status.generate import NodeIdentity, pod_status
+from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
 from trio_kubelet.status.statuses import Statuses
 from trio_kubelet.status.writer import StatusWriter
 

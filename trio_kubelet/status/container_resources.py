@@ -6,7 +6,17 @@ was made with does. A value that says the same as the allocation keeps the alloc
 
 from attrs import evolve
 
-from trio_kubelet.k8s import Quantity, ResourceRequirements
+from trio_kubelet.k8s import (
+    Container,
+    Pod,
+    PodCondition,
+    PodConditionType,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+)
+from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.resources.cgroup_config import MIN_SHARES
 from trio_kubelet.runtime.observed import ObservedResources
 
@@ -69,3 +79,29 @@ def _cpu_request(told: ObservedResources) -> Quantity | None:
 
 def _memory_limit(told: ObservedResources) -> Quantity | None:
     return Quantity.from_bytes(told.memory_limit_bytes) if told.memory_limit_bytes > 0 else None
+
+
+def pending_resize(status: PodStatus) -> PodCondition | None:
+    """Return the condition PodResizePending without its time; None if nothing waits."""
+    kind = PodConditionType.RESIZE_PENDING
+    pending = (condition for condition in status.conditions if condition.type == kind)
+    return next((evolve(each, last_transition_time=None) for each in pending), None)
+
+
+def resize_message(pod: Pod, reason: str, why: str) -> str:
+    """Return the message of the event: what the spec wants, as JSON, and why it is not done."""
+    init, regular = map(_listed, (pod.spec.init_containers, pod.spec.containers))
+    summary = {
+        **({"initContainers": init} if init else {}),
+        **({"containers": regular} if regular else {}),
+        "generation": pod.metadata.generation or 0,
+        "error": why,
+    }
+    return f"Pod resize {reason}: {go_json(summary)}"
+
+
+def _listed(containers: tuple[Container, ...]) -> list[object]:
+    return [
+        {"name": each.name, "resources": encode(each.resources) if each.resources else {}}
+        for each in containers
+    ]

@@ -29,8 +29,22 @@ from trio_kubelet.status.container_statuses import (
     StatusContext,
     container_statuses,
 )
-from trio_kubelet.status.failure import Failure
 from trio_kubelet.status.phase import TERMINAL_PHASES, pod_phase
+
+
+@frozen(kw_only=True)
+class Failure:
+    """The words of the status of a pod that was rejected, disrupted, or over its deadline.
+
+    `rejected`: nothing of it was ever to run here. `disruption` is the message of its condition
+    DisruptionTarget (KEP-3329), empty where the failure was no disruption.
+    """
+
+    reason: str
+    message: str = ""
+    rejected: bool = False
+    disruption: str = ""
+
 
 IPAddress = IPv4Address | IPv6Address
 

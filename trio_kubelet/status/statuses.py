@@ -17,8 +17,7 @@ from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resi
 from trio_kubelet.runtime.lifecycle.memory import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ProbeVerdict
-from trio_kubelet.status.failure import Failure
-from trio_kubelet.status.generate import NodeIdentity, pod_status
+from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
 
 
 class Statuses:

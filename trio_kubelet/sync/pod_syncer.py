@@ -36,7 +36,7 @@ from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
-from trio_kubelet.status.resize import pending_resize, resize_message
+from trio_kubelet.status.container_resources import pending_resize, resize_message
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType

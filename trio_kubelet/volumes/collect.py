@@ -27,7 +27,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeProjection,
 )
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes.downward import downward_payload, joined
 from trio_kubelet.volumes.payload import (
     DEFAULT_MODE,

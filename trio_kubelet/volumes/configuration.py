@@ -18,7 +18,7 @@ from attrs import field, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, Volume
-from trio_kubelet.references.errors import ObjectError
+from trio_kubelet.references.objects import ObjectError
 from trio_kubelet.volumes.atomic_writer import has_data, write_payload
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import (
@@ -27,7 +27,7 @@ from trio_kubelet.volumes.folders import (
     make_folder,
     make_folders,
 )
-from trio_kubelet.volumes.memory import has_own_file_system, mount_memory
+from trio_kubelet.volumes.mount import has_own_file_system, mount_memory
 from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 from trio_kubelet.volumes.safe_open import remove_tree

@@ -19,8 +19,7 @@ from trio_kubelet.volumes.folders import (
     make_folder,
     make_folders,
 )
-from trio_kubelet.volumes.memory import memory_options
-from trio_kubelet.volumes.mount import mount
+from trio_kubelet.volumes.mount import memory_options, mount
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 from trio_kubelet.volumes.safe_open import remove_tree
 from trio_kubelet.volumes.threads import VolumeThreads

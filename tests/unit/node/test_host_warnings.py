@@ -15,7 +15,7 @@ from trio_kubelet.node.host_warnings import (
     resolv_conf_warnings,
     swap_areas,
 )
-from trio_kubelet.volumes.memory import keeps_out_of_swap, memory_options
+from trio_kubelet.volumes.mount import keeps_out_of_swap, memory_options
 
 HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"
 

@@ -11,8 +11,7 @@ from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import Taint as ConfiguredTaint
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Quantity, Taint
-from trio_kubelet.node.names import node_name
-from trio_kubelet.node.profile import NodeProfile, node_profile, profile_problem
+from trio_kubelet.node.profile import NodeProfile, node_name, node_profile, profile_problem
 
 
 def profile(options: NodeOptions | None = None, **configuration: Any) -> NodeProfile:

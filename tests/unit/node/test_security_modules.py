@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.node.security_modules import apparmor_enabled
+from trio_kubelet.node.machine import apparmor_enabled
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,12 @@ from hypothesis import strategies as st
 
 from trio_kubelet.k8s import HostAlias, ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.hostname import PodHostname, kernel_hostname, pod_hostname
-from trio_kubelet.runtime.config.hosts import etc_hosts
+from trio_kubelet.runtime.config.hostname import (
+    PodHostname,
+    etc_hosts,
+    kernel_hostname,
+    pod_hostname,
+)
 
 LOCALHOST = """\
 127.0.0.1\tlocalhost

@@ -12,7 +12,7 @@ from trio_kubelet.k8s import (
     SleepAction,
     TCPSocketAction,
 )
-from trio_kubelet.runtime.config.go_json import go_json
+from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config.labels import (
     container_annotations,
     container_labels,

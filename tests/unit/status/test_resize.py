@@ -4,7 +4,7 @@ from attrs import evolve
 
 from tests.unit.status.pods import EXITED, RUNNING, a_pod, instance, seen, status_of
 from trio_kubelet.k8s import Container, Pod, PodCondition, PodStatus, Quantity, ResourceRequirements
-from trio_kubelet.status.resize import pending_resize, resize_message
+from trio_kubelet.status.container_resources import pending_resize, resize_message
 
 WHY = "this node agent does not resize pods in place yet"
 CPU = ResourceRequirements(requests={"cpu": Quantity("1")}, limits={"cpu": Quantity("2")})

@@ -33,7 +33,7 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeProjection,
 )
-from trio_kubelet.references.errors import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes import PodFolders, Volumes, VolumesNotReady, local_volumes
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.payload import VolumeFile

@@ -10,12 +10,30 @@ from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 from typing import Generic, Protocol, TypeAlias, TypeVar, overload
 
+import trio
 from attrs import frozen
 
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.returns import Returns
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.k8s.meta import ObjectMeta
+
+
+class Returns:
+    """Told by whoever finds out: the heartbeat, which asks most often, or a reflection.
+
+    Who waits takes `next` before it asks, and so hears of a return during a request that hangs.
+    """
+
+    __slots__ = ("next",)
+
+    def __init__(self) -> None:
+        self.next = trio.Event()
+
+    def tell(self) -> None:
+        """The server answers again: wake all who wait for that."""
+        told, self.next = self.next, trio.Event()
+        told.set()
+
 
 T = TypeVar("T", bound=ApiType)
 A = TypeVar("A", bound=ApiType)

@@ -7,6 +7,7 @@ one that the server was too busy for, after the time that it names, if the deadl
 Transports are httpx's: requests share a pool, each watch has a connection of its own.
 """
 
+import platform
 from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -17,10 +18,11 @@ import httpx
 import trio
 from attrs import frozen
 
+from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Frame, Listed, PatchType, Undecodable, metadata_of
+from trio_kubelet.k8s.client.api import Frame, Listed, PatchType, Returns, Undecodable, metadata_of
 from trio_kubelet.k8s.client.credentials import (
     NO_CREDENTIALS,
     CredentialError,
@@ -44,11 +46,23 @@ from trio_kubelet.k8s.client.objects import (
     write_object,
 )
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
-from trio_kubelet.k8s.client.returns import Returns
-from trio_kubelet.k8s.client.user_agent import USER_AGENT
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
+
+ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
+"""Go's names of what `uname -m` says, where they differ."""
+
+
+def _user_agent() -> str:
+    machine = platform.machine()
+    system = f"{platform.system().lower()}/{ARCHITECTURES.get(machine, machine)}"
+    return f"kubelet/{KUBERNETES_VERSION} ({system}) trio-kubelet/{__version__}"
+
+
+USER_AGENT = _user_agent()
+"""Begins like that of the Go kubelet, so that what filters by it keeps working."""
+
 
 T = TypeVar("T", bound=ApiType)
 A = TypeVar("A", bound=ApiType)

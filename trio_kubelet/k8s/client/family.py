@@ -15,7 +15,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient
+from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, USER_AGENT, ApiClient
 from trio_kubelet.k8s.client.identity import Identity
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit
@@ -29,7 +29,6 @@ from trio_kubelet.k8s.client.transport import (
     open_pool,
     proxy_from_environment,
 )
-from trio_kubelet.k8s.client.user_agent import USER_AGENT
 
 
 @frozen

@@ -6,7 +6,7 @@ Only what cannot change without a restart is in it: the name and the image.
 """
 
 from trio_kubelet.k8s import Container
-from trio_kubelet.runtime.config.go_json import go_json
+from trio_kubelet.k8s.json_text import go_json
 
 _FNV_OFFSET = 0x811C9DC5
 _FNV_PRIME = 0x01000193

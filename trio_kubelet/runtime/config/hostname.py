@@ -1,15 +1,16 @@
-"""The host name of a pod, short and with its domain.
+"""The host name of a pod, short and with its domain, and its hosts file.
 
 The short name is the pod's, or `spec.hostname`; with a subdomain the pod has a domain in the
 cluster, and `setHostnameAsFQDN` (KEP-1797) puts both into the kernel. `hostnameOverride`
-(KEP-4762) replaces all of it.
+(KEP-4762) replaces all of it. The hosts file is made of the pod's addresses; on the host's network
+it is the host's. `spec.hostAliases` follow.
 """
 
 import re
 
 from attrs import frozen
 
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import HostAlias, Pod
 from trio_kubelet.runtime.config.config_error import ConfigError
 
 _MAX_HOSTNAME_LENGTH = 63
@@ -82,3 +83,35 @@ def _is_subdomain(name: str) -> bool:
 
 def _invalid(field: str, value: str, what: str) -> ConfigError:
     return ConfigError(f'pod {field} "{value}" is not a valid DNS {what}')
+
+
+_HEADER = "# Kubernetes-managed hosts file.\n"
+_HOST_NETWORK_HEADER = "# Kubernetes-managed hosts file (host network).\n"
+_LOCALHOST = (
+    "127.0.0.1\tlocalhost\n"
+    "::1\tlocalhost ip6-localhost ip6-loopback\n"
+    "fe00::0\tip6-localnet\n"
+    "fe00::0\tip6-mcastprefix\n"
+    "fe00::1\tip6-allnodes\n"
+    "fe00::2\tip6-allrouters\n"
+)
+
+
+def etc_hosts(
+    pod: Pod, pod_ips: tuple[str, ...], hostname: PodHostname, host_file: str = ""
+) -> str:
+    """The text of the pod's hosts file; `host_file` is the node's own, for the host network."""
+    if pod.spec.host_network:
+        return _HOST_NETWORK_HEADER + host_file + _aliases(pod.spec.host_aliases)
+    own = hostname.name
+    if hostname.domain:
+        own = f"{hostname.name}.{hostname.domain}\t{hostname.name}"
+    entries = "".join(f"{ip}\t{own}\n" for ip in pod_ips)
+    return _HEADER + _LOCALHOST + entries + _aliases(pod.spec.host_aliases)
+
+
+def _aliases(aliases: tuple[HostAlias, ...]) -> str:
+    if not aliases:
+        return ""
+    entries = ("\t".join((alias.ip, *alias.hostnames)) for alias in aliases)
+    return "\n# Entries added by HostAliases.\n" + "".join(f"{entry}\n" for entry in entries)

@@ -16,9 +16,9 @@ from trio_kubelet.k8s import (
     SleepAction,
     TCPSocketAction,
 )
+from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.config.container_hash import container_hash
-from trio_kubelet.runtime.config.go_json import go_json
 
 Json = dict[str, object]
 

@@ -19,7 +19,7 @@ from trio_kubelet.k8s.image_reference import (
     name_alone,
     parse_reference,
 )
-from trio_kubelet.runtime.config.go_json import go_json
+from trio_kubelet.k8s.json_text import go_json
 
 RECORDED_SECRETS = 100
 """So many secrets of a name are recorded when they are only recognized. What is proven by a pull

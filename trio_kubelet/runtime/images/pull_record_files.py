@@ -19,7 +19,7 @@ from attrs import frozen
 from trio_kubelet.config.codec import decode, to_wire
 from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent
 from trio_kubelet.k8s import Time
-from trio_kubelet.runtime.config.go_json import go_json
+from trio_kubelet.k8s.json_text import go_json
 
 log = structlog.get_logger("images")
 

@@ -32,8 +32,7 @@ from trio_kubelet.runtime.config.environment import (
     reads_files,
 )
 from trio_kubelet.runtime.config.field_refs import PodAddresses
-from trio_kubelet.runtime.config.hostname import pod_hostname
-from trio_kubelet.runtime.config.hosts import etc_hosts
+from trio_kubelet.runtime.config.hostname import etc_hosts, pod_hostname
 from trio_kubelet.runtime.config.mounts import (
     PreparedVolume,
     container_mounts,

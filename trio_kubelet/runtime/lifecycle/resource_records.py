@@ -13,8 +13,8 @@ from attrs import evolve
 
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, ResourceRequirements
 from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config.container_hash import fnv1a_32
-from trio_kubelet.runtime.config.go_json import go_json
 
 Record = Mapping[str, Any]
 """`ContainerResources` by the container's name, `PodLevelResources` or null."""

@@ -14,7 +14,7 @@ from httpcore._backends.trio import TrioBackend
 
 from tests.unit.k8s.client.tls_server import NODE, Proxy, Seen, TlsServer
 from trio_kubelet.k8s.client import ApiError, open_api_clients
-from trio_kubelet.k8s.client.user_agent import USER_AGENT
+from trio_kubelet.k8s.client.client import USER_AGENT
 from trio_kubelet.k8s.kinds import NODES
 
 UNAUTHORIZED = (401, {"kind": "Status", "code": 401, "reason": "Unauthorized"})
