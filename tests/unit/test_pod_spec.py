@@ -1,30 +1,27 @@
-"""docs/pod-spec.md against the API, the code and real admission: no field is left out in silence.
-
-The page is the table: a heading with one or more types, and below it a row for each of their
-fields, or `*` for all that have none of their own.
-"""
+"""docs/pod-spec.md against the API, the code and real admission: nothing is left out in silence."""
 
 import ast
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
-from attrs import fields, frozen
 
-import trio_kubelet.k8s as k8s
+from tests.unit.field_tables import (
+    CODE,
+    PYTHON_NAMES,
+    Page,
+    Row,
+    missing_capabilities,
+    read_facts,
+    short,
+)
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
-from trio_kubelet.k8s.base import ApiType, wire_name
 from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.volumes import PodFolders, VolumesNotReady, local_volumes
-
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "pod-spec.md").read_text()
-FACTS = ROOT / "tests" / "facts" / "kubernetes-api-1.36.tsv"
-CODE = ROOT / "trio_kubelet"
 
 ACTED_ON, REJECTED, WAITS, NOT_YET, IGNORED = TREATMENTS = (
     "acted on",
@@ -37,100 +34,20 @@ NOT_OF_A_POD = {"meta.v1.ObjectMeta"}
 """Types that a spec only carries within the template of a claim, which the control plane makes."""
 
 
-@frozen(kw_only=True)
-class Row:
-    """One line of the page; `field` may be `*`."""
-
-    types: tuple[str, ...]
-    field: str
-    treatment: str
-    why: str
-
-    @property
-    def name(self) -> str:
-        return f"{'+'.join(self.types)}.{self.field}"
-
-    @property
-    def capability(self) -> str:
-        """What is missing, where it is something that the agent will have."""
-        before, colon, _ = self.why.partition(": ")
-        return before if colon else ""
+SPEC = read_facts("core.v1.PodSpec", NOT_OF_A_POD)
+PAGE = Page.read("pod-spec.md", SPEC)
+ROWS = PAGE.rows
 
 
-def read_page(text: str) -> Iterator[Row]:
-    types: tuple[str, ...] = ()
-    for line in text.splitlines():
-        if line.startswith("### "):
-            types = tuple(line.removeprefix("### ").split(", "))
-        elif line.startswith("| ") and not line.startswith("| field "):
-            field, treatment, why = (cell.strip() for cell in line.strip("|").split(" | "))
-            yield Row(types=types, field=field, treatment=treatment, why=why)
-
-
-def read_spec_fields() -> Mapping[str, Mapping[str, str]]:
-    """Kinds by type and field, of all types below PodSpec. Names are without their group."""
-    facts: dict[str, dict[str, str]] = {}
-    for line in FACTS.read_text().splitlines():
-        what, type_name, *columns = line.split("\t")
-        if what == "field":
-            facts.setdefault(type_name, {})[columns[0]] = columns[1]
-    reached, ahead = dict[str, Mapping[str, str]](), ["core.v1.PodSpec"]
-    while ahead:
-        type_name = ahead.pop()
-        if type_name in NOT_OF_A_POD or short(type_name) in reached:
-            continue
-        reached[short(type_name)] = facts[type_name]
-        kinds = (kind.strip("[]") for kind in facts[type_name].values())
-        ahead += [kind for kind in kinds if kind in facts]
-    return reached
-
-
-def short(type_name: str) -> str:
-    return type_name.strip("[]").rpartition(".")[2]
-
-
-ROWS = tuple(read_page(PAGE))
-SPEC = read_spec_fields()
-
-
-def rows_of(type_name: str, field: str) -> list[Row]:
-    """The rows for one field; its own one counts alone."""
-    of_type = [row for row in ROWS if type_name in row.types]
-    own = [row for row in of_type if row.field == field]
-    return own or [row for row in of_type if row.field == "*"]
-
-
-def covered(row: Row) -> Iterator[tuple[str, str]]:
-    """Type and field of all that a row speaks of."""
-    for type_name in row.types:
-        for field in SPEC.get(type_name, ()):
-            if rows_of(type_name, field) == [row]:
-                yield type_name, field
-
-
-@pytest.mark.parametrize("type_name", sorted(SPEC))
-def test_every_field_of_the_pod_spec_has_one_row(type_name: str) -> None:
-    counts = {field: len(rows_of(type_name, field)) for field in SPEC[type_name]}
-    assert {field: count for field, count in counts.items() if count != 1} == {}
-
-
-def test_every_row_speaks_of_fields_that_there_are() -> None:
-    unknown = [
-        row.name
-        for row in ROWS
-        for type_name in row.types
-        if type_name not in SPEC or (row.field != "*" and row.field not in SPEC[type_name])
-    ]
-    assert unknown == []
-    assert [row.name for row in ROWS if not list(covered(row))] == []
-    assert {row.treatment for row in ROWS} == set(TREATMENTS)
+def test_every_field_of_the_pod_spec_has_one_row() -> None:
+    PAGE.assert_complete(TREATMENTS)
 
 
 def test_a_field_is_treated_no_better_than_the_one_it_is_part_of() -> None:
     above: dict[str, set[str]] = {}
     for type_name, kinds in SPEC.items():
         for field, kind in kinds.items():
-            (row,) = rows_of(type_name, field)
+            (row,) = PAGE.rows_of(type_name, field)
             above.setdefault(short(kind), set()).add(row.treatment)
     whole = [row for row in ROWS if row.field == "*" and row.treatment != IGNORED]
     acted_on = [row for row in ROWS if row.treatment == ACTED_ON and row.types != ("PodSpec",)]
@@ -141,14 +58,6 @@ def test_a_field_is_treated_no_better_than_the_one_it_is_part_of() -> None:
         if row.treatment not in above[type_name]
     }
     assert wrong == set()
-
-
-PYTHON_NAMES = {
-    (cls.__name__, wire_name(attribute)): attribute.name
-    for cls in vars(k8s).values()
-    if isinstance(cls, type) and issubclass(cls, ApiType) and cls is not ApiType
-    for attribute in fields(cls)
-}
 
 
 @cache
@@ -172,7 +81,7 @@ def names_read(module: Path) -> set[str]:
 def test_a_field_that_is_acted_on_is_read_where_the_page_says(row: Row) -> None:
     modules = [CODE / name for name in re.findall(r"`([\w/]+\.py)`", row.why)]
     assert modules
-    for each in covered(row):
+    for each in PAGE.covered(row):
         assert any(PYTHON_NAMES[each] in names_read(module) for module in modules), each
 
 
@@ -185,9 +94,7 @@ def test_a_field_that_is_ignored_is_read_nowhere() -> None:
     named = Counter(PYTHON_NAMES.values())
     modules = [path for path in CODE.rglob("*.py") if "k8s" not in path.parts]
     read = set().union(*map(attributes_read, modules))
-    ignored = {
-        PYTHON_NAMES[each] for row in ROWS if row.treatment == IGNORED for each in covered(row)
-    }
+    ignored = {PYTHON_NAMES[each] for each in PAGE.treated(IGNORED)}
     alone = {name for name in ignored if named[name] == 1} - OF_OTHER_OBJECTS
     assert "scheduler_name" in alone
     assert alone & read == set()
@@ -242,13 +149,7 @@ def test_a_pod_is_rejected_for_values_that_the_page_says_cannot_be(
 
 
 def of_volume(field: str) -> list[str]:
-    return sorted(
-        name
-        for row in ROWS
-        if row.treatment == WAITS
-        for type_, name in covered(row)
-        if type_ == field
-    )
+    return sorted(name for type_name, name in PAGE.treated(WAITS) if type_name == field)
 
 
 async def problems_of(root: Path, spec: dict[str, Any]) -> str:
@@ -292,8 +193,7 @@ async def test_a_pod_waits_for_the_claim_of_a_device(tmp_path: Path) -> None:
 
 
 def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:
-    text = (ROOT / "docs" / "differences.md").read_text().lower()
-    missing = text.partition("## not there yet")[2]
+    missing = missing_capabilities()
     left = [row for row in ROWS if row.treatment in (REJECTED, WAITS, NOT_YET)]
     assert [row.name for row in left if row.capability.lower() not in missing] == []
     without = [row for row in left if not row.capability]

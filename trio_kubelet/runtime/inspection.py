@@ -231,12 +231,21 @@ def observed_container(status: cri.ContainerStatus, sandbox_id: str) -> Observed
         image_ref=status.image_ref,
         log_path=status.log_path,
         user=_observed_user(status),
+        stop_signal=_stop_signal(status),
         recursively_read_only=frozenset(
             mount.container_path for mount in status.mounts if mount.recursive_read_only
         ),
         resources=_observed_resources(status),
         annotations=status.annotations,
     )
+
+
+def _stop_signal(status: cri.ContainerStatus) -> str:
+    """The signal in the API's words; empty where the runtime tells none, or an unknown one."""
+    signal = status.stop_signal
+    if not isinstance(signal, cri.Signal) or signal == cri.Signal.RUNTIME_DEFAULT:
+        return ""
+    return str(signal.name).replace("PLUS", "+").replace("MINUS", "-")
 
 
 def _container_state(status: cri.ContainerStatus) -> ObservedState:
