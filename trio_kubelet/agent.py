@@ -47,7 +47,7 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.pod_runtime import default_handler
+from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.sources import (

@@ -61,7 +61,8 @@ from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
-from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime, default_handler
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
+from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.startup import StartError
@@ -118,7 +119,7 @@ async def assemble(
     references: References | NoReferences,
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
 ) -> Assembled:
-    """Build everything. Raises StartError. `runtime_handler` is as for PodRuntime."""
+    """Build everything. Raises StartError. `runtime_handler` is as for SandboxCreator."""
     settings = base.settings
     await base.allocations.load()
     profile = await trio.to_thread.run_sync(read_profile, settings)
@@ -225,7 +226,6 @@ def build_runtime(
     starter = ContainerStarter(
         client=base.client,
         stopper=stopper,
-        images=images,
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
@@ -239,21 +239,28 @@ def build_runtime(
     return PodRuntime(
         client=base.client,
         cache=base.cache,
+        images=images,
+        sandboxes=SandboxCreator(
+            client=base.client,
+            recorder=base.recorder,
+            journal=base.journal,
+            node=node,
+            read_dns=partial(gather_dns, settings, node.host_ips),
+            start_limiter=base.start_limiter,
+            file_limiter=files,
+            runtime_handler=runtime_handler,
+        ),
         starter=starter,
         stopper=stopper,
         recorder=base.recorder,
         journal=base.journal,
         clock=base.clock,
-        node=node,
-        read_dns=partial(gather_dns, settings, node.host_ips),
-        start_limiter=base.start_limiter,
         file_limiter=files,
         oom_kills=base.oom_kills,
         crash_backoff=crash_loop_policy(
             longest.total_seconds() if longest is not None else None,
             reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
         ),
-        runtime_handler=runtime_handler,
     )
 
 

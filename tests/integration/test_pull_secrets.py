@@ -22,9 +22,9 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
 from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
 from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
+from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
-from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="shop", uid="u1"))
@@ -84,7 +84,7 @@ def images(
 async def pull(images: ImageManager, name: str, policy: str = "Always", pod: Pod = POD) -> str:
     """Get an image; with `Always`, whether it is there or not. Returns its id."""
     container = Container(name="c", image=name, image_pull_policy=policy)
-    return (await images.ensure(pod, container, PodMemory(), SANDBOX)).id
+    return (await images.ensure(pod, container, PodImages(), SANDBOX)).id
 
 
 async def pull_records(root: Path, clock: SystemClock | None = None) -> PullRecords:

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 import structlog.testing
 import trio
@@ -107,6 +108,9 @@ class MisbehavingSession:
         self.was_let_go = False
         self._is_released = False
         self._busy = False
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def sync(self, pod: Pod) -> SyncResult:
         if self.graces:

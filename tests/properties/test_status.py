@@ -22,7 +22,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.k8s.codec import decode, encode
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,

@@ -34,7 +34,7 @@ from trio_kubelet.k8s import (
     VolumeMount,
 )
 from trio_kubelet.k8s.codec import encode
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedUser
 from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.merge import merged_status

@@ -32,7 +32,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
 

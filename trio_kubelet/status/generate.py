@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import (

@@ -14,7 +14,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resize
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status

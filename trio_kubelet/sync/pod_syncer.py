@@ -6,11 +6,11 @@
     clean      containers, sandboxes → logs, folders
 
 The parts that do it are known here only by the protocols below. A syncer belongs to one
-incarnation of a pod and holds what that remembers between two syncs.
+incarnation of a pod, as do the containers that it acts on.
 """
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Protocol
 
@@ -32,8 +32,8 @@ from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.status.container_resources import pending_resize, resize_message
@@ -68,25 +68,45 @@ class Outcome(Protocol):
         ...
 
 
-class Runtime(Protocol):
-    """The containers of a pod. Every method may raise RpcError."""
+class Containers(Protocol):
+    """What one incarnation of a pod has in the runtime. Every call of it may raise RpcError."""
+
+    @property
+    def reasons(self) -> Mapping[str, Reason]:
+        """Why containers wait, by name."""
+        ...
+
+    @property
+    def acted_at(self) -> float:
+        """When the last call that may have changed the pod had ended, in trio's clock."""
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Held while the pod's task lives."""
+        ...
 
     async def look(self, pod: Pod) -> ObservedPod:
         """Ask the runtime what there is of the pod."""
         ...
 
-    async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
-    ) -> Outcome:
+    async def sync(self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]) -> Outcome:
         """Bring the containers closer to the spec."""
         ...
 
-    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+    async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         """Stop all, and look."""
         ...
 
-    async def remove(self, pod: Pod, memory: PodMemory) -> None:
+    async def remove(self, pod: Pod) -> None:
         """Remove what has stopped."""
+        ...
+
+
+class Runtime(Protocol):
+    """What runs the containers of pods."""
+
+    def open(self, pod: Pod) -> Containers:
+        """Make the containers of a new incarnation of a pod."""
         ...
 
 
@@ -199,10 +219,14 @@ class PodSyncer:
 
     def __init__(self, parts: SyncDependencies, pod: Pod) -> None:
         self._parts = parts
-        self._memory = PodMemory()
+        self._containers = parts.runtime.open(pod)
         self._failure: Failure | None = None
         self._uid = pod.metadata.uid
         self._pending_resize = pending_resize(pod.status)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Held while the pod's task lives: what runs beside its containers runs in it."""
+        return self._containers.running()
 
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status.
@@ -251,7 +275,7 @@ class PodSyncer:
             await parts.cgroups.ensure(pod)
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
                 await inputs.result()
-            outcomes.append(await parts.runtime.sync(pod, observed, inputs, self._memory))
+            outcomes.append(await self._containers.sync(pod, observed, inputs))
             await inputs.result()
 
         prepare = partial(parts.storage.prepare, pod)
@@ -263,10 +287,10 @@ class PodSyncer:
 
         After a call that failed nobody may have looked, and the next relist may be far away.
         """
-        parts, acted_at = self._parts, self._memory.acted_at
+        parts, acted_at = self._parts, self._containers.acted_at
         if parts.cache.is_newer_than(self._uid, acted_at):
             return await parts.cache.get_newer_than(self._uid, acted_at)
-        return await parts.runtime.look(pod)
+        return await self._containers.look(pod)
 
     def _runtime_failed(self, pod: Pod, error: RpcError) -> SyncResult:
         log.warning("runtime call failed", error=str(error))
@@ -294,7 +318,7 @@ class PodSyncer:
         await self._parts.cache.get_newer_than(self._uid, 0.0)
         if self._failure is not None:
             self._report_newest(pod)
-        stop = partial(self._parts.runtime.stop, pod, grace, self._memory)
+        stop = partial(self._containers.stop, pod, grace)
         report = partial(self._report_newest, pod)
         try:
             with self._parts.activity.stopping():
@@ -326,7 +350,7 @@ class PodSyncer:
         """Remove all that is left of the pod."""
         parts = self._parts
         try:
-            await parts.runtime.remove(pod, self._memory)
+            await self._containers.remove(pod)
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error
@@ -336,7 +360,7 @@ class PodSyncer:
 
     def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
         return self._parts.statuses.report(
-            pod, observed, self._memory.reasons, self._failure, stopped=stopped
+            pod, observed, self._containers.reasons, self._failure, stopped=stopped
         )
 
     def _note_resize(self, pod: Pod, status: PodStatus) -> None:

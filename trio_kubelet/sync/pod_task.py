@@ -11,6 +11,7 @@ tries again later; no other pod notices.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import ParamSpec, Protocol, TypeVar
 
 import structlog
@@ -69,6 +70,10 @@ class PodSteps(Protocol):
 
     Each method may be cancelled and called again, and may raise UnfinishedError.
     """
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Held while the task lives: it holds what lives and dies with the pod."""
+        ...
 
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status."""
@@ -178,8 +183,9 @@ class PodTask:
                 POD.name, pod_key(self.pod), source="", event="Added", target=self.state
             )
             await self._wait_for_others()
-            while not POD.is_terminal(self.state):
-                await work[self.state]()
+            async with self._syncer.running():
+                while not POD.is_terminal(self.state):
+                    await work[self.state]()
             self._answer_waiters()
             self.finished.set()
 

@@ -29,9 +29,9 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
 from trio_kubelet.runtime.images.credentials import Credentials, Keyring, keyring_of
 from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate, stored_id
+from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
-from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
@@ -43,12 +43,12 @@ SANDBOX = cri.PodSandboxConfig()
 class Node:
     images: ImageManager
     runtime: HollowRuntime
-    memory: PodMemory
+    known: PodImages
     events: list[RecordedEvent]
 
     async def ensure(self, image: str, policy: str = "", name: str = "c") -> cri.Image:
         container = Container(name=name, image=image, image_pull_policy=policy)
-        return await self.images.ensure(POD, container, self.memory, SANDBOX)
+        return await self.images.ensure(POD, container, self.known, SANDBOX)
 
     def said(self) -> list[str]:
         said = [f"{event.reason}: {event.message}" for event in self.events]
@@ -115,7 +115,7 @@ async def node(
                 access=access or UnverifiedAccess(),
             ),
             runtime=runtime,
-            memory=PodMemory(),
+            known=PodImages(),
             events=events,
         )
 
@@ -173,7 +173,7 @@ async def test_a_name_that_is_none_is_refused_in_the_words_of_the_go_kubelet(
         assert raised.value.message.startswith(
             'Failed to apply default image tag "Bad/Name": couldn\'t parse image name "Bad/Name": '
         )
-        assert at.memory.images["c"] is ImageState.INVALID
+        assert at.known.state("c") is ImageState.INVALID
 
 
 async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -> None:
@@ -200,7 +200,8 @@ async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -
         ]
         mock_clock.jump(10)
         assert (await at.ensure("busybox:1")).id
-        assert not at.memory.image_backoffs
+        # The next failure begins with a short back-off again.
+        assert at.known.pull_failed("busybox:1", "gone", now_ns=0) == 10_000_000_000
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ async def test_a_pull_that_was_cancelled_is_looked_for_before_it_is_made_again(
     async with node(registry=Registry(pull_seconds=60)) as at:
         with trio.move_on_after(1):
             await at.ensure("busybox:1", "IfNotPresent")
-        assert at.memory.images["c"] is ImageState.UNCHECKED
+        assert at.known.state("c") is ImageState.UNCHECKED
         at.runtime.images.registry = Registry()
         await at.images.client.pull_image(cri.ImageSpec(image="busybox:1"), None, SANDBOX)
         at.said()
@@ -260,7 +261,7 @@ async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
         began = trio.current_time()
         for number in range(3):
             container = Container(name=f"c{number}", image=f"image-{number}:1")
-            nursery.start_soon(at.images.ensure, POD, container, PodMemory(), SANDBOX)
+            nursery.start_soon(at.images.ensure, POD, container, PodImages(), SANDBOX)
         nursery.start_soon(_nothing)
     assert trio.current_time() - began >= 15
 
@@ -285,10 +286,10 @@ async def test_a_pod_whose_pull_secrets_do_not_come_holds_up_no_other_pull(
     async with node(limit=1) as at, trio.open_nursery() as nursery:
         images = evolve(at.images, pod_keyring=keyring)
         container = Container(name="c", image="slow:1")
-        nursery.start_soon(images.ensure, slow, container, PodMemory(), SANDBOX)
+        nursery.start_soon(images.ensure, slow, container, PodImages(), SANDBOX)
         await asked.wait()
         with trio.fail_after(20):
-            await images.ensure(POD, Container(name="c", image="quick:1"), at.memory, SANDBOX)
+            await images.ensure(POD, Container(name="c", image="quick:1"), at.known, SANDBOX)
         assert at.runtime.images.resolve("slow:1") is None
         secrets_come.set()
     assert at.runtime.images.resolve("slow:1") is not None
@@ -365,7 +366,7 @@ async def test_a_private_image_is_for_those_who_have_shown_their_secret(
     access = await pull_records(tmp_path)
     async with node(registry=closed(), access=access) as at:
         ours, theirs, wrong, copy = (
-            evolve(at, images=evolve(at.images, pod_keyring=keyring), memory=PodMemory())
+            evolve(at, images=evolve(at.images, pod_keyring=keyring), known=PodImages())
             for keyring in (
                 shows(secret("good")),
                 shows(),
@@ -460,7 +461,7 @@ async def test_a_pull_that_is_cancelled_leaves_its_intent(
             nursery.start_soon(at.ensure, "busybox:1")
             await pulling.wait()
             nursery.cancel_scope.cancel()
-        assert at.memory.images["c"] is ImageState.UNCHECKED
+        assert at.known.state("c") is ImageState.UNCHECKED
         assert not await is_free(await pull_records(tmp_path), "busybox:1")
 
 
@@ -503,7 +504,7 @@ async def test_a_pull_that_is_answered_with_a_digest_and_not_seen_gives_nobody_t
         failure = Fault(error=RpcError(Code.UNKNOWN, "no answer"))
         at.runtime.faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", failure)])
         ours = evolve(at, images=evolve(at.images, pod_keyring=shows(secret("good"))))
-        stranger = evolve(at, memory=PodMemory())
+        stranger = evolve(at, known=PodImages())
         with pytest.raises(ImageError, match="ImageInspectError"):
             await ours.ensure(PRIVATE, "IfNotPresent")
         assert store.resolve(PRIVATE) is not None, "the pull has brought it"

@@ -51,14 +51,15 @@ from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.memory import PodMemory
-from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime, RuntimeOutcome, default_handler
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ObservedState
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(
@@ -75,7 +76,7 @@ class ImageManager:
     refusal: Callable[[], ImageError | None] = lambda: None
 
     async def ensure(
-        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
     ) -> cri.Image:
         await trio.lowlevel.checkpoint()
         if error := self.refusal():
@@ -112,10 +113,16 @@ class Node:
         """The containers that are made from now on do this."""
         self.behaviours[:] = [behaviour]
 
-    async def sync(self, pod: Pod, memory: PodMemory) -> RuntimeOutcome:
-        return await self.pods.sync(
-            pod, await self.pods.look(pod), Future.resolved(NO_INPUTS), memory
-        )
+    def open(self) -> PodContainers:
+        """A new incarnation, as an agent that was just started has it."""
+        return self.pods.open(POD)
+
+    async def sync(self, pod: Pod, containers: PodContainers | None = None) -> RuntimeOutcome:
+        containers = containers or self.open()
+        return await containers.sync(pod, await containers.look(pod), Future.resolved(NO_INPUTS))
+
+    async def look(self, pod: Pod) -> ObservedPod:
+        return await self.open().look(pod)
 
     def seconds_until(self, due_ns: int | None) -> float:
         assert due_ns is not None
@@ -147,10 +154,20 @@ async def node(
         pods = PodRuntime(
             client=client,
             cache=RuntimeCache(),
+            images=images or ImageManager(),
+            sandboxes=SandboxCreator(
+                client=client,
+                recorder=recorder,
+                journal=journal,
+                node=facts,
+                read_dns=NodeDns,
+                start_limiter=start_limiter,
+                file_limiter=files,
+                runtime_handler=runtime_handler,
+            ),
             starter=ContainerStarter(
                 client=client,
                 stopper=stopper,
-                images=images or ImageManager(),
                 sub_paths=sub_paths,
                 recorder=recorder,
                 node=facts,
@@ -163,12 +180,8 @@ async def node(
             recorder=recorder,
             journal=journal,
             clock=clock,
-            node=facts,
-            read_dns=NodeDns,
-            start_limiter=start_limiter,
             file_limiter=files,
             crash_backoff=crash_loop_policy(),
-            runtime_handler=runtime_handler,
         )
         yield Node(
             journal=journal,
@@ -188,16 +201,16 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
     refusals: list[ImageError] = []
     images = ImageManager(lambda: refusals.pop() if refusals else None)
     async with node(tmp_path, images=images) as at:
-        memory = PodMemory()
+        containers = at.open()
         until_ns = at.clock.now_ns() + 10_000_000_000
         refusals.append(ImageError("ImagePullBackOff", "Back-off pulling image", until_ns))
-        outcome = await at.sync(POD, memory)
+        outcome = await at.sync(POD, containers)
         assert not outcome.failed
         assert at.seconds_until(outcome.due_ns) == 10
         await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
         mock_clock.jump(60)
         at.faults.add("RunPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "no address is free")))
-        outcome = await at.sync(POD, memory)
+        outcome = await at.sync(POD, containers)
         assert outcome.failed
         assert outcome.due_ns is None
 
@@ -209,7 +222,7 @@ async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
         return "runc"
 
     async with node(tmp_path, runtime_handler=handler) as at:
-        outcome = await at.sync(POD, PodMemory())
+        outcome = await at.sync(POD)
         assert not outcome.failed
         assert [s.runtime_handler for s in outcome.observed.sandboxes] == ["runc"]
 
@@ -233,8 +246,8 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
     async with node(tmp_path, runtime_handler=handler, runtime_features=runtime_features) as at:
         for count in (1, 2):  # in a sandbox that was just made, and in one that was there
             pod = evolve(POD, spec=evolve(POD.spec, containers=containers[:count]))
-            observed = await at.pods.look(pod)
-            outcome = await at.pods.sync(pod, observed, Future.resolved(inputs), PodMemory())
+            observed = await at.look(pod)
+            outcome = await at.open().sync(pod, observed, Future.resolved(inputs))
             made = [c.recursively_read_only for c in outcome.observed.containers]
             assert made == [paths] * count
 
@@ -251,14 +264,14 @@ async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(
 
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
         nursery.start_soon(inputs.run, fail)
-        seen = await at.pods.look(POD)
+        seen = await at.look(POD)
         with pytest.raises(KeyError, match="a token"):
-            await at.pods.sync(POD, seen, inputs, PodMemory())
-        seen = await at.pods.look(POD)
+            await at.open().sync(POD, seen, inputs)
+        seen = await at.look(POD)
         assert [sandbox.ready for sandbox in seen.sandboxes] == [True]
         assert seen.containers == ()
         # The next attempt goes on in the same sandbox.
-        outcome = await at.sync(POD, PodMemory())
+        outcome = await at.sync(POD)
         assert not outcome.failed
         assert [s.id for s in outcome.observed.sandboxes] == [s.id for s in seen.sandboxes]
 
@@ -270,7 +283,7 @@ async def test_a_runtime_class_that_nobody_knows_makes_no_sandbox(
         raise ConfigError('runtimeclass.node.k8s.io "gvisor" not found')
 
     async with node(tmp_path, runtime_handler=unknown) as at:
-        outcome = await at.sync(POD, PodMemory())
+        outcome = await at.sync(POD)
         assert outcome.failed
         assert outcome.observed.sandboxes == ()
         told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
@@ -282,16 +295,16 @@ async def test_a_sandbox_whose_state_the_runtime_does_not_tell_gets_no_container
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path) as at:
-        memory = PodMemory()
+        containers = at.open()
         at.faults.add("PodSandboxStatus", Fault(error=RpcError(Code.UNKNOWN, "it is locked")))
-        outcome = await at.sync(POD, memory)
+        outcome = await at.sync(POD, containers)
         assert outcome.failed
         assert [sandbox.ready for sandbox in outcome.observed.sandboxes] == [True]
         assert outcome.observed.containers == ()
         told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
         assert ("FailedPodSandBoxStatus", "Unable to get pod sandbox status: it is locked") in told
         assert "FailedCreatePodSandBox" not in dict(told)
-        outcome = await at.sync(POD, memory)
+        outcome = await at.sync(POD, containers)
         assert not outcome.failed
         assert len(outcome.observed.sandboxes) == 1
 
@@ -300,12 +313,12 @@ async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, Behaviour(run_seconds=0.0, exit_code=1)) as at:
-        memory = PodMemory()
-        outcome = await at.sync(POD, memory)
+        containers = at.open()
+        outcome = await at.sync(POD, containers)
         while at.seconds_until(outcome.due_ns) <= 0:
-            outcome = await at.sync(POD, memory)
+            outcome = await at.sync(POD, containers)
         assert 0 < at.seconds_until(outcome.due_ns) <= 10
-        assert memory.reasons["c"].reason == "CrashLoopBackOff"
+        assert containers.reasons["c"].reason == "CrashLoopBackOff"
 
 
 def with_failing_hook(pod: Pod, grace_seconds: int) -> Pod:
@@ -324,7 +337,7 @@ async def test_the_stop_after_a_failed_hook_does_not_outlast_the_sync(
     async with node(tmp_path, STUBBORN) as at:
         began = trio.current_time()
         with trio.move_on_after(5):
-            await at.sync(with_failing_hook(POD, grace_seconds=3600), PodMemory())
+            await at.sync(with_failing_hook(POD, grace_seconds=3600))
         assert trio.current_time() - began == 5
 
 
@@ -333,21 +346,21 @@ async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
 ) -> None:
     async with node(tmp_path, STUBBORN) as at:
         at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
-        memory = PodMemory()
-        assert (await at.sync(with_failing_hook(POD, grace_seconds=1), memory)).failed
-        assert memory.reasons["c"].reason == "PostStartHookError"
+        containers = at.open()
+        assert (await at.sync(with_failing_hook(POD, grace_seconds=1), containers)).failed
+        assert containers.reasons["c"].reason == "PostStartHookError"
 
 
 async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_back_its_network(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path) as at:
-        memory = PodMemory()
-        sandbox = (await at.sync(POD, memory)).observed.sandboxes[0].id
+        containers = at.open()
+        sandbox = (await at.sync(POD, containers)).observed.sandboxes[0].id
         await at.client.stop_pod_sandbox(sandbox)
         at.faults.add("StopPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "asked for")))
         with pytest.raises(RpcError, match="asked for"):
-            await at.pods.stop(POD, 1, memory)
+            await containers.stop(POD, 1)
 
 
 async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
@@ -359,14 +372,14 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
     )
     pod = evolve(POD, spec=two)
     async with node(tmp_path, Behaviour(obeys_term=5.0)) as at:
-        memory = PodMemory()
-        await at.sync(pod, memory)
+        containers = at.open()
+        await at.sync(pod, containers)
         at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
         began = trio.current_time()
         with pytest.raises(RpcError, match="not now"):
-            await at.pods.stop(pod, 30, memory)
+            await containers.stop(pod, 30)
         assert trio.current_time() - began == 5, "the other had its grace"
-        observed = await at.pods.look(pod)
+        observed = await at.look(pod)
         assert {c.state for c in observed.containers} == {ObservedState.EXITED}
         assert not any(sandbox.ready for sandbox in observed.sandboxes)
 
@@ -384,10 +397,10 @@ async def test_the_hooks_of_sidecars_begin_with_all_others_and_only_their_stop_w
     )
     pod = evolve(POD, spec=evolve(POD.spec, containers=(main,), init_containers=(sidecar,)))
     async with node(tmp_path, Behaviour(obeys_term=1.0)) as at:
-        memory = PodMemory()
-        await at.sync(pod, memory)
+        containers = at.open()
+        await at.sync(pod, containers)
         began = trio.current_time()
-        await at.pods.stop(pod, 60, memory)
+        await containers.stop(pod, 60)
         assert trio.current_time() - began == 11, "ten for the longer hook, one for the stop"
 
 
@@ -401,7 +414,7 @@ async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
     pod = evolve(pod, spec=evolve(pod.spec, containers=(evolve(container, lifecycle=both),)))
     async with node(tmp_path, evolve(STUBBORN, obeys_term=0.0)) as at:
         began = trio.current_time()
-        assert (await at.sync(pod, PodMemory())).failed
+        assert (await at.sync(pod)).failed
         assert trio.current_time() - began == 7
 
 
@@ -411,11 +424,11 @@ async def test_a_debug_container_does_not_start_without_the_processes_it_is_to_s
     debug = EphemeralContainer(name="debug", image="busybox", target_container_name="gone")
     pod = evolve(POD, spec=evolve(POD.spec, ephemeral_containers=(debug,)))
     async with node(tmp_path) as at:
-        memory = PodMemory()
-        await at.sync(POD, memory)
-        outcome = await at.sync(pod, memory)
+        containers = at.open()
+        await at.sync(POD, containers)
+        outcome = await at.sync(pod, containers)
         assert outcome.failed
-        reason = memory.reasons["debug"]
+        reason = containers.reasons["debug"]
         words = "unable to find target container gone"
         assert (reason.reason, reason.message) == ("CreateContainerConfigError", words)
         assert [container.name for container in outcome.observed.containers] == ["c"]
@@ -426,7 +439,7 @@ async def test_a_container_with_a_probe_starts_with_a_warning_that_nobody_asks_i
 ) -> None:
     probed = Container(name="c", image="busybox", readiness_probe=Probe())
     async with node(tmp_path) as at:
-        await at.sync(evolve(POD, spec=evolve(POD.spec, containers=(probed,))), PodMemory())
+        await at.sync(evolve(POD, spec=evolve(POD.spec, containers=(probed,))))
         events = [e.event for e in at.journal.entries("shop/web/c") if e.kind == "event"]
         assert events == ["Created", "Started", "ProbeWarning"]
 
@@ -441,11 +454,11 @@ async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path
     )
     inputs = PodInputs(volumes={"nfs": PreparedVolume(host_path="/nfs")})
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
-        seen = await at.pods.look(hanging)
-        nursery.start_soon(at.pods.sync, hanging, seen, Future.resolved(inputs), PodMemory())
+        seen = await at.pods.open(hanging).look(hanging)
+        nursery.start_soon(at.pods.open(hanging).sync, hanging, seen, Future.resolved(inputs))
         await at.sub_paths.asked.wait()
         with trio.fail_after(10):
-            outcome = await at.sync(POD, PodMemory())
+            outcome = await at.sync(POD)
         assert outcome.observed.is_running
         nursery.cancel_scope.cancel()
 
@@ -454,13 +467,13 @@ async def test_of_containers_that_are_gone_nothing_is_remembered(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, Behaviour(run_seconds=0.0, exit_code=1)) as at:
-        memory = PodMemory()
+        containers = at.open()
         for _ in range(8):
             mock_clock.jump(400)
-            outcome = await at.sync(POD, memory)
-        last = await at.sync(POD, memory)
+            outcome = await at.sync(POD, containers)
+        last = await at.sync(POD, containers)
         assert outcome.observed.containers[0].restart_count > 4
-        assert memory.containers["c"].left_behind <= {c.id for c in last.observed.containers}
+        assert containers._table["c"].left_behind <= {c.id for c in last.observed.containers}
 
 
 CUT_OFF = (
@@ -477,9 +490,9 @@ async def test_a_container_whose_start_was_cut_off_is_made_anew_and_has_not_rest
     """Even where the policy is Never: it was not the container that failed."""
     pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
     async with node(tmp_path, Behaviour(start_error=words)) as at:
-        await at.sync(pod, PodMemory())
+        await at.sync(pod)
         at.behave(Behaviour())
-        outcome = await at.sync(pod, PodMemory())
+        outcome = await at.sync(pod)
         (there,) = outcome.observed.containers
         assert (there.state, there.restart_count) == (ObservedState.RUNNING, 0)
 
@@ -490,9 +503,9 @@ async def test_a_container_that_could_not_start_by_itself_has_failed(
     pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
     words = 'exec: "context canceled": executable file not found in $PATH'
     async with node(tmp_path, Behaviour(start_error=words)) as at:
-        await at.sync(pod, PodMemory())
+        await at.sync(pod)
         at.behave(Behaviour())
-        outcome = await at.sync(pod, PodMemory())
+        outcome = await at.sync(pod)
         assert [c.state for c in outcome.observed.containers] == [ObservedState.EXITED]
 
 
@@ -502,16 +515,16 @@ async def test_a_start_that_still_goes_on_is_not_doubled(
     """The agent that asked for it was killed, and it takes its time."""
     async with node(tmp_path) as at:
         at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
-        await at.sync(POD, PodMemory())
-        memory = PodMemory()
+        await at.sync(POD)
+        containers = at.open()
         problem = RpcError(Code.UNKNOWN, "container is in starting state, can't be removed")
         at.faults.add("RemoveContainer", Fault(error=problem))
-        outcome = await at.sync(POD, memory)
+        outcome = await at.sync(POD, containers)
         assert outcome.failed
-        assert memory.reasons["c"].message == problem.message
+        assert containers.reasons["c"].message == problem.message
         (made,) = outcome.observed.containers
         await at.client.start_container(made.id)
-        last = await at.sync(POD, memory)
+        last = await at.sync(POD, containers)
         assert [(c.id, c.state) for c in last.observed.containers] == [
             (made.id, ObservedState.RUNNING)
         ]
@@ -522,15 +535,15 @@ async def test_a_start_that_ended_while_its_pod_waited_for_something_is_not_doub
 ) -> None:
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
         at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
-        await at.sync(POD, PodMemory())
-        seen = await at.pods.look(POD)
+        await at.sync(POD)
+        seen = await at.look(POD)
         inputs = Future[PodInputs]()
-        nursery.start_soon(at.pods.sync, POD, seen, inputs, PodMemory())
+        nursery.start_soon(at.open().sync, POD, seen, inputs)
         await trio.testing.wait_all_tasks_blocked()
         await at.client.start_container(seen.containers[0].id)
         await inputs.run(no_inputs)
         await trio.testing.wait_all_tasks_blocked()
-        (there,) = (await at.pods.look(POD)).containers
+        (there,) = (await at.look(POD)).containers
         assert (there.id, there.state) == (seen.containers[0].id, ObservedState.RUNNING)
 
 
@@ -553,8 +566,8 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
     pod = evolve(POD, spec=evolve(POD.spec, containers=(container,)))
     inputs = PodInputs(sources=FetchedSources(read_env_file=read))
     async with node(tmp_path) as at:
-        seen = await at.pods.look(pod)
-        outcome = await at.pods.sync(pod, seen, Future.resolved(inputs), PodMemory())
+        seen = await at.look(pod)
+        outcome = await at.open().sync(pod, seen, Future.resolved(inputs))
         assert not outcome.failed
         assert readers
         assert threading.main_thread() not in readers

@@ -13,7 +13,7 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,

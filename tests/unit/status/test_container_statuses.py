@@ -34,7 +34,7 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeMountStatus,
 )
-from trio_kubelet.runtime.lifecycle.memory import Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod, ObservedUser
 from trio_kubelet.status import NodeIdentity, ProbeVerdict
 

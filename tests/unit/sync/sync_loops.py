@@ -1,7 +1,7 @@
 """A sync loop whose pods' sessions do nothing and remember what they were asked."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 
 import trio
@@ -36,6 +36,9 @@ class RememberingSession:
         self._log = log
         self._name = name
         self._stop_seconds = stop_seconds
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def sync(self, pod: Pod) -> SyncResult:
         self._log.append(f"sync {self._name} {pod.spec.containers[0].image}")

@@ -1,5 +1,6 @@
 """What a syncer does in which order, and with a pod that failed or whose last call did."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
@@ -27,8 +28,8 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
@@ -54,24 +55,29 @@ class FailingOnce:
 
     def __init__(self) -> None:
         self.steps: list[str] = []
+        self.reasons: Mapping[str, Reason] = {}
+        self.acted_at = 0.0
         self.stop_seconds = 0.0
         self.stop_failure: RpcError | None = None
+
+    def open(self, pod: Pod) -> "FailingOnce":
+        return self
 
     async def look(self, pod: Pod) -> ObservedPod:
         self.steps.append("look")
         return ObservedPod(uid="u", name="web", namespace="shop", observed_at=trio.current_time())
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> RuntimeOutcome:
         self.steps.append("sync")
         if self.steps == ["sync"]:
             await trio.sleep(1)
-            memory.acted_at = trio.current_time()
+            self.acted_at = trio.current_time()
             raise RpcError(Code.UNKNOWN, "not now")
         return RuntimeOutcome(observed=observed)
 
-    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
+    async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         await trio.sleep(self.stop_seconds)
         if self.stop_failure is not None:
             raise self.stop_failure
@@ -83,7 +89,7 @@ class Waiting(FailingOnce):
     """A runtime that makes a sandbox and waits for what the containers are given."""
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> RuntimeOutcome:
         self.steps.append("sandbox")
         await inputs.result()
@@ -99,7 +105,7 @@ class Remembering(FailingOnce):
         self._asked = asked
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> RuntimeOutcome:
         self._asked.append(pod)
         return RuntimeOutcome(observed=observed)

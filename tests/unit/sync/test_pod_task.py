@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 
 import pytest
 import trio
@@ -38,6 +38,9 @@ class ScriptedSession:
     async def stopped(self, ending: Ending) -> StopEvidence:
         now = trio.current_time()
         return StopEvidence(listed_at=now, last_call_ended_at=now)
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def sync(self, pod: Pod) -> SyncResult:
         self.asked.append(("sync", trio.current_time()))

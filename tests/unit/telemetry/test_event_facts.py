@@ -56,7 +56,8 @@ OOM_REASONS = "runtime/oom_reasons.py"
 STARTER = "runtime/lifecycle/container_starter.py"
 STOPPER = "runtime/lifecycle/container_stopper.py"
 IMAGES = "runtime/images/manager.py"
-SANDBOX = "runtime/lifecycle/pod_runtime.py"
+POD_RUNTIME = "runtime/lifecycle/pod_runtime.py"
+SANDBOX = "runtime/lifecycle/sandbox_creator.py"
 SESSION = "sync/pod_syncer.py"
 STORAGE = "volumes/pod_storage.py"
 POD_MACHINE = "../state_machines/pod.py"
@@ -65,7 +66,7 @@ STATUSES = "status/container_statuses.py"
 
 REASONS: Mapping[str, Said | Left] = {
     "AlreadyMountedVolume": VOLUMES,
-    "BackOff": Said(f"{IMAGES} {SANDBOX}"),
+    "BackOff": Said(f"{IMAGES} {POD_RUNTIME}"),
     "CgroupV1": Said("node/host_warnings.py"),
     "CheckLimitsForResolvConf": Said("node/host_warnings.py"),
     "ContainerGCFailed": Said("runtime/garbage/collector.py"),
@@ -117,7 +118,7 @@ REASONS: Mapping[str, Said | Left] = {
     "ResizeError": RESIZE,
     "ResizeInfeasible": Said(SESSION),
     "ResizeStarted": RESIZE,
-    "SandboxChanged": Said(SANDBOX),
+    "SandboxChanged": Said(POD_RUNTIME),
     "Shutdown": Left("graceful shutdown of the node"),
     "Started": Said(STARTER),
     "Starting": Said("agent.py"),
@@ -148,7 +149,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "FailedPostStartHook", "PostStartHook failed"): Said(STARTER),
     ("event", "FailedPreStopHook", "PreStopHook failed"): Said(STOPPER),
     ("event", "BackOff", "Back-off pulling image"): Said(IMAGES),
-    ("event", "BackOff", "Back-off restarting failed container"): Said(SANDBOX),
+    ("event", "BackOff", "Back-off restarting failed container"): Said(POD_RUNTIME),
     ("event", "Failed", "Failed to pull image"): Said(IMAGES),
     ("event", "Failed", "Error: ErrImagePull"): Said(IMAGES, parts=("Error: ", "ErrImagePull")),
     ("event", "Failed", "Error: ImagePullBackOff"): Said(
@@ -215,7 +216,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),
     ("waiting", "CrashLoopBackOff", "back-off"): Said(
-        f"{SANDBOX} runtime/lifecycle/actions.py",
+        f"{POD_RUNTIME} runtime/lifecycle/actions.py",
         parts=("back-off ", " restarting failed container="),
     ),
     ("waiting", "ImagePullBackOff", "Back-off pulling image"): Said(

@@ -1,9 +1,10 @@
 """Seeing that a container's image is there for its pod: look, wait, pull, and say what happened.
 
 The decisions are those of the machine in `state_machines/image.py`; how far each container's
-image is stands in the pod's memory, and every step goes to the journal. Pulls go one after
-another (serializeImagePulls) or a limited number side by side, no faster than registryPullQPS.
-A pull has no deadline, as its caller may give up at any time; who asks next looks first.
+image is stands in the `PodImages` of its pod, and every step goes to the journal. Pulls go one
+after another (serializeImagePulls) or a limited number side by side, no faster than
+registryPullQPS. A pull has no deadline, as its caller may give up at any time; who asks next
+looks first.
 """
 
 import math
@@ -13,10 +14,9 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 import trio
 from attrs import evolve, field, frozen
 
-from state_machines.backoff import NANOSECONDS, next_backoff, remaining_seconds
+from state_machines.backoff import NANOSECONDS
 from state_machines.image import (
     IMAGE,
-    IMAGE_BACKOFF,
     ImageEvent,
     ImageEvidence,
     ImageState,
@@ -35,8 +35,8 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.credentials import Credentials, Keyring
+from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
-from trio_kubelet.runtime.lifecycle.memory import PodMemory
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
@@ -110,18 +110,16 @@ class ImageManager:
     access: ImageAccess = field(factory=UnverifiedAccess)
 
     async def ensure(
-        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
+        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
     ) -> cri.Image:
         """The container's image, pulled if its policy says so.
 
         Raises ImageError. Cancelled, a pull may still go on in the runtime. Containers of a pod
         that want the same image take turns: what one has pulled, the next one finds.
         """
-        request = _Request(self, pod, container, memory, sandbox)
-        async with memory.image_turns.setdefault(container.image, trio.Lock()):
-            state = memory.images.get(container.name, ImageState.UNCHECKED)
-            if IMAGE.is_terminal(state):
-                memory.images[container.name] = ImageState.UNCHECKED
+        request = _Request(self, pod, container, known, sandbox)
+        async with known.turn(container.image):
+            known.begin(container.name)
             return await request.fulfil()
 
 
@@ -133,13 +131,13 @@ class _Request:
         images: ImageManager,
         pod: Pod,
         container: Container,
-        memory: PodMemory,
+        known: PodImages,
         sandbox: cri.PodSandboxConfig,
     ) -> None:
         self._images = images
         self._pod = pod
         self._container = container
-        self._memory = memory
+        self._known = known
         self._sandbox = sandbox
         self._found: Sequence[Credentials] | None = None
         self._spec = cri.ImageSpec(
@@ -150,14 +148,14 @@ class _Request:
 
     @property
     def _state(self) -> ImageState:
-        return self._memory.images.get(self._container.name, ImageState.UNCHECKED)
+        return self._known.state(self._container.name)
 
     async def fulfil(self) -> cri.Image:
         self._check_name()
         image = await self._look()
         if self._state is ImageState.PRESENT:
             assert image is not None, "present means that the runtime has shown it"
-            self._memory.image_backoffs.pop(self._container.image, None)
+            self._known.found(self._container.image)
             message = f'Container image "{self._container.image}" already present on machine'
             if self._images.access.is_verified:
                 message = f"{message} and can be accessed by the pod"
@@ -238,7 +236,7 @@ class _Request:
             return
         message = f'Back-off pulling image "{image}"'
         self._event(EventType.NORMAL, "BackOff", message)
-        last = self._memory.pull_errors.get(image, "")
+        last = self._known.last_error(image)
         raise self._failed(
             "ImagePullBackOff",
             f"{message}: {last}" if last else message,
@@ -247,15 +245,8 @@ class _Request:
 
     def _remaining_back_off(self) -> float:
         """In seconds."""
-        backoff = self._memory.image_backoffs.get(self._container.image)
-        if backoff is None:
-            return 0.0
-        return remaining_seconds(
-            backoff,
-            IMAGE_BACKOFF,
-            failed_at_ns=backoff.decided_at_ns,
-            now_ns=self._images.clock.now_ns(),
-        )
+        now_ns = self._images.clock.now_ns()
+        return self._known.remaining_seconds(self._container.image, now_ns)
 
     async def _pull(self) -> cri.Image:
         image = self._container.image
@@ -277,7 +268,7 @@ class _Request:
         now = trio.current_time()
         self._step(ImageEvent.PULLED)
         found = await self._record(pull)
-        self._memory.image_backoffs.pop(image, None)
+        self._known.found(image)
         pulled, waited = (_milliseconds(now - since) for since in (pull.began_at, asked_at))
         self._event(
             EventType.NORMAL,
@@ -366,17 +357,10 @@ class _Request:
         raise AssertionError("the last attempt returns or raises")
 
     def _pull_failed(self, reason: str, message: str) -> ImageError:
-        image, now_ns = self._container.image, self._images.clock.now_ns()
         self._step(ImageEvent.PULL_FAILED)
-        backoff = next_backoff(
-            self._memory.image_backoffs.get(image),
-            IMAGE_BACKOFF,
-            failed_at_ns=now_ns,
-            now_ns=now_ns,
+        until_ns = self._known.pull_failed(
+            self._container.image, f"{reason}: {message}", self._images.clock.now_ns()
         )
-        self._memory.image_backoffs[image] = backoff
-        self._memory.pull_errors[image] = f"{reason}: {message}"
-        until_ns = now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)
         return self._failed(reason, message, until_ns=until_ns)
 
     def _failed(self, reason: str, message: str, *, until_ns: int | None = None) -> ImageError:
@@ -388,8 +372,7 @@ class _Request:
 
     def _step(self, event: ImageEvent, evidence: ImageEvidence | None = None) -> None:
         source = self._state
-        target = IMAGE.step(source, event, evidence)
-        self._memory.images[self._container.name] = target
+        target = self._known.step(self._container.name, event, evidence)
         meta = self._pod.metadata
         self._images.journal.transition(
             IMAGE.name,

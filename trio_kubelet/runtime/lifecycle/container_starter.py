@@ -1,8 +1,8 @@
 """From "this container should run" to a running container: image, config, create, start, hook.
 
-Each step can fail in its own way; the failure becomes the container's waiting reason (in the
-pod's memory) and an event, in the words that users of the Go kubelet know, and the next sync
-tries again. CreateContainer and StartContainer are shielded: whether they happened must be known.
+Each step can fail in its own way; the failure becomes the container's waiting reason and an
+event, in the words that users of the Go kubelet know, and the next sync tries again.
+CreateContainer and StartContainer are shielded: whether they happened must be known.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,18 +40,17 @@ from trio_kubelet.runtime.config.mounts import (
     mounts_etc_hosts,
 )
 from trio_kubelet.runtime.features import RuntimeFeatures
-from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.inspection import observed_container
 from trio_kubelet.runtime.lifecycle.actions import StartContainer
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
 from trio_kubelet.runtime.lifecycle.pod_files import (
     ContainerFiles,
     link_container_log,
     make_container_files,
 )
+from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
@@ -61,26 +60,13 @@ log = structlog.get_logger("runtime")
 
 
 @frozen(kw_only=True)
-class ReadySandbox:
-    """The sandbox that containers go into. `ips` are empty on the host's network.
+class StartContext:
+    """What is the same for all containers of a pod that one plan starts."""
 
-    `runtime_handler` is the one that it was made with, empty for the runtime's default.
-    """
-
-    id: str
-    config: cri.PodSandboxConfig
-    ips: tuple[str, ...]
-    runtime_handler: str = ""
-
-
-class ImageManager(Protocol):
-    """Sees that an image is there."""
-
-    async def ensure(
-        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
-    ) -> cri.Image:
-        """The image, pulled if the policy says so. Raises ImageError; may wait long."""
-        ...
+    pod: Pod
+    sandbox: ReadySandbox
+    inputs: PodInputs
+    observed: ObservedPod
 
 
 class SubPaths(Protocol):
@@ -120,7 +106,6 @@ class ContainerStarter:
         *,
         client: RuntimeClient,
         stopper: ContainerStopper,
-        images: ImageManager,
         sub_paths: SubPaths,
         recorder: EventRecorder,
         node: NodeFacts,
@@ -132,7 +117,6 @@ class ContainerStarter:
     ) -> None:
         self._client = client
         self._stopper = stopper
-        self._images = images
         self._sub_paths = sub_paths
         self._recorder = recorder
         self._node = node
@@ -142,84 +126,46 @@ class ContainerStarter:
         self._oom_kills = oom_kills
         self._read_host_file = read_host_file
 
-    async def find_image(
-        self, pod: Pod, container: Container, memory: PodMemory, sandbox: cri.PodSandboxConfig
-    ) -> cri.Image | None:
-        """The container's image, or None after its reason for waiting was noted."""
-        try:
-            return await self._images.ensure(pod, container, memory, sandbox)
-        except ImageError as error:
-            memory.reasons[container.name] = Reason(
-                reason=error.reason, message=error.message, until_ns=error.until_ns
-            )
-            return None
-
-    async def remove_unstarted_predecessor(self, order: StartContainer, memory: PodMemory) -> bool:
+    async def remove_unstarted_predecessor(self, order: StartContainer) -> None:
         """Remove an instance that never started, so that the new one is no restart.
 
-        False if that is not possible now: a start that was cut off may go on for a moment, and
-        then the container may run.
+        Raises ContainerStartError if that is not possible now: a start that was cut off may go on
+        for a moment, and then the container may run.
         """
         last = order.predecessor
         if last is None or last.state is not ObservedState.CREATED:
-            return True
+            return
         try:
             response = await self._client.container_status(last.id)
             present = observed_container(response.status, last.sandbox_id)
             if present.state is ObservedState.CREATED:
                 await self._client.remove_container(last.id)
-                return True
-            message = "its last start has come to an end after all"
+                return
         except RpcError as error:
             if error.code is Code.NOT_FOUND:
-                return True
-            message = error.message
-        memory.reasons[order.container.name] = Reason(reason="ContainerCreating", message=message)
-        return False
+                return
+            raise ContainerStartError("ContainerCreating", error.message) from error
+        message = "its last start has come to an end after all"
+        raise ContainerStartError("ContainerCreating", message)
 
-    async def start(
-        self,
-        pod: Pod,
-        order: StartContainer,
-        image: cri.Image,
-        sandbox: ReadySandbox,
-        inputs: PodInputs,
-        observed: ObservedPod,
-        memory: PodMemory,
-    ) -> str | None:
-        """Create and start a container whose image is there; its id, or None if it failed.
+    async def start(self, order: StartContainer, image: cri.Image, context: StartContext) -> str:
+        """Create and start a container whose image is there; its id. Raises ContainerStartError.
 
         Cancelled before CreateContainer it leaves nothing but files; afterwards the call in
         flight is finished, and the container may be left created or started.
         """
-        container = order.container
-        try:
-            container_id = await self._create_and_start(
-                pod, order, image, sandbox, inputs, observed
-            )
-            await self._run_post_start(pod, container, container_id, sandbox)
-        except ContainerStartError as error:
-            memory.reasons[container.name] = Reason(reason=error.reason, message=error.message)
-            return None
-        memory.reasons.pop(container.name, None)
+        container_id = await self._create_and_start(order, image, context)
+        await self._run_post_start(order.container, container_id, context)
         return container_id
 
     async def _create_and_start(
-        self,
-        pod: Pod,
-        order: StartContainer,
-        image: cri.Image,
-        sandbox: ReadySandbox,
-        inputs: PodInputs,
-        observed: ObservedPod,
+        self, order: StartContainer, image: cri.Image, context: StartContext
     ) -> str:
-        container = order.container
+        pod, container, sandbox = context.pod, order.container, context.sandbox
         precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
-        variables, sub_paths = await self._bind_sub_paths(pod, container, sandbox, inputs)
+        variables, sub_paths = await self._bind_sub_paths(container, context)
         async with self._start_limiter.slot(precedence):
-            config = await self._config(
-                pod, order, image, sandbox, inputs, observed, variables, sub_paths
-            )
+            config = await self._config(order, image, context, variables, sub_paths)
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)
                 if self._oom_kills is not None:
@@ -230,18 +176,15 @@ class ContainerStarter:
 
     async def _config(
         self,
-        pod: Pod,
         order: StartContainer,
         image: cri.Image,
-        sandbox: ReadySandbox,
-        inputs: PodInputs,
-        observed: ObservedPod,
+        context: StartContext,
         variables: Mapping[str, str],
         sub_paths: Mapping[int, str],
     ) -> cri.ContainerConfig:
-        container = order.container
+        pod, container, sandbox = context.pod, order.container, context.sandbox
         try:
-            files = await self._make_files(pod, container, sandbox, observed)
+            files = await self._make_files(container, context)
             facts = ContainerFacts(
                 image_id=image.id,
                 image_user=image_user(image),
@@ -250,7 +193,7 @@ class ContainerStarter:
                     pod,
                     container,
                     self._node,
-                    volumes=inputs.volumes,
+                    volumes=context.inputs.volumes,
                     sub_paths=sub_paths,
                     pod_ips=sandbox.ips,
                     termination_message_file=files.termination_message_file,
@@ -258,7 +201,7 @@ class ContainerStarter:
                         sandbox.runtime_handler in self._runtime_features().recursive_read_only
                     ),
                 ),
-                target_container_id=_target_container_id(order, observed),
+                target_container_id=_target_container_id(order, context.observed),
             )
             return container_config(
                 pod,
@@ -272,9 +215,8 @@ class ContainerStarter:
         except OSError as error:
             raise self._failed(pod, container, "CreateContainerError", str(error)) from error
 
-    async def _make_files(
-        self, pod: Pod, container: Container, sandbox: ReadySandbox, observed: ObservedPod
-    ) -> ContainerFiles:
+    async def _make_files(self, container: Container, context: StartContext) -> ContainerFiles:
+        pod, sandbox, observed = context.pod, context.sandbox, context.observed
         hosts = ""
         if mounts_etc_hosts(pod, container, sandbox.ips):
             hostname = pod_hostname(pod, self._node.cluster_domain)
@@ -300,14 +242,15 @@ class ContainerStarter:
             raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
 
     async def _bind_sub_paths(
-        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
+        self, container: Container, context: StartContext
     ) -> tuple[Mapping[str, str], Mapping[int, str]]:
         """The container's environment, and the sub-paths of volumes that it names.
 
         A volume may hang, so no slot is held meanwhile.
         """
+        pod, inputs = context.pod, context.inputs
         try:
-            variables = await self._environment(pod, container, sandbox, inputs)
+            variables = await self._environment(container, context)
             bound: dict[int, str] = {}
             for position, sub_path in mounted_sub_paths(container, variables).items():
                 volume = inputs.volumes.get(container.volume_mounts[position].name)
@@ -325,9 +268,8 @@ class ContainerStarter:
             raise self._failed(pod, container, "CreateContainerError", str(error)) from error
         return variables, bound
 
-    async def _environment(
-        self, pod: Pod, container: Container, sandbox: ReadySandbox, inputs: PodInputs
-    ) -> Mapping[str, str]:
+    async def _environment(self, container: Container, context: StartContext) -> Mapping[str, str]:
+        pod, sandbox, inputs = context.pod, context.sandbox, context.inputs
         addresses = PodAddresses(
             pod_ips=self._node.host_ips if pod.spec.host_network else sandbox.ips,
             host_ips=self._node.host_ips,
@@ -384,7 +326,7 @@ class ContainerStarter:
             log.warning("container log link failed", container=container.name, error=str(error))
 
     async def _run_post_start(
-        self, pod: Pod, container: Container, container_id: str, sandbox: ReadySandbox
+        self, container: Container, container_id: str, context: StartContext
     ) -> None:
         """Run the postStart hook; a container whose hook fails is stopped.
 
@@ -392,6 +334,7 @@ class ContainerStarter:
         """
         if container.lifecycle is None or container.lifecycle.post_start is None:
             return
+        pod, sandbox = context.pod, context.sandbox
         ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
         try:
             await run_hook(

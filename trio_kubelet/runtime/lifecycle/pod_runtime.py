@@ -1,51 +1,52 @@
 """Bringing one pod to what its plan says, through the runtime, and looking what came of it.
 
-`sync` plans (`actions.py`), carries out, looks, and plans again until nothing is left to do now:
-a sidecar that just started lets the next init container begin without waiting for anyone's
-tick. What can overlap does: images are pulled, and volumes made, while the sandbox is. Whatever
-was done, the pod is read back at once and put into the cache, so that its status is sent without
-a relist.
+`PodContainers` is what one incarnation of a pod has in the runtime, and owns what is remembered
+of it: the table of its containers, its images, the tasks beside its containers. `sync` plans
+(`actions.py`), carries out, looks, and plans again until nothing is left to do now: a sidecar
+that just started lets the next init container begin without waiting for anyone's tick. What can
+overlap does: images are pulled, and volumes made, while the sandbox is. Whatever was done, the
+pod is read back at once and put into the cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Awaitable, Callable, Collection
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Protocol
 
-import structlog
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
-from state_machines.backoff import BackoffPolicy, next_backoff
+from state_machines.backoff import BackoffPolicy
 from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.pod import StopEvidence
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources.oom_kills import OomKills
-from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.dns import NodeDns, dns_config
 from trio_kubelet.runtime.config.names import pod_full_name
-from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
-from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, StartContainer, plan_pod
-from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter, ReadySandbox
-from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
+from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
+from trio_kubelet.runtime.lifecycle.container_starter import (
+    ContainerStarter,
+    ContainerStartError,
+    StartContext,
+)
+from trio_kubelet.runtime.lifecycle.container_stopper import (
+    ContainerStopper,
+    container_spec,
+    own_grace_seconds,
+)
+from trio_kubelet.runtime.lifecycle.container_table import ContainerTable, Reason
+from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.memory import PodMemory, Reason
-from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
-from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
-from trio_kubelet.runtime.lifecycle.state_tracker import ContainerStateTracker
-from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-
-log = structlog.get_logger("runtime")
 
 IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
@@ -74,6 +75,76 @@ class ObservationStore(Protocol):
     def suspend_inspection(self, uid: str) -> AbstractContextManager[None]:
         """Held while a pod's own task acts on it."""
         ...
+
+
+class ImageManager(Protocol):
+    """Sees that an image is there."""
+
+    async def ensure(
+        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The image, pulled if the policy says so. Raises ImageError; may wait long."""
+        ...
+
+
+class PodProbes(Protocol):
+    """The probes of one incarnation of a pod. Plain functions, called by its `PodContainers`."""
+
+    def container_started(
+        self, pod: Pod, container: Container, instance: ObservedContainer
+    ) -> None:
+        """An instance was seen to run, for the first time by this agent."""
+        ...
+
+    def container_ended(self, container_id: str) -> None:
+        """An instance was seen not to run any more; its workers have been cancelled."""
+        ...
+
+    def pod_stops(self) -> None:
+        """The pod is being stopped: no container of it is restarted any more."""
+        ...
+
+    def failed(self) -> Mapping[str, str]:
+        """The probe that failed (`liveness`, `startup`), by the ids of containers to restart."""
+        ...
+
+    def unstarted(self) -> frozenset[str]:
+        """The ids of running containers whose startup probe has not succeeded yet."""
+        ...
+
+
+class OpenProbes(Protocol):
+    """Makes the probes of a new incarnation of a pod."""
+
+    def __call__(self, pod: Pod, workers: ContainerWorkers) -> PodProbes:
+        """Called once for each incarnation; `workers` run the probes of its containers."""
+        ...
+
+
+class NoProbes:
+    """Nobody probes: what runs is well."""
+
+    def __init__(self, pod: Pod, workers: ContainerWorkers) -> None:
+        """There is nothing to remember."""
+
+    def container_started(
+        self, pod: Pod, container: Container, instance: ObservedContainer
+    ) -> None:
+        """Nothing to do."""
+
+    def container_ended(self, container_id: str) -> None:
+        """Nothing to do."""
+
+    def pod_stops(self) -> None:
+        """Nothing to do."""
+
+    def failed(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def unstarted(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
 
 
 @frozen(kw_only=True)
@@ -105,84 +176,128 @@ class Done:
     made: Made | None = None
 
 
-class SandboxError(Exception):
-    """There is no sandbox to work in. `reason` and text are those of the pod's event."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-    @classmethod
-    def not_made(cls, why: str) -> "SandboxError":
-        """The runtime, or what it is asked with, allows none."""
-        return cls("FailedCreatePodSandBox", f"Failed to create pod sandbox: {why}")
-
-    @classmethod
-    def not_seen(cls, why: str) -> "SandboxError":
-        """It was made, and the runtime does not tell its state and addresses."""
-        return cls("FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {why}")
-
-
-async def default_handler(_pod: Pod) -> str:
-    """Return the runtime's own default: where there are no runtime classes."""
-    return ""
-
-
+@frozen(kw_only=True)
 class PodRuntime:
-    """Does what plans say, for all pods. What it remembers of a pod is in the pod's memory.
+    """What acts on the containers of all pods. Holds no state of any of them."""
 
-    `runtime_handler` names the handler for a pod's sandbox, or raises ConfigError.
+    client: RuntimeClient
+    cache: ObservationStore
+    images: ImageManager
+    sandboxes: SandboxCreator
+    starter: ContainerStarter
+    stopper: ContainerStopper
+    recorder: EventRecorder
+    journal: Journal
+    clock: Clock
+    file_limiter: trio.CapacityLimiter
+    crash_backoff: BackoffPolicy
+    oom_kills: OomKills | None = None
+    open_probes: OpenProbes = field(default=NoProbes)
+
+    def open(self, pod: Pod) -> "PodContainers":
+        """Make the containers of a new incarnation of a pod."""
+        return PodContainers(self, pod)
+
+
+class PodContainers:
+    """What one incarnation of a pod has in the runtime, and all that is remembered of it.
+
+    Its methods are called by the pod's task, one at a time, while `running` is held.
     """
 
-    def __init__(
-        self,
-        *,
-        client: RuntimeClient,
-        cache: ObservationStore,
-        starter: ContainerStarter,
-        stopper: ContainerStopper,
-        recorder: EventRecorder,
-        journal: Journal,
-        clock: Clock,
-        node: NodeFacts,
-        read_dns: Callable[[], NodeDns],
-        start_limiter: StartLimiter,
-        file_limiter: trio.CapacityLimiter,
-        crash_backoff: BackoffPolicy,
-        runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
-        oom_kills: OomKills | None = None,
-    ) -> None:
-        self._client = client
-        self._cache = cache
-        self._starter = starter
-        self._stopper = stopper
-        self._recorder = recorder
-        self._journal = journal
-        self._clock = clock
-        self._node = node
-        self._read_dns = read_dns
-        self._start_limiter = start_limiter
-        self._file_limiter = file_limiter
-        self._oom_kills = oom_kills
-        self._crash_backoff = crash_backoff
-        self._runtime_handler = runtime_handler
+    def __init__(self, parts: PodRuntime, pod: Pod) -> None:
+        self._parts = parts
+        self._uid = pod.metadata.uid
+        self._workers = ContainerWorkers()
+        self._probes = parts.open_probes(pod, self._workers)
+        self._table = ContainerTable(parts.journal)
+        self._images = PodImages()
+        self._acted_at = 0.0
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Held by the pod's task as long as it lives: what runs beside its containers is in it."""
+        return self._workers.running()
+
+    @property
+    def reasons(self) -> Mapping[str, Reason]:
+        """Why containers wait, by name."""
+        return self._table.reasons
+
+    @property
+    def acted_at(self) -> float:
+        """When the last call that may have changed the pod had ended, or was given up.
+
+        In trio's clock; 0 if there was none.
+        """
+        return self._acted_at
 
     async def look(self, pod: Pod) -> ObservedPod:
-        """Ask the runtime about one pod and put the answer into the cache. Raises RpcError."""
+        """Ask the runtime about the pod and put the answer into the cache. Raises RpcError."""
         return await self._look(pod, None)
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+    ) -> RuntimeOutcome:
+        """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
+
+        Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
+        and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
+        the future of the inputs raises.
+        """
+        with self._parts.cache.suspend_inspection(self._uid):
+            return await self._sync(pod, observed, inputs)
+
+    async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
+        """Stop all that runs of the pod, and look what still does. Raises RpcError.
+
+        What to stop is known where this agent has acted on the pod and seen what came of it. Of
+        what an earlier agent left under way the last relist may know nothing.
+        """
+        self._probes.pod_stops()
+        cache = self._parts.cache
+        with cache.suspend_inspection(self._uid):
+            if self._acted_at > 0 and cache.is_newer_than(self._uid, self._acted_at):
+                observed = cache.get(self._uid)
+            else:
+                observed = await self.look(pod)
+            try:
+                await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
+            finally:
+                self._acted_at = trio.current_time()
+            observed = await self.look(pod)
+        self._observe(pod, observed)
+        return StopEvidence(
+            listed_at=observed.observed_at,
+            last_call_ended_at=self._acted_at,
+            running=running_parts(observed),
+        )
+
+    async def remove(self, pod: Pod) -> None:
+        """Remove the pod's stopped containers and sandboxes. Raises RpcError.
+
+        Nothing was started since it was seen to have stopped. Should the runtime have anything of
+        it all the same, the next relist shows it and housekeeping takes it away.
+        """
+        cache = self._parts.cache
+        with cache.suspend_inspection(self._uid):
+            is_known = cache.is_newer_than(self._uid, self._acted_at)
+            observed = cache.get(self._uid) if is_known else await self.look(pod)
+            self._acted_at = trio.current_time()
+            await self._parts.stopper.remove_pod(observed)
+            cache.forget(self._uid)
 
     async def _look(self, pod: Pod, made: Made | None) -> ObservedPod:
         """Look at what was just made, if that is all there is of the pod; else at what there is.
 
         To ask what there is takes twice the calls, which counts when many pods start.
         """
-        meta = pod.metadata
-        inspect = partial(inspect_pod, self._client, meta.uid)
+        parts = self._parts
+        inspect = partial(inspect_pod, parts.client, self._uid)
         if made is not None:
             inspect = partial(
                 inspect_listed,
-                self._client,
-                meta.uid,
+                parts.client,
+                self._uid,
                 [cri.PodSandbox(id=made.sandbox_id)],
                 [
                     cri.Container(id=each, pod_sandbox_id=made.sandbox_id)
@@ -191,288 +306,163 @@ class PodRuntime:
                 observed_at=trio.current_time(),
             )
         observed = await inspect(
-            name=meta.name,
-            namespace=meta.namespace,
-            known=self._cache.get(meta.uid),
-            file_limiter=self._file_limiter,
-            oom_kills=self._oom_kills,
+            name=pod.metadata.name,
+            namespace=pod.metadata.namespace,
+            known=parts.cache.get(self._uid),
+            file_limiter=parts.file_limiter,
+            oom_kills=parts.oom_kills,
         )
-        return self._cache.put(observed)
-
-    async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
-    ) -> RuntimeOutcome:
-        """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
-
-        Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
-        and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
-        the future of the inputs raises.
-        """
-        with self._cache.suspend_inspection(pod.metadata.uid):
-            return await self._sync(pod, observed, inputs, memory)
+        return parts.cache.put(observed)
 
     async def _sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], memory: PodMemory
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> RuntimeOutcome:
-        states = ContainerStateTracker(self._journal, pod, memory)
-        states.observe(observed)
+        self._observe(pod, observed)
         rounds = 2 + len(pod.spec.init_containers)
         for _ in range(rounds):
-            plan = plan_pod(pod, observed, self._context(memory))
-            self._note_postponed(pod, plan, memory)
+            plan = plan_pod(pod, observed, self._context())
+            self._note_postponed(pod, plan)
             if plan.is_empty:
                 break
             try:
-                done = await self._carry_out(pod, plan, observed, inputs, memory)
+                done = await self._carry_out(pod, plan, observed, inputs)
             finally:
-                memory.acted_at = trio.current_time()
+                self._acted_at = trio.current_time()
             is_all_there_is = not observed.sandboxes and not observed.containers
             observed = await self._look(pod, done.made if is_all_there_is else None)
-            states.observe(observed)
+            self._observe(pod, observed)
             if done.failures:
                 return _failed(observed, plan, done.failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         else:
             # What the last look showed has no plan yet, and nobody else will tell of it.
-            return RuntimeOutcome(observed=observed, due_ns=self._clock.now_ns())
-        await self._stopper.remove_surplus(observed)
+            return RuntimeOutcome(observed=observed, due_ns=self._parts.clock.now_ns())
+        await self._parts.stopper.remove_surplus(observed)
         return RuntimeOutcome(observed=observed, due_ns=_due(plan))
 
-    async def stop(self, pod: Pod, grace_seconds: int, memory: PodMemory) -> StopEvidence:
-        """Stop all that runs of a pod, and look what still does. Raises RpcError.
-
-        What to stop is known where this agent has acted on the pod and seen what came of it. Of
-        what an earlier agent left under way the last relist may know nothing.
-        """
-        uid = pod.metadata.uid
-        with self._cache.suspend_inspection(uid):
-            if memory.acted_at > 0 and self._cache.is_newer_than(uid, memory.acted_at):
-                observed = self._cache.get(uid)
-            else:
-                observed = await self.look(pod)
-            try:
-                await self._stopper.stop_pod(pod, observed, grace_seconds)
-            finally:
-                memory.acted_at = trio.current_time()
-            observed = await self.look(pod)
-        ContainerStateTracker(self._journal, pod, memory).observe(observed)
-        return StopEvidence(
-            listed_at=observed.observed_at,
-            last_call_ended_at=memory.acted_at,
-            running=running_parts(observed),
-        )
-
-    async def remove(self, pod: Pod, memory: PodMemory) -> None:
-        """Remove the stopped containers and sandboxes of a pod. Raises RpcError.
-
-        Nothing was started since it was seen to have stopped. Should the runtime have anything of
-        it all the same, the next relist shows it and housekeeping takes it away.
-        """
-        uid = pod.metadata.uid
-        with self._cache.suspend_inspection(uid):
-            is_known = self._cache.is_newer_than(uid, memory.acted_at)
-            observed = self._cache.get(uid) if is_known else await self.look(pod)
-            memory.acted_at = trio.current_time()
-            await self._stopper.remove_pod(observed)
-            self._cache.forget(uid)
-
-    def _context(self, memory: PodMemory) -> PlanContext:
+    def _context(self) -> PlanContext:
         return PlanContext(
-            now_ns=self._clock.now_ns(),
-            backoff_policy=self._crash_backoff,
-            backoffs=memory.crash_backoffs,
+            now_ns=self._parts.clock.now_ns(),
+            backoff_policy=self._parts.crash_backoff,
+            backoffs=self._table.backoffs,
+            failed_probes=self._probes.failed(),
+            unstarted=self._probes.unstarted(),
         )
+
+    def _observe(self, pod: Pod, observed: ObservedPod) -> None:
+        """Step the table by what was seen, and tell of instances that started and ended."""
+        seen = self._table.observe(pod, observed)
+        for container_id in seen.ended:
+            self._workers.end(container_id)
+            self._probes.container_ended(container_id)
+        for instance in seen.started:
+            container = container_spec(pod, instance.name)
+            if container is not None:
+                self._probes.container_started(pod, container, instance)
 
     async def _carry_out(
-        self,
-        pod: Pod,
-        plan: PodActions,
-        observed: ObservedPod,
-        inputs: Future[PodInputs],
-        memory: PodMemory,
+        self, pod: Pod, plan: PodActions, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> Done:
         """One plan."""
+        parts = self._parts
         if plan.stop_pod:
-            grace = own_grace_seconds(pod)
-            await self._stopper.stop_pod(pod, observed, grace)
+            await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
         else:
-            await self._stopper.stop_containers(pod, observed, plan.stop)
+            await parts.stopper.stop_containers(pod, observed, plan.stop)
         if not plan.create_sandbox and not plan.start:
             return Done()
-        if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan, memory):
+        if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan):
             return Done(failures=(STILL_RUNNING,))
         if plan.sandbox_changed:
-            self._recorder.pod(
+            parts.recorder.pod(
                 pod,
                 EventType.NORMAL,
                 "SandboxChanged",
                 "Pod sandbox changed, it will be killed and re-created.",
             )
         try:
-            node_dns = await trio.to_thread.run_sync(
-                self._prepare_sandbox, pod, limiter=self._file_limiter
-            )
-            config = self._sandbox_config(pod, plan, node_dns)
-        except (ConfigError, OSError) as error:
-            self._sandbox_failed(pod, SandboxError.not_made(str(error)))
+            return await self._start_all(pod, plan, observed, inputs)
+        except SandboxError as error:
+            parts.sandboxes.failed(pod, error)
             return Done(failures=(NO_SANDBOX,))
-        return await self._start_all(pod, plan, config, observed, inputs, memory)
 
-    async def _have_stopped(self, pod: Pod, plan: PodActions, memory: PodMemory) -> bool:
+    async def _have_stopped(self, pod: Pod, plan: PodActions) -> bool:
         """Look whether all that had to stop has: only then anything takes its place."""
         observed = await self.look(pod)
-        ContainerStateTracker(self._journal, pod, memory).observe(observed)
+        self._observe(pod, observed)
         alive = alive_containers(observed)
         if plan.stop_pod:
             return not alive
         return alive.isdisjoint(order.container.id for order in plan.stop)
 
     async def _start_all(
-        self,
-        pod: Pod,
-        plan: PodActions,
-        config: cri.PodSandboxConfig,
-        observed: ObservedPod,
-        inputs: Future[PodInputs],
-        memory: PodMemory,
+        self, pod: Pod, plan: PodActions, observed: ObservedPod, inputs: Future[PodInputs]
     ) -> Done:
-        """Make the sandbox while images are got, then start containers in their order."""
-        images = {order.container.name: Future[cri.Image | None]() for order in plan.start}
-        sandbox: ReadySandbox
+        """Make the sandbox while images are got, then start containers in their order.
+
+        Raises SandboxError.
+        """
+        parts = self._parts
+        config = await parts.sandboxes.config(pod, plan)
+        images = {order.container.name: Future[cri.Image]() for order in plan.start}
         made: list[str] = []
-        failed: list[str] = []
+        failures: list[Reason] = []
+        sandbox_id = plan.sandbox_id
 
         async def start() -> None:
-            nonlocal sandbox
-            sandbox = await self._sandbox(pod, plan, config, observed)
-            prepared = await inputs.result()
+            nonlocal sandbox_id
+            sandbox = await parts.sandboxes.ensure(pod, plan, config, observed)
+            sandbox_id = sandbox.id
+            context = StartContext(
+                pod=pod, sandbox=sandbox, inputs=await inputs.result(), observed=observed
+            )
             for order in plan.start:
                 name = order.container.name
-                image = await images[name].result()
-                if image is None or not await self._starter.remove_unstarted_predecessor(
-                    order, memory
-                ):
-                    failed.append(name)
-                    continue
-                self._note_attempt(order, memory)
-                ContainerStateTracker(self._journal, pod, memory).decide(order)
-                started = await self._starter.start(
-                    pod, order, image, sandbox, prepared, observed, memory
-                )
-                if started is None:
-                    failed.append(name)
+                try:
+                    image = await images[name].result()
+                    await parts.starter.remove_unstarted_predecessor(order)
+                    self._table.attempt(order, parts.crash_backoff, parts.clock.now_ns())
+                    self._table.decide(pod, order)
+                    made.append(await parts.starter.start(order, image, context))
+                except (ImageError, ContainerStartError) as error:
+                    failures.append(_reason(error))
+                    self._table.waits(name, failures[-1])
                 else:
-                    made.append(started)
+                    self._table.started(name)
 
         async def get_image(container: Container) -> None:
-            find = partial(self._starter.find_image, pod, container, memory, config)
+            find = partial(self._find_image, pod, container, config)
             await images[container.name].run(find)
 
+        await run_concurrently(start, *(partial(get_image, each.container) for each in plan.start))
+        if failures:
+            return Done(failures=tuple(failures))
+        return Done(made=Made(sandbox_id=sandbox_id, containers=tuple(made)))
+
+    async def _find_image(
+        self, pod: Pod, container: Container, config: cri.PodSandboxConfig
+    ) -> cri.Image:
+        """The container's image. Raises ImageError after its status says so."""
         try:
-            await run_concurrently(
-                start, *(partial(get_image, each.container) for each in plan.start)
-            )
-        except SandboxError as error:
-            self._sandbox_failed(pod, error)
-            return Done(failures=(NO_SANDBOX,))
-        if failed:
-            return Done(failures=tuple(memory.reasons[name] for name in failed))
-        return Done(made=Made(sandbox_id=sandbox.id, containers=tuple(made)))
+            return await self._parts.images.ensure(pod, container, self._images, config)
+        except ImageError as error:
+            self._table.waits(container.name, _reason(error))
+            raise
 
-    async def _sandbox(
-        self,
-        pod: Pod,
-        plan: PodActions,
-        config: cri.PodSandboxConfig,
-        observed: ObservedPod,
-    ) -> ReadySandbox:
-        """The sandbox to work in, made if the plan says so. Raises SandboxError."""
-        if not plan.create_sandbox:
-            present = observed.ready_sandbox
-            return ReadySandbox(
-                id=plan.sandbox_id,
-                config=config,
-                ips=present.ips if present is not None else (),
-                runtime_handler=present.runtime_handler if present is not None else "",
-            )
-        precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
-        try:
-            handler = await self._runtime_handler(pod)
-            async with self._start_limiter.slot(precedence):
-                began = trio.current_time()
-                sandbox_id = await self._client.run_pod_sandbox(config, handler)
-        except (RpcError, ConfigError) as error:
-            raise SandboxError.not_made(error.message) from error
-        try:
-            response = await self._client.pod_sandbox_status(sandbox_id)
-        except RpcError as error:
-            raise SandboxError.not_seen(error.message) from error
-        self._journal.note(
-            "sandbox",
-            f"{pod.metadata.namespace}/{pod.metadata.name}",
-            "SandboxCreated",
-            sandbox_id,
-            duration_seconds=trio.current_time() - began,
-        )
-        network = response.status.network
-        ips = (network.ip, *(extra.ip for extra in network.additional_ips))
-        return ReadySandbox(
-            id=sandbox_id,
-            config=config,
-            ips=tuple(ip for ip in ips if ip),
-            runtime_handler=handler,
-        )
-
-    def _prepare_sandbox(self, pod: Pod) -> NodeDns:
-        """Make the folder of the pod's logs, and read what may have changed since. Blocks."""
-        make_pod_log_directory(pod, self._node)
-        return self._read_dns()
-
-    def _sandbox_config(
-        self, pod: Pod, plan: PodActions, node_dns: NodeDns
-    ) -> cri.PodSandboxConfig:
-        dns, warnings = dns_config(pod, node_dns)
-        if plan.create_sandbox:
-            for warning in warnings:
-                if warning.for_node:
-                    self._recorder.node(EventType.WARNING, warning.reason, warning.message)
-                else:
-                    self._recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
-        return sandbox_config(pod, self._node, attempt=plan.attempt, dns=dns)
-
-    def _sandbox_failed(self, pod: Pod, error: SandboxError) -> None:
-        log.warning("sandbox creation failed", pod=pod_full_name(pod), error=str(error))
-        self._recorder.pod(pod, EventType.WARNING, error.reason, str(error))
-
-    def _note_attempt(self, order: StartContainer, memory: PodMemory) -> None:
-        """Each start after an exit lengthens the back-off that the next exit will meet."""
-        last = order.predecessor
-        if last is None or last.state is not ObservedState.EXITED:
-            return
-        name = order.container.name
-        memory.crash_backoffs[name] = next_backoff(
-            memory.crash_backoffs.get(name),
-            self._crash_backoff,
-            failed_at_ns=last.finished_at,
-            now_ns=self._clock.now_ns(),
-        )
-
-    def _note_postponed(self, pod: Pod, plan: PodActions, memory: PodMemory) -> None:
+    def _note_postponed(self, pod: Pod, plan: PodActions) -> None:
         """Containers in back-off say so in their status, and once for each wait in an event."""
         for postponed in plan.postponed:
-            reason = Reason(reason="CrashLoopBackOff", message=postponed.message)
             name = postponed.container.name
-            if memory.reasons.get(name) == reason:
-                continue
-            memory.reasons[name] = reason
-            self._recorder.pod(
-                pod,
-                EventType.WARNING,
-                "BackOff",
-                f"Back-off restarting failed container {name} in pod {pod_full_name(pod)}",
-                container=name,
-            )
+            reason = Reason(reason="CrashLoopBackOff", message=postponed.message)
+            if self._table.waits(name, reason):
+                self._parts.recorder.pod(
+                    pod,
+                    EventType.WARNING,
+                    "BackOff",
+                    f"Back-off restarting failed container {name} in pod {pod_full_name(pod)}",
+                    container=name,
+                )
 
 
 def running_parts(observed: ObservedPod) -> tuple[str, ...]:
@@ -488,6 +478,11 @@ def alive_containers(observed: ObservedPod) -> frozenset[str]:
     """The ids of the containers that run, or may run."""
     states = (ObservedState.RUNNING, ObservedState.UNKNOWN)
     return frozenset(c.id for c in observed.containers if c.state in states)
+
+
+def _reason(error: ImageError | ContainerStartError) -> Reason:
+    until_ns = error.until_ns if isinstance(error, ImageError) else None
+    return Reason(reason=error.reason, message=error.message, until_ns=until_ns)
 
 
 def _failed(

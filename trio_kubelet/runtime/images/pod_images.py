@@ -1,0 +1,71 @@
+"""What one incarnation of a pod remembers of its images, between two syncs.
+
+None of it is needed to be right after a restart of the agent: it spares the registry, and tells
+users why a container waits.
+"""
+
+import math
+
+import trio
+
+from state_machines.backoff import NANOSECONDS, Backoff, next_backoff, remaining_seconds
+from state_machines.image import IMAGE, IMAGE_BACKOFF, ImageEvent, ImageEvidence, ImageState
+
+
+class PodImages:
+    """How far the image of each container is, and the back-off of each image.
+
+    Times are nanoseconds since the epoch.
+    """
+
+    def __init__(self) -> None:
+        self._states: dict[str, ImageState] = {}
+        self._backoffs: dict[str, Backoff] = {}
+        self._errors: dict[str, str] = {}
+        self._turns: dict[str, trio.Lock] = {}
+
+    def turn(self, image: str) -> trio.Lock:
+        """Held by the container that looks for the image: others of the pod wait for it."""
+        return self._turns.setdefault(image, trio.Lock())
+
+    def state(self, container: str) -> ImageState:
+        """Where the image of the container of that name stands in its machine."""
+        return self._states.get(container, ImageState.UNCHECKED)
+
+    def begin(self, container: str) -> None:
+        """A new search: what an earlier one came to its end with does not count."""
+        if IMAGE.is_terminal(self.state(container)):
+            self._states[container] = ImageState.UNCHECKED
+
+    def step(
+        self, container: str, event: ImageEvent, evidence: ImageEvidence | None = None
+    ) -> ImageState:
+        """Step the machine; returns where it stands now. Raises IllegalTransition."""
+        self._states[container] = IMAGE.step(self.state(container), event, evidence)
+        return self._states[container]
+
+    def remaining_seconds(self, image: str, now_ns: int) -> float:
+        """How long the next pull of the image must still wait."""
+        backoff = self._backoffs.get(image)
+        if backoff is None:
+            return 0.0
+        return remaining_seconds(
+            backoff, IMAGE_BACKOFF, failed_at_ns=backoff.decided_at_ns, now_ns=now_ns
+        )
+
+    def last_error(self, image: str) -> str:
+        """What the last pull of the image failed with; empty if none has."""
+        return self._errors.get(image, "")
+
+    def pull_failed(self, image: str, error: str, now_ns: int) -> int:
+        """Lengthen the back-off of the image; returns when it is over."""
+        backoff = next_backoff(
+            self._backoffs.get(image), IMAGE_BACKOFF, failed_at_ns=now_ns, now_ns=now_ns
+        )
+        self._backoffs[image] = backoff
+        self._errors[image] = error
+        return now_ns + math.ceil(backoff.delay_seconds * NANOSECONDS)
+
+    def found(self, image: str) -> None:
+        """The image is there: the next failure begins with a short back-off."""
+        self._backoffs.pop(image, None)

@@ -1,0 +1,149 @@
+"""Making the sandbox of a pod: its log folder, its DNS settings, its runtime handler, the call."""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+from attrs import frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.dns import NodeDns, dns_config
+from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.lifecycle.actions import PodActions
+from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
+from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+
+log = structlog.get_logger("runtime")
+
+
+@frozen(kw_only=True)
+class ReadySandbox:
+    """The sandbox that containers go into. `ips` are empty on the host's network.
+
+    `runtime_handler` is the one that it was made with, empty for the runtime's default.
+    """
+
+    id: str
+    config: cri.PodSandboxConfig
+    ips: tuple[str, ...]
+    runtime_handler: str = ""
+
+
+class SandboxError(Exception):
+    """There is no sandbox to work in. `reason` and text are those of the pod's event."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+    @classmethod
+    def not_made(cls, why: str) -> "SandboxError":
+        """The runtime, or what it is asked with, allows none."""
+        return cls("FailedCreatePodSandBox", f"Failed to create pod sandbox: {why}")
+
+    @classmethod
+    def not_seen(cls, why: str) -> "SandboxError":
+        """It was made, and the runtime does not tell its state and addresses."""
+        return cls("FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {why}")
+
+
+async def default_handler(_pod: Pod) -> str:
+    """Return the runtime's own default: where there are no runtime classes."""
+    return ""
+
+
+@frozen(kw_only=True)
+class SandboxCreator:
+    """Makes the sandboxes of all pods. Holds no state of any of them.
+
+    `read_dns` reads what the node says of DNS, and blocks. `runtime_handler` names the handler
+    for a pod's sandbox, or raises ConfigError.
+    """
+
+    client: RuntimeClient
+    recorder: EventRecorder
+    journal: Journal
+    node: NodeFacts
+    read_dns: Callable[[], NodeDns]
+    start_limiter: StartLimiter
+    file_limiter: trio.CapacityLimiter
+    runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler
+
+    async def config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
+        """What the sandbox is, or was, made with; its log folder is there. Raises SandboxError."""
+        try:
+            node_dns = await trio.to_thread.run_sync(self._prepare, pod, limiter=self.file_limiter)
+            dns, warnings = dns_config(pod, node_dns)
+        except (ConfigError, OSError) as error:
+            raise SandboxError.not_made(str(error)) from error
+        for warning in warnings if plan.create_sandbox else ():
+            if warning.for_node:
+                self.recorder.node(EventType.WARNING, warning.reason, warning.message)
+            else:
+                self.recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
+        return sandbox_config(pod, self.node, attempt=plan.attempt, dns=dns)
+
+    async def ensure(
+        self, pod: Pod, plan: PodActions, config: cri.PodSandboxConfig, observed: ObservedPod
+    ) -> ReadySandbox:
+        """The sandbox to work in, made if the plan says so. Raises SandboxError.
+
+        Cancelled, the call in flight may still make one.
+        """
+        if plan.create_sandbox:
+            return await self._create(pod, config)
+        present = observed.ready_sandbox
+        return ReadySandbox(
+            id=plan.sandbox_id,
+            config=config,
+            ips=present.ips if present is not None else (),
+            runtime_handler=present.runtime_handler if present is not None else "",
+        )
+
+    def failed(self, pod: Pod, error: SandboxError) -> None:
+        """Tell of a pod that has no sandbox to work in."""
+        log.warning("sandbox creation failed", pod=pod_full_name(pod), error=str(error))
+        self.recorder.pod(pod, EventType.WARNING, error.reason, str(error))
+
+    def _prepare(self, pod: Pod) -> NodeDns:
+        """Make the folder of the pod's logs, and read what may have changed since. Blocks."""
+        make_pod_log_directory(pod, self.node)
+        return self.read_dns()
+
+    async def _create(self, pod: Pod, config: cri.PodSandboxConfig) -> ReadySandbox:
+        precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
+        try:
+            handler = await self.runtime_handler(pod)
+            async with self.start_limiter.slot(precedence):
+                began = trio.current_time()
+                sandbox_id = await self.client.run_pod_sandbox(config, handler)
+        except (RpcError, ConfigError) as error:
+            raise SandboxError.not_made(error.message) from error
+        try:
+            response = await self.client.pod_sandbox_status(sandbox_id)
+        except RpcError as error:
+            raise SandboxError.not_seen(error.message) from error
+        self.journal.note(
+            "sandbox",
+            f"{pod.metadata.namespace}/{pod.metadata.name}",
+            "SandboxCreated",
+            sandbox_id,
+            duration_seconds=trio.current_time() - began,
+        )
+        network = response.status.network
+        ips = (network.ip, *(extra.ip for extra in network.additional_ips))
+        return ReadySandbox(
+            id=sandbox_id,
+            config=config,
+            ips=tuple(ip for ip in ips if ip),
+            runtime_handler=handler,
+        )
