@@ -91,7 +91,8 @@ def _measure(names: Sequence[str], folder: Path, options: argparse.Namespace) ->
     real = [name for name in names if name in REAL]
     if real:
         with private_containerd(options.containerd, folder) as containerd:
-            print(f"containerd {containerd.tools.version}, {containerd.tools.runc}", flush=True)
+            tools = containerd.tools
+            print(f"containerd {tools.version}, {tools.oci_runtime}", flush=True)
             figures += trio.run(_measure_real, real, containerd, folder, options.rounds)
     for name in (name for name in names if name in CLUSTER):
         _say(name)

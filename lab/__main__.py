@@ -36,7 +36,9 @@ def _parser() -> argparse.ArgumentParser:
     containerd = commands.add_parser(
         "containerd", help="run a private containerd until Ctrl-C, and remove every trace of it"
     )
-    containerd.add_argument("--version", default="default", help="1.6, 1.7, 2.1 or default")
+    containerd.add_argument(
+        "--version", default="default", help="1.6, 1.7, 2.1, default; or 1.7+crun"
+    )
     containerd.add_argument("--state", type=Path, required=True, help="its folder")
     containerd.set_defaults(act=_containerd)
     programs = commands.add_parser(

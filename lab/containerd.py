@@ -33,8 +33,9 @@ CRI_IS_UP = "Start streaming server"
 class Containerd(Started):
     """One private containerd; a context manager that starts and stops it.
 
-    `version` is `1.6`, `1.7`, `2.1` or `default`; `folder` holds everything and may exist.
-    `enter` are words to put before its command, to run it on a `Machine`.
+    `version` is `1.6`, `1.7`, `2.1` or `default`, or such a version with another OCI runtime than
+    runc: `1.7+crun`. `folder` holds everything and may exist. `enter` are words to put before its
+    command, to run it on a `Machine`.
     """
 
     def __init__(
@@ -110,7 +111,9 @@ class Containerd(Started):
         instances.sweep()
         found = find(self.wish, self._packages or Packages())
         self._tools = found
-        self._claim = instances.claim(self.folder, runc=found.runc, iptables=found.iptables)
+        self._claim = instances.claim(
+            self.folder, oci_runtime=found.oci_runtime, iptables=found.iptables
+        )
         try:
             self._configure(found, self._claim.record)
             self._launch()
@@ -176,7 +179,7 @@ class Containerd(Started):
             root=root,
             state=state,
             socket=self.socket,
-            runc=found.runc,
+            oci_runtime=found.oci_runtime,
             cni_plugins=found.cni_plugins,
             cni_configurations=network,
             registries=self.registries,

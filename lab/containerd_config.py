@@ -31,7 +31,7 @@ class Settings:
     root: Path
     state: Path
     socket: Path
-    runc: Path
+    oci_runtime: Path
     cni_plugins: Path
     cni_configurations: Path
     registries: Path
@@ -87,12 +87,18 @@ def _runtime(settings: Settings) -> dict[str, Value]:
     }
 
 
-def _runc_tables(settings: Settings, plugin: str) -> dict[str, Mapping[str, Value]]:
-    runc = f"{plugin}.containerd.runtimes.runc"
+def _handler_tables(settings: Settings, plugin: str) -> dict[str, Mapping[str, Value]]:
+    """Make the OCI runtime the only handler, under its own name."""
+    name = settings.oci_runtime.name
+    handler = f"{plugin}.containerd.runtimes.{name}"
     return {
-        runc: {"runtime_type": "io.containerd.runc.v2"},
-        f"{runc}.options": {
-            "BinaryName": str(settings.runc),
+        f"{plugin}.containerd": {
+            "default_runtime_name": name,
+            **({"snapshotter": settings.snapshotter} if settings.version < (2, 0) else {}),
+        },
+        handler: {"runtime_type": "io.containerd.runc.v2"},
+        f"{handler}.options": {
+            "BinaryName": str(settings.oci_runtime),
             "Root": str(settings.state / "runc"),
             "SystemdCgroup": False,
         },
@@ -116,11 +122,7 @@ def _cri_of_1(settings: Settings) -> dict[str, Mapping[str, Value]]:
             "conf_dir": str(settings.cni_configurations),
         },
         f"{cri}.registry": {"config_path": str(settings.registries)},
-        f"{cri}.containerd": {
-            "snapshotter": settings.snapshotter,
-            "default_runtime_name": "runc",
-        },
-        **_runc_tables(settings, cri),
+        **_handler_tables(settings, cri),
         'plugins."io.containerd.nri.v1.nri"': {"disable": True},
     }
 
@@ -136,8 +138,7 @@ def _cri_of_2(settings: Settings) -> dict[str, Mapping[str, Value]]:
             **({"bin_dirs": [plugins]} if settings.version >= (2, 1) else {"bin_dir": plugins}),
             "conf_dir": str(settings.cni_configurations),
         },
-        f"{runtime}.containerd": {"default_runtime_name": "runc"},
-        **_runc_tables(settings, runtime),
+        **_handler_tables(settings, runtime),
         images: {"snapshotter": settings.snapshotter},
         f"{images}.pinned_images": {"sandbox": settings.sandbox_image},
         f"{images}.registry": {"config_path": str(settings.registries)},

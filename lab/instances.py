@@ -36,7 +36,7 @@ CRI_NAMESPACE = "k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """All that must be known to remove an instance."""
+    """All that must be known to remove an instance; `runc` may be any program of its interface."""
 
     name: str
     folder: str
@@ -86,7 +86,7 @@ def name_of(folder: Path) -> str:
     return hashlib.sha256(str(folder).encode()).hexdigest()[:8]
 
 
-def claim(folder: Path, *, runc: Path, iptables: Path | None) -> Claim:
+def claim(folder: Path, *, oci_runtime: Path, iptables: Path | None) -> Claim:
     """Become the owner of the instance in `folder`, after removing what an earlier owner left.
 
     LabError if its owner is alive.
@@ -108,7 +108,7 @@ def claim(folder: Path, *, runc: Path, iptables: Path | None) -> Claim:
             name=name,
             folder=str(folder),
             subnet=free_subnet(taken),
-            runc=str(runc),
+            runc=str(oci_runtime),
             iptables=str(iptables or ""),
         )
         file.seek(0)

@@ -1,9 +1,9 @@
 """Which programs a private runtime runs with.
 
 Installed ones are used where they fit; the others are unpacked from packages. containerd of a
-newer suite needs only glibc 2.34 and is taken as it is; runc is always the system's own, since
-newer ones want newer libraries. iptables and its libraries come along where the system has none:
-the CNI plugins for host ports and masquerading call it.
+newer suite needs only glibc 2.34 and is taken as it is; the OCI runtime is always the system's own,
+since newer ones want newer libraries. iptables and its libraries come along where the system has
+none: the CNI plugins for host ports and masquerading call it.
 """
 
 import os
@@ -20,6 +20,8 @@ from lab.packages import Packages
 from lab.processes import run
 
 DEFAULT = "default"
+# The first is what is taken where none is asked for.
+OCI_RUNTIMES = ("runc", "crun")
 
 # Suites in which a version of containerd is looked for, besides the system's own.
 CONTAINERD_SUITES: Mapping[str, Mapping[str, tuple[str, ...]]] = {
@@ -49,7 +51,7 @@ class Tools:
     version: str
     containerd: Path
     ctr: Path
-    runc: Path
+    oci_runtime: Path
     cni_plugins: Path
     busybox: Path
     catatonit: Path
@@ -62,7 +64,7 @@ class Tools:
 
     def environment(self) -> Mapping[str, str]:
         """For containerd, so that it and its plugins find the programs that belong to it."""
-        folders = [self.containerd.parent, self.runc.parent]
+        folders = [self.containerd.parent, self.oci_runtime.parent]
         if self.iptables is not None:
             folders.append(self.iptables.parent)
         path = ":".join([*map(str, folders), os.environ.get("PATH", ""), "/usr/sbin:/sbin"])
@@ -72,16 +74,17 @@ class Tools:
 def find(wish: str, packages: Packages) -> Tools:
     """Find the programs for containerd `wish`: `1.6`, ... or `default` (installed or packaged).
 
-    Blocks on the network for what neither the system nor the cache has. LabError says which
-    version cannot be had.
+    `1.7+crun` is one with another OCI runtime than runc. Blocks on the network for what neither the
+    system nor the cache has. LabError says what cannot be had.
     """
-    containerd = _containerd(wish, packages)
+    wanted, _, oci_runtime = wish.partition("+")
+    containerd = _containerd(wanted, packages)
     version = version_of(containerd)
     return Tools(
         version=version,
         containerd=containerd,
         ctr=containerd.with_name("ctr"),
-        runc=_runc(packages),
+        oci_runtime=_oci_runtime(oci_runtime or OCI_RUNTIMES[0], packages),
         cni_plugins=_cni_plugins(packages),
         busybox=busybox(packages),
         catatonit=in_package(packages, "catatonit", "usr/bin/catatonit", "bin/catatonit"),
@@ -133,11 +136,13 @@ def _suites(wish: str, packages: Packages) -> tuple[str, ...]:
     return (own, *(suite for suite in others if suite != own))
 
 
-def _runc(packages: Packages) -> Path:
-    installed = shutil.which("runc", path=_search_path())
+def _oci_runtime(name: str, packages: Packages) -> Path:
+    if name not in OCI_RUNTIMES:
+        raise LabError(f"{name} is none of the OCI runtimes {', '.join(OCI_RUNTIMES)}")
+    installed = shutil.which(name, path=_search_path())
     if installed:
         return Path(installed)
-    return in_package(packages, "runc", "usr/sbin/runc", "usr/bin/runc")
+    return in_package(packages, name, f"usr/sbin/{name}", f"usr/bin/{name}")
 
 
 def _cni_plugins(packages: Packages) -> Path:
@@ -151,7 +156,7 @@ def _iptables(packages: Packages) -> Path | None:
     """Find an iptables that works with this kernel; None if neither kind does."""
     installed = shutil.which("iptables", path=_search_path())
     if installed:
-        return Path(installed)
+        return Path(installed) if _works(Path(installed)) else None
     folder = packages.cache / "iptables"
     wrapper = folder / "iptables"
     if _works(wrapper):

@@ -9,7 +9,7 @@ import re
 
 from xdist.scheduler import LoadScopeScheduling
 
-ON_A_CONTAINERD = re.compile(r"[\[-](containerd(-[0-9a-z.]+)?)[\]-]")
+ON_A_CONTAINERD = re.compile(r"[\[-](containerd(-[0-9a-z.+]+)?)[\]-]")
 
 
 class Distribution(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist has no types

@@ -1,9 +1,9 @@
 """What the integration tests run on: private containerds.
 
 TRIO_KUBELET_CONTAINERD lists the versions (`1.6`, `1.7`, `2.1`, `default`), separated by commas;
-every test that takes `containerd` runs once on each. A version that cannot be had is an error if
-it was asked for like this, and in CI (`tests/missing.py`), and skipped otherwise. State is in
-pytest's temporary folders.
+every test that takes `containerd` runs once on each. `1.7+crun` is one with another OCI runtime. A
+version that cannot be had is an error if it was asked for like this, and in CI
+(`tests/missing.py`), and skipped otherwise. State is in pytest's temporary folders.
 
 Several processes may share the tests (`tests/distribution.py`). The modules that take longest come
 first, or all would wait for them at the end.

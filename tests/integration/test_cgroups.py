@@ -215,7 +215,10 @@ def _join(tree: CgroupTree, path: str, pid: int) -> None:
 def end_in(tree: CgroupTree, folder: Path, script: str) -> int:
     """Run a container's only process in the cgroup that a runtime makes, and removes."""
     folder.mkdir(exist_ok=True)
-    limit = "memory.limit_in_bytes" if tree.version == 1 else "memory.max"
+    limit = "memory.limit_in_bytes"
+    if tree.version == 2:
+        limit = "memory.max"
+        (folder.parent / "cgroup.subtree_control").write_text("+memory")
     (folder / limit).write_text(str(8 * MI))
     shell = ["sh", "-c", f"echo $$ >{folder}/cgroup.procs; {script}"]
     status = subprocess.run(shell, check=False).returncode

@@ -26,10 +26,14 @@ from tests.missing import do_without
 from trio_kubelet.volumes.mount import mount as mount_on_host
 from trio_kubelet.volumes.mount import unmount as unmount_on_host
 
-MAKES_RECURSIVE_READ_ONLY = {"1.6": False, "1.7": False, "2.1": True}
 NOT_TRIED_YET = ("", "ContainerCreating")
 
 NAMESPACES = "for each in net pid ipc; do readlink /proc/self/ns/$each; done"
+
+
+def makes_recursive_read_only(node: Node) -> bool:
+    """Whether the runtime has them, which containerd tells of since 2.0."""
+    return node.containerd.tools.major_minor >= (2, 0)
 
 
 def of_this_host(*kinds: str) -> list[str]:
@@ -103,7 +107,7 @@ def a_mount_below(tmp_path: Path) -> Iterator[Path]:
 def test_what_is_mounted_below_a_read_only_mount_is_as_writable_as_its_status_says(
     mode: str, node: Node, a_mount_below: Path
 ) -> None:
-    recursive = mode == "IfPossible" and MAKES_RECURSIVE_READ_ONLY[node.containerd.wish]
+    recursive = mode == "IfPossible" and makes_recursive_read_only(node)
     name = f"below-{mode.lower()}"
     where = mount("/outer", readOnly=True, recursiveReadOnly=mode)
     script = "touch /outer/x || echo outer; touch /outer/below/x || echo below"
@@ -128,7 +132,7 @@ def test_a_recursive_read_only_mount_that_the_runtime_cannot_make_keeps_its_cont
     node.add(
         one_shot("below", shell("c", script, volumeMounts=[where]), **host_folder(a_mount_below))
     )
-    if MAKES_RECURSIVE_READ_ONLY[node.containerd.wish]:
+    if makes_recursive_read_only(node):
         pod = node.wait("below", is_over)
         assert "below" in node.output(pod, "c")
     else:

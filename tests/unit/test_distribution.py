@@ -13,6 +13,7 @@ KILLS = "tests/integration/test_kills.py"
         (f"{KILLS}::test_kill[containerd-1.6]", f"{KILLS} containerd-1.6"),
         (f"{KILLS}::test_kill[containerd-2.1-01-plain]", f"{KILLS} containerd-2.1"),
         (f"{KILLS}::test_kill[30-apparmor-containerd-2.1]", f"{KILLS} containerd-2.1"),
+        (f"{KILLS}::test_kill[containerd-1.7+crun]", f"{KILLS} containerd-1.7+crun"),
         (f"{KILLS}::test_none", f"{KILLS}::test_none"),
         ("tests/cri/test_x.py::test_y[containerd]", "tests/cri/test_x.py containerd"),
         ("tests/cri/test_x.py::test_y[Bad-containerd]", "tests/cri/test_x.py containerd"),

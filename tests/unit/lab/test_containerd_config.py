@@ -12,7 +12,7 @@ SETTINGS = Settings(
     root=Path("/lab/root"),
     state=Path("/lab/run"),
     socket=Path("/lab/containerd.sock"),
-    runc=Path("/programs/runc"),
+    oci_runtime=Path("/programs/runc"),
     cni_plugins=Path("/programs/cni"),
     cni_configurations=Path("/lab/network"),
     registries=Path("/lab/registries"),
@@ -25,8 +25,8 @@ SETTINGS = Settings(
 VERSIONS = [(1, 6), (1, 7), (2, 0), (2, 1)]
 
 
-def rendered(version: tuple[int, int]) -> dict[str, Any]:
-    return tomllib.loads(render(dataclasses.replace(SETTINGS, version=version)))
+def rendered(version: tuple[int, int], **changes: Any) -> dict[str, Any]:
+    return tomllib.loads(render(dataclasses.replace(SETTINGS, version=version, **changes)))
 
 
 def values(tree: dict[str, Any], key: str) -> list[Any]:
@@ -50,6 +50,15 @@ def test_every_version_is_given_its_own_places_and_what_the_host_allows(
     assert values(tree, "config_path") == ["/lab/registries"]
     assert values(tree, "conf_dir") == ["/lab/network"]
     assert values(tree, "SystemdCgroup") == [False]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_another_oci_runtime_is_the_only_handler(version: tuple[int, int]) -> None:
+    tree = rendered(version, oci_runtime=Path("/programs/crun"))
+    assert values(tree, "default_runtime_name") == ["crun"]
+    (handlers,) = values(tree, "runtimes")
+    assert list(handlers) == ["crun"]
+    assert values(tree, "BinaryName") == ["/programs/crun"]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
