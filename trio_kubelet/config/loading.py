@@ -16,11 +16,11 @@ from typing import Any
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.codec import Decoded, decode, to_wire
-from trio_kubelet.config.document import Document, DocumentError, parse
 from trio_kubelet.config.durations import parse_duration
 from trio_kubelet.config.gates import resolve
 from trio_kubelet.config.model import API_VERSION, DEFAULT_EVICTION_HARD, KIND, KubeletConfiguration
 from trio_kubelet.config.parts import CrashLoopBackOffConfig
+from trio_kubelet.k8s.documents import DocumentError, load_documents
 
 DROP_IN_SUFFIX = ".conf"
 
@@ -117,11 +117,11 @@ class _Findings:
 
     def _content(self, path: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
         """The content of a file, and what is odd about its text; its fields are checked here."""
-        document = self._parsed(path)
-        if document is None:
+        parsed = self._parsed(path)
+        if parsed is None:
             self.is_whole = False
             return {}, ()
-        content = dict(document.content)
+        content, oddities = parsed
         version, kind = content.pop("apiVersion", None), content.pop("kind", None)
         if (version, kind) != (API_VERSION, KIND):
             found = f"found apiVersion {version or 'none'} and kind {kind or 'none'}"
@@ -132,17 +132,27 @@ class _Findings:
         decoded = decode(KubeletConfiguration, content)
         self.problems += [f"{path}: {problem}" for problem in decoded.problems]
         self._note_oddities(path, tuple(f'unknown field "{name}"' for name in decoded.unknown))
-        return _with_absolute_paths(content, path.parent), document.oddities
+        return _with_absolute_paths(content, path.parent), oddities
 
-    def _parsed(self, path: Path) -> Document | None:
+    def _parsed(self, path: Path) -> tuple[dict[str, Any], tuple[str, ...]] | None:
+        """The object in a file, and what is odd about its text."""
+        doubled: list[str] = []
         try:
-            return parse(path.read_text(encoding="utf-8"))
+            documents = load_documents(path.read_bytes(), doubled)
         except OSError as error:
             reason = f"failed to read kubelet config file: {error.strerror}"
             self.problems.append(f"{path}: {reason}")
-        except (UnicodeDecodeError, DocumentError) as error:
+            return None
+        except DocumentError as error:
             self.problems.append(f"{path}: failed to decode: {error}")
-        return None
+            return None
+        if not documents:
+            self.problems.append(f"{path}: failed to decode: it is empty")
+            return None
+        oddities = [f'key "{key}" already set in map' for key in doubled]
+        if len(documents) > 1:
+            oddities.append("only the first YAML document is read")
+        return documents[0], tuple(oddities)
 
     def _note_oddities(self, path: Path, oddities: tuple[str, ...]) -> None:
         if oddities:

@@ -128,6 +128,8 @@ from trio_kubelet.k8s.meta import (
     TypedObjectReference,
 )
 from trio_kubelet.k8s.node import (
+    ARCH_LABEL,
+    OS_LABEL,
     AttachedVolume,
     ConfigMapNodeConfigSource,
     ContainerImage,
@@ -253,6 +255,7 @@ from trio_kubelet.k8s.service_account import (
     TokenRequestStatus,
 )
 from trio_kubelet.k8s.status import (
+    TERMINAL_PHASES,
     ConditionStatus,
     ContainerExtendedResourceRequest,
     ContainerState,
@@ -304,6 +307,7 @@ from trio_kubelet.k8s.volumes import (
 )
 
 __all__ = [
+    "ARCH_LABEL",
     "CERTIFICATE_SIGNING_REQUESTS",
     "CLUSTER_TRUST_BUNDLES",
     "CONFIG_MAPS",
@@ -311,11 +315,13 @@ __all__ = [
     "KINDS",
     "LEASES",
     "NODES",
+    "OS_LABEL",
     "PODS",
     "RUNTIME_CLASSES",
     "SECRETS",
     "SERVICES",
     "SERVICE_ACCOUNTS",
+    "TERMINAL_PHASES",
     "AWSElasticBlockStoreVolumeSource",
     "Affinity",
     "ApiStatus",

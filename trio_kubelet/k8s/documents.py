@@ -4,14 +4,16 @@ Kubernetes turns YAML into JSON with rules of its own, between YAML 1.1 and 1.2:
 are booleans, `0644` and `0o644` octal, `12:30:00` and dates stay text, `1e3` is the number 1000,
 keys become text. Those rules are applied here to libyaml's events. Building the tree straight
 from them also bounds what a hostile file can do: libyaml's own composer overflows its stack
-when lists nest deeply, and aliases may not blow up to more than `MAX_NODES`. Unlike there, a key
-that is given twice is an error: one of the two is not what its author meant.
+when lists nest deeply, and aliases may not blow up to more than `MAX_NODES`. A key that is given
+twice is an error unless the caller takes note of it: one of the two is not what its author meant.
 """
 
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import yaml
@@ -48,17 +50,18 @@ class DocumentError(ValueError):
     """The text is not YAML or JSON, or not within bounds; the message names line and column."""
 
 
-def load_documents(data: bytes) -> list[dict[str, Any]]:
+def load_documents(data: bytes, doubled: list[str] | None = None) -> list[dict[str, Any]]:
     """Read every document of a file; empty ones are left out.
 
-    Text that starts with `{` is JSON, one document; anything else YAML. Raises DocumentError
-    also where a document is not a mapping.
+    Text that starts with `{` is JSON, one document; anything else YAML. Keys that are given twice
+    are added to `doubled`, and their last values count. Raises DocumentError, for such a key too
+    where there is no `doubled`, and where a document is not a mapping.
     """
     text = _decode_text(data)
     if text.lstrip().startswith("{"):
-        documents = [_load_json(text)]
+        documents = [_load_json(text, doubled)]
     else:
-        documents = list(_load_yaml(text))
+        documents = list(_load_yaml(text, doubled))
     loaded = []
     for number, document in enumerate(documents, start=1):
         if document is None:
@@ -76,9 +79,10 @@ def _decode_text(data: bytes) -> str:
         raise DocumentError(f"not UTF-8 text: byte {error.start} cannot be read") from error
 
 
-def _load_json(text: str) -> Any:
+def _load_json(text: str, doubled: list[str] | None) -> Any:
+    build = partial(_json_object, doubled=doubled)
     try:
-        document = json.loads(text, object_pairs_hook=_json_object, parse_constant=_no_constant)
+        document = json.loads(text, object_pairs_hook=build, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
         raise DocumentError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
     except RecursionError as error:
@@ -105,14 +109,13 @@ def _check_depth(document: Any) -> None:
     raise DocumentError(f"nested more than {MAX_DEPTH} levels deep")
 
 
-def _json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _json_object(pairs: list[tuple[str, Any]], doubled: list[str] | None) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise DocumentError(f"key {key!r} is given twice")
-            seen.add(key)
+        repeated = [key for key, times in Counter(key for key, _ in pairs).items() if times > 1]
+        if doubled is None:
+            raise DocumentError(f"key {repeated[0]!r} is given twice")
+        doubled += repeated
     return mapping
 
 
@@ -135,7 +138,8 @@ class _Open:
 class _Builder:
     """Builds the documents of one file from its parsing events."""
 
-    def __init__(self) -> None:
+    def __init__(self, doubled: list[str] | None) -> None:
+        self._doubled = doubled
         self._open: list[_Open] = []
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._nodes = 0
@@ -212,14 +216,16 @@ class _Builder:
         elif top.key is None:
             top.key = _key(value, event)
             if top.key in top.value:
-                raise _error(event, f"key {top.key!r} is given twice")
+                if self._doubled is None:
+                    raise _error(event, f"key {top.key!r} is given twice")
+                self._doubled.append(top.key)
         else:
             top.value[top.key] = value
             top.key = None
 
 
-def _load_yaml(text: str) -> Iterator[Any]:
-    builder = _Builder()
+def _load_yaml(text: str, doubled: list[str] | None) -> Iterator[Any]:
+    builder = _Builder(doubled)
     try:
         for event in yaml.parse(text, Loader=_Loader):
             builder.feed(event)

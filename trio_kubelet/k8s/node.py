@@ -14,6 +14,9 @@ from trio_kubelet.k8s.meta import ObjectMeta
 from trio_kubelet.k8s.quantity import Quantity
 from trio_kubelet.k8s.time import Time
 
+OS_LABEL = "kubernetes.io/os"
+ARCH_LABEL = "kubernetes.io/arch"
+
 
 class NodeConditionType(StrEnum):
     """The conditions of a node that are known to all; the first four are the agent's."""

@@ -21,6 +21,10 @@ class PodPhase(StrEnum):
     UNKNOWN = "Unknown"
 
 
+TERMINAL_PHASES = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
+"""A pod in one of them never runs again."""
+
+
 class PodQOSClass(StrEnum):
     """How a pod fares when the node runs short."""
 

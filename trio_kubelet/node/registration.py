@@ -9,7 +9,17 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from trio_kubelet.k8s import Node, NodeSpec, NodeStatus, ObjectMeta, Quantity, Taint, Time
+from trio_kubelet.k8s import (
+    ARCH_LABEL,
+    OS_LABEL,
+    Node,
+    NodeSpec,
+    NodeStatus,
+    ObjectMeta,
+    Quantity,
+    Taint,
+    Time,
+)
 from trio_kubelet.node.allocatable import Resources, hugepage_names, is_extended
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observation import Observation
@@ -25,8 +35,8 @@ OWN_LABELS = (
     "failure-domain.beta.kubernetes.io/region",
     "node.kubernetes.io/instance-type",
     "beta.kubernetes.io/instance-type",
-    "kubernetes.io/os",
-    "kubernetes.io/arch",
+    OS_LABEL,
+    ARCH_LABEL,
     "beta.kubernetes.io/os",
     "beta.kubernetes.io/arch",
 )
@@ -63,8 +73,8 @@ def default_labels(profile: NodeProfile) -> Mapping[str, str]:
     architecture = profile.machine.architecture
     return {
         HOSTNAME_LABEL: profile.name,
-        "kubernetes.io/os": OPERATING_SYSTEM,
-        "kubernetes.io/arch": architecture,
+        OS_LABEL: OPERATING_SYSTEM,
+        ARCH_LABEL: architecture,
         "beta.kubernetes.io/os": OPERATING_SYSTEM,
         "beta.kubernetes.io/arch": architecture,
     }

@@ -11,6 +11,8 @@ from typing import TypeAlias
 from attrs import evolve
 
 from trio_kubelet.k8s import (
+    ARCH_LABEL,
+    OS_LABEL,
     DaemonEndpoint,
     Node,
     NodeCondition,
@@ -34,7 +36,6 @@ from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile
 
-OS_LABEL, ARCH_LABEL = "kubernetes.io/os", "kubernetes.io/arch"
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
 """Tells an external cloud provider which address --node-ip asks for."""
 

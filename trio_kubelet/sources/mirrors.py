@@ -16,7 +16,7 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.k8s import OwnerReference, Pod, PodPhase, PodStatus
+from trio_kubelet.k8s import TERMINAL_PHASES, OwnerReference, Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
@@ -32,8 +32,6 @@ RETRY_UNANSWERED = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.
 """While nobody answers, only one mirror is tried."""
 UNANSWERED = frozenset({0, 502, 503, 504})
 """The codes of an API server that is away."""
-
-_ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 class Attach(Protocol):
@@ -125,7 +123,7 @@ class MirrorPods:
         """There is a new status (called by `Statuses.on_change`)."""
         name = full_name(pod)
         mirror = self._mirrors.get(name)
-        if mirror is not None and mirror.status.phase in _ENDED and status.phase not in _ENDED:
+        if mirror is not None and _has_ended(mirror.status) and not _has_ended(status):
             self._queue.add(name)
 
     def released(self, uid: str) -> None:
@@ -224,7 +222,7 @@ class MirrorPods:
         It cannot show that: the API takes no ended container for one that runs.
         """
         own = self._newest(uid)
-        return mirror.status.phase in _ENDED and own is not None and own.phase not in _ENDED
+        return _has_ended(mirror.status) and own is not None and not _has_ended(own)
 
     async def _delete(self, name: str, mirror: Pod) -> None:
         meta = mirror.metadata
@@ -250,3 +248,7 @@ class MirrorPods:
             at_least_seconds=error.retry_after_seconds,
             until_reachable=unanswered,
         )
+
+
+def _has_ended(status: PodStatus) -> bool:
+    return status.phase in TERMINAL_PHASES

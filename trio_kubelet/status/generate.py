@@ -11,6 +11,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import (
+    TERMINAL_PHASES,
     ContainerStatus,
     HostIP,
     Pod,
@@ -29,7 +30,7 @@ from trio_kubelet.status.container_statuses import (
     StatusContext,
     container_statuses,
 )
-from trio_kubelet.status.phase import TERMINAL_PHASES, pod_phase
+from trio_kubelet.status.phase import pod_phase
 
 
 @frozen(kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from attrs import evolve
 
 from trio_kubelet.k8s import (
+    TERMINAL_PHASES,
     ConditionStatus,
     ContainerStatus,
     PodCondition,
@@ -20,7 +21,6 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.status.conditions import ENDED_REASONS, OWN_CONDITIONS
 from trio_kubelet.status.container_statuses import terminated
-from trio_kubelet.status.phase import TERMINAL_PHASES
 
 _OVER = frozenset({PodConditionType.READY, PodConditionType.CONTAINERS_READY})
 """The conditions that are never true of a pod that has ended."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from state_machines.container import ContainerRole, restarts_after
-from trio_kubelet.k8s import Container, ContainerStatus, Pod, PodPhase
+from trio_kubelet.k8s import TERMINAL_PHASES, Container, ContainerStatus, Pod, PodPhase
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime.observed import ObservedPod
@@ -20,8 +20,6 @@ from trio_kubelet.status.container_statuses import (
     last_terminated,
     terminated,
 )
-
-TERMINAL_PHASES = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
 
 class Standing(StrEnum):

@@ -21,7 +21,7 @@ import trio
 from attrs import frozen
 
 from state_machines.pod import PodEvent, PodState
-from trio_kubelet.k8s import Pod, PodPhase
+from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import (
@@ -380,7 +380,7 @@ def _told_by_others(pod: Pod) -> tuple[object, ...]:
     conditions that its readiness waits for (KEP-580).
     """
     gates = {gate.condition_type for gate in pod.spec.readiness_gates}
-    ended = pod.status.phase in (PodPhase.SUCCEEDED, PodPhase.FAILED)
+    ended = pod.status.phase in TERMINAL_PHASES
     return ended, {c.type: c.status for c in pod.status.conditions if c.type in gates}
 
 

@@ -8,10 +8,8 @@ from collections.abc import Iterator
 
 from attrs import evolve, frozen
 
-from trio_kubelet.k8s import Pod, PodPhase
+from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.pod_source import source_of
-
-_ENDED = (PodPhase.SUCCEEDED, PodPhase.FAILED)
 
 
 @frozen(kw_only=True)
@@ -82,7 +80,9 @@ class PodStore:
         return (
             stored
             for stored in self
-            if stored.admitted and not stored.over and stored.pod.status.phase not in _ENDED
+            if stored.admitted
+            and not stored.over
+            and stored.pod.status.phase not in TERMINAL_PHASES
         )
 
     def _has(self, pod: Pod) -> bool:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import yaml
 from attrs import field, frozen
+
+from trio_kubelet.k8s.documents import DocumentError, load_documents
 
 EXEC_API_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _EXEC_EXTENSION = "client.authentication.k8s.io/exec"
@@ -102,10 +103,10 @@ def read_kubeconfig(path: Path, context: str = "") -> Kubeconfig:
 def parse_kubeconfig(text: str, path: Path, context: str = "") -> Kubeconfig:
     """Make a context of the text of a kubeconfig that lies at `path`; raises KubeconfigError."""
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise KubeconfigError(f"{path}: is not YAML: {' '.join(str(error).split())}") from None
-    whole = _Part(document if document is not None else {}, str(path), path.parent)
+        documents = load_documents(text.encode(), doubled=[])
+    except DocumentError as error:
+        raise KubeconfigError(f"{path}: is not YAML: {error}") from None
+    whole = _Part(documents[0] if documents else {}, str(path), path.parent)
     name = context or whole.text("current-context")
     if not name:
         raise KubeconfigError(f"{path}: current-context: is empty, so it is not clear whom to ask")

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 from trio_kubelet.k8s import (
+    OS_LABEL,
     AppArmorProfileType,
     Container,
     ContainerRestartRuleAction,
@@ -15,7 +16,6 @@ from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, apparmor_pro
 from trio_kubelet.runtime.lifecycle.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.sync.admission.admission_result import Rejection
 
-OS_LABEL = "kubernetes.io/os"
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
 USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 
