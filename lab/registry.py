@@ -112,9 +112,9 @@ class Registry(Started):
         self._request("PUT", f"/v2/{path}/manifests/{tag}", manifest.content, manifest.media_type)
         return f"{NAME}/{repository}"
 
-    def serve_to(self, registries: Path) -> None:
-        """Tell a containerd (its `registries` folder) where the name `registry.test` leads."""
-        folder = registries / NAME
+    def serve_to(self, registries: Path, name: str = NAME) -> None:
+        """Tell a containerd (its `registries` folder) that the name of a registry leads here."""
+        folder = registries / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hosts.toml").write_text(
             f'server = "{self.url}"\n\n[host."{self.url}"]\ncapabilities = ["pull", "resolve"]\n'
