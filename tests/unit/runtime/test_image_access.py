@@ -138,7 +138,7 @@ FREE, DENIED = Access(True), Access(False)
             FREE,
         ),
         (pulled_with(*MANY), [secret("other", "5")], FREE),
-        (pulled_with(*MANY), [secret("s5", "new")], DENIED),
+        (pulled_with(*MANY), [secret("s5", "new")], FREE),
         (
             ImagePullCredentials(
                 kubernetes_service_accounts=(

@@ -22,8 +22,8 @@ from trio_kubelet.k8s.image_reference import (
 from trio_kubelet.k8s.json_text import go_json
 
 RECORDED_SECRETS = 100
-"""So many secrets of a name are recorded when they are only recognized. What is proven by a pull
-is always recorded; the Go kubelet has the same limit."""
+"""Secrets that are only recognized are recorded while a name has fewer (KEP-2535, against endless
+writes where namespaces come and go). What is proven by a pull is always recorded."""
 
 
 class VerificationPolicy(StrEnum):
@@ -111,23 +111,25 @@ class Access:
 
 
 def access(known: ImagePullCredentials, own: Iterable[ImagePullSecret]) -> Access:
-    """Return what a pod's own secrets (those for this image) are worth.
+    """Return what a pod's own secrets (those for this image) are worth (KEP-2535).
 
-    One is worth something if it holds the same credentials as a recorded one, or if it is a
-    recorded one whose content has changed. Service accounts count for nothing: their tokens are
-    for credential providers, which the agent does not have.
+    A secret is recognized by the login in it, whatever its name, and by its name, namespace and
+    UID, whatever is in it now: a login that was exchanged need not be proven anew. Service
+    accounts count for nothing: their tokens are for credential providers, which the agent does
+    not have.
     """
     if known.node_pods_accessible:
         return Access(True)
-    has_room = len(known.kubernetes_secrets) < RECORDED_SECRETS
-    for secret in own:
-        for recorded in known.kubernetes_secrets:
-            same_secret = _place(secret) == _place(recorded)
-            if recorded.credential_hash and secret.credential_hash == recorded.credential_hash:
-                return Access(True, secret if has_room and not same_secret else None)
-            if same_secret and has_room:
-                return Access(True, secret)
-    return Access(False)
+    recorded = known.kubernetes_secrets
+    logins = {secret.credential_hash for secret in recorded if secret.credential_hash}
+    places = {_place(secret) for secret in recorded}
+    recognized = [
+        secret for secret in own if secret.credential_hash in logins or _place(secret) in places
+    ]
+    if not recognized:
+        return Access(False)
+    is_news = set(recorded).isdisjoint(recognized) and len(recorded) < RECORDED_SECRETS
+    return Access(True, recognized[0] if is_news else None)
 
 
 def with_access(
