@@ -98,6 +98,7 @@ class Agent:
             "failCgroupV1": False,
             "failSwapOn": False,
             "healthzPort": 0,
+            "enableServer": False,
             "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
             "clusterDNS": ["10.96.0.10"],
             "clusterDomain": "cluster.local",

@@ -37,6 +37,7 @@ class GoKubelet(Agent):
     ) -> None:
         self._read_only_port, port = free_ports(2)
         alone: Mapping[str, object] = {
+            "enableServer": True,
             "port": port,
             "readOnlyPort": self._read_only_port,
             "oomScoreAdj": 0,

@@ -50,6 +50,7 @@ from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.secure_port import SecurePort
 from trio_kubelet.sources import (
     PodUpdate,
     Source,
@@ -222,6 +223,7 @@ class Agent:
             Step("image filesystem", ("listing",), forever(self._watch_image_filesystem)),
             Step("messages", ("sources",), forever(partial(look_over, cri))),
             Step("server", ("folders",), self.listeners.serve_pods),
+            Step("secure port", ("folders", "api"), self._serve_others),
             *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
         )
 
@@ -240,6 +242,18 @@ class Agent:
     def _announce(self, step: str) -> None:
         if step == "loop":
             self.notifier.ready()
+
+    async def _serve_others(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        cluster = self.cluster
+        await SecurePort(
+            settings=self.settings,
+            clock=self.clock,
+            node_name=self.node_name,
+            routes=self.listeners.public_routes(),
+            reviews=(lambda: cluster.clients.reviews) if cluster is not None else None,
+        ).serve(task_status=task_status)
 
     async def _make_folders(self) -> None:
         root = Path(self.settings.options.root_dir)

@@ -111,7 +111,7 @@ class Cluster:
             Step("classes", ("api",), forever(self._follow_classes)),
             Step("statuses", ("api",), self._send_statuses),
             Step("mirrors", ("api",), self._keep_mirrors),
-            Step("report", ("api", "folders"), self._report_node),
+            Step("report", ("api", "folders", "secure port"), self._report_node),
             Step("lease", ("report",), forever(self._keep_lease)),
             Step("readiness", ("report", "listing"), once(self._look_at_node)),
             Step("pods of the API", ("listing", "loop", "pressure"), forever(self._watch_pods)),

@@ -47,7 +47,7 @@ class Listeners:
             task_status.started()
             return
         address = configuration.healthz_bind_address
-        listeners = await _listening(address, configuration.healthz_port, "healthzPort")
+        listeners = await listening(address, configuration.healthz_port, "healthzPort")
         await serve_http(listeners, route_requests(self._health_routes()), task_status=task_status)
 
     async def serve_pods(
@@ -58,7 +58,7 @@ class Listeners:
         The journal is on the socket alone: the port asks nobody who he is.
         """
         configuration = self.settings.configuration
-        public = (*read_only_routes(self.pods), *self._health_routes())
+        public = self.public_routes()
         private = (*public, *journal_routes(self.journal))
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
         try:
@@ -71,11 +71,15 @@ class Listeners:
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_http, own, route_requests(private))
             if configuration.read_only_port:
-                listeners = await _listening(
+                listeners = await listening(
                     configuration.address, configuration.read_only_port, "readOnlyPort"
                 )
                 await nursery.start(serve_http, listeners, route_requests(public))
             task_status.started()
+
+    def public_routes(self) -> Sequence[Route]:
+        """What is told without a secret in it."""
+        return (*read_only_routes(self.pods), *self._health_routes())
 
     def _health_routes(self) -> Sequence[Route]:
         return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})
@@ -86,7 +90,8 @@ class Listeners:
         return f"{consumer} stuck for {seconds:.0f} s" if seconds > LOOP_STUCK_SECONDS else ""
 
 
-async def _listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:
+async def listening(address: str, port: int, setting: str) -> Sequence[trio.SocketListener]:
+    """Listen on a port that a setting names. Raises StartError."""
     try:
         return await listen_tcp(address, port)
     except OSError as error:

@@ -16,6 +16,7 @@ import trio
 
 from tests.apiserver.answers import RefusedError, bad_request, invalid, too_large_version
 from tests.apiserver.faults import Asked, Faults
+from tests.apiserver.reviews import Reviews
 from tests.apiserver.rules import Rules, kind_of
 from tests.apiserver.selectors import selector
 from tests.apiserver.storage import Data, Resource, Storage
@@ -50,6 +51,7 @@ class ApiServer:
         self.clock = clock or TrioClock()
         self.storage = Storage()
         self.faults = Faults()
+        self.reviews = Reviews()
         self.asked: list[Asked] = []
         self.watches: list[WatchStream] = []
         self.version = version
@@ -201,6 +203,8 @@ class ApiServer:
         namespace, name, subresource = asked.namespace, asked.name, asked.subresource
         if asked.verb == "delete":
             return _json(200, self._rules.delete(resource, namespace, name, body))
+        if asked.verb == "create" and asked.resource in ("tokenreviews", "subjectaccessreviews"):
+            return _json(201, self.reviews.answer(asked.resource, body))
         if asked.verb == "create" and subresource == "token":
             return _json(201, self._rules.token(namespace, name, body))
         if asked.verb == "create" and subresource == "binding":

@@ -160,6 +160,7 @@ class Run:
                 pod_logs_dir=str(self.root / "logs" / "pods"),
                 resolv_conf=str(self.host.resolv_conf),
                 healthz_port=0,
+                enable_server=False,
                 http_check_frequency=timedelta(seconds=1),
                 file_check_frequency=timedelta(seconds=1),
             ),

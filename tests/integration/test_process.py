@@ -105,6 +105,7 @@ def configuration(tmp_path: Path) -> dict[str, object]:
         "failCgroupV1": False,
         "failSwapOn": False,
         "healthzPort": 0,
+        "enableServer": False,
     }
 
 

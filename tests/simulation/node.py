@@ -89,7 +89,7 @@ class SimulatedAgent(Agent):
         @asynccontextmanager
         async def clients() -> AsyncIterator[ApiClients]:
             make = partial(ApiClient, URL, api, clock=clock)
-            yield ApiClients(URL, make(), make(), make())
+            yield ApiClients(URL, make(), make(), make(), make())
 
         super().__init__(settings, clock, (transport, transport, None), open_clients=clients)
         self._on_status = on_status
@@ -204,6 +204,7 @@ class Node:
                 pod_logs_dir=str(self.logs),
                 resolv_conf="",
                 healthz_port=0,
+                enable_server=False,
                 eviction_hard={},  # how full the machine is that this runs on is no matter
             ),
             options=NodeOptions(

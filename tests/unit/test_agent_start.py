@@ -25,6 +25,7 @@ async def agent(
         KubeletConfiguration(),
         pod_logs_dir=str(logs or root / "logs"),
         healthz_port=0,
+        enable_server=False,
         resolv_conf=resolv_conf,
     )
     options = NodeOptions(root_dir=str(root), hostname_override="here", hollow=hollow)

@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
         *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
-    "agent": {"agent", "assembly", "cluster", "listeners", "main", "startup"},
+    "agent": {"agent", "assembly", "cluster", "listeners", "main", "secure_port", "startup"},
     "command line": {"__main__", "cli"},
 }
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}

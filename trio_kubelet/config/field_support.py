@@ -8,6 +8,8 @@ reads the fields. Who begins to act on a field moves it to ACTED_ON.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from trio_kubelet.config.tls_names import OLD_VERSIONS
+
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -15,21 +17,21 @@ def _names(text: str) -> frozenset[str]:
 
 ACTED_ON = _names(
     """
-    address allowedUnsafeSysctls cgroupDriver cgroupRoot cgroupsPerQOS clusterDNS clusterDomain
-    configMapAndSecretChangeDetectionStrategy containerRuntimeEndpoint cpuCFSQuota
-    cpuCFSQuotaPeriod crashLoopBackOff enableControllerAttachDetach eventBurst eventRecordQPS
+    address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupRoot
+    cgroupsPerQOS clusterDNS clusterDomain configMapAndSecretChangeDetectionStrategy
+    containerRuntimeEndpoint cpuCFSQuota cpuCFSQuotaPeriod crashLoopBackOff
+    enableControllerAttachDetach enableServer eventBurst eventRecordQPS
     evictionPressureTransitionPeriod failCgroupV1 failSwapOn fileCheckFrequency
     healthzBindAddress healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy
-    imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved
-    localStorageCapacityIsolation logging.format logging.verbosity maxOpenFiles
-    maxParallelImagePulls maxPods memoryReservationPolicy memorySwap memoryThrottlingFactor
-    nodeLeaseDurationSeconds nodeStatusMaxImages nodeStatusReportFrequency
-    nodeStatusUpdateFrequency oomScoreAdj podLogsDir podPidsLimit podsPerCore
-    preloadedImagesVerificationAllowlist providerID readOnlyPort registerNode
-    registerWithTaints registryBurst registryPullQPS
+    imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved localStorageCapacityIsolation
+    logging.format logging.verbosity maxOpenFiles maxParallelImagePulls maxPods
+    memoryReservationPolicy memorySwap memoryThrottlingFactor nodeLeaseDurationSeconds
+    nodeStatusMaxImages nodeStatusReportFrequency nodeStatusUpdateFrequency oomScoreAdj
+    podLogsDir podPidsLimit podsPerCore port preloadedImagesVerificationAllowlist providerID
+    readOnlyPort registerNode registerWithTaints registryBurst registryPullQPS
     reservedSystemCPUs resolvConf runtimeRequestTimeout seccompDefault serializeImagePulls
     singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader syncFrequency
-    systemReserved
+    systemReserved tlsCertFile tlsCipherSuites tlsPrivateKeyFile
     """
 )
 """Fields that the agent does what it is told with."""
@@ -51,7 +53,6 @@ WITHOUT_EFFECT_ANYWHERE = _names(
 
 FIXED: Mapping[str, Any] = {
     "contentType": "application/json",
-    "enableServer": False,
     "makeIPTablesUtilChains": False,
 }
 """Fields that the agent acts on as if they had this value, whatever they have."""
@@ -66,7 +67,7 @@ PARTLY: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "evictionHard": ("eviction", lambda _: False),
     "evictionMinimumReclaim": ("eviction", lambda _: False),
     "evictionSoft": ("eviction", lambda _: False),
-    "port": ("server", lambda _: False),
+    "tlsMinVersion": ("server", lambda version: version not in OLD_VERSIONS),
 }
 """Fields of which something is done: what is missing, and for which values that does not matter.
 
@@ -78,10 +79,10 @@ NOT_YET: Mapping[str, frozenset[str]] = {
     capability: _names(names)
     for capability, names in {
         "server": """
-            authentication authorization enableContentionProfiling enableDebugFlagsHandler
+            enableContentionProfiling enableDebugFlagsHandler
             enableDebuggingHandlers enableProfilingHandler enableSystemLogHandler
-            enableSystemLogQuery serverTLSBootstrap showHiddenMetricsForVersion tlsCertFile
-            tlsCipherSuites tlsCurvePreferences tlsMinVersion tlsPrivateKeyFile volumeStatsAggPeriod
+            enableSystemLogQuery serverTLSBootstrap showHiddenMetricsForVersion
+            tlsCurvePreferences volumeStatsAggPeriod
         """,
         "renewal of the client certificate": "rotateCertificates",
         "garbage collection of images": """

@@ -17,20 +17,23 @@ def _names(text: str) -> frozenset[str]:
 ACTED_ON = _names(
     """
     ClusterTrustBundleProjection ContainerStopSignals EventedPLEG KubeletCrashLoopBackOffMax
-    KubeletEnsureSecretPulledImages LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeSwap
-    ReduceDefaultCrashLoopBackOffDecay TaintTolerationComparisonOperators
+    KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz LoggingAlphaOptions MemoryQoS
+    NodeDeclaredFeatures NodeSwap ReduceDefaultCrashLoopBackOffDecay
+    TaintTolerationComparisonOperators
     """
 )
 """Gates that the agent asks for, or that decide about what the configuration may say."""
 
 AS_IF_ON = _names(
     """
-    ClientsAllowCARotation ContainerRestartRules CustomCPUCFSQuotaPeriod
-    DisableNodeKubeProxyVersion EnvFiles HostnameOverride KubeletCgroupDriverFromCRI
-    KubeletRegistrationGetOnExistsOnly LoggingBetaOptions PLEGOnDemandRelist PodLevelResources
-    PodLifecycleSleepAction PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
+    AllowParsingUserUIDFromCertAuth ClientsAllowCARotation ContainerRestartRules
+    CustomCPUCFSQuotaPeriod DisableNodeKubeProxyVersion EnvFiles HostnameOverride
+    KubeletCgroupDriverFromCRI KubeletRegistrationGetOnExistsOnly LoggingBetaOptions
+    PLEGOnDemandRelist PodLevelResources PodLifecycleSleepAction
+    PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
     PodReadyToStartContainersCondition PreventStaticPodAPIReferences RecursiveReadOnlyMounts
-    RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation SidecarContainers
+    RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
+    ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile SidecarContainers
     SupplementalGroupsPolicy SystemdWatchdog WatchListClient
     """
 )
@@ -40,10 +43,9 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
     capability: _names(names)
     for capability, names in {
         "server": """
-            AllowParsingUserUIDFromCertAuth ComponentFlagz ComponentStatusz ContainerCheckpoint
-            ExtendWebSocketsToKubelet KubeletFineGrainedAuthz KubeletPSI NativeHistograms
+            ComponentFlagz ComponentStatusz ContainerCheckpoint
+            ExtendWebSocketsToKubelet KubeletPSI NativeHistograms
             NodeLogQuery PodAndContainerStatsFromCRI PodLogsQuerySplitStreams PodsAPI
-            ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile
             RotateKubeletServerCertificate
         """,
         "probes": "ExecProbeTimeout",

@@ -26,7 +26,7 @@ Written by `python -m trio_kubelet.config.support_page`.
 
 PROMISING_DEFAULTS = frozenset(
     """
-    authentication authorization enableDebugFlagsHandler enableDebuggingHandlers
+    enableDebugFlagsHandler enableDebuggingHandlers
     enableProfilingHandler enableSystemLogHandler
     imageGCHighThresholdPercent imageGCLowThresholdPercent containerLogMaxFiles
     containerLogMaxSize evictionHard volumePluginDir
@@ -54,8 +54,8 @@ def _fields() -> Iterator[str]:
         "`evictionMinimumReclaim` which pressures the node shows and which pods it admits, but "
         "no pod is evicted; thresholds of the signals `containerfs.*` have no effect, in the Go "
         "kubelet neither; of "
-        "`enforceNodeAllocatable` only `pods` and `none` are acted on; `port` is only told in the "
-        "node's status."
+        "`enforceNodeAllocatable` only `pods` and `none` are acted on; TLS below 1.2 is not "
+        "spoken, whatever `tlsMinVersion` allows."
     )
     yield ""
     yield "| field | the agent acts as with |"

@@ -18,6 +18,7 @@ from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
 from trio_kubelet.config.validation_eviction import parsed_quantity, validate_eviction
 from trio_kubelet.config.validation_logging import validate_logging, validate_tracing
 from trio_kubelet.config.validation_names import (
@@ -317,6 +318,13 @@ def _server(configuration: KubeletConfiguration, gates: FeatureGates) -> Problem
     ):
         if not _is_address(address):
             yield f'{name} "{address}" is not a valid IP address'
+    if bool(configuration.tls_cert_file) != bool(configuration.tls_private_key_file):
+        yield "tlsCertFile and tlsPrivateKeyFile must be set together, or neither of them"
+    yield from _one_of(
+        "tlsMinVersion (--tls-min-version)", configuration.tls_min_version, tuple(VERSIONS)
+    )
+    for name in unknown_ciphers(configuration.tls_cipher_suites):
+        yield f'tlsCipherSuites (--tls-cipher-suites) "{name}" is no suite that can be used'
     if configuration.server_tls_bootstrap and not gates.enabled("RotateKubeletServerCertificate"):
         yield "serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate"
     if configuration.enable_system_log_query and not gates.enabled("NodeLogQuery"):

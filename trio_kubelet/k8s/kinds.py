@@ -12,6 +12,7 @@ from trio_kubelet.k8s.event import Event
 from trio_kubelet.k8s.lease import Lease
 from trio_kubelet.k8s.node import Node
 from trio_kubelet.k8s.pod import Pod
+from trio_kubelet.k8s.reviews import SubjectAccessReview, TokenReview
 from trio_kubelet.k8s.runtime_class import RuntimeClass
 from trio_kubelet.k8s.service import Service
 from trio_kubelet.k8s.service_account import ServiceAccount
@@ -83,6 +84,20 @@ CLUSTER_TRUST_BUNDLES = Kind(
     type=ClusterTrustBundle,
     namespaced=False,
 )
+TOKEN_REVIEWS = Kind(
+    group="authentication.k8s.io",
+    resource="tokenreviews",
+    kind="TokenReview",
+    type=TokenReview,
+    namespaced=False,
+)
+SUBJECT_ACCESS_REVIEWS = Kind(
+    group="authorization.k8s.io",
+    resource="subjectaccessreviews",
+    kind="SubjectAccessReview",
+    type=SubjectAccessReview,
+    namespaced=False,
+)
 
 KINDS: tuple[Kind[Any], ...] = (
     PODS,
@@ -96,5 +111,7 @@ KINDS: tuple[Kind[Any], ...] = (
     RUNTIME_CLASSES,
     CERTIFICATE_SIGNING_REQUESTS,
     CLUSTER_TRUST_BUNDLES,
+    TOKEN_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
 )
 """All of them."""

@@ -187,13 +187,17 @@ class CertificateStore:
         return pair
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, in one step; its folder is made. OSError."""
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that, unless told else, only its owner may read, in one step. OSError.
+
+    Its folder is made.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(handle, "wb") as file:
+        os.fchmod(handle, mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

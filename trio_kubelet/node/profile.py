@@ -51,6 +51,7 @@ class NodeProfile:
     reservations: Reservations = field(factory=Reservations)
     kubelet_version: str = KUBERNETES_VERSION
     kubelet_port: int = 10250
+    """0 while the server is switched off."""
     node_ips: tuple[str, ...] = ()
     external_cloud_provider: bool = False
     provider_id: str = ""
@@ -81,7 +82,7 @@ def node_profile(settings: Settings, machine: Machine) -> NodeProfile:
         ),
         reservations=reservations(configuration, options),
         kubelet_version=options.version or KUBERNETES_VERSION,
-        kubelet_port=configuration.port,
+        kubelet_port=configuration.port if configuration.enable_server else 0,
         node_ips=parse_node_ip(options.node_ip),
         external_cloud_provider=options.cloud_provider == EXTERNAL_CLOUD_PROVIDER,
         provider_id=configuration.provider_id,

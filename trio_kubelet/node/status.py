@@ -150,7 +150,9 @@ def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -
 
 
 def _set_endpoints(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
-    endpoint = DaemonEndpoint(port=profile.kubelet_port)
+    """Where the server listens; of one that is switched off nothing is told."""
+    port = profile.kubelet_port
+    endpoint = DaemonEndpoint(port=port) if port else None
     return evolve(status, daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=endpoint))
 
 

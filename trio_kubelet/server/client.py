@@ -8,12 +8,14 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 
 import trio
 
 from trio_kubelet.server.connections import Place
 from trio_kubelet.server.limits import Limits
-from trio_kubelet.server.messages import Peer, TcpPeer, UnixPeer
+from trio_kubelet.server.messages import ClientCertificate, Peer, TcpPeer, UnixPeer
+from trio_kubelet.server.tls import shown_certificate
 
 READ_BYTES = 64 * 1024
 SEND_BYTES = 64 * 1024
@@ -41,6 +43,11 @@ class Client:
     def closing(self) -> bool:
         """Whether the server ends, so that this request is the last."""
         return self._place.closing
+
+    @cached_property
+    def certificate(self) -> ClientCertificate | None:
+        """What the client has shown over TLS; to be asked for once a request has arrived."""
+        return shown_certificate(self.stream) if isinstance(self.stream, trio.SSLStream) else None
 
     async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
         """What the client sends next, empty when it has ended. Raises ClientGoneError."""

@@ -122,6 +122,7 @@ class Exchange:
             query=query,
             headers=self._headers,
             peer=self._client.peer,
+            certificate=self._client.certificate,
             body=RequestBody(self._receive_piece, None if chunked else length),
             switch_protocols=self._switch_protocols,
         )

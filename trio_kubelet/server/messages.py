@@ -79,6 +79,14 @@ class UnixPeer:
 Peer = TcpPeer | UnixPeer
 
 
+@frozen
+class ClientCertificate:
+    """What a client has shown over TLS, and the authorities (PEM) that it was verified by."""
+
+    der: bytes = field(repr=False)
+    verified_by: bytes = field(repr=False)
+
+
 class RequestBody:
     """The body of a request as it arrives: iterate over its pieces, or `read` it whole, once.
 
@@ -134,6 +142,7 @@ class Request:
     query: Values = Values()
     headers: Headers = Headers()
     peer: Peer = TcpPeer("127.0.0.1", 0)
+    certificate: ClientCertificate | None = None
     body: RequestBody = field(factory=RequestBody)
     _switch_protocols: SwitchProtocols = _no_upgrade
 

@@ -28,8 +28,6 @@ from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
 from trio_kubelet.config.gate_table import KNOWN_GATES
 from trio_kubelet.config.gates import default_of
 from trio_kubelet.config.parts import (
-    KubeletAuthentication,
-    KubeletX509Authentication,
     LoggingConfiguration,
     VModuleItem,
 )
@@ -112,14 +110,12 @@ def test_what_is_acted_upon_is_not_named() -> None:
 def test_a_setting_in_a_part_is_named_by_its_path() -> None:
     configuration = evolve(
         KubeletConfiguration(),
-        authentication=KubeletAuthentication(x509=KubeletX509Authentication(client_ca_file="/ca")),
         logging=LoggingConfiguration(verbosity=4, vmodule=(VModuleItem(file_pattern="a"),)),
         system_reserved={"cpu": "1"},
         system_reserved_cgroup="/system",
         eviction_hard={},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
-        "authentication.x509.clientCAFile",
         "logging.vmodule",
         "systemReservedCgroup",
         "evictionHard",
@@ -143,11 +139,12 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("enableServer: true", ["enableServer"]),
-        ("enableServer: false", []),
-        ("enableServer: null", []),
+        ("enableServer: true", []),
         ("makeIPTablesUtilChains: true", ["makeIPTablesUtilChains"]),
         ("makeIPTablesUtilChains: false", []),
+        ("makeIPTablesUtilChains: null", []),
+        ("tlsMinVersion: VersionTLS11", ["tlsMinVersion"]),
+        ("tlsMinVersion: VersionTLS13", []),
         ("contentType: application/json", []),
         ("contentType: application/vnd.kubernetes.protobuf", ["contentType"]),
         ("maxPods: 7", []),
@@ -190,8 +187,8 @@ def names_in_warning(arguments: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--enable-server"], ["enableServer"]),
-        (["--enable-server=false"], []),
+        (["--make-iptables-util-chains"], ["makeIPTablesUtilChains"]),
+        (["--make-iptables-util-chains=false"], []),
         (["--feature-gates=KubeletPSI=true,EnvFiles=true"], ["featureGates.KubeletPSI"]),
         (["--max-pods=5"], []),
     ],
@@ -202,11 +199,11 @@ def test_flags_are_told_of_as_fields_are(arguments: list[str], named: list[str])
 
 def test_a_drop_in_may_take_back_what_the_file_asks_for(tmp_path: Path) -> None:
     file, folder = tmp_path / "config.yaml", tmp_path / "conf.d"
-    file.write_text(yaml.safe_dump({**HEADER, "enableServer": True}))
+    file.write_text(yaml.safe_dump({**HEADER, "makeIPTablesUtilChains": True}))
     folder.mkdir()
     arguments = [f"--config={file}", f"--config-dir={folder}"]
-    assert names_in_warning(arguments) == ["enableServer"]
-    (folder / "10.conf").write_text(yaml.safe_dump({**HEADER, "enableServer": None}))
+    assert names_in_warning(arguments) == ["makeIPTablesUtilChains"]
+    (folder / "10.conf").write_text(yaml.safe_dump({**HEADER, "makeIPTablesUtilChains": None}))
     assert names_in_warning(arguments) == []
 
 

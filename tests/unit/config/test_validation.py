@@ -340,6 +340,14 @@ def test_a_kept_rule_says_nothing(changes: dict[str, Any]) -> None:
             "must not be set if KubeletEnsureSecretPulledImages",
         ),
         (
+            {},
+            {"tls_cert_file": "/tls.crt"},
+            "tlsCertFile and tlsPrivateKeyFile must be set together",
+        ),
+        ({}, {"tls_private_key_file": "/tls.key"}, "must be set together"),
+        ({}, {"tls_min_version": "TLSv1.2"}, 'tlsMinVersion (--tls-min-version) "TLSv1.2" must be'),
+        ({}, {"tls_cipher_suites": ("TLS_RSA_WITH_RC4_128_SHA",)}, "is no suite that can be used"),
+        (
             {"RotateKubeletServerCertificate": False},
             {"server_tls_bootstrap": True},
             "requires feature gate RotateKubeletServerCertificate",

@@ -79,3 +79,7 @@ def test_a_node_that_reserves_more_than_it_has_is_refused_with_the_numbers() -> 
 )
 def test_names_are_lower_case(given: str, name: str) -> None:
     assert node_name(Settings(options=NodeOptions(hostname_override=given))) == name
+
+
+def test_a_server_that_is_switched_off_has_no_port() -> None:
+    assert profile(enable_server=False, port=10251).kubelet_port == 0

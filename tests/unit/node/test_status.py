@@ -69,6 +69,12 @@ def test_a_new_node_tells_all_that_a_node_tells() -> None:
     assert found.phase == ""
 
 
+def test_a_server_that_is_switched_off_has_no_endpoint() -> None:
+    found = status(evolve(a_profile(), kubelet_port=0)).daemon_endpoints
+    assert found is not None
+    assert found.kubelet_endpoint is None
+
+
 def test_swap_is_told_where_there_is_some() -> None:
     info = status(a_profile(a_machine(swap_bytes=1 << 30))).node_info
     assert info is not None

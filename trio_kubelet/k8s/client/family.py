@@ -2,7 +2,8 @@
 
 They have pools of their own, so that no burst of one kind of requests starves another: the main
 one for reads and writes, with as many watches beside it as are needed; the heartbeat's without
-a rate limit, and with a deadline that is shorter than the lease; the events' with a rate of theirs.
+a rate limit, and with a deadline that is shorter than the lease; the events' with a rate of theirs;
+and one to review those who ask the node, so that no flood of bad tokens holds up the rest.
 """
 
 from collections.abc import AsyncIterator
@@ -23,6 +24,7 @@ from trio_kubelet.k8s.client.transport import (
     EVENTS,
     HEARTBEAT,
     REQUESTS,
+    REVIEWS,
     WATCHES,
     PoolSize,
     RotatingTransport,
@@ -30,15 +32,21 @@ from trio_kubelet.k8s.client.transport import (
     proxy_from_environment,
 )
 
+REVIEW_SECONDS = 10.0
+"""How long somebody who asks the node waits for the API server to say who he is."""
+
+REVIEW_RATE_LIMIT = RateLimit(50, 100)
+
 
 @frozen
 class ApiClients:
-    """One server, one identity, three clients; only `main` is for watches."""
+    """One server, one identity, four clients; only `main` is for watches."""
 
     server: str
     main: ApiClient
     heartbeat: ApiClient
     events: ApiClient
+    reviews: ApiClient
 
 
 @asynccontextmanager
@@ -82,8 +90,11 @@ async def open_api_clients(
         ),
         heartbeat=client(pool(HEARTBEAT), deadline_seconds=heartbeat_seconds),
         events=client(pool(EVENTS), rate_limit=event_rate_limit, deadline_seconds=deadline_seconds),
+        reviews=client(
+            pool(REVIEWS), rate_limit=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS
+        ),
     )
     async with AsyncExitStack() as stack:
-        for one in (clients.main, clients.heartbeat, clients.events):
+        for one in (clients.main, clients.heartbeat, clients.events, clients.reviews):
             stack.push_async_callback(one.aclose)
         yield clients

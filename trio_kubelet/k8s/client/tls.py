@@ -44,7 +44,11 @@ def ssl_context(tls: Tls) -> ssl.SSLContext:
     else:
         context.load_default_certs()
     if tls.certificate:
-        _load_certificate(context, tls)
+        try:
+            load_pair(context, tls.certificate, tls.key)
+        except ssl.SSLError as error:
+            why = f"the client certificate and its key are not usable: {error}"
+            raise ValueError(why) from None
     return context
 
 
@@ -65,15 +69,16 @@ class _NamedContext(ssl.SSLContext):
         return super().wrap_bio(incoming, outgoing, server_side, name, session)
 
 
-def _load_certificate(context: ssl.SSLContext, tls: Tls) -> None:
-    """Load both from one file; the one that a kubelet rotates holds both already."""
-    both = tls.certificate if tls.key == tls.certificate else tls.certificate + b"\n" + tls.key
-    fd = os.memfd_create("client-certificate", os.MFD_CLOEXEC)
+def load_pair(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """Give a context a certificate chain and its key; raises ssl.SSLError.
+
+    Both go through one file; the one that a kubelet rotates holds both already.
+    """
+    both = certificate if key == certificate else certificate + b"\n" + key
+    fd = os.memfd_create("certificate", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(fd), "wb") as file:
             file.write(both)
         context.load_cert_chain(f"/proc/self/fd/{fd}", password="")
-    except ssl.SSLError as error:
-        raise ValueError(f"the client certificate and its key are not usable: {error}") from None
     finally:
         os.close(fd)

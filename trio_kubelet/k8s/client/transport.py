@@ -46,6 +46,7 @@ REQUESTS = PoolSize(connections=6, idle=6)
 WATCHES = PoolSize(connections=None, idle=8)
 HEARTBEAT = PoolSize(connections=2, idle=1)
 EVENTS = PoolSize(connections=4, idle=1)
+REVIEWS = PoolSize(connections=4, idle=1)
 
 
 def open_pool(

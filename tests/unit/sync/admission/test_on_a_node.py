@@ -82,11 +82,15 @@ class OneNode:
         @asynccontextmanager
         async def clients() -> AsyncIterator[ApiClients]:
             main, heartbeat, events = (self.server.client() for _ in range(3))
-            yield ApiClients("http://apiserver.test", main, heartbeat, events)
+            yield ApiClients("http://apiserver.test", main, heartbeat, events, main)
 
         settings = Settings(
             configuration=KubeletConfiguration(
-                pod_logs_dir=str(self.root / "logs"), resolv_conf="", healthz_port=0, max_pods=2
+                pod_logs_dir=str(self.root / "logs"),
+                resolv_conf="",
+                healthz_port=0,
+                enable_server=False,
+                max_pods=2,
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"), hostname_override=NODE, hollow=True

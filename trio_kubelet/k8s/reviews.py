@@ -1,0 +1,92 @@
+"""Reviews: what the API server is asked about those who ask the node."""
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s.base import ApiType, Mandatory, confidential
+from trio_kubelet.k8s.meta import ObjectMeta
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class UserInfo(ApiType):
+    """A user, as an authenticator knows them."""
+
+    username: str = ""
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(factory=dict)
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class TokenReviewSpec(ApiType):
+    """The token in question, and for whom it should have been made, if that matters."""
+
+    token: Mandatory[str] = field(default="", metadata=confidential())
+    audiences: tuple[str, ...] = ()
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class TokenReviewStatus(ApiType):
+    """Whose token it is; `error` says why it could not be checked."""
+
+    authenticated: bool | None = None
+    user: UserInfo | None = None
+    audiences: tuple[str, ...] = ()
+    error: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class TokenReview(ApiType):
+    """A question whose token it is, and its answer."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = field(factory=ObjectMeta)
+    spec: Mandatory[TokenReviewSpec] = field(factory=TokenReviewSpec)
+    status: TokenReviewStatus = field(factory=TokenReviewStatus)
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class ResourceAttributes(ApiType):
+    """What somebody wants to do with an object of the API."""
+
+    namespace: str = ""
+    verb: str = ""
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+    subresource: str = ""
+    name: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class SubjectAccessReviewSpec(ApiType):
+    """Who wants to do what."""
+
+    resource_attributes: ResourceAttributes | None = None
+    user: str = ""
+    groups: tuple[str, ...] = ()
+    extra: Mapping[str, tuple[str, ...]] = field(factory=dict)
+    uid: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class SubjectAccessReviewStatus(ApiType):
+    """Whether it is allowed; `evaluation_error` tells of rules that could not be looked at."""
+
+    allowed: Mandatory[bool] = False
+    denied: bool | None = None
+    reason: str = ""
+    evaluation_error: str = ""
+
+
+@frozen(kw_only=True, repr=False, eq=False)
+class SubjectAccessReview(ApiType):
+    """A question whether somebody may do something, and its answer."""
+
+    api_version: str = ""
+    kind: str = ""
+    metadata: ObjectMeta = field(factory=ObjectMeta)
+    spec: Mandatory[SubjectAccessReviewSpec] = field(factory=SubjectAccessReviewSpec)
+    status: SubjectAccessReviewStatus = field(factory=SubjectAccessReviewStatus)

@@ -1,0 +1,31 @@
+"""Who may ask the node for what: nobody, until somebody has said so.
+
+A request has a user (`authentication.py`), who wants to do something with the Node object
+(`attributes.py`), which is allowed or not (`authorization.py`). `guard.py` puts the three before
+a handler, so that it is never called for others.
+"""
+
+from trio_kubelet.server.access.attributes import Attributes, attributes_of
+from trio_kubelet.server.access.authentication import Authenticator, TokenReviewer
+from trio_kubelet.server.access.authorization import (
+    AnswerSeconds,
+    Authorize,
+    Webhook,
+    allow_always,
+)
+from trio_kubelet.server.access.guard import guard
+from trio_kubelet.server.access.users import User, user_of_certificate
+
+__all__ = [
+    "AnswerSeconds",
+    "Attributes",
+    "Authenticator",
+    "Authorize",
+    "TokenReviewer",
+    "User",
+    "Webhook",
+    "allow_always",
+    "attributes_of",
+    "guard",
+    "user_of_certificate",
+]

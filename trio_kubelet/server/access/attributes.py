@@ -1,0 +1,65 @@
+"""What a request to the node's server is for the API server's rules; pure.
+
+Every path is a subresource of the Node object, so that a rule of RBAC such as `get` on
+`nodes/metrics` opens the metrics and nothing else. Fine-grained paths (KEP-2862) are tried with
+their own name first, then as `proxy`, which stands for all the rest.
+"""
+
+from collections.abc import Mapping
+
+from attrs import frozen
+
+PROXY = "proxy"
+
+VERBS: Mapping[str, str] = {
+    "POST": "create",
+    "GET": "get",
+    "HEAD": "get",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+
+_SUBRESOURCES: Mapping[str, str] = {
+    "stats": "stats",
+    "metrics": "metrics",
+    "logs": "log",
+    "spec": "spec",
+    "checkpoint": "checkpoint",
+    "statusz": "statusz",
+    "flagz": "flagz",
+}
+"""By the first segment of the path; they are no part of `proxy`."""
+
+_FINE_GRAINED: Mapping[str, str] = {
+    "pods": "pods",
+    "runningpods": "pods",
+    "healthz": "healthz",
+    "configz": "configz",
+}
+
+
+@frozen
+class Attributes:
+    """What is asked for: a verb, and a subresource of the node."""
+
+    verb: str
+    subresource: str
+
+
+def attributes_of(method: str, path: str, *, fine_grained: bool) -> tuple[Attributes, ...]:
+    """Each of these allows the request; `path` is decoded.
+
+    The verb of a method that no rule knows is empty.
+    """
+    verb = VERBS.get(method, "")
+    return tuple(Attributes(verb, name) for name in _subresources(path, fine_grained))
+
+
+def _subresources(path: str, fine_grained: bool) -> tuple[str, ...]:
+    first = path.split("/", 2)[1] if path.startswith("/") else ""
+    if first in _SUBRESOURCES:
+        return (_SUBRESOURCES[first],)
+    if fine_grained and first in _FINE_GRAINED:
+        return (_FINE_GRAINED[first], PROXY)
+    return (PROXY,)

@@ -1,0 +1,129 @@
+"""Who makes a request: by a client certificate, by a bearer token, or nobody.
+
+Credentials that are there and no good make a request unauthenticated, also where requests
+without any are let in. TLS has verified a certificate when the connection was opened; on a
+connection that outlives the certificate, or the authorities of then, it is looked at again.
+"""
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+from attrs import define, field
+from cryptography import x509
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import TOKEN_REVIEWS, TokenReview, TokenReviewSpec
+from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.server.access.answers import Answer, Answers
+from trio_kubelet.server.access.users import (
+    NOBODY,
+    User,
+    authenticated,
+    is_issued_by_one_of,
+    is_valid_at,
+    user_of_certificate,
+)
+from trio_kubelet.server.messages import ClientCertificate, Headers, Request
+
+log = structlog.get_logger("server")
+
+
+def bearer_token(headers: Headers) -> str | None:
+    """The token that a request shows: empty if it shows none, None if there are several."""
+    lines = headers.all("authorization")
+    if len(lines) > 1:
+        return None
+    scheme, _, token = headers.first("authorization").strip().partition(" ")
+    return token.strip().partition(" ")[0] if scheme.lower() == "bearer" else ""
+
+
+class TokenReviewer:
+    """Asks the API server whose a token is; `seconds` is how long its answers hold.
+
+    Of tokens only hashes are kept, which are good for nothing outside this process.
+    """
+
+    def __init__(self, api: Callable[[], Api], seconds: float) -> None:
+        self._api = api
+        self._seconds = seconds
+        self._key = secrets.token_bytes(32)
+        self._answers: Answers[bytes, User | None] = Answers()
+
+    async def user(self, token: str) -> User | None:
+        """Whose token it is, None if nobody's. Raises ApiError."""
+
+        async def ask() -> Answer[User | None]:
+            review = TokenReview(spec=TokenReviewSpec(token=token))
+            status = (await self._api().create(TOKEN_REVIEWS, review)).status
+            found = status.user
+            if not status.authenticated or found is None:
+                return Answer(None, self._seconds)
+            user = User(found.username, found.uid, found.groups, found.extra)
+            return Answer(user, self._seconds)
+
+        digest = hmac.digest(self._key, token.encode(), hashlib.sha256)
+        return await self._answers.get(digest, ask)
+
+
+@define
+class Authenticator:
+    """Says who makes a request; `tokens` is None where tokens are not accepted.
+
+    `authorities` is what clients' certificates are verified by now, in PEM.
+    """
+
+    clock: Clock
+    authorities: Callable[[], bytes] = bytes
+    tokens: TokenReviewer | None = None
+    anonymous: bool = False
+    _parsed: tuple[bytes, tuple[x509.Certificate, ...]] = field(default=(b"", ()), init=False)
+
+    async def user(self, request: Request) -> User | None:
+        """Who makes the request; None if that is not to be known."""
+        bad = False
+        if request.certificate is not None:
+            certificate = self._good(request.certificate)
+            bad = certificate is None
+            user = user_of_certificate(certificate) if certificate is not None else None
+            if user is not None:
+                return authenticated(user)
+        token = bearer_token(request.headers)
+        if self.tokens is not None and token != "":
+            user = await self._user_of_token(self.tokens, token) if token else None
+            return None if user is None else authenticated(user)
+        return NOBODY if self.anonymous and not bad else None
+
+    async def _user_of_token(self, tokens: TokenReviewer, token: str) -> User | None:
+        try:
+            return await tokens.user(token)
+        except ApiError as error:
+            log.warning("token review failed", error=str(error))
+            return None
+
+    def _good(self, shown: ClientCertificate) -> x509.Certificate | None:
+        """The certificate, if it is good now."""
+        now = datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)
+        try:
+            certificate = x509.load_der_x509_certificate(shown.der)
+        except ValueError as error:
+            log.info("client certificate is not readable", error=str(error))
+            return None
+        if not is_valid_at(certificate, now):
+            return None
+        if shown.verified_by == self.authorities():
+            return certificate
+        return certificate if self._is_issued(certificate, now) else None
+
+    def _is_issued(self, certificate: x509.Certificate, now: datetime) -> bool:
+        """Whether one of today's authorities has issued the certificate itself."""
+        return is_issued_by_one_of(certificate, self._parsed_authorities(), now)
+
+    def _parsed_authorities(self) -> tuple[x509.Certificate, ...]:
+        pem = self.authorities()
+        if self._parsed[0] != pem:
+            self._parsed = pem, tuple(x509.load_pem_x509_certificates(pem)) if pem else ()
+        return self._parsed[1]

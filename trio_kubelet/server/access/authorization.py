@@ -1,0 +1,68 @@
+"""Whether a user may do something with this node."""
+
+from collections.abc import Awaitable, Callable
+
+from attrs import frozen
+
+from trio_kubelet.k8s import (
+    SUBJECT_ACCESS_REVIEWS,
+    ResourceAttributes,
+    SubjectAccessReview,
+    SubjectAccessReviewSpec,
+)
+from trio_kubelet.k8s.client import Api
+from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.json_text import dumps
+from trio_kubelet.server.access.answers import Answer, Answers
+from trio_kubelet.server.access.attributes import Attributes
+from trio_kubelet.server.access.users import User
+
+Authorize = Callable[[User, Attributes], Awaitable[bool]]
+"""Whether this is allowed; raises ApiError where nobody could tell."""
+
+
+async def allow_always(_user: User, _attributes: Attributes) -> bool:
+    """Mode AlwaysAllow: whoever is let in may do everything."""
+    return True
+
+
+@frozen
+class AnswerSeconds:
+    """How long the API server's answers hold."""
+
+    allowed: float
+    denied: float
+
+
+class Webhook:
+    """Mode Webhook: the API server decides (SubjectAccessReview), and its answers are kept."""
+
+    def __init__(self, api: Callable[[], Api], node_name: str, seconds: AnswerSeconds) -> None:
+        self._api = api
+        self._node_name = node_name
+        self._seconds = seconds
+        self._answers: Answers[bytes, bool] = Answers()
+
+    async def allows(self, user: User, attributes: Attributes) -> bool:
+        """Ask, unless there is an answer that holds. Raises ApiError."""
+        spec = SubjectAccessReviewSpec(
+            resource_attributes=ResourceAttributes(
+                verb=attributes.verb,
+                version="v1",
+                resource="nodes",
+                subresource=attributes.subresource,
+                name=self._node_name,
+            ),
+            user=user.name,
+            uid=user.uid,
+            groups=user.groups,
+            extra=user.extra,
+        )
+
+        async def ask() -> Answer[bool]:
+            review = SubjectAccessReview(spec=spec)
+            status = (await self._api().create(SUBJECT_ACCESS_REVIEWS, review)).status
+            allowed = status.allowed and not status.denied
+            return Answer(allowed, self._seconds.allowed if allowed else self._seconds.denied)
+
+        return await self._answers.get(dumps(encode(spec)), ask)

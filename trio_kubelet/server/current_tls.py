@@ -1,0 +1,94 @@
+"""The TLS context of now: made of files, and made anew when one of them changes.
+
+New connections have the new one; those that are open go on. What cannot be used leaves in force
+what was there before.
+"""
+
+import ssl
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import frozen
+
+from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
+from trio_kubelet.server.tls import ServerContext, ServerTls, server_context
+from trio_kubelet.sources.inotify import PathWatch
+
+log = structlog.get_logger("server")
+
+RE_READ_SECONDS = 60.0
+"""Files are read again after so long, whatever was heard of them: links may lead far away."""
+
+
+@frozen
+class TlsFiles:
+    """Where certificate, key and the authorities of clients lie, and what else is set."""
+
+    certificate: Path
+    key: Path
+    authorities: Path | None = None
+    minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    ciphers: str = DEFAULT_CIPHERS
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        """All of them."""
+        return tuple(filter(None, (self.certificate, self.key, self.authorities)))
+
+    def read(self) -> ServerTls:
+        """What the files hold now. Blocks; raises OSError."""
+        return ServerTls(
+            certificate=self.certificate.read_bytes(),
+            key=self.key.read_bytes(),
+            authorities=self.authorities.read_bytes() if self.authorities else b"",
+            minimum_version=self.minimum_version,
+            ciphers=self.ciphers,
+        )
+
+
+class CurrentTls:
+    """Holds the newest context; `context` is there once loaded."""
+
+    context: ServerContext
+
+    def __init__(self, files: TlsFiles) -> None:
+        self._files = files
+        self._tls: ServerTls | None = None
+        self._limiter = trio.CapacityLimiter(1)
+
+    async def load(self) -> None:
+        """Read the files and make the context if they have changed; OSError, ValueError."""
+        tls = await trio.to_thread.run_sync(self._files.read, limiter=self._limiter)
+        if tls == self._tls:
+            return
+        self.context = server_context(tls)
+        if self._tls is not None:
+            log.info(
+                "server certificates reloaded", files=[str(path) for path in self._files.paths]
+            )
+        self._tls = tls
+
+    async def follow(self) -> None:
+        """Load the files whenever one of them changes, forever."""
+        async with trio.open_nursery() as nursery:
+            for path in self._files.paths:
+                nursery.start_soon(self._follow, path)
+
+    async def _follow(self, path: Path) -> None:
+        complained = ""
+        with PathWatch(path) as watch:
+            while True:
+                await trio.to_thread.run_sync(watch.arm, limiter=self._limiter)
+                try:
+                    await self.load()
+                    complained = ""
+                except (OSError, ValueError) as error:
+                    if str(error) != complained:
+                        log.warning(
+                            "certificate reload failed, keeping the previous certificates",
+                            error=str(error),
+                        )
+                    complained = str(error)
+                with trio.move_on_after(RE_READ_SECONDS):
+                    await watch.changed()

@@ -1,0 +1,104 @@
+"""TLS for the node's port: contexts, and listeners that take the newest one.
+
+A client is asked for a certificate where there are authorities to verify it by, and need not show
+one. Sessions are not resumed: each connection shows its certificate anew.
+"""
+
+import ssl
+from collections.abc import Callable, Sequence
+
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
+from trio_kubelet.k8s.client.tls import load_pair
+from trio_kubelet.server.messages import ClientCertificate
+
+
+@frozen
+class ServerTls:
+    """What connections need; certificates, keys and authorities as PEM, ciphers as OpenSSL's.
+
+    Without `authorities` no client is asked for a certificate.
+    """
+
+    certificate: bytes
+    key: bytes = field(repr=False)
+    authorities: bytes = b""
+    minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    ciphers: str = DEFAULT_CIPHERS
+
+
+class ServerContext(ssl.SSLContext):
+    """The context of connections, which remembers whom it trusts."""
+
+    authorities: bytes = b""
+
+
+def server_context(tls: ServerTls) -> ServerContext:
+    """Make the context of new connections; raises ValueError that says what is not usable."""
+    context = ServerContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = tls.minimum_version
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.set_ciphers(tls.ciphers)
+    except ssl.SSLError as error:
+        raise ValueError(f"the cipher suites are not usable: {error}") from None
+    try:
+        load_pair(context, tls.certificate, tls.key)
+    except ssl.SSLError as error:
+        raise ValueError(f"the certificate and its key are not usable: {error}") from None
+    if tls.authorities:
+        _verify_clients(context, tls.authorities)
+    return context
+
+
+def _verify_clients(context: ServerContext, authorities: bytes) -> None:
+    """Any certificate of the bundle is an anchor, as in Go."""
+    try:
+        context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
+    except (ssl.SSLError, ValueError) as error:
+        why = f"the certificate authorities of clients are not usable: {error}"
+        raise ValueError(why) from None
+    context.verify_mode = ssl.CERT_OPTIONAL
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.authorities = authorities
+
+
+class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
+    """Wraps the connections of another listener; the handshake is made at the first read."""
+
+    def __init__(
+        self, transport: trio.SocketListener, context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        self._transport = transport
+        self._context = context
+
+    async def accept(self) -> trio.SSLStream[trio.SocketStream]:
+        """Wait for a connection; its context is the one of now."""
+        stream = await self._transport.accept()
+        return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
+
+    async def aclose(self) -> None:
+        """Close the listener below."""
+        await self._transport.aclose()
+
+
+def over_tls(
+    listeners: Sequence[trio.SocketListener], context: Callable[[], ssl.SSLContext]
+) -> Sequence[TlsListener]:
+    """The same addresses, over TLS."""
+    return [TlsListener(listener, context) for listener in listeners]
+
+
+def shown_certificate(
+    stream: trio.SSLStream[trio.abc.Stream],
+) -> ClientCertificate | None:
+    """What a client has shown, once its handshake is over."""
+    der = stream.getpeercert(binary_form=True)
+    context = stream.context
+    if der is None or not isinstance(context, ServerContext):
+        return None
+    return ClientCertificate(der, context.authorities)
