@@ -43,6 +43,7 @@ from trio_kubelet.rpc import Code, RpcError, Transport, look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -403,8 +404,14 @@ class Agent:
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
         options = self.settings.options
-        collector = GarbageCollector(
+        remover = ContainerRemover(
             client=self.client,
+            node=self.node,
+            file_limiter=trio.CapacityLimiter(1),
+            oom_kills=self.foundation.oom_kills,
+        )
+        collector = GarbageCollector(
+            remover=remover,
             cache=self.cache,
             wanted=lambda: [stored.pod.metadata.uid for stored in self.store],
             limits=DeadContainerLimits(
@@ -414,8 +421,6 @@ class Agent:
             ),
             gate=self.gate,
             clock=self.clock,
-            node=self.node,
-            file_limiter=trio.CapacityLimiter(1),
             recorder=self.recorder,
         )
         task_status.started()

@@ -52,6 +52,7 @@ from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
@@ -217,15 +218,14 @@ def build_runtime(
     """What acts on containers."""
     settings = base.settings
     configuration = settings.configuration
-    stopper = ContainerStopper(
-        client=base.client,
-        recorder=base.recorder,
-        node=node,
-        dead_per_container=settings.options.maximum_dead_containers_per_container,
+    stopper = ContainerStopper(client=base.client, recorder=base.recorder, node=node)
+    remover = ContainerRemover(
+        client=base.client, node=node, file_limiter=files, oom_kills=base.oom_kills
     )
     starter = ContainerStarter(
         client=base.client,
         stopper=stopper,
+        remover=remover,
         sub_paths=sub_paths,
         recorder=base.recorder,
         node=node,
@@ -252,6 +252,8 @@ def build_runtime(
         ),
         starter=starter,
         stopper=stopper,
+        remover=remover,
+        dead_per_container=settings.options.maximum_dead_containers_per_container,
         recorder=base.recorder,
         journal=base.journal,
         clock=base.clock,

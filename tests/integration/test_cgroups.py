@@ -276,3 +276,20 @@ async def test_nothing_is_left_of_what_was_prepared_for_a_container_that_is_gone
     await kills.killed("b-1", [], trio.current_time())
     assert listens() == before
     assert not (pod / "c").exists()
+
+
+async def test_what_was_prepared_goes_with_its_container_and_with_its_pod(
+    tree: CgroupTree, root: str, cgroups: Cgroups, tmp_path: Path
+) -> None:
+    await cgroups.ensure(BURSTABLE)
+    pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
+    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    before, each = listens(), 2 * (tree.version == 1)
+    await kills.expect_start("b-1", "c")
+    await kills.expect_start("b-1", "d")
+    await kills.forget_container("b-1", "c")
+    assert listens() == before + each
+    assert not (pod / "c").exists()
+    await kills.forget("b-1")
+    assert listens() == before
+    assert not (pod / "d").exists()

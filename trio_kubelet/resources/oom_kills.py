@@ -92,6 +92,20 @@ class OomKills:
         ledger = self._ledgers.get(uid)
         return ledger.killed if ledger is not None else frozenset()
 
+    async def forget_container(self, uid: str, container_id: str) -> None:
+        """Ask for no more of a container that was removed."""
+        if container_id in self._notices.get(uid, {}):
+            async with self._asking:
+                if container_id in self._notices.get(uid, {}):
+                    await self._close(uid, container_id)
+
+    async def forget(self, uid: str) -> None:
+        """Nothing of the pod is left in the runtime."""
+        async with self._asking:
+            for container_id in tuple(self._notices.get(uid, ())):
+                await self._close(uid, container_id)
+            self._ledgers.pop(uid, None)
+
     def _knows(self, uid: str, seen: Sequence[SeenContainer]) -> bool:
         """Whether there is nothing to find out: where all is shown, what was before is nothing."""
         ledger = self._ledgers.get(uid)

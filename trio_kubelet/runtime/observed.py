@@ -116,6 +116,11 @@ class ObservedPod:
     containers: tuple[ObservedContainer, ...] = ()
 
     @property
+    def key(self) -> str:
+        """How logs name the pod: `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+    @property
     def ready_sandbox(self) -> ObservedSandbox | None:
         """The newest sandbox if it is ready."""
         if self.sandboxes and self.sandboxes[0].ready:

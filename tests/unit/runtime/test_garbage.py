@@ -32,8 +32,9 @@ from trio_kubelet.runtime.garbage.collector import (
     GarbageCollector,
     dead_containers_to_remove,
     sandboxes_to_remove,
-    with_usable_names,
 )
+from trio_kubelet.runtime.garbage.logs import with_usable_names
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.inspection import inspect_pod
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -177,6 +178,7 @@ class Node:
 
     client: RuntimeClient
     cache: RuntimeCache
+    remover: ContainerRemover
     collector: GarbageCollector
     gate: RuntimeGate
     facts: NodeFacts
@@ -269,19 +271,18 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
         cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
-        journal = Journal(clock)
+        journal, files = Journal(clock), trio.CapacityLimiter(1)
+        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
         collector = GarbageCollector(
-            client=client,
+            remover=remover,
             cache=cache,
             wanted=lambda: wanted,
             limits=DeadContainerLimits(per_container=1),
             gate=gate,
             clock=clock,
-            node=facts,
-            file_limiter=trio.CapacityLimiter(1),
             recorder=EventRecorder(journal, "node"),
         )
-        yield Node(client, cache, collector, gate, facts, wanted, faults, journal)
+        yield Node(client, cache, remover, collector, gate, facts, wanted, faults, journal)
 
 
 @pytest.fixture
@@ -368,6 +369,40 @@ async def test_logs_and_links_follow_their_containers(
     assert kept.is_symlink()
     assert rotated.is_symlink()
     assert foreign.is_symlink()
+
+
+async def test_a_container_that_is_removed_takes_its_logs_and_its_link_along(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    first = await node.container(sandbox, 0, "X")
+    second = await node.container(sandbox, 1, "X")
+    third = await node.container(sandbox, 2, "X")
+    logs = {name: node.log(name) for name in ("0.log", "0.log.1.gz", "1.log", "2.log")}
+    for container, name in ((first, "0.log"), (second, "1.log"), (third, "2.log")):
+        node.link(f"web_default_main-{container}.log", logs[name])
+    observed = await node.look()
+    gone = [each for each in observed.containers if each.id != second]
+    await node.remover.remove_containers(observed, gone)
+    assert [c.id for c in await node.client.list_containers()] == [second]
+    assert {name for name, file in logs.items() if file.exists()} == {"1.log", "2.log"}
+    kept = {f"web_default_main-{each}.log" for each in (second, third)}
+    assert node.links().keys() == kept, "the newest log stays: restarts are counted by it"
+
+
+async def test_what_cannot_be_removed_keeps_none_of_the_others(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    first = await node.container(sandbox, 0, "X")
+    second = await node.container(sandbox, 1, "X")
+    observed = await node.look()
+    node.faults.add("RemoveContainer", Fault(error=RpcError(Code.UNKNOWN, "busy")))
+    with pytest.raises(RpcError, match="busy"):
+        await node.remover.remove_containers(observed, observed.containers)
+    left = [c.id for c in await node.client.list_containers()]
+    assert len(left) == 1
+    assert left[0] in (first, second)
 
 
 async def test_links_that_an_earlier_agent_did_not_make_are_made_at_the_start(

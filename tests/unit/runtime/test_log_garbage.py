@@ -8,7 +8,7 @@ import pytest
 from attrs import evolve
 
 from tests.unit.runtime.observed_pods import pod, series
-from trio_kubelet.runtime.garbage.collector import (
+from trio_kubelet.runtime.garbage.logs import (
     LogFile,
     LogLink,
     links_to_make,

@@ -50,6 +50,7 @@ from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
@@ -151,6 +152,7 @@ async def node(
         )
         files = trio.CapacityLimiter(1)
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
+        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
         pods = PodRuntime(
             client=client,
             cache=RuntimeCache(),
@@ -168,6 +170,7 @@ async def node(
             starter=ContainerStarter(
                 client=client,
                 stopper=stopper,
+                remover=remover,
                 sub_paths=sub_paths,
                 recorder=recorder,
                 node=facts,
@@ -177,6 +180,7 @@ async def node(
                 read_host_file=str,
             ),
             stopper=stopper,
+            remover=remover,
             recorder=recorder,
             journal=journal,
             clock=clock,

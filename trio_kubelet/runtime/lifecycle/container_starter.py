@@ -40,6 +40,7 @@ from trio_kubelet.runtime.config.mounts import (
     mounts_etc_hosts,
 )
 from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.inspection import observed_container
 from trio_kubelet.runtime.lifecycle.actions import StartContainer
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
@@ -106,6 +107,7 @@ class ContainerStarter:
         *,
         client: RuntimeClient,
         stopper: ContainerStopper,
+        remover: ContainerRemover,
         sub_paths: SubPaths,
         recorder: EventRecorder,
         node: NodeFacts,
@@ -117,6 +119,7 @@ class ContainerStarter:
     ) -> None:
         self._client = client
         self._stopper = stopper
+        self._remover = remover
         self._sub_paths = sub_paths
         self._recorder = recorder
         self._node = node
@@ -126,7 +129,9 @@ class ContainerStarter:
         self._oom_kills = oom_kills
         self._read_host_file = read_host_file
 
-    async def remove_unstarted_predecessor(self, order: StartContainer) -> None:
+    async def remove_unstarted_predecessor(
+        self, order: StartContainer, observed: ObservedPod
+    ) -> None:
         """Remove an instance that never started, so that the new one is no restart.
 
         Raises ContainerStartError if that is not possible now: a start that was cut off may go on
@@ -139,7 +144,7 @@ class ContainerStarter:
             response = await self._client.container_status(last.id)
             present = observed_container(response.status, last.sandbox_id)
             if present.state is ObservedState.CREATED:
-                await self._client.remove_container(last.id)
+                await self._remover.remove_containers(observed, [last])
                 return
         except RpcError as error:
             if error.code is Code.NOT_FOUND:

@@ -1,4 +1,4 @@
-"""Stopping and removing: containers with grace and hooks, sandboxes, what is left of dead ones.
+"""Stopping containers with grace and hooks, and sandboxes.
 
 All preStop hooks of a pod begin at once, and its containers are stopped side by side, except that
 sidecars go after the regular ones, in reverse order of their start (KEP-753). A stop that is
@@ -35,10 +35,7 @@ GRACE_AFTER_HOOK_SECONDS = 2
 
 
 class ContainerStopper:
-    """Stops and removes containers and sandboxes of all pods. Holds no state of any of them.
-
-    `dead_per_container` is the flag --maximum-dead-containers-per-container.
-    """
+    """Stops containers and sandboxes of all pods. Holds no state of any of them."""
 
     def __init__(
         self,
@@ -46,12 +43,10 @@ class ContainerStopper:
         client: RuntimeClient,
         recorder: EventRecorder,
         node: NodeFacts,
-        dead_per_container: int = 1,
     ) -> None:
         self._client = client
         self._recorder = recorder
         self._node = node
-        self._dead_per_container = dead_per_container
 
     async def stop_containers(
         self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
@@ -114,30 +109,6 @@ class ContainerStopper:
         await run_concurrently(*(partial(self._stop_sandbox, s) for s in observed.sandboxes))
         if failure is not None:
             raise failure
-
-    async def remove_surplus(self, observed: ObservedPod) -> None:
-        """Remove dead containers beyond those that are kept for their logs."""
-        if self._dead_per_container < 0:
-            return
-        surplus = surplus_containers(observed, self._dead_per_container)
-        for container in surplus:
-            log.debug("removing dead container", container=container.name, id=container.id)
-        await run_concurrently(*(partial(self._client.remove_container, c.id) for c in surplus))
-
-    async def remove_pod(self, observed: ObservedPod) -> None:
-        """Remove all containers and sandboxes; nothing of them may run. Raises RpcError."""
-        await run_concurrently(
-            *(partial(self._client.remove_container, c.id) for c in observed.containers)
-        )
-        await run_concurrently(*(partial(self._remove_sandbox, s) for s in observed.sandboxes))
-
-    async def _remove_sandbox(self, sandbox: ObservedSandbox) -> None:
-        """Remove a sandbox that was stopped; stop it once more if the runtime thinks otherwise."""
-        try:
-            await self._client.remove_pod_sandbox(sandbox.id)
-        except RpcError:
-            await self._client.stop_pod_sandbox(sandbox.id)
-            await self._client.remove_pod_sandbox(sandbox.id)
 
     async def stop_container(
         self,
@@ -210,26 +181,6 @@ def container_spec(pod: Pod, name: str) -> Container | None:
         *pod.spec.ephemeral_containers,
     )
     return next((container for container in everything if container.name == name), None)
-
-
-def surplus_containers(observed: ObservedPod, keep: int) -> tuple[ObservedContainer, ...]:
-    """The dead containers of each name beyond the newest `keep`.
-
-    The newest container of a name is never surplus, dead or not: the pod's status is made of
-    it, and whether an init container is through. (Flag --maximum-dead-containers-per-container)
-    """
-    newest: set[str] = set()
-    dead: dict[str, int] = {}
-    surplus: list[ObservedContainer] = []
-    for container in observed.containers:
-        is_newest = container.name not in newest
-        newest.add(container.name)
-        if container.state is not ObservedState.EXITED:
-            continue
-        dead[container.name] = dead.get(container.name, 0) + 1
-        if dead[container.name] > keep and not is_newest:
-            surplus.append(container)
-    return tuple(surplus)
 
 
 def _stop_order(pod: Pod, observed: ObservedPod) -> Sequence[Sequence[ObservedContainer]]:

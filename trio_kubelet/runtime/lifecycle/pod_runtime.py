@@ -27,6 +27,7 @@ from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
@@ -178,7 +179,10 @@ class Done:
 
 @frozen(kw_only=True)
 class PodRuntime:
-    """What acts on the containers of all pods. Holds no state of any of them."""
+    """What acts on the containers of all pods. Holds no state of any of them.
+
+    `dead_per_container` is the flag --maximum-dead-containers-per-container.
+    """
 
     client: RuntimeClient
     cache: ObservationStore
@@ -186,11 +190,13 @@ class PodRuntime:
     sandboxes: SandboxCreator
     starter: ContainerStarter
     stopper: ContainerStopper
+    remover: ContainerRemover
     recorder: EventRecorder
     journal: Journal
     clock: Clock
     file_limiter: trio.CapacityLimiter
     crash_backoff: BackoffPolicy
+    dead_per_container: int = 1
     oom_kills: OomKills | None = None
     open_probes: OpenProbes = field(default=NoProbes)
 
@@ -283,7 +289,7 @@ class PodContainers:
             is_known = cache.is_newer_than(self._uid, self._acted_at)
             observed = cache.get(self._uid) if is_known else await self.look(pod)
             self._acted_at = trio.current_time()
-            await self._parts.stopper.remove_pod(observed)
+            await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
 
     async def _look(self, pod: Pod, made: Made | None) -> ObservedPod:
@@ -338,7 +344,8 @@ class PodContainers:
         else:
             # What the last look showed has no plan yet, and nobody else will tell of it.
             return RuntimeOutcome(observed=observed, due_ns=self._parts.clock.now_ns())
-        await self._parts.stopper.remove_surplus(observed)
+        surplus = surplus_containers(observed, self._parts.dead_per_container)
+        await self._parts.remover.remove_containers(observed, surplus)
         return RuntimeOutcome(observed=observed, due_ns=_due(plan))
 
     def _context(self) -> PlanContext:
@@ -421,7 +428,7 @@ class PodContainers:
                 name = order.container.name
                 try:
                     image = await images[name].result()
-                    await parts.starter.remove_unstarted_predecessor(order)
+                    await parts.starter.remove_unstarted_predecessor(order, observed)
                     self._table.attempt(order, parts.crash_backoff, parts.clock.now_ns())
                     self._table.decide(pod, order)
                     made.append(await parts.starter.start(order, image, context))
