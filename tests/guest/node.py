@@ -5,15 +5,21 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import yaml
+
 from lab.agent import Json, is_running, summary
 from lab.guest.guest import Guest
 from lab.guest.recipe import REPOSITORY
 from lab.processes import wait_until
+from trio_kubelet.resources import CgroupDriver
 
 UNIT = "trio-kubelet.service"
+PACKAGING = REPOSITORY / "packaging"
 CONFIGURATION = "/etc/kubernetes/trio-kubelet.yaml"
+RUNTIME_CONFIGURATION = "/etc/containerd/config.toml"
 MANIFESTS = "/etc/kubernetes/manifests"
 ROOT = "/var/lib/kubelet"
+POD_LOGS = "/var/log/pods"
 DROP_IN = f"/run/systemd/system/{UNIT}.d/50-test.conf"
 DEADLINE_SECONDS = 240.0
 # Which containers there are, and how often each was started.
@@ -36,9 +42,8 @@ class Node:
             mkdir -p {MANIFESTS}
             """
         )
-        packaging = REPOSITORY / "packaging"
-        self.guest.write(CONFIGURATION, (packaging / "config.yaml").read_bytes())
-        self.guest.write(f"/etc/systemd/system/{UNIT}", (packaging / "systemd" / UNIT).read_bytes())
+        self.guest.write(CONFIGURATION, (PACKAGING / "config.yaml").read_bytes())
+        self.guest.write(f"/etc/systemd/system/{UNIT}", (PACKAGING / "systemd" / UNIT).read_bytes())
         self.systemctl("daemon-reload")
         self.systemctl("enable", "--now", UNIT)
 
@@ -80,6 +85,36 @@ class Node:
             self.systemctl("daemon-reload")
             self.systemctl("restart", UNIT)
 
+    @contextmanager
+    def configured(self, **fields: object) -> Iterator[None]:
+        """Further fields of the configuration for as long as the block; restarts it twice."""
+        before = self.guest.read(CONFIGURATION)
+        self.guest.write(CONFIGURATION, json.dumps(yaml.safe_load(before) | fields))
+        try:
+            self.systemctl("restart", UNIT)
+            yield
+        finally:
+            self.guest.write(CONFIGURATION, before)
+            self.systemctl("restart", UNIT)
+
+    @contextmanager
+    def driver(self, driver: CgroupDriver, **fields: object) -> Iterator[None]:
+        """That cgroup driver for agent and runtime for as long as the block; no pod may run.
+
+        `fields` are as for `configured`.
+        """
+        before = self.guest.read(RUNTIME_CONFIGURATION)
+        is_systemd = str(driver is CgroupDriver.SYSTEMD).lower()
+        change = f"s/SystemdCgroup = .*/SystemdCgroup = {is_systemd}/"
+        self.guest.run("sed", "-i", change, RUNTIME_CONFIGURATION)
+        try:
+            self.systemctl("restart", "containerd")
+            with self.configured(cgroupDriver=str(driver), **fields):
+                yield
+        finally:
+            self.guest.write(RUNTIME_CONFIGURATION, before)
+            self.systemctl("restart", "containerd")
+
     def log(self, since: str = "") -> str:
         """What the service wrote in this boot, and what systemd said of it."""
         return self.guest.journal("-b", "-u", UNIT, *(("--since", since) if since else ()))
@@ -96,9 +131,16 @@ class Node:
         """Take manifests away, and wait until nothing of their pods is left."""
         self.guest.run("rm", "-f", *(f"{MANIFESTS}/{name}.json" for name in names))
         gone = {self.full_name(name) for name in names}
-        self.wait_for(
-            lambda: not gone & set(self.pods()), lambda: f"pods are {summary(self.pods())}"
-        )
+
+        def are_gone() -> bool:
+            pods = self._answer()
+            if pods is None or gone & pods.keys():
+                return False
+            # What is kept of a pod goes last, when it has no container or volume any more.
+            kept = self.guest.run("ls", POD_LOGS).split()
+            return not any(folder.split("_")[1] in gone for folder in kept)
+
+        self.wait_for(are_gone, lambda: f"pods are {summary(self.pods())}")
 
     def full_name(self, name: str) -> str:
         """What the agent calls the pod of a manifest."""
@@ -106,12 +148,16 @@ class Node:
 
     def pods(self) -> dict[str, Json]:
         """The agent's pods by name, with their statuses; none while it does not answer."""
+        return self._answer() or {}
+
+    def _answer(self) -> dict[str, Json] | None:
+        """The agent's pods by name; None if it does not answer."""
         asked = f"printf 'GET /pods HTTP/1.0\\r\\n\\r\\n' | nc -U -N -w 10 {ROOT}/agent.sock"
         _, _, body = self.guest.call(asked).stdout.partition(b"\r\n\r\n")
         try:
             items = json.loads(body)["items"]
         except ValueError:
-            return {}
+            return None
         return {pod["metadata"]["name"]: pod for pod in items}
 
     def wait_for_pod(
