@@ -70,7 +70,10 @@ class Cgroups:
     Methods raise OSError, or SystemdError with the driver `systemd`.
     """
 
-    __slots__ = ("_limiter", "_settings", "_slices", "_tree", "_wanted", "_writing", "_written")
+    __slots__ = (
+        *("_limiter", "_settings", "_slices", "_tree", "_unfinished", "_wanted", "_writing"),
+        "_written",
+    )
 
     def __init__(
         self,
@@ -86,6 +89,7 @@ class Cgroups:
         self._slices: SystemdSlices | None = None
         if settings.driver is CgroupDriver.SYSTEMD:
             self._slices = slices or SystemdSlices(tree.version)
+        self._unfinished: set[CgroupName] = set()
         self._wanted: dict[QosClass, CgroupConfig] = {}
         self._written: dict[QosClass, CgroupConfig] = {}
         self._writing = trio.Lock()
@@ -124,13 +128,18 @@ class Cgroups:
     async def ensure(self, pod: Pod) -> None:
         """Make the pod's cgroup with its values, if it is not there in every hierarchy.
 
-        One that is there keeps its values: they may have been resized since.
+        One that is there keeps its values: they may have been resized since. Not one whose making
+        failed: it may be there with only some of them.
         """
         if not self._settings.cgroups_per_qos:
             return
         name = pod_cgroup_name(pod, self._settings.cgroup_root)
-        if not await self._in_thread(partial(self._tree.exists, self._path(name))):
-            await self._create(name, pod_cgroup_config(pod, self._settings.pod))
+        exists = await self._in_thread(partial(self._tree.exists, self._path(name)))
+        if exists and name not in self._unfinished:
+            return
+        self._unfinished.add(name)
+        await self._create(name, pod_cgroup_config(pod, self._settings.pod))
+        self._unfinished.discard(name)
 
     async def exists(self, pod_uid: str) -> bool:
         """Whether any cgroup of the pod is there, in whatever QoS class."""
@@ -146,6 +155,7 @@ class Cgroups:
             if self._slices is not None:
                 await self._slices.stop(name)
             await self._remove(name, deadline_seconds)
+            self._unfinished.discard(name)
 
     async def list_pod_uids(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a cgroup, for housekeeping to compare."""

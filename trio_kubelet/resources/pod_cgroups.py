@@ -25,8 +25,8 @@ class PodCgroups:
         try:
             await self._cgroups.ensure(pod)
             if qos_class(pod) is QosClass.BURSTABLE and pod.metadata.uid not in self._weighed:
-                self._weighed.add(pod.metadata.uid)
                 await self._cgroups.update_qos(self._active())
+                self._weighed.add(pod.metadata.uid)
         except (OSError, SystemdError) as error:
             message = f"unable to ensure pod container exists: {error}"
             raise PreparationError("FailedCreatePodContainer", message) from error
@@ -36,8 +36,8 @@ class PodCgroups:
         try:
             await self._cgroups.remove(uid)
             if uid in self._weighed:
-                self._weighed.discard(uid)
                 await self._cgroups.update_qos(self._active())
+                self._weighed.discard(uid)
         except (OSError, SystemdError, CgroupBusy) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.resources.fake_cgroups import FakeV2
 from trio_kubelet.mountinfo import MountPoint
 from trio_kubelet.resources import CgroupConfig, CgroupError, CgroupTree
 
@@ -54,19 +55,6 @@ def test_a_machine_without_controllers_is_told_what_is_missing(tmp_path: Path) -
     (tmp_path / "cgroup.controllers").write_text("cpu\n")
     with pytest.raises(CgroupError, match="with memory is mounted"):
         CgroupTree.find((MountPoint(path=tmp_path, fs_type="cgroup2"),))
-
-
-class FakeV2:
-    """Folders that behave as much like cgroup v2 as writing to them needs."""
-
-    def __init__(self, root: Path, controllers: str) -> None:
-        self.root = root
-        self.tree = CgroupTree(version=2, hierarchies=dict.fromkeys(controllers.split(), root))
-        for path in ("", "kubepods", "kubepods/burstable", "kubepods/burstable/podu"):
-            folder = root / path
-            folder.mkdir(exist_ok=True)
-            (folder / "cgroup.controllers").write_text(controllers)
-            (folder / "cgroup.subtree_control").write_text("")
 
 
 def test_controllers_are_handed_down_to_the_pod_but_not_by_it(tmp_path: Path) -> None:

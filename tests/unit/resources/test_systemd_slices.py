@@ -18,7 +18,17 @@ from jeepney import (
 )
 from jeepney.io.trio import DBusConnection
 
-from trio_kubelet.resources import CgroupConfig, CgroupName, SystemdError, SystemdSlices
+from tests.unit.resources.fake_cgroups import FakeV2
+from tests.unit.resources.pods import container, pod
+from trio_kubelet.resources import (
+    CgroupConfig,
+    CgroupDriver,
+    CgroupName,
+    Cgroups,
+    CgroupSettings,
+    SystemdError,
+    SystemdSlices,
+)
 from trio_kubelet.resources.systemd_slices import slice_properties, value_properties
 
 UNLIMITED = 2**64 - 1
@@ -193,3 +203,23 @@ async def test_a_machine_without_a_bus_is_an_error(tmp_path: Path) -> None:
     slices = SystemdSlices(2, f"unix:path={tmp_path}/absent")
     with pytest.raises(SystemdError, match="No such file"):
         await slices.start(NAME, CONFIG)
+
+
+async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values(
+    tmp_path: Path,
+) -> None:
+    parents = ("kubepods.slice", "kubepods.slice/kubepods-besteffort.slice")
+    tree = FakeV2(tmp_path, "cpu memory", parents).tree
+    folder = tmp_path / parents[-1] / "kubepods-besteffort-podu.slice"
+    best_effort = pod(container(), uid="u")
+    async with systemd(tmp_path) as (fake, slices):
+        cgroups = Cgroups(tree, CgroupSettings(driver=CgroupDriver.SYSTEMD), slices=slices)
+        fake.job_result = "timeout"
+        with pytest.raises(SystemdError):
+            await cgroups.ensure(best_effort)
+        folder.mkdir()
+        fake.job_result = "done"
+        for _ in range(2):
+            await cgroups.ensure(best_effort)
+        assert len(fake.asked("StartTransientUnit")) == 2
+    assert (folder / "cpu.weight").read_text() == "1"

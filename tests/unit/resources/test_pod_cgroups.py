@@ -1,0 +1,27 @@
+"""The cgroups of pods as their tasks want them, where the kernel refuses something once."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.resources.fake_cgroups import FakeV2
+from tests.unit.resources.pods import container, pod
+from trio_kubelet.preparation import PreparationError
+from trio_kubelet.resources import Cgroups, CgroupSettings
+from trio_kubelet.resources.pod_cgroups import PodCgroups
+
+POD = pod(container("cpu=100m"), uid="u")
+
+
+async def test_a_class_whose_weight_could_not_be_written_gets_it_with_the_pods_next_try(
+    tmp_path: Path,
+) -> None:
+    fake = FakeV2(tmp_path, "cpu memory")
+    cgroups = PodCgroups(Cgroups(fake.tree, CgroupSettings()), lambda: [POD])
+    weight = tmp_path / "kubepods/burstable/cpu.weight"
+    weight.mkdir()
+    with pytest.raises(PreparationError, match="unable to ensure pod container exists"):
+        await cgroups.ensure(POD)
+    weight.rmdir()
+    await cgroups.ensure(POD)
+    assert weight.read_text() == "17"
