@@ -43,17 +43,17 @@ ABOVE_PODS = {
         "best-effort": "kubepods.slice/kubepods-besteffort.slice",
     },
 }
-LIMITS = ("cpu.max", "memory.max", "pids.max", "memory.swap.max", "cpu.weight")
+LIMITS = ("cpu.max", "memory.max", "memory.swap.max", "pids.max", "cpu.weight")
 PODS = {
-    "guaranteed": ("20000 100000", str(64 * MIB), "100", "max", "29"),
-    "burstable": ("50000 100000", str(128 * MIB), "100", "max", "17"),
-    "best-effort": ("max 100000", "max", "100", "max", "1"),
+    "guaranteed": ["20000 100000", str(64 * MIB), "max", "100", "29"],
+    "burstable": ["50000 100000", str(128 * MIB), "max", "100", "17"],
+    "best-effort": ["max 100000", "max", "max", "100", "1"],
 }
-# The weights of containers are the runtime's to compute.
+# The runtime computes the weight of a container, and systemd limits the processes of a scope.
 CONTAINERS = {
-    "guaranteed": ("20000 100000", str(64 * MIB), "max", "0"),
-    "burstable": ("50000 100000", str(128 * MIB), "max", "0"),
-    "best-effort": ("max 100000", "max", "max", "0"),
+    "guaranteed": ["20000 100000", str(64 * MIB), "0"],
+    "burstable": ["50000 100000", str(128 * MIB), "0"],
+    "best-effort": ["max 100000", "max", "0"],
 }
 READ = f"""
 import json
@@ -124,9 +124,9 @@ def test_a_pod_of_each_class_is_where_it_belongs_and_held_to_what_it_was_given(
 ) -> None:
     found = cgroups(node)
     for kind, pod in pods.items():
-        assert tuple(found[cgroup_of(pod, kind, driver)]) == PODS[kind]
+        assert found[cgroup_of(pod, kind, driver)] == PODS[kind]
         container = found[container_cgroup_of(pod, kind, driver)]
-        assert tuple(container[:-1]) == CONTAINERS[kind]
+        assert container[: len(CONTAINERS[kind])] == CONTAINERS[kind]
 
 
 def test_the_classes_weigh_what_their_pods_ask_for_and_all_pods_have_a_limit(
@@ -202,7 +202,7 @@ def test_what_an_ended_pod_left_of_its_cgroup_is_no_reason_to_refuse_another_dri
     node: Node, driver: CgroupDriver
 ) -> None:
     node.add(pod_manifest("dead", {"name": "c", "image": SLEEPER}))
-    node.wait_for_pod("dead")
+    old = cgroup_of(node.wait_for_pod("dead"), "best-effort", driver)
     node.systemctl("stop", UNIT)
     for container in node.processes():
         node.ctr("tasks", "kill", "--signal", "KILL", container)
@@ -210,4 +210,9 @@ def test_what_an_ended_pod_left_of_its_cgroup_is_no_reason_to_refuse_another_dri
     other = CGROUPFS if driver is SYSTEMD else SYSTEMD
     with node.driver(other):
         node.wait_for_pod("dead")
+        assert old in cgroups(node)
         node.remove("dead")
+    if driver is SYSTEMD:
+        node.systemctl("stop", old.rpartition("/")[2])
+    else:
+        node.guest.run("rmdir", f"/sys/fs/cgroup/{old}")
