@@ -183,11 +183,6 @@ FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.EVICTED, E.PREEM
 """The endings after which the pod's phase is Failed whatever its containers' exit codes are."""
 
 
-def may_start_containers(state: PodState) -> bool:
-    """Whether containers and sandboxes may be made and started."""
-    return state is S.SYNC_POD
-
-
 def may_have_running_containers(state: PodState) -> bool:
     """Whether a container of the pod may be running: if not, its volumes may go."""
     return state in (S.SYNC_POD, S.TERMINATING)

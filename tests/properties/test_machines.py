@@ -1,4 +1,4 @@
-"""What holds for every machine, and for the pod and its containers together, whatever happens."""
+"""What holds of the lifecycles' rules, whatever happens in which order."""
 
 import ast
 import sys
@@ -6,10 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import state_machines
 from state_machines.backoff import (
@@ -32,7 +30,6 @@ from state_machines.container import (
     restarts_after,
     should_restart,
 )
-from state_machines.image import IMAGE, ImageEvidence, PullPolicy
 from state_machines.machine import IllegalTransition, Machine
 from state_machines.pleg import PLEG, PlegState, Proof, RuntimeTraits, relist_period_seconds
 from state_machines.pod import (
@@ -43,10 +40,7 @@ from state_machines.pod import (
     PodState,
     StopEvidence,
     effective_grace_seconds,
-    may_have_running_containers,
-    may_start_containers,
 )
-from state_machines.pressure import PRESSURE, PressureEvidence
 
 AnyMachine = Machine[Any, Any, Any]
 
@@ -71,24 +65,11 @@ EVIDENCE: dict[str, st.SearchStrategy[object]] = {
         running=st.sampled_from([(), ("web",)]),
     ),
     "container": st.builds(ExitEvidence, exit_code=st.integers(0, 255), terms=restart_terms),
-    "image": st.builds(
-        ImageEvidence,
-        policy=st.sampled_from(PullPolicy),
-        present=st.booleans(),
-        allowed=st.booleans(),
-    ),
-    "pressure": st.builds(
-        PressureEvidence,
-        kept_seconds=st.floats(0, 10),
-        transition_seconds=st.floats(0, 10),
-    ),
     "pleg": st.one_of(
         st.builds(RuntimeTraits, streams_events=st.booleans(), shares_channel=st.booleans()),
         st.builds(Proof, announced=st.integers(0, 2000), misses=st.integers(0, 20)),
     ),
 }
-MACHINES: list[AnyMachine] = [POD, CONTAINER, IMAGE, PLEG, PRESSURE]
-every_machine = pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 
 
 def walk(
@@ -111,51 +92,6 @@ def steps_of(machine: AnyMachine) -> st.SearchStrategy[list[tuple[StrEnum, objec
     return st.lists(st.tuples(st.sampled_from(machine.events), evidence), max_size=40)
 
 
-@every_machine
-@given(data=st.data())
-def test_no_sequence_of_events_reaches_an_undeclared_state(
-    machine: AnyMachine, data: st.DataObject
-) -> None:
-    start = data.draw(st.sampled_from(machine.initial))
-    for _, state in walk(machine, start, data.draw(steps_of(machine))):
-        assert state is None or state in machine.states
-
-
-@every_machine
-@given(data=st.data())
-def test_a_refused_event_says_what_would_have_been_legal(
-    machine: AnyMachine, data: st.DataObject
-) -> None:
-    state = data.draw(st.sampled_from(machine.states))
-    event = data.draw(st.sampled_from(machine.events))
-    evidence = data.draw(st.none() | EVIDENCE[machine.name])
-    if machine.allows(state, event, evidence):
-        assert machine.step(state, event, evidence) in machine.states
-        return
-    with pytest.raises(IllegalTransition) as caught:
-        machine.step(state, event, evidence)
-    assert caught.value.legal == machine.legal_events(state)
-    assert (event in caught.value.legal) == bool(caught.value.refused_by)
-
-
-@every_machine
-def test_terminal_states_accept_nothing(machine: AnyMachine) -> None:
-    for state in machine.terminal:
-        assert not any(machine.allows(state, event) for event in machine.events)
-        with pytest.raises(IllegalTransition, match="the state is terminal"):
-            machine.step(state, machine.events[0])
-
-
-@every_machine
-def test_every_state_is_reached_and_every_state_but_the_terminal_ones_is_left(
-    machine: AnyMachine,
-) -> None:
-    reached = set(machine.initial) | {row.target for row in machine.rows if not row.stays}
-    left = {row.source for row in machine.rows if not row.stays}
-    assert reached == set(machine.states)
-    assert left == set(machine.states) - machine.terminal
-
-
 @given(steps=steps_of(POD), start=st.sampled_from(POD.initial))
 def test_a_pod_only_goes_forward(steps: list[tuple[StrEnum, object]], start: PodState) -> None:
     order = list(PodState)
@@ -171,83 +107,6 @@ def test_endings_may_come_in_any_order_and_number(endings: list[PodEvent]) -> No
     for event in endings:
         state = POD.step(state, event)
     assert state is PodState.TERMINATING
-
-
-class PodWithContainers(RuleBasedStateMachine):
-    """A pod task that keeps to the rules, over a runtime in which calls fail and containers exit.
-
-    The task starts containers only where `may_start_containers` says so, and believes that the
-    pod has stopped only on evidence. Any listing may be used, however old it is.
-    """
-
-    @initialize(configured=st.booleans(), already_running=st.booleans())
-    def begin(self, configured: bool, already_running: bool) -> None:
-        self.clock = 0.0
-        self.last_call_ended_at = 0.0
-        self.pod = PodState.SYNC_POD if configured else PodState.TERMINATING
-        self.really_running = {"web"} if already_running else set()
-        self.listings = [(self.clock, tuple(self.really_running))]
-        self.was_terminated = False
-
-    def tick(self) -> float:
-        self.clock += 1.0
-        return self.clock
-
-    @rule(name=st.sampled_from(["web", "log"]))
-    @precondition(lambda self: may_start_containers(self.pod))
-    def start(self, name: str) -> None:
-        self.really_running.add(name)
-        self.last_call_ended_at = self.tick()
-
-    @rule(name=st.sampled_from(["web", "log"]))
-    def exit_by_itself(self, name: str) -> None:
-        self.really_running.discard(name)
-
-    @rule(event=st.sampled_from(sorted(ENDINGS - {PodEvent.REJECTED})))
-    @precondition(lambda self: self.pod is not PodState.FINISHED)
-    def end(self, event: PodEvent) -> None:
-        self.pod = POD.step(self.pod, event)
-
-    @rule(works=st.booleans())
-    @precondition(lambda self: self.pod is PodState.TERMINATING)
-    def stop(self, works: bool) -> None:
-        if works:
-            self.really_running.clear()
-        self.last_call_ended_at = self.tick()
-
-    @rule()
-    def take_a_listing(self) -> None:
-        self.listings.append((self.tick(), tuple(sorted(self.really_running))))
-
-    @rule(data=st.data())
-    @precondition(lambda self: self.pod is PodState.TERMINATING)
-    def believe_a_listing_if_it_is_good_enough(self, data: st.DataObject) -> None:
-        listed_at, running = data.draw(st.sampled_from(self.listings))
-        evidence = StopEvidence(
-            listed_at=listed_at, last_call_ended_at=self.last_call_ended_at, running=running
-        )
-        if POD.allows(self.pod, PodEvent.CONTAINERS_STOPPED, evidence):
-            self.pod = POD.step(self.pod, PodEvent.CONTAINERS_STOPPED, evidence)
-            self.was_terminated = True
-
-    @rule()
-    @precondition(lambda self: self.pod is PodState.TERMINATED)
-    def release(self) -> None:
-        self.pod = POD.step(self.pod, PodEvent.RELEASED)
-
-    @rule(event=st.sampled_from((PodEvent.KEPT, PodEvent.CLEANED)))
-    @precondition(lambda self: self.pod is PodState.RELEASED)
-    def finish(self, event: PodEvent) -> None:
-        self.pod = POD.step(self.pod, event)
-
-    @invariant()
-    def a_terminated_pod_never_runs_a_container_again(self) -> None:
-        if self.was_terminated:
-            assert not self.really_running
-            assert not may_have_running_containers(self.pod)
-
-
-TestPodWithContainers = PodWithContainers.TestCase
 
 
 @given(

@@ -12,7 +12,6 @@ from state_machines.pod import (
     ending,
     is_deadline_exceeded,
     may_have_running_containers,
-    may_start_containers,
 )
 
 STOPPED = StopEvidence(listed_at=10.0, last_call_ended_at=9.0)
@@ -35,7 +34,6 @@ def test_a_pod_known_only_to_the_runtime_begins_in_terminating() -> None:
 
 def test_what_was_kept_of_a_pod_that_is_over_is_cleared_away_without_stopping_it_again() -> None:
     assert PodState.RELEASED in POD.initial
-    assert not may_start_containers(PodState.RELEASED)
 
 
 def test_nothing_is_removed_of_a_pod_that_still_holds_what_others_want() -> None:
@@ -88,8 +86,7 @@ def test_a_running_pod_has_no_grace_that_could_be_shortened() -> None:
     assert not POD.allows(PodState.SYNC_POD, PodEvent.GRACE_SHORTENED)
 
 
-def test_containers_start_only_while_the_pod_is_synced() -> None:
-    assert [s for s in PodState if may_start_containers(s)] == [PodState.SYNC_POD]
+def test_containers_may_run_until_a_pod_is_terminated() -> None:
     assert [s for s in PodState if may_have_running_containers(s)] == [
         PodState.SYNC_POD,
         PodState.TERMINATING,

@@ -6,47 +6,21 @@ from typing import Any
 import trio
 from attrs import evolve
 
+from tests.apiserver.patches import strategic_merge
 from trio_kubelet.k8s import ObjectMeta, Pod, PodStatus, Time
 from trio_kubelet.k8s.client import ApiError
 from trio_kubelet.k8s.codec import decode, encode
 
-MERGE_KEYS = {"conditions": "type", "hostIPs": "ip", "podIPs": "ip"}
 UNREACHABLE = ApiError(0, "Unreachable", "connection refused")
 
 Fault = ApiError | float | str
 """An error in place of an answer; seconds that the answer takes; "lost" for an answer that is."""
 
 
-def merged_map(known: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """What the server makes of a strategic merge patch of a pod's status."""
-    result = dict(known)
-    for name, value in patch.items():
-        if name.startswith("$"):
-            continue
-        if value is None:
-            result.pop(name, None)
-        elif name in MERGE_KEYS:
-            order = [item[MERGE_KEYS[name]] for item in patch.get(f"$setElementOrder/{name}", ())]
-            result[name] = merged_list(result.get(name, []), value, MERGE_KEYS[name], order)
-        elif isinstance(value, dict):
-            result[name] = merged_map(result.get(name) or {}, value)
-        else:
-            result[name] = value
-    return result
-
-
-def merged_list(known: list[Any], items: list[Any], key: str, order: list[str]) -> list[Any]:
-    merged = {item[key]: item for item in known}
-    for item in items:
-        if item.get("$patch") == "delete":
-            merged.pop(item[key], None)
-        else:
-            merged[item[key]] = merged_map(merged.get(item[key], {}), item)
-    return sorted(merged.values(), key=lambda i: order.index(i[key]) if i[key] in order else -1)
-
-
 def patched(status: PodStatus, patch: Mapping[str, Any]) -> PodStatus:
-    return decode(PodStatus, merged_map(encode(status), patch))
+    """The status after a strategic merge patch of it."""
+    merged = strategic_merge("Pod", {"status": encode(status)}, {"status": patch})
+    return decode(PodStatus, merged["status"])
 
 
 class PodsApi:
