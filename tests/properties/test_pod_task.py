@@ -2,7 +2,6 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
 
 import structlog.testing
 import trio
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 
 from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_stopped
 from tests.simulation.determinism import deterministic
+from tests.unit.sync.fake_syncer import FakeSyncer
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -89,70 +89,67 @@ def pod(version: int = 0) -> Pod:
     )
 
 
-class MisbehavingSession:
-    """Does as the script says, and writes down what it was asked, and what was wrong with that.
+class MisbehavingSyncer(FakeSyncer):
+    """Does as the script says, and writes down what was wrong with what it was asked.
 
     A task takes whatever a syncer raises for a bug of the syncer, failed assertions too.
     """
 
     def __init__(self, script: Script) -> None:
+        super().__init__()
         self.synced: list[int] = []
-        self.graces: list[int | None] = []
         self.complaints: list[str] = []
-        self._answers: list[StopEvidence] = []
-        self._completes_at = script.completes_at
-        self._sync = _calls(script.sync)
-        self._terminate = _calls(script.terminate)
-        self._release = _calls(script.release)
-        self._clean = _calls(script.clean)
-        self.was_let_go = False
+        self._evidence: list[StopEvidence] = []
         self._is_released = False
         self._busy = False
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def sync(self, pod: Pod) -> SyncResult:
-        if self.graces:
-            self.complaints.append("synced although it ends")
-        self.synced.append(int(pod.metadata.resource_version))
-        await self._behave(next(self._sync))
-        if self._completes_at is not None and len(self.synced) > self._completes_at:
-            return SyncResult(ending=Ending(causes=(PodEvent.COMPLETED,)))
-        return SyncResult()
-
-    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
-        self.graces.append(ending.grace_seconds)
-        how = next(self._terminate)
-        await self._behave(how)
-        now = trio.current_time()
-        answer = StopEvidence(
-            listed_at=now - 1 if how == "stale" else now,
-            last_call_ended_at=now,
-            running=("container main",) if how == "running" else (),
+        syncs, stops, releases, cleanings = map(
+            _calls, (script.sync, script.terminate, script.release, script.clean)
         )
-        self._answers.append(answer)
-        return answer
 
-    async def release(self, pod: Pod) -> None:
-        if not self._answers or not seen_stopped(self._answers[-1]):
-            self.complaints.append("released before it was seen to have stopped")
-        await self._behave(next(self._release))
-        self._is_released = True
+        async def sync(pod: Pod) -> SyncResult:
+            self._complain_if("terminate" in self.steps, "synced although it ends")
+            self.synced.append(int(pod.metadata.resource_version))
+            await self._behave(next(syncs))
+            if script.completes_at is not None and len(self.synced) > script.completes_at:
+                return SyncResult(ending=Ending(causes=(PodEvent.COMPLETED,)))
+            return SyncResult()
 
-    def let_go(self) -> None:
-        self.was_let_go = True
+        async def terminate(_ending: Ending) -> StopEvidence:
+            how = next(stops)
+            await self._behave(how)
+            now = trio.current_time()
+            found = StopEvidence(
+                listed_at=now - 1 if how == "stale" else now,
+                last_call_ended_at=now,
+                running=("container main",) if how == "running" else (),
+            )
+            self._evidence.append(found)
+            return found
 
-    async def clean(self, pod: Pod) -> None:
-        if not self._is_released:
-            self.complaints.append("cleaned before it was released")
-        if not self.was_let_go:
-            self.complaints.append("cleaned before it was let go")
-        await self._behave(next(self._clean))
+        async def release() -> None:
+            is_stopped = bool(self._evidence) and seen_stopped(self._evidence[-1])
+            self._complain_if(not is_stopped, "released before it was seen to have stopped")
+            await self._behave(next(releases))
+            self._is_released = True
+
+        async def clean() -> None:
+            self._complain_if(not self._is_released, "cleaned before it was released")
+            self._complain_if(not self.was_let_go, "cleaned before it was let go")
+            await self._behave(next(cleanings))
+
+        self.on_sync, self.on_terminate = sync, terminate
+        self.on_release, self.on_clean = release, clean
+
+    @property
+    def was_let_go(self) -> bool:
+        return "let go" in self.steps
+
+    def _complain_if(self, wrong: bool, complaint: str) -> None:
+        if wrong:
+            self.complaints.append(complaint)
 
     async def _behave(self, how: str) -> None:
-        if self._busy:
-            self.complaints.append("asked for two things at once")
+        self._complain_if(self._busy, "asked for two things at once")
         self._busy = True
         try:
             await trio.lowlevel.checkpoint()
@@ -192,7 +189,8 @@ def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
 
 @given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
 def test_the_grace_period_never_grows(script: Script, asked: list[Asked], seed: int) -> None:
-    graces = _live(script, asked, seed).syncer.graces
+    asked_for = _live(script, asked, seed).syncer.asked
+    graces = [grace for step, grace in asked_for if step == "terminate"]
     given = [OWN_GRACE_SECONDS if grace is None else grace for grace in graces]
     assert given == sorted(given, reverse=True)
 
@@ -211,7 +209,7 @@ def test_an_older_spec_never_comes_back(script: Script, asked: list[Asked], seed
 class Lived:
     """What came of a task."""
 
-    syncer: MisbehavingSession
+    syncer: MisbehavingSyncer
     walked: list[str]
     waiters: list[trio.Event]
     answered_in: list[PodState]
@@ -222,7 +220,7 @@ class Lived:
 
 def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
     """Walk a task to its end. If nobody asks for that, its removal does at last."""
-    syncer = MisbehavingSession(script)
+    syncer = MisbehavingSyncer(script)
     waiters: list[trio.Event] = []
     answered_in: list[PodState] = []
 

@@ -1,7 +1,8 @@
-"""A sync loop whose pods' sessions do nothing and remember what they were asked."""
+"""A sync loop whose pods' syncers do nothing and remember what they were asked."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -9,6 +10,7 @@ import trio.testing
 from attrs import frozen
 
 from state_machines.pod import StopEvidence
+from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
@@ -29,35 +31,26 @@ from trio_kubelet.telemetry import EventRecorder, Journal
 UP = RuntimeState(up=True, network_ready=True)
 
 
-class RememberingSession:
-    """Does nothing, and remembers what it was asked."""
+def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
+    """A syncer that does nothing, and writes down what it was asked."""
 
-    def __init__(self, log: list[str], name: str, stop_seconds: float) -> None:
-        self._log = log
-        self._name = name
-        self._stop_seconds = stop_seconds
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def sync(self, pod: Pod) -> SyncResult:
-        self._log.append(f"sync {self._name} {pod.spec.containers[0].image}")
+    async def sync(pod: Pod) -> SyncResult:
+        log.append(f"sync {name} {pod.spec.containers[0].image}")
         return SyncResult()
 
-    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
-        self._log.append(f"stop {self._name} {ending.cause}")
-        await trio.sleep(self._stop_seconds)
-        now = trio.current_time()
-        return StopEvidence(listed_at=now, last_call_ended_at=now)
+    async def stop(ending: Ending) -> StopEvidence:
+        log.append(f"stop {name} {ending.cause}")
+        await trio.sleep(stop_seconds)
+        return await stopped(ending)
 
-    async def release(self, pod: Pod) -> None:
-        self._log.append(f"release {self._name}")
+    async def note(step: str) -> None:
+        log.append(f"{step} {name}")
 
-    def let_go(self) -> None:
-        self._log.append(f"let go {self._name}")
-
-    async def clean(self, pod: Pod) -> None:
-        self._log.append(f"clean {self._name}")
+    syncer = FakeSyncer()
+    syncer.on_sync, syncer.on_terminate = sync, stop
+    syncer.on_release, syncer.on_clean = partial(note, "release"), partial(note, "clean")
+    syncer.on_let_go = lambda: log.append(f"let go {name}")
+    return syncer
 
 
 @frozen(kw_only=True)
@@ -111,9 +104,9 @@ async def running(
             return None
         return Rejection(reason="NodePorts", message="no free port")
 
-    def open_syncer(pod: Pod) -> RememberingSession:
+    def open_syncer(pod: Pod) -> FakeSyncer:
         name = pod.metadata.name
-        return RememberingSession(log, name, (stop_seconds or {}).get(name, 1))
+        return remembering(log, name, (stop_seconds or {}).get(name, 1))
 
     tasks = PodTasks(
         open_syncer=open_syncer,

@@ -1,8 +1,8 @@
 """One pod's task, driven through a syncer that does as it is told."""
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
@@ -10,6 +10,7 @@ import trio.testing
 from attrs import evolve
 
 from state_machines.pod import PodEvent, PodState, StopEvidence
+from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -23,56 +24,14 @@ DELETED = Ending(causes=(PodEvent.DELETED,), grace_seconds=30)
 REMOVED = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
 
 
-class ScriptedSession:
-    """A syncer whose steps are plain functions, and which writes down what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[str, float | bool | None]] = []
-        self.on_sync: Callable[[Pod], Awaitable[SyncResult]] = self.nothing_to_do
-        self.on_terminate: Callable[[Ending], Awaitable[StopEvidence]] = self.stopped
-        self.on_clean: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
-
-    async def nothing_to_do(self, pod: Pod) -> SyncResult:
-        return SyncResult()
-
-    async def stopped(self, ending: Ending) -> StopEvidence:
-        now = trio.current_time()
-        return StopEvidence(listed_at=now, last_call_ended_at=now)
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return nullcontext()
-
-    async def sync(self, pod: Pod) -> SyncResult:
-        self.asked.append(("sync", trio.current_time()))
-        return await self.on_sync(pod)
-
-    async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
-        self.asked.append(("terminate", ending.grace_seconds))
-        return await self.on_terminate(ending)
-
-    async def release(self, pod: Pod) -> None:
-        self.asked.append(("release", None))
-
-    def let_go(self) -> None:
-        self.asked.append(("let go", None))
-
-    async def clean(self, pod: Pod) -> None:
-        self.asked.append(("clean", trio.current_time()))
-        await self.on_clean()
-
-    @property
-    def steps(self) -> list[str]:
-        return [step for step, _ in self.asked]
-
-
 @pytest.fixture
 def journal() -> Journal:
     return Journal(TrioClock())
 
 
 @pytest.fixture
-def syncer() -> ScriptedSession:
-    return ScriptedSession()
+def syncer() -> FakeSyncer:
+    return FakeSyncer()
 
 
 def _nobody(_uid: str) -> None:
@@ -81,7 +40,7 @@ def _nobody(_uid: str) -> None:
 
 @asynccontextmanager
 async def running(
-    syncer: ScriptedSession, journal: Journal, **options: object
+    syncer: FakeSyncer, journal: Journal, **options: object
 ) -> AsyncIterator[PodTask]:
     task = PodTask(
         POD,
@@ -99,7 +58,7 @@ async def running(
 
 
 async def test_a_pod_that_is_removed_walks_the_whole_machine(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
@@ -117,7 +76,7 @@ async def test_a_pod_that_is_removed_walks_the_whole_machine(
 
 
 async def test_an_ending_cancels_the_sync_in_flight(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     cancelled = trio.Event()
 
@@ -137,7 +96,7 @@ async def test_an_ending_cancels_the_sync_in_flight(
 
 
 async def test_a_new_spec_waits_for_the_sync_in_flight(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     seen: list[str] = []
 
@@ -156,12 +115,12 @@ async def test_a_new_spec_waits_for_the_sync_in_flight(
 
 
 async def test_a_shorter_grace_period_makes_the_stop_again(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async def stop(ending: Ending) -> StopEvidence:
         assert ending.grace_seconds is not None
         await trio.sleep(ending.grace_seconds)
-        return await syncer.stopped(ending)
+        return await stopped(ending)
 
     syncer.on_terminate = stop
     async with running(syncer, journal) as task:
@@ -177,7 +136,7 @@ async def test_a_shorter_grace_period_makes_the_stop_again(
 
 
 async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     answers = [
         StopEvidence(listed_at=10, last_call_ended_at=20),
@@ -196,7 +155,7 @@ async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
 
 
 async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     early, late, after = trio.Event(), trio.Event(), trio.Event()
     async with running(syncer, journal) as task:
@@ -210,7 +169,7 @@ async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
 
 
 async def test_a_bug_in_a_session_is_logged_and_tried_again(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async def broken(pod: Pod) -> SyncResult:
         raise ZeroDivisionError("a bug")
@@ -227,7 +186,7 @@ async def test_a_bug_in_a_session_is_logged_and_tried_again(
 
 
 async def test_a_pod_that_fails_for_a_day_is_still_tried(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async def fail(pod: Pod) -> SyncResult:
         return SyncResult(failed=True)
@@ -239,7 +198,7 @@ async def test_a_pod_that_fails_for_a_day_is_still_tried(
 
 
 async def test_a_sync_that_names_a_time_is_repeated_then(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async def due(pod: Pod) -> SyncResult:
         return SyncResult(due_seconds=7)
@@ -251,9 +210,9 @@ async def test_a_sync_that_names_a_time_is_repeated_then(
 
 
 async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
-    other, activity = ScriptedSession(), Activity()
+    other, activity = FakeSyncer(), Activity()
     cleaning = CleaningTurns(activity.wait_idle)
     async with (
         running(other, journal, cleaning=cleaning) as first,
@@ -270,9 +229,9 @@ async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
 
 
 async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
-    other = ScriptedSession()
+    other = FakeSyncer()
     async with (
         running(other, journal) as first,
         running(syncer, journal, predecessor=first) as second,
@@ -284,10 +243,10 @@ async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
 
 
 async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with (
-        running(ScriptedSession(), journal) as first,
+        running(FakeSyncer(), journal) as first,
         running(syncer, journal, predecessor=first) as second,
     ):
         second.put(Request(ending=REMOVED))
@@ -296,11 +255,11 @@ async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
 
 
 async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with (
-        running(ScriptedSession(), journal) as first,
-        running(ScriptedSession(), journal, predecessor=first) as second,
+        running(FakeSyncer(), journal) as first,
+        running(FakeSyncer(), journal, predecessor=first) as second,
         running(syncer, journal, predecessor=second),
     ):
         await trio.testing.wait_all_tasks_blocked()
@@ -313,7 +272,7 @@ async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
 
 
 async def test_an_orphan_is_never_synced(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with running(syncer, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
         await task.finished.wait()
@@ -321,7 +280,7 @@ async def test_an_orphan_is_never_synced(
 
 
 async def test_what_is_left_of_a_pod_that_was_over_is_only_removed(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with running(syncer, journal, state=PodState.RELEASED, ending=REMOVED) as task:
         assert task.stopped.is_set()
@@ -330,7 +289,7 @@ async def test_what_is_left_of_a_pod_that_was_over_is_only_removed(
 
 
 async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_it(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     activity, told = Activity(), list[str]()
     options = {"cleaning": CleaningTurns(activity.wait_idle), "on_released": told.append}
@@ -346,7 +305,7 @@ async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_i
 
 
 async def test_what_its_source_still_has_is_kept_for_its_readers(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with running(syncer, journal) as task:
         task.put(Request(ending=DELETED))
@@ -355,9 +314,9 @@ async def test_what_its_source_still_has_is_kept_for_its_readers(
 
 
 async def test_what_cannot_be_removed_is_tried_again_and_keeps_nobody_from_its_turn(
-    autojump_clock: trio.testing.MockClock, syncer: ScriptedSession, journal: Journal
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
-    cleaning, other = CleaningTurns(Activity().wait_idle, pods_at_once=1), ScriptedSession()
+    cleaning, other = CleaningTurns(Activity().wait_idle, pods_at_once=1), FakeSyncer()
     attempts = iter(("fails", "fails", "works"))
 
     async def remove() -> None:
