@@ -145,7 +145,7 @@ async def assemble(
         clock=base.clock,
         privileged=False if settings.options.hollow else None,
     )
-    storage = PodStorage(volumes, references, base.recorder, node, files, base.allocations)
+    storage = PodStorage(volumes, references, base.recorder, node, files)
     statuses = Statuses(
         base.clock,
         NodeIdentity(

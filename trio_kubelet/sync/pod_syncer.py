@@ -1,9 +1,9 @@
 """What a pod's task does in each state of its machine: the steps, in their order.
 
-    sync       status → cgroup, folders and volumes → containers → status
+    sync       status → what admission gave, cgroup, volumes → containers → status
     terminate  stop containers → status
     release    volumes → cgroup
-    clean      containers, sandboxes → logs, folders
+    clean      containers, sandboxes → what admission gave → folders, logs
 
 The parts that do it are known here only by the protocols below. A syncer belongs to one
 incarnation of a pod, as do the containers that it acts on.
@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 import structlog
-from attrs import frozen
+from attrs import evolve, frozen
 
 from state_machines.pod import (
     FAILING_ENDINGS,
@@ -31,6 +31,7 @@ from trio_kubelet.future import Future
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import RpcError
+from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
@@ -175,10 +176,18 @@ class Storage(Protocol):
 
 
 class Allocations(Protocol):
-    """What pods were allocated."""
+    """What admitted pods were given: admission reserves it, and it is got ready here."""
 
     def allocated(self, pod: Pod) -> Pod:
         """The pod with the resources that it was allocated, whatever its spec says now."""
+        ...
+
+    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:
+        """Get it ready; what configs of containers say of it, by name. Raises PreparationError."""
+        ...
+
+    async def release(self, uid: str) -> None:
+        """Take it back; nothing of the pod runs any more. Raises PreparationError."""
         ...
 
 
@@ -266,20 +275,27 @@ class PodSyncer:
         """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
         Only where they will be there for certain: a pod that waits for an object holds no
-        address meanwhile. Raises PreparationError and RpcError.
+        address meanwhile. What the pod was given is ready before its sandbox is made. Raises
+        PreparationError and RpcError.
         """
         parts, inputs = self._parts, Future[PodInputs]()
+        given = Future[Mapping[str, ContainerAllocation]]()
         outcomes: list[Outcome] = []
+
+        async def prepare() -> PodInputs:
+            made = await parts.storage.prepare(pod)
+            return evolve(made, allocations=await given.result())
 
         async def bring_about() -> None:
             await parts.cgroups.ensure(pod)
+            await given.result()
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
                 await inputs.result()
             outcomes.append(await self._containers.sync(pod, observed, inputs))
             await inputs.result()
 
-        prepare = partial(parts.storage.prepare, pod)
-        await run_concurrently(bring_about, partial(inputs.run, prepare))
+        allocate = partial(given.run, partial(parts.allocations.prepare, pod))
+        await run_concurrently(bring_about, allocate, partial(inputs.run, prepare))
         return outcomes[0]
 
     async def _observed(self, pod: Pod) -> ObservedPod:
@@ -351,6 +367,7 @@ class PodSyncer:
         parts = self._parts
         try:
             await self._containers.remove(pod)
+            await parts.allocations.release(self._uid)
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error

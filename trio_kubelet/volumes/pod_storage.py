@@ -17,7 +17,6 @@ from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, 
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
-from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -38,14 +37,12 @@ class PodStorage:
         recorder: EventRecorder,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
-        allocations: Allocations,
     ) -> None:
         self._volumes = volumes
         self._references = references
         self._recorder = recorder
         self._node = node
         self._file_limiter = file_limiter
-        self._allocations = allocations
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
@@ -62,7 +59,6 @@ class PodStorage:
             data = await self._fetch(pod)
 
         await run_concurrently(mount, fetch)
-        await self._allocations.keep()
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
             sources=FetchedSources(
@@ -103,12 +99,11 @@ class PodStorage:
         self._references.unregister(pod.metadata.uid)
 
     async def remove(self, pod: Pod) -> None:
-        """Remove the pod's record, its folders and, last of all, its logs.
+        """Remove the pod's folders and, last of all, its logs.
 
         Raises PreparationError.
         """
         uid = pod.metadata.uid
-        await self._allocations.forget(uid)
         try:
             await self._volumes.remove_pod(uid)
             remove_logs = partial(remove_pod_logs, uid, self._node)

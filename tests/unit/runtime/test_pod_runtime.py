@@ -46,6 +46,7 @@ from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
@@ -254,6 +255,19 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
             outcome = await at.open().sync(pod, observed, Future.resolved(inputs))
             made = [c.recursively_read_only for c in outcome.observed.containers]
             assert made == [paths] * count
+
+
+async def test_what_a_container_was_given_is_part_of_what_it_is_made_with(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    name = POD.spec.containers[0].name
+    inputs = PodInputs(allocations={name: ContainerAllocation(annotations={"gpu": "0"})})
+    async with node(tmp_path) as at:
+        observed = await at.look(POD)
+        outcome = await at.open().sync(POD, observed, Future.resolved(inputs))
+        (made,) = outcome.observed.containers
+        status = (await at.client.container_status(made.id)).status
+        assert status.annotations["gpu"] == "0"
 
 
 async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 import trio
 from attrs import evolve
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from state_machines.pod import PodEvent, StopEvidence
 from trio_kubelet.clock import TrioClock
@@ -25,6 +25,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
@@ -123,6 +124,7 @@ class Others:
         self.prepared = trio.Event()
         self.prepared.set()
         self.refusal: PreparationError | None = None
+        self.removed: list[str] = []
 
     def report(
         self,
@@ -149,6 +151,9 @@ class Others:
         if self.refusal is not None:
             raise self.refusal
         return PodInputs()
+
+    async def remove(self, pod: Pod) -> None:
+        self.removed.append(pod.metadata.uid)
 
 
 def make_parts(
@@ -226,6 +231,79 @@ async def test_what_is_made_for_a_pod_is_made_for_what_it_was_allocated(
     cast("Allocations", parts.allocations).allocate(asking("1"))
     await parts.open_syncer(asking("2")).sync(asking("2"))
     assert [pod.spec for pod in others.given] == [asking("1").spec] * 3
+
+
+class Devices:
+    """Gives the container `c` a device, when it is ready, and takes it back."""
+
+    def __init__(self) -> None:
+        self.ready = trio.Event()
+        self.refusal: PreparationError | None = None
+        self.released: list[str] = []
+
+    def allocated(self, pod: Pod) -> Pod:
+        return pod
+
+    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:
+        await self.ready.wait()
+        if self.refusal is not None:
+            raise self.refusal
+        return {"c": ContainerAllocation(cdi_devices=("vendor.com/gpu=0",))}
+
+    async def release(self, uid: str) -> None:
+        self.released.append(uid)
+
+
+class Given(Waiting):
+    """A runtime that remembers what the containers were given."""
+
+    given: Mapping[str, ContainerAllocation] | None = None
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+    ) -> RuntimeOutcome:
+        outcome = await super().sync(pod, observed, inputs)
+        self.given = (await inputs.result()).allocations
+        return outcome
+
+    async def remove(self, pod: Pod) -> None:
+        self.steps.append("remove")
+
+
+async def test_no_sandbox_is_made_before_what_its_pod_was_given_is_ready(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, devices = Given(), Devices()
+    syncer = evolve(make_parts(runtime, Others()), allocations=devices).open_syncer(POD)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(syncer.sync, POD)
+        await wait_all_tasks_blocked()
+        assert runtime.steps == []
+        devices.ready.set()
+    assert runtime.steps == ["sandbox", "containers"]
+    assert runtime.given == {"c": ContainerAllocation(cdi_devices=("vendor.com/gpu=0",))}
+
+
+async def test_what_cannot_be_got_ready_is_told_and_tried_again(autojump_clock: MockClock) -> None:
+    runtime, devices, journal = Given(), Devices(), Journal(TrioClock())
+    devices.refusal = PreparationError("FailedPrepareDynamicResources", "no driver")
+    devices.ready.set()
+    parts = evolve(make_parts(runtime, Others(), journal), allocations=devices)
+    assert (await parts.open_syncer(POD).sync(POD)).failed
+    told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
+    assert ("FailedPrepareDynamicResources", "no driver") in told
+    assert runtime.steps == []
+
+
+async def test_what_a_pod_was_given_is_taken_back_after_its_containers(
+    autojump_clock: MockClock,
+) -> None:
+    runtime, devices, others = Given(), Devices(), Others()
+    syncer = evolve(make_parts(runtime, others), allocations=devices).open_syncer(POD)
+    await syncer.clean(POD)
+    assert runtime.steps == ["remove"]
+    assert devices.released == ["u"]
+    assert others.removed == ["u"]
 
 
 def refused(generation: int) -> PodCondition:

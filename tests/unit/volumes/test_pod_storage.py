@@ -12,7 +12,6 @@ from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.preparation import PreparationError
-from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
@@ -38,7 +37,6 @@ class Storage:
             recorder,
             NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
             trio.CapacityLimiter(1),
-            Allocations(root, trio.CapacityLimiter(1)),
         )
 
     def said(self) -> list[tuple[str, str]]:

@@ -29,22 +29,38 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 
 
 @frozen(kw_only=True)
+class ContainerAllocation:
+    """What a container was given of the node beside cpu and memory, for its config.
+
+    `environment` and `mounts` stand before the container's own, which win; `cpuset_cpus` as the
+    kernel writes it (`0-3,7`), empty for all.
+    """
+
+    devices: tuple[cri.Device, ...] = ()
+    cdi_devices: tuple[str, ...] = ()
+    mounts: tuple[cri.Mount, ...] = ()
+    environment: Mapping[str, str] = field(factory=dict)
+    annotations: Mapping[str, str] = field(factory=dict)
+    cpuset_cpus: str = ""
+
+
+NO_ALLOCATION = ContainerAllocation()
+
+
+@frozen(kw_only=True)
 class ContainerFacts:
     """What is known of a container at the moment it is made.
 
     `image_id` is the image's id in the runtime and `image_user` the user it names;
-    `environment` and `mounts` are made by `environment` and `container_mounts`; `devices`,
-    `cdi_devices` and `annotations` come from device plugins and resource claims.
-    `target_container_id`: see `container_security_context`.
+    `environment` and `mounts` are made by `environment` and `container_mounts`; `allocation` by
+    who prepared the pod. `target_container_id`: see `container_security_context`.
     """
 
     image_id: str
     image_user: ImageUser = field(factory=ImageUser)
     environment: Mapping[str, str] = field(factory=dict)
     mounts: tuple[cri.Mount, ...] = ()
-    devices: tuple[cri.Device, ...] = ()
-    cdi_devices: tuple[str, ...] = ()
-    annotations: Mapping[str, str] = field(factory=dict)
+    allocation: ContainerAllocation = NO_ALLOCATION
     security: SecurityFacts = NO_SECURITY_FACTS
     target_container_id: str = ""
 
@@ -59,28 +75,32 @@ def container_config(
     """
     if uses_resource_claims(pod, container):
         raise ConfigError(NO_RESOURCE_CLAIMS)
+    given = facts.allocation
+    variables = {**given.environment, **facts.environment}
+    resources = container_resources(pod, container, node)
+    resources.cpuset_cpus = given.cpuset_cpus
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
         image=cri.ImageSpec(image=facts.image_id, user_specified_image=container.image),
-        command=expand_all(container.command, facts.environment),
-        args=expand_all(container.args, facts.environment),
+        command=expand_all(container.command, variables),
+        args=expand_all(container.args, variables),
         working_dir=container.working_dir,
         envs=[
             cri.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
-            for name, value in facts.environment.items()
+            for name, value in variables.items()
         ],
-        mounts=_mapped(facts.mounts, facts.security),
-        devices=list(facts.devices),
-        cdi_devices=[cri.CdiDevice(name=name) for name in facts.cdi_devices],
+        mounts=_mapped((*given.mounts, *facts.mounts), facts.security),
+        devices=list(given.devices),
+        cdi_devices=[cri.CdiDevice(name=name) for name in given.cdi_devices],
         labels=container_labels(pod, container),
-        annotations=container_annotations(pod, container, restart_count, facts.annotations),
+        annotations=container_annotations(pod, container, restart_count, given.annotations),
         log_path=container_log_path(container.name, restart_count),
         stdin=bool(container.stdin),
         stdin_once=bool(container.stdin_once),
         tty=bool(container.tty),
         stop_signal=_stop_signal(container, node),
         linux=cri.LinuxContainerConfig(
-            resources=container_resources(pod, container, node),
+            resources=resources,
             security_context=container_security_context(
                 pod,
                 container,

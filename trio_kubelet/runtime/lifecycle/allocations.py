@@ -15,6 +15,7 @@ import trio
 
 from trio_kubelet.k8s import Pod, ResourceRequirements
 from trio_kubelet.pod_source import is_static
+from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.lifecycle.pod_files import write_whole
 from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
@@ -111,11 +112,18 @@ class Allocations:
         """Return the UIDs of all pods that something is recorded of."""
         return frozenset(uid for records in self._records.values() for uid in records)
 
-    async def keep(self) -> None:
-        """Return when all that was recorded so far is on the disk, or could not be written there.
+    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:  # noqa: ARG002
+        """Get ready what an admitted pod was given: keep the records of it.
 
-        No pod waits for a disk that is full: the next call tries again.
+        Returns what the configs of its containers say of it, by their names: nothing, as only cpu
+        and memory are given so far. No pod waits for a disk that is full: the next call tries
+        again.
         """
+        await self.keep()
+        return {}
+
+    async def keep(self) -> None:
+        """Return when all that was recorded so far is on the disk, or could not be written."""
         wanted = self._changes
         if self._saved_changes >= wanted:
             return
@@ -123,8 +131,8 @@ class Allocations:
             if self._saved_changes < wanted:
                 await self._save()
 
-    async def forget(self, uid: str) -> None:
-        """Drop what is recorded of a pod of which nothing is left."""
+    async def release(self, uid: str) -> None:
+        """Take back what a pod was given that is through; nothing of it runs any more."""
         self._answers.pop(uid, None)
         for records in self._records.values():
             if records.pop(uid, None) is not None:

@@ -22,6 +22,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
+    NO_ALLOCATION,
     ContainerFacts,
     container_config,
     image_user,
@@ -206,6 +207,7 @@ class ContainerStarter:
                         sandbox.runtime_handler in self._runtime_features().recursive_read_only
                     ),
                 ),
+                allocation=context.inputs.allocations.get(container.name, NO_ALLOCATION),
                 target_container_id=_target_container_id(order, context.observed),
             )
             return container_config(
