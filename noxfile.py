@@ -89,6 +89,17 @@ def guest(session: nox.Session) -> None:
 
 
 @nox.session
+def oom_kills(session: nox.Session) -> None:
+    """Whether 200 of 200 containers that are killed for their memory say so, on each machine.
+
+    On the host's cgroups with each containerd, and on cgroup v2 in a guest: half an hour.
+    """
+    install(session, "test")
+    files = (f"tests/{kind}/test_oom_kills.py" for kind in ("integration", "guest"))
+    session.run("pytest", "-n0", *files, *session.posargs, env={"TRIO_KUBELET_OOM_KILLS": "200"})
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style and format."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))

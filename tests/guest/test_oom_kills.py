@@ -3,6 +3,7 @@
 from lab.agent import Json, pod_manifest
 from lab.images import BUSYBOX, SLEEPER
 from tests.guest.node import UNIT, Node
+from tests.oom_kills import rounds
 
 PODS = ("hungry-a", "hungry-b")
 HUNGRY = tuple(f"c{number}" for number in range(5))
@@ -39,18 +40,20 @@ def hungry(name: str, memory: str = "16Mi") -> Json:
 def test_who_is_killed_at_once_for_its_memory_says_so_and_who_is_killed_otherwise_does_not(
     node: Node,
 ) -> None:
-    for name in PODS:
-        containers = ({"name": OTHER, "image": SLEEPER}, *map(hungry, HUNGRY))
-        node.add(pod_manifest(name, *containers, restartPolicy="Never"))
-    for name in PODS:
-        pod = node.wait_for_pod(name, lambda pod: len(ends(pod)) == len(HUNGRY))
-        node.ctr("tasks", "kill", "--signal", "KILL", container_id(pod, OTHER))
-    for name in PODS:
-        assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
-    node.systemctl("restart", UNIT)
-    for name in PODS:
-        assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
-    node.remove(*PODS)
+    for number in rounds(len(PODS) * len(HUNGRY)):
+        names = [f"{name}-{number}" for name in PODS]
+        for name in names:
+            containers = ({"name": OTHER, "image": SLEEPER}, *map(hungry, HUNGRY))
+            node.add(pod_manifest(name, *containers, restartPolicy="Never"))
+        for name in names:
+            pod = node.wait_for_pod(name, lambda pod: len(ends(pod)) == len(HUNGRY))
+            node.ctr("tasks", "kill", "--signal", "KILL", container_id(pod, OTHER))
+        for name in names:
+            assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
+        node.systemctl("restart", UNIT)
+        for name in names:
+            assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
+        node.remove(*names)
 
 
 def test_the_limit_of_a_pod_counts_as_well(node: Node) -> None:

@@ -12,6 +12,7 @@ from tests.integration.pods import (
     status_of,
     until_term,
 )
+from tests.oom_kills import rounds
 
 PODS = ("hungry-a", "hungry-b")
 HUNGRY = tuple(f"c{number}" for number in range(10))
@@ -40,21 +41,29 @@ def eventfds(pid: int) -> int:
     return targets.count("anon_inode:[eventfd]")
 
 
+EXPECTED = {**dict.fromkeys(HUNGRY, ("OOMKilled", 137)), OTHER: ("Error", 137)}
+
+
 def test_who_is_killed_at_once_for_its_memory_says_so_and_who_is_killed_otherwise_does_not(
     node: Node,
 ) -> None:
-    assert node.agent.pid is not None
-    listened_to = eventfds(node.agent.pid)
     hungry = [{"name": name, **SHORT_LIVED} for name in HUNGRY]
-    node.add(*(one_shot(name, until_term(OTHER), *hungry) for name in PODS))
-    for name in PODS:
-        pod = node.wait(name, lambda pod: len(ends(pod)) == len(HUNGRY))
-        node.containerd.ctr("tasks", "kill", "-s", "KILL", container_ids(pod)[OTHER])
-    expected = {**dict.fromkeys(HUNGRY, ("OOMKilled", 137)), OTHER: ("Error", 137)}
-    assert [ends(node.wait(name, is_over)) for name in PODS] == [expected, expected]
-    assert eventfds(node.agent.pid) == listened_to
+    for number in rounds(len(PODS) * len(HUNGRY)):
+        names = [f"{name}-{number}" for name in PODS]
+        assert node.agent.pid is not None
+        listened_to = eventfds(node.agent.pid)
+        node.add(*(one_shot(name, until_term(OTHER), *hungry) for name in names))
+        for name in names:
+            pod = node.wait(name, lambda pod: len(ends(pod)) == len(HUNGRY))
+            node.containerd.ctr("tasks", "kill", "-s", "KILL", container_ids(pod)[OTHER])
+        for name in names:
+            assert ends(node.wait(name, is_over)) == EXPECTED
+        assert eventfds(node.agent.pid) == listened_to
 
-    node.agent.kill()
-    node.agent.start()
-    assert [ends(node.wait(name, is_over)) for name in PODS] == [expected, expected]
-    node.remove(*PODS)
+        node.agent.kill()
+        node.agent.start()
+        for name in names:
+            assert ends(node.wait(name, is_over)) == EXPECTED
+        node.remove(*names)
+        for name in names:
+            node.wait_gone(name)
