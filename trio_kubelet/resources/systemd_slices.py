@@ -7,7 +7,7 @@ the folder to us, so the controllers that it does not know (cpuset, huge pages) 
 """
 
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -26,8 +26,10 @@ from jeepney.io.trio import (
     open_dbus_connection,
 )
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.resources.cgroup_config import NO_QUOTA, CgroupConfig, cpu_weight
 from trio_kubelet.resources.cgroup_names import CgroupName
+from trio_kubelet.retries import Retries
 
 Property = tuple[str, tuple[str, object]]
 """Name, and D-Bus signature with value."""
@@ -45,6 +47,11 @@ _BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, trio.TooSlowErr
 _JOB_REMOVED = "JobRemoved"
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
+# What the bus says while systemd executes itself anew (systemctl daemon-reexec).
+_AWAY = tuple(
+    f"org.freedesktop.DBus.Error.{name}" for name in ("NoReply", "NameHasNoOwner", "ServiceUnknown")
+)
+_RETRY = BackoffPolicy(initial_seconds=0.05, cap_seconds=1.0)
 
 
 class SystemdError(Exception):
@@ -100,7 +107,11 @@ def _quota_per_second(quota_us: int, period_us: int | None) -> int:
 
 
 class SystemdSlices:
-    """Starts, changes and stops slices. One connection a call: calls are rare."""
+    """Starts, changes and stops slices. One connection a call: calls are rare.
+
+    What systemd did not answer, because it executed itself anew, it is asked again: nothing here
+    does harm when it is done twice.
+    """
 
     __slots__ = ("_bus", "_cgroup_version")
 
@@ -127,8 +138,11 @@ class SystemdSlices:
         """Change the values of a running slice; raises SystemdError."""
         values = value_properties(config, self._cgroup_version)
         body = (name.systemd_slice, True, list(values))
-        async with _exchange(self._bus) as systemd:
+
+        async def ask(systemd: _Exchange) -> None:
             await systemd.call("SetUnitProperties", "sba(sv)", body)
+
+        await self._ask(ask)
 
     async def stop(self, name: CgroupName) -> None:
         """Stop a slice with everything in it; one that does not run is fine."""
@@ -140,12 +154,28 @@ class SystemdSlices:
 
     async def _job(self, method: str, signature: str, body: tuple[object, ...]) -> None:
         """Call a method that queues a job, and wait for the job's end."""
-        async with _exchange(self._bus) as systemd:
+
+        async def ask(systemd: _Exchange) -> None:
             await systemd.hear_of_jobs()
             (job,) = await systemd.call(method, signature, body)
             result = await systemd.end_of_job(job)
-        if result != "done":
-            raise SystemdError("", f"systemd: {method} of {body[0]} ended as {result}")
+            if result != "done":
+                raise SystemdError("", f"systemd: {method} of {body[0]} ended as {result}")
+
+        await self._ask(ask)
+
+    async def _ask(self, ask: Callable[["_Exchange"], Awaitable[None]]) -> None:
+        """Ask in a connection of its own, and again for as long as systemd is away."""
+        deadline = trio.current_time() + _TIMEOUT_SECONDS
+        retries = Retries(_RETRY)
+        while True:
+            try:
+                async with _exchange(self._bus) as systemd:
+                    return await ask(systemd)
+            except SystemdError as error:
+                if error.name not in _AWAY or trio.current_time() >= deadline:
+                    raise
+            await retries.wait()
 
 
 class _Exchange:

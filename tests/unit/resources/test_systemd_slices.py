@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ class FakeSystemd:
         self.errors: dict[str, str] = {}
         self.job_result = "done"
         self.hang_up_on = ""
+        self.calls_without_reply = 0
 
     async def serve(self, stream: trio.SocketStream) -> None:
         await self._authenticate(stream)
@@ -111,6 +113,11 @@ class FakeSystemd:
             return
         if method == "Hello":
             await connection.send(new_method_return(message, "s", (":1.7",)))
+            return
+        if self.calls_without_reply:
+            self.calls_without_reply -= 1
+            error = "org.freedesktop.DBus.Error.NoReply"
+            await connection.send(new_error(message, error, "s", ("recipient disconnected",)))
             return
         if method not in ("StartTransientUnit", "StopUnit"):
             await connection.send(new_method_return(message))
@@ -197,6 +204,20 @@ async def test_a_bus_that_hangs_up_is_an_error(tmp_path: Path) -> None:
         fake.hang_up_on = "StartTransientUnit"
         with pytest.raises(SystemdError):
             await slices.start(NAME, CONFIG)
+
+
+async def test_a_systemd_that_executed_itself_anew_is_asked_again(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        for ask in (
+            partial(slices.start, NAME, CONFIG),
+            partial(slices.set_values, NAME, CONFIG),
+            partial(slices.stop, NAME),
+        ):
+            fake.calls_without_reply = 2
+            await ask()
+            assert not fake.calls_without_reply
+    asked = ("StartTransientUnit", "SetUnitProperties", "StopUnit")
+    assert {method for method, _ in fake.calls} >= set(asked)
 
 
 async def test_a_machine_without_a_bus_is_an_error(tmp_path: Path) -> None:
