@@ -1,23 +1,31 @@
 """On which machines the tests run, for the page that tells users: docs/tested.md.
 
 The versions are those that the sessions run with when nobody asks for others, as in continuous
-integration; tests in guests compare theirs with what the machine says. After a change:
+integration. Tests in guests compare theirs with what the machine says; what the host of continuous
+integration is, was measured there (`--measure`, before a release). After a change:
 
-    python -m tests.tested
+    python -m tests.tested [--measure]
 """
 
+import json
+import os
 import re
+import sys
 from pathlib import Path
 
-from attrs import astuple, fields, frozen
+from attrs import asdict, astuple, fields, frozen
 
+from lab import tools
 from lab.control_plane_programs import MODULES
+from lab.host import cgroup_version
+from lab.packages import Packages
+from lab.processes import run
 from tests.containerds import USUAL
 from tests.e2e.local import USUAL_CONTAINERD
 
 PAGE = Path(__file__).parents[1] / "docs" / "tested.md"
+RECORD = Path(__file__).with_name("tested_host.json")
 TABLE = re.compile(r"(?<=<!-- tested:begin -->\n).*?(?=<!-- tested:end -->)", re.DOTALL)
-THE_HOST_S = "the host's"
 
 
 @frozen
@@ -33,31 +41,41 @@ class Machine:
     control_plane: str
 
 
+@frozen
+class Host:
+    """The machine that sessions without guests run on."""
+
+    kernel: str
+    cgroups: str
+    first_process: str
+    oci_runtime: str
+
+
 GUEST = Machine(
     tests="`nox -s guest`",
     kernel="user-mode Linux 6.16 or newer",
     cgroups="v2",
     first_process="systemd 257",
-    cgroup_driver="systemd",
+    cgroup_driver="systemd and cgroupfs",
     runtime="containerd 1.7, runc 1.1",
     control_plane="none",
 )
 
 
-def machines() -> tuple[Machine, ...]:
+def machines(host: Host) -> tuple[Machine, ...]:
     """The rows of the table."""
     return (
         Machine(
             "`nox -s integration`",
-            *(THE_HOST_S, THE_HOST_S, "any", "cgroupfs"),
-            f"containerd {' and '.join(USUAL.split(','))}, the host's runc",
+            *(host.kernel, host.cgroups, host.first_process, "cgroupfs"),
+            f"containerd {' and '.join(USUAL.split(','))}, {host.oci_runtime}",
             "none",
         ),
         GUEST,
         Machine(
             "`nox -s e2e`",
-            *(THE_HOST_S, THE_HOST_S, "any", "cgroupfs"),
-            f"containerd {USUAL_CONTAINERD}, the host's runc",
+            *(host.kernel, host.cgroups, host.first_process, "cgroupfs"),
+            f"containerd {USUAL_CONTAINERD}, {host.oci_runtime}",
             f"Kubernetes {' and '.join(MODULES)}",
         ),
     )
@@ -65,12 +83,37 @@ def machines() -> tuple[Machine, ...]:
 
 def table() -> str:
     """The table in Markdown."""
+    recorded = Host(**json.loads(RECORD.read_text()))
     names = [field.name.replace("_", " ") for field in fields(Machine)]
-    rows = [names, ["---"] * len(names), *(astuple(machine) for machine in machines())]
+    rows = [names, ["---"] * len(names), *(astuple(machine) for machine in machines(recorded))]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
+def measured() -> Host:
+    """This machine. LabError if there is no container runtime to be had."""
+    is_systemd = Path("/proc/1/comm").read_text() == "systemd\n"
+    return Host(
+        kernel=f"Linux {major_minor(os.uname().release)}",
+        cgroups=f"v{cgroup_version()}",
+        first_process="systemd" if is_systemd else "no systemd",
+        oci_runtime=_oci_runtime(),
+    )
+
+
+def major_minor(version: str) -> str:
+    """`6.18` of `6.18.44-1`."""
+    return ".".join(version.split(".")[:2])
+
+
+def _oci_runtime() -> str:
+    program = tools.find(USUAL_CONTAINERD, Packages()).oci_runtime
+    name, _, version = run([program, "--version"]).split()[:3]
+    return f"{name} {major_minor(version)}"
+
+
 def main() -> None:
+    if "--measure" in sys.argv:
+        RECORD.write_text(json.dumps(asdict(measured()), indent=2) + "\n")
     PAGE.write_text(TABLE.sub(lambda _: table(), PAGE.read_text()))
 
 
