@@ -26,6 +26,7 @@ from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.telemetry import Journal
 
 NAME = "relist"
@@ -94,7 +95,7 @@ def _generator(client: RuntimeClient) -> tuple[Pleg, trio.MemorySendChannel[PodC
     clock = SystemClock()
     changes, _told = trio.open_memory_channel[PodChange](2 * CONTAINERS)
     pleg = Pleg(
-        client=client,
+        inspector=PodInspector(client=client),
         cache=RuntimeCache(),
         changes=changes,
         journal=Journal(clock),

@@ -46,6 +46,7 @@ from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageC
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
 from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler
@@ -159,14 +160,14 @@ class Agent:
             runs=self._runs,
         )
         oom_kills = build_oom_kills(settings)
+        inspector = PodInspector(client=self.client, oom_kills=oom_kills)
         self.pleg = Pleg(
-            client=self.client,
+            inspector=inspector,
             cache=self.cache,
             changes=pleg_in,
             journal=self.journal,
             clock=clock,
             events_enabled=settings.gates["EventedPLEG"],
-            oom_kills=oom_kills,
         )
         self.merge = SourceMerge(clock, self.recorder)
         self.listeners = Listeners(
@@ -412,6 +413,7 @@ class Agent:
         )
         collector = GarbageCollector(
             remover=remover,
+            inspector=PodInspector(client=self.client, oom_kills=self.foundation.oom_kills),
             cache=self.cache,
             wanted=lambda: [stored.pod.metadata.uid for stored in self.store],
             limits=DeadContainerLimits(

@@ -58,6 +58,7 @@ from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
@@ -237,7 +238,7 @@ def build_runtime(
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
     return PodRuntime(
-        client=base.client,
+        inspector=PodInspector(client=base.client, file_limiter=files, oom_kills=base.oom_kills),
         cache=base.cache,
         images=images,
         sandboxes=SandboxCreator(
@@ -257,8 +258,6 @@ def build_runtime(
         recorder=base.recorder,
         journal=base.journal,
         clock=base.clock,
-        file_limiter=files,
-        oom_kills=base.oom_kills,
         crash_backoff=crash_loop_policy(
             longest.total_seconds() if longest is not None else None,
             reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],

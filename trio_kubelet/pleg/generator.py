@@ -13,6 +13,7 @@ import structlog
 import trio
 from attrs import frozen
 
+from state_machines.backoff import BackoffPolicy
 from state_machines.pleg import (
     PLEG,
     PlegEvent,
@@ -32,19 +33,17 @@ from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
-from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("pleg")
 
 INSPECTIONS_AT_ONCE = 8
-FIRST_RECONNECT_SECONDS = 0.5
-LAST_RECONNECT_SECONDS = 30.0
+RECONNECT = BackoffPolicy(initial_seconds=0.5, cap_seconds=30.0)
 
 _EVENT_STATES = {
     cri.ContainerEventType.CONTAINER_STARTED_EVENT: ObservedState.RUNNING,
@@ -66,21 +65,19 @@ class Pleg:
     def __init__(
         self,
         *,
-        client: RuntimeClient,
+        inspector: PodInspector,
         cache: RuntimeCache,
         changes: trio.MemorySendChannel[PodChange],
         journal: Journal,
         clock: Clock,
         events_enabled: bool,
-        oom_kills: OomKills | None = None,
     ) -> None:
-        self._client = client
+        self._inspector, self._client = inspector, inspector.client
         self._cache = cache
         self._changes = changes
         self._journal = journal
         self._clock = clock
         self._events_enabled = events_enabled
-        self._oom_kills = oom_kills
         self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
@@ -182,16 +179,8 @@ class Pleg:
         try:
             async with self._inspections:
                 known = self._cache.get(uid)
-                observed = await inspect_listed(
-                    self._client,
-                    uid,
-                    listed.sandboxes,
-                    listed.containers,
-                    observed_at=listed_at,
-                    name=known.name,
-                    namespace=known.namespace,
-                    known=known,
-                    oom_kills=self._oom_kills,
+                observed = await self._inspector.inspect_listed(
+                    known, listed.sandboxes, listed.containers, listed_at
                 )
         except RpcError as error:
             if uid not in self._cache.unseen:
@@ -208,7 +197,7 @@ class Pleg:
 
     async def _listen_forever(self) -> None:
         """Keep the event stream open, as long as the runtime has one."""
-        delay = FIRST_RECONNECT_SECONDS
+        retries = Retries(RECONNECT)
         while True:
             self._returned = trio.Event()
             try:
@@ -219,11 +208,11 @@ class Pleg:
                     continue
                 await self._listen(traits)
             except RpcError as error:
-                delay = FIRST_RECONNECT_SECONDS if self._audit else delay
+                if self._audit:
+                    retries.reset()
                 self._stream_failed(error)
-            with trio.move_on_after(delay):
+            with trio.move_on_after(retries.next_seconds()):
                 await self._returned.wait()
-            delay = min(delay * 2, LAST_RECONNECT_SECONDS)
 
     def runtime_returned(self) -> None:
         """The runtime was away and is back, perhaps as another version: ask it again."""
@@ -270,14 +259,7 @@ class Pleg:
             if known.observed_at >= heard_at or not is_news(news, known):
                 return
             try:
-                observed = await inspect_pod(
-                    self._client,
-                    uid,
-                    name=known.name,
-                    namespace=known.namespace,
-                    known=known,
-                    oom_kills=self._oom_kills,
-                )
+                observed = await self._inspector.inspect(known)
             except RpcError as error:
                 log.debug("pod inspection failed, relist will retry", error=str(error))
                 self._relist_now.set()

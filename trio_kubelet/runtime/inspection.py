@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import betterproto
 import trio
-from attrs import evolve
+from attrs import evolve, frozen
 
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.resources.oom_kills import OomKills
@@ -42,108 +42,91 @@ STATES = {
 }
 
 
-async def inspect_pod(
-    client: RuntimeClient,
-    uid: str,
-    *,
-    name: str = "",
-    namespace: str = "",
-    known: ObservedPod | None = None,
-    file_limiter: trio.CapacityLimiter | None = None,
-    oom_kills: OomKills | None = None,
-) -> ObservedPod:
-    """All that the runtime shows of a pod, found by its UID.
+@frozen(kw_only=True)
+class PodInspector:
+    """Reads pods out of the runtime. Holds no state of any of them.
 
-    What goes away between the listing and the question is left out. Termination messages are
-    read in a thread of `file_limiter` (None: trio's own). `known` is what was seen of the pod
-    before, if anything. `oom_kills` knows what the runtime may not have noticed. Raises RpcError.
+    Termination messages are read in a thread of `file_limiter` (None: trio's own). `oom_kills`
+    knows what the runtime may not have noticed.
     """
-    observed_at = trio.current_time()
-    selector = {names.POD_UID_LABEL: uid}
-    sandboxes: list[cri.PodSandbox] = []
-    containers: list[cri.Container] = []
 
-    async def list_sandboxes() -> None:
-        found = await client.list_pod_sandboxes(cri.PodSandboxFilter(label_selector=selector))
-        sandboxes.extend(found)
+    client: RuntimeClient
+    file_limiter: trio.CapacityLimiter | None = None
+    oom_kills: OomKills | None = None
 
-    async def list_containers() -> None:
-        found = await client.list_containers(cri.ContainerFilter(label_selector=selector))
-        containers.extend(found)
+    async def inspect(self, known: ObservedPod) -> ObservedPod:
+        """All that the runtime shows of a pod, found by the UID of what is known of it.
 
-    await run_concurrently(list_sandboxes, list_containers)
-    return await inspect_listed(
-        client,
-        uid,
-        sandboxes,
-        containers,
-        observed_at=observed_at,
-        name=name,
-        namespace=namespace,
-        known=known,
-        file_limiter=file_limiter,
-        oom_kills=oom_kills,
-    )
+        What goes away between the listing and the question is left out. Raises RpcError.
+        """
+        observed_at = trio.current_time()
+        selector = {names.POD_UID_LABEL: known.uid}
+        sandboxes: list[cri.PodSandbox] = []
+        containers: list[cri.Container] = []
 
+        async def list_sandboxes() -> None:
+            filter_ = cri.PodSandboxFilter(label_selector=selector)
+            sandboxes.extend(await self.client.list_pod_sandboxes(filter_))
 
-async def inspect_listed(
-    client: RuntimeClient,
-    uid: str,
-    sandboxes: Iterable[cri.PodSandbox],
-    containers: Iterable[cri.Container],
-    *,
-    observed_at: float,
-    name: str = "",
-    namespace: str = "",
-    known: ObservedPod | None = None,
-    file_limiter: trio.CapacityLimiter | None = None,
-    oom_kills: OomKills | None = None,
-) -> ObservedPod:
-    """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
-    sandboxes, containers = tuple(sandboxes), tuple(containers)
-    stopped, exited = _seen_at_their_ends(sandboxes, containers, known)
-    seen_sandboxes = list(stopped.values())
-    statuses: list[tuple[str, cri.ContainerStatus]] = []
+        async def list_containers() -> None:
+            filter_ = cri.ContainerFilter(label_selector=selector)
+            containers.extend(await self.client.list_containers(filter_))
 
-    async def ask_sandbox(sandbox_id: str) -> None:
-        response = await _unless_gone(client.pod_sandbox_status(sandbox_id))
-        if response is not None:
-            seen_sandboxes.append(observed_sandbox(response.status))
+        await run_concurrently(list_sandboxes, list_containers)
+        return await self.inspect_listed(known, sandboxes, containers, observed_at)
 
-    async def ask_container(sandbox_id: str, container_id: str) -> None:
-        response = await _unless_gone(client.container_status(container_id))
-        if response is not None:
-            statuses.append((sandbox_id, response.status))
+    async def inspect_listed(
+        self,
+        known: ObservedPod,
+        sandboxes: Iterable[cri.PodSandbox],
+        containers: Iterable[cri.Container],
+        observed_at: float,
+    ) -> ObservedPod:
+        """The same for a pod whose sandboxes and containers were listed at `observed_at`."""
+        sandboxes, containers = tuple(sandboxes), tuple(containers)
+        stopped, exited = _seen_at_their_ends(sandboxes, containers, known)
+        seen_sandboxes = list(stopped.values())
+        statuses: list[tuple[str, cri.ContainerStatus]] = []
 
-    await run_concurrently(
-        *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
-        *(partial(ask_container, c.pod_sandbox_id, c.id) for c in containers if c.id not in exited),
-    )
-    messages = await termination_messages((status for _, status in statuses), file_limiter)
-    seen_containers = (
-        evolve(
-            observed_container(status, sandbox_id),
-            message=messages.get(status.id, status.message),
+        async def ask_sandbox(sandbox_id: str) -> None:
+            response = await _unless_gone(self.client.pod_sandbox_status(sandbox_id))
+            if response is not None:
+                seen_sandboxes.append(observed_sandbox(response.status))
+
+        async def ask_container(sandbox_id: str, container_id: str) -> None:
+            response = await _unless_gone(self.client.container_status(container_id))
+            if response is not None:
+                statuses.append((sandbox_id, response.status))
+
+        await run_concurrently(
+            *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
+            *(
+                partial(ask_container, c.pod_sandbox_id, c.id)
+                for c in containers
+                if c.id not in exited
+            ),
         )
-        for sandbox_id, status in statuses
-    )
-    pod = observed_pod(
-        uid, seen_sandboxes, (*exited.values(), *seen_containers), observed_at, name, namespace
-    )
-    return await with_oom_kills(evolve(pod, answered_at=trio.current_time()), oom_kills)
+        messages = await termination_messages((status for _, status in statuses), self.file_limiter)
+        seen_containers = (
+            evolve(
+                observed_container(status, sandbox_id),
+                message=messages.get(status.id, status.message),
+            )
+            for sandbox_id, status in statuses
+        )
+        pod = observed_pod(known, seen_sandboxes, (*exited.values(), *seen_containers), observed_at)
+        return await with_oom_kills(evolve(pod, answered_at=trio.current_time()), self.oom_kills)
 
 
 def _seen_at_their_ends(
     sandboxes: Iterable[cri.PodSandbox],
     containers: Iterable[cri.Container],
-    known: ObservedPod | None,
+    known: ObservedPod,
 ) -> tuple[dict[str, ObservedSandbox], dict[str, ObservedContainer]]:
     """What a listing shows at its end and the runtime has told all about, by id.
 
     All of a sandbox but its state and its address is fixed when it is made.
     """
-    if known is None:
-        return {}, {}
     not_ready = {s.id for s in sandboxes if s.state == cri.PodSandboxState.SANDBOX_NOTREADY}
     ended = {c.id for c in containers if c.state == cri.ContainerState.CONTAINER_EXITED}
     return (
@@ -162,12 +145,10 @@ async def _unless_gone(question: Awaitable[T]) -> T | None:
 
 
 def observed_pod(
-    uid: str,
+    known: ObservedPod,
     sandboxes: Iterable[ObservedSandbox],
     containers: Iterable[ObservedContainer],
     observed_at: float,
-    name: str = "",
-    namespace: str = "",
 ) -> ObservedPod:
     """Put a pod together; its IPs are those of the newest sandbox, if that is ready.
 
@@ -177,9 +158,9 @@ def observed_pod(
     by_age = sorted(sandboxes, key=lambda s: (s.attempt, s.created_at), reverse=True)
     newest = by_age[0] if by_age else None
     return ObservedPod(
-        uid=uid,
-        name=newest.name if newest else name,
-        namespace=newest.namespace if newest else namespace,
+        uid=known.uid,
+        name=newest.name if newest else known.name,
+        namespace=newest.namespace if newest else known.namespace,
         observed_at=observed_at,
         ips=newest.ips if newest and newest.ready else (),
         sandboxes=tuple(by_age),

@@ -22,12 +22,12 @@ from trio_kubelet.hollow import (
     Latencies,
     open_hollow_runtime,
 )
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache, generator
+from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime import inspection
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 
@@ -85,7 +85,7 @@ async def node(
         cache, journal = RuntimeCache(), Journal(clock)
         send, receive = trio.open_memory_channel[PodChange](room)
         pleg = Pleg(
-            client=client,
+            inspector=PodInspector(client=client),
             cache=cache,
             changes=send,
             journal=journal,
@@ -341,14 +341,14 @@ async def test_a_stream_that_is_refused_only_after_it_was_opened_leaves_the_reli
 async def test_a_pod_that_an_inspection_stumbles_over_hides_no_other(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    inspect = inspection.inspect_listed
+    inspect = PodInspector.inspect_listed
 
-    async def stumble(client: RuntimeClient, uid: str, *args: Any, **facts: Any) -> ObservedPod:
-        if uid == "bad":
+    async def stumble(inspector: PodInspector, known: ObservedPod, *args: Any) -> ObservedPod:
+        if known.uid == "bad":
             raise RuntimeError("a bug")
-        return await inspect(client, uid, *args, **facts)
+        return await inspect(inspector, known, *args)
 
-    monkeypatch.setattr(generator, "inspect_listed", stumble)
+    monkeypatch.setattr(PodInspector, "inspect_listed", stumble)
     with structlog.testing.capture_logs() as logs:
         async with node(events=False) as at:
             await at.start_pod("bad")
@@ -369,7 +369,7 @@ async def test_an_event_that_an_inspection_stumbles_over_ends_nothing(
     async def stumble(*args: Any, **facts: Any) -> ObservedPod:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(generator, "inspect_pod", stumble)
+    monkeypatch.setattr(PodInspector, "inspect", stumble)
     async with node() as at:
         await at.start_pod("a")
         with trio.fail_after(10):

@@ -36,7 +36,7 @@ from trio_kubelet.runtime.garbage.collector import (
 from trio_kubelet.runtime.garbage.logs import with_usable_names
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
-from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ObservedPod,
@@ -217,7 +217,7 @@ class Node:
         return made
 
     async def look(self) -> ObservedPod:
-        return self.cache.put(await inspect_pod(self.client, "uid"))
+        return self.cache.put(await PodInspector(client=self.client).inspect(self.cache.get("uid")))
 
     def log(self, name: str) -> Path:
         file = Path(self.facts.pod_logs_directory, "default_web_uid", "main", name)
@@ -275,6 +275,7 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
         remover = ContainerRemover(client=client, node=facts, file_limiter=files)
         collector = GarbageCollector(
             remover=remover,
+            inspector=PodInspector(client=client),
             cache=cache,
             wanted=lambda: wanted,
             limits=DeadContainerLimits(per_container=1),

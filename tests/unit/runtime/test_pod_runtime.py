@@ -54,6 +54,7 @@ from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
@@ -155,7 +156,7 @@ async def node(
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
         remover = ContainerRemover(client=client, node=facts, file_limiter=files)
         pods = PodRuntime(
-            client=client,
+            inspector=PodInspector(client=client, file_limiter=files),
             cache=RuntimeCache(),
             images=images or ImageManager(),
             sandboxes=SandboxCreator(
@@ -185,7 +186,6 @@ async def node(
             recorder=recorder,
             journal=journal,
             clock=clock,
-            file_limiter=files,
             crash_backoff=crash_loop_policy(),
         )
         yield Node(

@@ -13,13 +13,14 @@ from trio_kubelet.runtime.config.names import (
     TERMINATION_MESSAGE_PATH_ANNOTATION,
     TERMINATION_MESSAGE_POLICY_ANNOTATION,
 )
-from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.pod_files import read_log_tail, read_termination_message
 from trio_kubelet.runtime.lifecycle.termination_messages import (
     MessageSource,
     message_source,
     read_messages,
 )
+from trio_kubelet.runtime.observed import ObservedPod
 
 LOG_PATH = "/dev/termination-log"
 EXITED = cri.ContainerState.from_string("CONTAINER_EXITED")
@@ -177,5 +178,7 @@ async def test_an_inspection_reads_the_message_of_what_has_ended(
     file.write_text("no config")
     status = exited(file=str(file), message="oom", state=state)
     client = RuntimeClient(InProcess(OnePodRuntime(status)))
-    observed = await inspect_pod(client, "u")
+    observed = await PodInspector(client=client).inspect(
+        ObservedPod(uid="u", name="", namespace="", observed_at=0.0)
+    )
     assert [container.message for container in observed.containers] == [shown]

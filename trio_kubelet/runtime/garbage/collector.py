@@ -17,14 +17,14 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import define, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate
-from trio_kubelet.runtime.inspection import inspect_pod
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -153,27 +153,18 @@ class Cache(Protocol):
         ...
 
 
+@define(kw_only=True)
 class GarbageCollector:
     """Removes what is decided above. `wanted()` gives the UIDs of the pods that sources have."""
 
-    def __init__(
-        self,
-        *,
-        remover: ContainerRemover,
-        cache: Cache,
-        wanted: Callable[[], Iterable[str]],
-        limits: DeadContainerLimits,
-        gate: RuntimeGate,
-        clock: Clock,
-        recorder: EventRecorder,
-    ) -> None:
-        self._remover = remover
-        self._cache = cache
-        self._wanted = wanted
-        self._limits = limits
-        self._gate = gate
-        self._clock = clock
-        self._recorder = recorder
+    _remover: ContainerRemover
+    _inspector: PodInspector
+    _cache: Cache
+    _wanted: Callable[[], Iterable[str]]
+    _limits: DeadContainerLimits
+    _gate: RuntimeGate
+    _clock: Clock
+    _recorder: EventRecorder
 
     async def run(self) -> None:
         """Collect once a minute for ever. What fails is told of, and made up by the next round.
@@ -254,9 +245,7 @@ class GarbageCollector:
 
     async def _look(self, pod: ObservedPod) -> ObservedPod:
         """Read the pod back, so that nobody else has to find out what changed. Raises RpcError."""
-        observed = await inspect_pod(
-            self._remover.client, pod.uid, name=pod.name, namespace=pod.namespace
-        )
+        observed = await self._inspector.inspect(pod)
         return self._cache.put(observed)
 
     async def _tidy_logs(self) -> tuple[str, ...]:

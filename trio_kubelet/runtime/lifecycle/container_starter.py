@@ -97,38 +97,24 @@ class ContainerStartError(Exception):
     message: str
 
 
+@frozen(kw_only=True)
 class ContainerStarter:
     """Starts containers of all pods. Holds no state of any of them.
 
     `runtime_features` returns what the runtime said last of its handlers.
     """
 
-    def __init__(
-        self,
-        *,
-        client: RuntimeClient,
-        stopper: ContainerStopper,
-        remover: ContainerRemover,
-        sub_paths: SubPaths,
-        recorder: EventRecorder,
-        node: NodeFacts,
-        start_limiter: StartLimiter,
-        file_limiter: trio.CapacityLimiter,
-        runtime_features: Callable[[], RuntimeFeatures],
-        read_host_file: Callable[[], str],
-        oom_kills: OomKills | None = None,
-    ) -> None:
-        self._client = client
-        self._stopper = stopper
-        self._remover = remover
-        self._sub_paths = sub_paths
-        self._recorder = recorder
-        self._node = node
-        self._start_limiter = start_limiter
-        self._file_limiter = file_limiter
-        self._runtime_features = runtime_features
-        self._oom_kills = oom_kills
-        self._read_host_file = read_host_file
+    _client: RuntimeClient
+    _stopper: ContainerStopper
+    _remover: ContainerRemover
+    _sub_paths: SubPaths
+    _recorder: EventRecorder
+    _node: NodeFacts
+    _start_limiter: StartLimiter
+    _file_limiter: trio.CapacityLimiter
+    _runtime_features: Callable[[], RuntimeFeatures]
+    _read_host_file: Callable[[], str]
+    _oom_kills: OomKills | None = None
 
     async def remove_unstarted_predecessor(
         self, order: StartContainer, observed: ObservedPod

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Protocol
 
 import trio
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.image import WAITING_REASONS, ImageState
@@ -23,14 +23,12 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
-from trio_kubelet.runtime.inspection import inspect_listed, inspect_pod
+from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
 from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStarter,
@@ -184,7 +182,7 @@ class PodRuntime:
     `dead_per_container` is the flag --maximum-dead-containers-per-container.
     """
 
-    client: RuntimeClient
+    inspector: PodInspector
     cache: ObservationStore
     images: ImageManager
     sandboxes: SandboxCreator
@@ -194,10 +192,8 @@ class PodRuntime:
     recorder: EventRecorder
     journal: Journal
     clock: Clock
-    file_limiter: trio.CapacityLimiter
     crash_backoff: BackoffPolicy
     dead_per_container: int = 1
-    oom_kills: OomKills | None = None
     open_probes: OpenProbes = field(default=NoProbes)
 
     def open(self, pod: Pod) -> "PodContainers":
@@ -298,25 +294,15 @@ class PodContainers:
         To ask what there is takes twice the calls, which counts when many pods start.
         """
         parts = self._parts
-        inspect = partial(inspect_pod, parts.client, self._uid)
-        if made is not None:
-            inspect = partial(
-                inspect_listed,
-                parts.client,
-                self._uid,
-                [cri.PodSandbox(id=made.sandbox_id)],
-                [
-                    cri.Container(id=each, pod_sandbox_id=made.sandbox_id)
-                    for each in made.containers
-                ],
-                observed_at=trio.current_time(),
-            )
-        observed = await inspect(
-            name=pod.metadata.name,
-            namespace=pod.metadata.namespace,
-            known=parts.cache.get(self._uid),
-            file_limiter=parts.file_limiter,
-            oom_kills=parts.oom_kills,
+        meta, inspector = pod.metadata, parts.inspector
+        known = evolve(parts.cache.get(self._uid), name=meta.name, namespace=meta.namespace)
+        if made is None:
+            return parts.cache.put(await inspector.inspect(known))
+        observed = await inspector.inspect_listed(
+            known,
+            [cri.PodSandbox(id=made.sandbox_id)],
+            [cri.Container(id=each, pod_sandbox_id=made.sandbox_id) for each in made.containers],
+            trio.current_time(),
         )
         return parts.cache.put(observed)
 
