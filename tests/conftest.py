@@ -1,4 +1,4 @@
-"""What all tests share: their settings, their clocks, the containerds that they run on."""
+"""What all tests share: settings, clocks, the containerds and the control plane they run on."""
 
 import hashlib
 import os
@@ -11,10 +11,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
+from lab import UnavailableError
+from lab.control_plane import ControlPlane
+from lab.control_plane_programs import NEWEST
 from lab.orphans import marked
 from tests.containerds import Containerds
 from tests.distribution import Distribution
 from tests.file_work import in_place
+from tests.missing import do_without
+
+KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
 
 # Programs that a killed run leaves behind are known by it, and swept away by a later one.
 os.environ.update(marked({}))
@@ -60,6 +66,18 @@ def containerds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containerd
     """Private containerds, of each version one, for all tests of this process."""
     with Containerds(tmp_path_factory) as containerds:
         yield containerds
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """A control plane of our own; needs no root."""
+    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), version=KUBERNETES or NEWEST)
+    try:
+        plane.start()
+    except UnavailableError as reason:
+        do_without(str(reason), asked_for=bool(KUBERNETES))
+    yield plane
+    plane.stop()
 
 
 @pytest.fixture

@@ -88,6 +88,11 @@ def bad_request(message: str) -> RefusedError:
     return RefusedError(400, "BadRequest", message)
 
 
+def internal_error(message: str) -> RefusedError:
+    """The server says that it failed, of some requests that make no sense, too."""
+    return RefusedError(500, "InternalError", message)
+
+
 def too_large_version(asked: int, current: int) -> RefusedError:
     """A version is asked for that is still to come."""
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}

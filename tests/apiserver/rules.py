@@ -13,7 +13,14 @@ from typing import Any
 import orjson
 from attrs import evolve
 
-from tests.apiserver.answers import already_exists, bad_request, conflict, invalid, not_found
+from tests.apiserver.answers import (
+    already_exists,
+    bad_request,
+    conflict,
+    internal_error,
+    invalid,
+    not_found,
+)
 from tests.apiserver.patches import json_merge, strategic_merge
 from tests.apiserver.storage import Data, Resource, Storage
 from trio_kubelet.clock import Clock
@@ -55,7 +62,7 @@ class Rules:
         """Store a new object."""
         metadata = dict(data.get("metadata") or {})
         if metadata.get("resourceVersion"):
-            raise bad_request("resourceVersion should not be set on objects to be created")
+            raise internal_error("resourceVersion should not be set on objects to be created")
         if metadata.get("namespace", namespace) != namespace:
             raise bad_request(
                 f"the namespace of the provided object ({metadata['namespace']}) does not match "

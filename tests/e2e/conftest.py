@@ -17,7 +17,6 @@ import pytest
 
 from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane import ControlPlane
-from lab.control_plane_programs import NEWEST
 from lab.go_kubelet import GoKubelet
 from lab.registry import Registry
 from tests.e2e.cluster import Cluster, Namespace
@@ -27,25 +26,12 @@ from tests.missing import do_without
 
 HERE = Path(__file__).parent
 PROVIDER = os.environ.get("TRIO_KUBELET_E2E", "any")
-KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
-
-
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    """A control plane of our own; needs no root."""
-    plane = ControlPlane(tmp_path_factory.mktemp("control-plane"), version=KUBERNETES or NEWEST)
-    try:
-        plane.start()
-    except UnavailableError as reason:
-        do_without(str(reason), asked_for=bool(KUBERNETES))
-    yield plane
-    plane.stop()
 
 
 @pytest.fixture(scope="session")
