@@ -25,6 +25,32 @@ SyncLoop._before_config = hang
 main()
 """
 
+# Runs in the unit, and writes down what it may do there. PER_LINUX32 is 8.
+TRIES = """
+import ctypes, json, os, pathlib, subprocess
+def personality():
+    if ctypes.CDLL(None, use_errno=True).personality(8) < 0:
+        raise OSError(ctypes.get_errno(), "personality")
+def mount():
+    pathlib.Path("/run/mounted").mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run/mounted"], check=True)
+def tried(act):
+    try:
+        act()
+    except Exception as error:
+        return type(error).__name__
+    return "done"
+pathlib.Path("/run/tried").write_text(json.dumps({
+    "another personality": tried(personality),
+    "a mount": tried(mount),
+    "a cgroup": tried(pathlib.Path("/sys/fs/cgroup/tried").mkdir),
+    "a negative OOM score": tried(
+        lambda: pathlib.Path("/proc/self/oom_score_adj").write_text("-1000")
+    ),
+    "a program": tried(lambda: subprocess.run(["iptables", "--version"], check=True)),
+}))
+"""
+
 
 @pytest.fixture(scope="module")
 def pod(node: Node) -> Iterator[str]:
@@ -189,9 +215,20 @@ def test_it_has_the_limits_that_the_unit_gives_it(node: Node) -> None:
 
 
 def test_its_unit_takes_from_it_what_it_needs_not_and_no_more(node: Node) -> None:
-    taken = ("LockPersonality", "RestrictRealtime", "SystemCallArchitectures")
-    assert [node.show(name) for name in taken] == ["yes", "yes", "native"]
-    assert "Seccomp:\t2\n" in node.process_file("status")
+    analysed = json.loads(node.guest.run("systemd-analyze", "security", "--json=short", UNIT))
+    taken = {each["json_field"].partition("_")[0] for each in analysed if each["set"]}
+    assert {"LockPersonality", "RestrictRealtime", "SystemCallArchitectures"} <= taken
+    node.guest.write("/root/tries.py", TRIES)
+    with node.drop_in("ExecStartPost=/opt/trio-kubelet/bin/python /root/tries.py"):
+        assert json.loads(node.guest.read("/run/tried")) == {
+            "another personality": "PermissionError",
+            "a mount": "done",
+            "a cgroup": "done",
+            "a negative OOM score": "done",
+            "a program": "done",
+        }
+        assert "/run/mounted" in node.guest.run("cat", "/proc/1/mounts")
+    node.guest.run("umount /run/mounted; rmdir /run/mounted /sys/fs/cgroup/tried")
     capabilities = (
         node.guest.run(f"grep CapBnd /proc/{pid}/status") for pid in (str(node.pid), "1")
     )
