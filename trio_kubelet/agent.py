@@ -30,6 +30,7 @@ from trio_kubelet.listeners import Listeners
 from trio_kubelet.node import node_name
 from trio_kubelet.node.host_warnings import gather_host_warnings
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pod_endpoints import PodEndpoints
 from trio_kubelet.process import (
     ServiceNotifier,
     feed_watchdog,
@@ -248,14 +249,21 @@ class Agent:
     async def _serve_others(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        if not self.settings.configuration.enable_server:
+            task_status.started()
+            return
         cluster = self.cluster
-        await SecurePort(
-            settings=self.settings,
-            clock=self.clock,
-            node_name=self.node_name,
-            routes=self.listeners.public_routes(),
-            reviews=(lambda: cluster.clients.reviews) if cluster is not None else None,
-        ).serve(task_status=task_status)
+        endpoints = PodEndpoints(
+            settings=self.settings, clock=self.clock, cache=self.cache, find_pod=self._pod
+        )
+        async with trio.open_nursery() as nursery:
+            await SecurePort(
+                settings=self.settings,
+                clock=self.clock,
+                node_name=self.node_name,
+                routes=(*self.listeners.public_routes(), *await endpoints.open(nursery)),
+                reviews=(lambda: cluster.clients.reviews) if cluster is not None else None,
+            ).serve(task_status=task_status)
 
     async def _make_folders(self) -> None:
         root = Path(self.settings.options.root_dir)
@@ -494,6 +502,14 @@ class Agent:
         if period is None:
             return
         await feed_watchdog(self.notifier, period, self.monitor.seconds_busy)
+
+    def _pod(self, namespace: str, name: str) -> Pod | None:
+        """A pod of the sources by its name, with its newest status."""
+        for stored in self.store:
+            metadata = stored.pod.metadata
+            if (metadata.namespace, metadata.name) == (namespace, name):
+                return self.statuses.with_status(stored.pod)
+        return None
 
     def _pods(self) -> Iterable[Pod]:
         """The pods of the sources; there are none before the parts that make statuses."""

@@ -23,6 +23,7 @@ from attrs import frozen
 class InotifyMask(IntFlag):
     """What to watch for, and what happened. Names are the kernel's without `IN_`."""
 
+    MODIFY = 0x2
     ATTRIB = 0x4
     CLOSE_WRITE = 0x8
     OPEN = 0x20

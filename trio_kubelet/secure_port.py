@@ -53,11 +53,8 @@ class SecurePort:
     limits: Limits = field(default=LIMITS)
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve, where the server is switched on. Raises StartError."""
+        """Serve. Raises StartError."""
         configuration = self.settings.configuration
-        if not configuration.enable_server:
-            task_status.started()
-            return
         if problem := access_problem(configuration, has_api_server=self.reviews is not None):
             raise StartError(problem)
         tls = CurrentTls(await self._files())
@@ -83,7 +80,7 @@ class SecurePort:
         certificate = Path(configuration.tls_cert_file)
         key = Path(configuration.tls_private_key_file)
         if not configuration.tls_cert_file:
-            certificate, key = await trio.to_thread.run_sync(self._self_signed)
+            certificate, key = await self._self_signed()
         authorities = configuration.authentication.x509.client_ca_file
         return TlsFiles(
             certificate=certificate,
@@ -93,14 +90,14 @@ class SecurePort:
             ciphers=openssl_ciphers(configuration.tls_cipher_suites),
         )
 
-    def _self_signed(self) -> tuple[Path, Path]:
+    async def _self_signed(self) -> tuple[Path, Path]:
         # Here, because a node with a certificate of its own needs nothing of it.
         from trio_kubelet.node.serving_certificate import ensure_self_signed
 
         folder = Path(self.settings.options.cert_dir)
         now = datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)
         try:
-            return ensure_self_signed(folder, self.node_name, now)
+            return await trio.to_thread.run_sync(ensure_self_signed, folder, self.node_name, now)
         except OSError as error:
             raise StartError(
                 f"{error.filename or folder}: {error.strerror}; the server's certificate cannot "

@@ -17,7 +17,8 @@ from lab.cluster_api import ClusterApi, Json
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
-from lab.processes import wait_until
+from lab.ports import free_port
+from lab.processes import run, wait_until
 from tests.e2e.cluster import Cluster
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -39,6 +40,7 @@ class LocalCluster(Cluster):
         self.control_plane = control_plane
         self.containerd = Containerd(CONTAINERD, folder / "containerd")
         self._agent: Agent | None = None
+        self._port = free_port()
 
     @property
     def agent(self) -> Agent:
@@ -79,10 +81,28 @@ class LocalCluster(Cluster):
         return kind(
             self.containerd.folder / "agent",
             endpoint=self.containerd.endpoint,
-            settings={"syncFrequency": "10s", **settings},
+            settings={"syncFrequency": "10s", **self._server_settings(), **settings},
             flags=("--kubeconfig", str(kubeconfig), "--hostname-override", self.node),
             cgroup_root=self.containerd.cgroup_root,
         )
+
+    def _server_settings(self) -> Mapping[str, object]:
+        """What lets the API server in, and nobody whom it does not know."""
+        folder = self.containerd.folder / "serving"
+        folder.mkdir(exist_ok=True)
+        authority = folder / "ca.crt"
+        authority.write_bytes(self.control_plane.authority.certificate)
+        hosts = (self.node, *run(["hostname", "-I"]).split())
+        certificate, key = self.control_plane.authority.issue("node", hosts=hosts).write(
+            folder, "serving"
+        )
+        return {
+            "enableServer": True,
+            "port": self._port,
+            "tlsCertFile": str(certificate),
+            "tlsPrivateKeyFile": str(key),
+            "authentication": {"x509": {"clientCAFile": str(authority)}},
+        }
 
     def hand_over(self, kind: type[Agent], **settings: object) -> None:
         """End who has the node, and give it, as it is, to an agent of another kind.

@@ -2,16 +2,22 @@
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 import trio
 from attrs import evolve
 
+from lab.ports import free_port
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config.parts import (
+    KubeletAuthentication,
+    KubeletAuthorization,
+    KubeletWebhookAuthentication,
+)
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.startup import StartError
@@ -92,3 +98,28 @@ async def test_a_resolv_conf_that_is_not_there_is_told_of_without_waiting_for_th
         assert await told(starting, "warnings") == [
             ("CheckLimitsForResolvConf", f"open {tmp_path}/none: no such file or directory")
         ]
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+async def test_a_server_that_is_switched_off_listens_nowhere(tmp_path: Path, enabled: bool) -> None:
+    with trio.fail_after(60):
+        async with agent(tmp_path) as found:
+            port = free_port()
+            configuration = evolve(
+                found.settings.configuration,
+                enable_server=enabled,
+                port=port,
+                address="127.0.0.1",
+                authorization=KubeletAuthorization(mode="AlwaysAllow"),
+                authentication=KubeletAuthentication(
+                    webhook=KubeletWebhookAuthentication(enabled=False)
+                ),
+            )
+            options = evolve(found.settings.options, cert_dir=str(tmp_path / "pki"))
+            found.settings = evolve(found.settings, configuration=configuration, options=options)
+            (row,) = (each for each in found.steps if each.name == "secure port")
+            async with trio.open_nursery() as nursery:
+                await nursery.start(row.run)
+                with nullcontext() if enabled else pytest.raises(OSError, match="attempts"):
+                    await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
+                nursery.cancel_scope.cancel()

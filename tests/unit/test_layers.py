@@ -27,11 +27,14 @@ LAYERS: dict[str, set[str]] = {
         *("callbacks", "preparation", "retries", "work_queue"),
     },
     "parts": {
-        *("hollow", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
+        *("hollow", "logs", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
         *("references", "server", "sources", "status", "volumes"),
     },
     "sync": {"sync"},
-    "agent": {"agent", "assembly", "cluster", "listeners", "main", "secure_port", "startup"},
+    "agent": {
+        *("agent", "assembly", "cluster", "listeners", "main", "startup"),
+        *("pod_endpoints", "secure_port"),
+    },
     "command line": {"__main__", "cli"},
 }
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}

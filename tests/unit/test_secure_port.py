@@ -311,9 +311,3 @@ async def test_a_start_with_bad_files_fails(node: Node, broken: str) -> None:
     with pytest.RaisesGroup(StartError, flatten_subgroups=True):
         async with node.serving(configuration):
             pass
-
-
-async def test_a_server_that_is_switched_off_listens_nowhere(node: Node) -> None:
-    async with node.serving(node.configuration(enable_server=False)):
-        with pytest.raises(OSError, match="attempts to connect"):
-            await trio.open_tcp_stream(HOST, node.port)

@@ -20,7 +20,7 @@ ACTED_ON = _names(
     address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupRoot
     cgroupsPerQOS clusterDNS clusterDomain configMapAndSecretChangeDetectionStrategy
     containerRuntimeEndpoint cpuCFSQuota cpuCFSQuotaPeriod crashLoopBackOff
-    enableControllerAttachDetach enableServer eventBurst eventRecordQPS
+    enableControllerAttachDetach enableDebuggingHandlers enableServer eventBurst eventRecordQPS
     evictionPressureTransitionPeriod failCgroupV1 failSwapOn fileCheckFrequency
     healthzBindAddress healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy
     imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved localStorageCapacityIsolation
@@ -80,7 +80,7 @@ NOT_YET: Mapping[str, frozenset[str]] = {
     for capability, names in {
         "server": """
             enableContentionProfiling enableDebugFlagsHandler
-            enableDebuggingHandlers enableProfilingHandler enableSystemLogHandler
+            enableProfilingHandler enableSystemLogHandler
             enableSystemLogQuery serverTLSBootstrap showHiddenMetricsForVersion
             tlsCurvePreferences volumeStatsAggPeriod
         """,

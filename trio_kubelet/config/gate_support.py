@@ -18,7 +18,8 @@ ACTED_ON = _names(
     """
     ClusterTrustBundleProjection ContainerStopSignals EventedPLEG KubeletCrashLoopBackOffMax
     KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz LoggingAlphaOptions MemoryQoS
-    NodeDeclaredFeatures NodeSwap ReduceDefaultCrashLoopBackOffDecay
+    NodeDeclaredFeatures NodeSwap PodLogsQuerySplitStreams
+    ReduceDefaultCrashLoopBackOffDecay
     TaintTolerationComparisonOperators
     """
 )
@@ -45,7 +46,7 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
         "server": """
             ComponentFlagz ComponentStatusz ContainerCheckpoint
             ExtendWebSocketsToKubelet KubeletPSI NativeHistograms
-            NodeLogQuery PodAndContainerStatsFromCRI PodLogsQuerySplitStreams PodsAPI
+            NodeLogQuery PodAndContainerStatsFromCRI PodsAPI
             RotateKubeletServerCertificate
         """,
         "probes": "ExecProbeTimeout",

@@ -26,7 +26,7 @@ Written by `python -m trio_kubelet.config.support_page`.
 
 PROMISING_DEFAULTS = frozenset(
     """
-    enableDebugFlagsHandler enableDebuggingHandlers
+    enableDebugFlagsHandler
     enableProfilingHandler enableSystemLogHandler
     imageGCHighThresholdPercent imageGCLowThresholdPercent containerLogMaxFiles
     containerLogMaxSize evictionHard volumePluginDir

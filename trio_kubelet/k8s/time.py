@@ -26,7 +26,7 @@ def _to_microseconds(ns: int) -> int:
     return ns - ns % MICROSECOND_NS
 
 
-def _parse_ns(text: str) -> int:
+def parse_ns(text: str) -> int:
     """Nanoseconds since the epoch of an RFC 3339 text; ValueError if it is none."""
     match = _RFC3339.fullmatch(text)
     if match is None:
@@ -59,7 +59,7 @@ class Time:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read RFC 3339, in any zone; raises ValueError."""
-        return cls(_parse_ns(text))
+        return cls(parse_ns(text))
 
     def __str__(self) -> str:
         return _seconds_text(self.ns) + "Z"
@@ -82,7 +82,7 @@ class MicroTime:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read RFC 3339, in any zone; raises ValueError."""
-        return cls(_parse_ns(text))
+        return cls(parse_ns(text))
 
     def __str__(self) -> str:
         micros = self.ns % SECOND_NS // MICROSECOND_NS

@@ -1,6 +1,7 @@
 """The agent's HTTP server: a core for all ports and sockets, and the endpoints on it."""
 
 from trio_kubelet.server.endpoints import (
+    disabled_routes,
     healthz_routes,
     journal_routes,
     json_response,
@@ -20,6 +21,7 @@ __all__ = [
     "RequestError",
     "Response",
     "Route",
+    "disabled_routes",
     "healthz_routes",
     "journal_routes",
     "json_response",

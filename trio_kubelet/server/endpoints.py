@@ -50,6 +50,18 @@ def _one_check(check: Check) -> Handler:
     return ask
 
 
+DEBUGGING_PATHS = ("containerLogs", "exec", "attach", "portForward", "run", "runningpods")
+
+
+def disabled_routes() -> Sequence[Route]:
+    """What is there instead of the endpoints that `enableDebuggingHandlers: false` leaves out."""
+
+    async def refuse(_request: Request) -> Response:
+        return Response(status=405, body=b"Debug endpoints are disabled.\n")
+
+    return tuple(Route(ANY, f"/{name}/{{rest...}}", refuse) for name in DEBUGGING_PATHS)
+
+
 def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
     """`/pods` as the Go kubelet has it."""
 

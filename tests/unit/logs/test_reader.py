@@ -1,0 +1,275 @@
+"""Logs as files: their ends, rotations that are followed, and paths that lead elsewhere."""
+
+import gzip
+import os
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import define, field
+
+from trio_kubelet.logs import LogChanges, LogReader
+from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
+from trio_kubelet.logs.lines import MAX_LINE_BYTES
+from trio_kubelet.logs.options import LogOptions
+from trio_kubelet.runtime.observed import ObservedPod
+
+UID = "u1"
+HEAD = b"2026-01-01T00:00:01.5Z stdout "
+
+
+def line(text: str, tag: str = "F") -> bytes:
+    return HEAD + f"{tag} {text}\n".encode()
+
+
+@define
+class Log:
+    """A container's log below a folder, and what a runtime and a kubelet do with it."""
+
+    root: Path
+    changes: LogChanges = field(factory=LogChanges)
+    ended: bool = False
+    rotations: int = 0
+
+    @property
+    def path(self) -> Path:
+        return self.root / "ns_pod_u1" / "c" / "0.log"
+
+    def write(self, *texts: str) -> None:
+        with self.path.open("ab") as file:
+            file.write(b"".join(line(text) for text in texts))
+
+    def rename(self) -> Path:
+        self.rotations += 1
+        return self.path.rename(f"{self.path}.20260101-{self.rotations:06}")
+
+    def rotate(self, *, pack: bool = False) -> None:
+        rotated = self.rename()
+        self.path.touch()
+        if pack:
+            Path(f"{rotated}.gz").write_bytes(gzip.compress(rotated.read_bytes()))
+            rotated.unlink()
+
+    def end(self) -> None:
+        self.ended = True
+        self.tell()
+
+    def tell(self) -> None:
+        """Somebody has looked at the pod."""
+        seen = ObservedPod(uid=UID, name="pod", namespace="ns", observed_at=0.0)
+        self.changes.pod_changed(seen, seen)
+
+    @asynccontextmanager
+    async def reading(self, **options: object) -> AsyncIterator["Reading"]:
+        place = place_of(str(self.path), str(self.root))
+        wanted = LogOptions(**options)  # type: ignore[arg-type]
+        body = LogReader(self.changes).read(place, wanted, UID, lambda: self.ended)
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.changes.run)
+                async with aclosing(body):
+                    yield Reading(body)
+                nursery.cancel_scope.cancel()
+
+    async def read(self, **options: object) -> list[str]:
+        async with self.reading(**options) as reading:
+            return await reading.rest()
+
+
+@define
+class Reading:
+    body: AsyncIterator[bytes]
+    text: str = ""
+
+    async def until(self, end: str) -> None:
+        """Read until a line has come."""
+        while not self.text.endswith(f"{end}\n"):
+            self.text += (await anext(self.body)).decode()
+
+    async def rest(self) -> list[str]:
+        async for piece in self.body:
+            self.text += piece.decode()
+        return self.text.splitlines()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    found = Log(tmp_path)
+    found.path.parent.mkdir(parents=True)
+    found.path.touch()
+    return found
+
+
+def numbers(*parts: range) -> list[str]:
+    return [str(number) for part in parts for number in part]
+
+
+async def test_a_log_is_read_to_its_end(log: Log) -> None:
+    log.write(*numbers(range(5)))
+    assert await log.read() == numbers(range(5))
+    assert await log.read(limit_bytes=3) == ["0", "1"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5, 100])
+async def test_the_last_lines_are_whole_lines(log: Log, count: int) -> None:
+    text = line("first") + line("lo", "P") + line("n", "P") + line("g") + line("") + line("last")
+    log.path.write_bytes(text)
+    expected = ["first", "long", "", "last"]
+    assert await log.read(tail_lines=count) == (expected[-count:] if count else [])
+    log.path.write_bytes(text + line("go", "P"))
+    assert await log.read(tail_lines=count) == ([*expected, "go"][-count:] if count else [])
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 30_000, 60_000, 60_001])
+def test_the_last_lines_of_a_long_log_are_found_in_blocks(tmp_path: Path, count: int) -> None:
+    lines = [line(f"{number:07}" + "x" * (number % 50)) for number in range(60_000)]
+    path = tmp_path / "log"
+    path.write_bytes(b"".join(lines))
+    with path.open("rb") as file:
+        search = TailSearch(file, count)
+        while (offset := search.step()) is None:
+            pass
+    wanted = b"".join(lines[max(0, len(lines) - count) :])
+    assert path.stat().st_size - offset == len(wanted)
+
+
+def test_a_log_of_a_terabyte_takes_no_longer(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.touch()
+    os.truncate(path, 1 << 40)
+    with path.open("ab") as file:
+        file.write(b"\n" + line("a") + line("b"))
+    with path.open("rb") as file:
+        search = TailSearch(file, 3)
+        assert search.step() is None, "what lies before may be anything"
+        assert len(search._carry) <= MAX_LINE_BYTES + BLOCK_BYTES
+        assert TailSearch(file, 1).step() == path.stat().st_size - len(line("b"))
+
+
+async def test_a_follower_has_each_line_as_it_comes(log: Log) -> None:
+    async with log.reading(follow=True) as reading:
+        for number in range(20):
+            log.write(str(number))
+            await reading.until(str(number))
+        log.end()
+        assert await reading.rest() == numbers(range(20))
+
+
+async def test_what_is_printed_before_the_end_is_not_lost(log: Log) -> None:
+    async with log.reading(follow=True) as reading:
+        log.write("a")
+        await reading.until("a")
+        log.tell()
+        await trio.testing.wait_all_tasks_blocked()
+        log.write("b")
+        log.ended = True
+        log.write("c")
+        log.tell()
+        assert await reading.rest() == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("pack", [False, True])
+@pytest.mark.parametrize("read_between", [False, True])
+async def test_rotations_are_followed_without_loss_or_repeat(
+    log: Log, pack: bool, read_between: bool
+) -> None:
+    async with log.reading(follow=True) as reading:
+        log.write("begin")
+        await reading.until("begin")
+        for number in range(20):
+            log.write(f"{number} old")
+            log.rotate(pack=pack)
+            log.write(f"{number} new")
+            if read_between:
+                await reading.until(f"{number} new")
+        log.end()
+        expected = [f"{number} {which}" for number in range(20) for which in ("old", "new")]
+        assert await reading.rest() == ["begin", *expected]
+
+
+async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -> None:
+    async with log.reading(follow=True) as reading:
+        log.write("a")
+        await reading.until("a")
+        with log.path.open("ab") as old:
+            log.rename()
+            old.write(line("b"))
+            old.flush()
+            await reading.until("b")
+            log.path.touch()
+            await trio.testing.wait_all_tasks_blocked()
+            old.write(line("c"))
+            old.flush()
+            await reading.until("c")
+        log.write("d")
+        await reading.until("d")
+        log.end()
+        assert await reading.rest() == ["a", "b", "c", "d"]
+
+
+async def test_followers_share_what_they_watch_with(log: Log) -> None:
+    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    place = place_of(str(log.path), str(log.root))
+    seen: list[str] = []
+
+    async def follow(*, task_status: trio.TaskStatus[None]) -> None:
+        body = LogReader(log.changes).read(place, LogOptions(follow=True), UID, lambda: log.ended)
+        async with aclosing(body):
+            reading = Reading(body)
+            await anext(body)
+            task_status.started()
+            seen.extend(await reading.rest())
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(log.changes.run)
+            async with trio.open_nursery() as followers:
+                for _ in range(200):
+                    await followers.start(follow)
+                log.write("a")
+                await trio.testing.wait_all_tasks_blocked()
+                log.end()
+            nursery.cancel_scope.cancel()
+    assert seen == ["a"] * 200
+    assert set(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc/passwd",
+        "{}/../secret",
+        "{}/a/../../secret",
+        "{}",
+        "{}/0.log",
+        "",
+        "a/b",
+        "{}x/a/0.log",
+    ],
+)
+def test_a_path_outside_the_folder_of_logs_is_no_log(tmp_path: Path, path: str) -> None:
+    with pytest.raises(NoLogError):
+        place_of(path.format(tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "above", "pipe"])
+async def test_no_symlink_is_followed(log: Log, tmp_path: Path, what: str) -> None:
+    elsewhere = tmp_path.parent / f"{tmp_path.name}-elsewhere"
+    (elsewhere / "c").mkdir(parents=True)
+    (elsewhere / "c" / "0.log").write_bytes(line("secret"))
+    replaced = {"file": log.path, "folder": log.path.parent, "above": log.path.parent.parent}
+    target = {"file": "c/0.log", "folder": "c", "above": ""}
+    log.path.unlink()
+    if what == "pipe":
+        os.mkfifo(log.path)
+    else:
+        place = replaced[what]
+        for folder in [log.path, log.path.parent, log.path.parent.parent]:
+            if folder.is_relative_to(place) and folder.exists():
+                folder.rmdir()
+        place.symlink_to(elsewhere / target[what])
+        assert log.path.read_bytes() == line("secret")
+    with pytest.RaisesGroup(OSError, flatten_subgroups=True, allow_unwrapped=True):
+        await log.read()

@@ -1,0 +1,88 @@
+"""What is wanted of a log: the query of a request, read and checked; pure."""
+
+from attrs import frozen
+
+from trio_kubelet.k8s.time import Time
+from trio_kubelet.server.messages import RequestError, Values
+
+UNDECODABLE = '{"message": "Unable to decode query."}'
+INVALID = '{"message": "Invalid request."}'
+
+STREAMS = {"All": b"", "Stdout": b"stdout", "Stderr": b"stderr"}
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
+_INT64 = 1 << 63
+
+
+@frozen(kw_only=True)
+class LogOptions:
+    """`tail_lines` None: all; `since_ns` since the epoch; `stream` empty: both."""
+
+    follow: bool = False
+    previous: bool = False
+    timestamps: bool = False
+    tail_lines: int | None = None
+    since_ns: int | None = None
+    limit_bytes: int | None = None
+    stream: bytes = b""
+
+
+def log_options(query: Values, now_ns: int, *, streams: bool) -> LogOptions:
+    """Read a query. Raises RequestError with the Go kubelet's words.
+
+    `streams` is the gate PodLogsQuerySplitStreams; without it `stream` is not looked at.
+    """
+    tail_lines, limit_bytes = _integer(query, "tailLines"), _integer(query, "limitBytes")
+    since_seconds, since_time = _integer(query, "sinceSeconds"), _time(query, "sinceTime")
+    stream = query.first("stream") if streams else ""
+    follow, previous = _boolean(query, "follow"), _boolean(query, "previous")
+    timestamps = _boolean(query, "timestamps")
+    if (
+        (tail_lines is not None and tail_lines < 0)
+        or (limit_bytes is not None and limit_bytes < 1)
+        or (since_seconds is not None and (since_seconds < 1 or since_time is not None))
+        or stream not in ("", *STREAMS)
+        or (stream not in ("", "All") and tail_lines is not None)
+    ):
+        raise RequestError(422, INVALID)
+    if since_seconds is not None:
+        since_time = now_ns - since_seconds * 1_000_000_000
+    return LogOptions(
+        follow=follow and not previous,
+        previous=previous,
+        timestamps=timestamps,
+        tail_lines=tail_lines,
+        since_ns=since_time,
+        limit_bytes=limit_bytes,
+        stream=STREAMS.get(stream, b""),
+    )
+
+
+def _boolean(query: Values, name: str) -> bool:
+    text = query.first(name)
+    if text not in _TRUE | _FALSE:
+        raise RequestError(400, UNDECODABLE)
+    return text in _TRUE
+
+
+def _integer(query: Values, name: str) -> int | None:
+    text = query.first(name)
+    if not text:
+        return None
+    digits = text[1:] if text[0] in "+-" else text
+    if not digits.isascii() or not digits.isdecimal() or len(digits) > 19:
+        raise RequestError(400, UNDECODABLE)
+    value = int(text)
+    if not -_INT64 <= value < _INT64:
+        raise RequestError(400, UNDECODABLE)
+    return value
+
+
+def _time(query: Values, name: str) -> int | None:
+    text = query.first(name)
+    if not text:
+        return None
+    try:
+        return Time.parse(text).ns
+    except ValueError as error:
+        raise RequestError(400, UNDECODABLE) from error

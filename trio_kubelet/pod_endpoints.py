@@ -1,0 +1,47 @@
+"""What users ask of pods through the node's port: the parts behind `kubectl logs`."""
+
+from collections.abc import Callable, Sequence
+
+import trio
+from attrs import frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Pod
+from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.server import Route, disabled_routes
+from trio_kubelet.startup import StartError
+
+
+@frozen(kw_only=True)
+class PodEndpoints:
+    """`find_pod` gives a pod by namespace and name, with its newest status."""
+
+    settings: Settings
+    clock: Clock
+    cache: RuntimeCache
+    find_pod: Callable[[str, str], Pod | None]
+
+    async def open(self, nursery: trio.Nursery) -> Sequence[Route]:
+        """The routes, with what they need running in a nursery. Raises StartError."""
+        configuration = self.settings.configuration
+        if not configuration.enable_debugging_handlers:
+            return disabled_routes()
+        changes = LogChanges()
+        try:
+            await nursery.start(changes.run)
+        except OSError as error:
+            raise StartError(
+                f"logs cannot be followed: {error.strerror}; raise fs.inotify.max_user_instances"
+            ) from error
+        self.cache.on_observation.add(changes.pod_changed)
+        logs = ContainerLogs(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            root=configuration.pod_logs_dir,
+            reader=LogReader(changes),
+            clock=self.clock,
+            streams=self.settings.gates["PodLogsQuerySplitStreams"],
+        )
+        return log_routes(logs)
