@@ -34,7 +34,7 @@ from trio_kubelet.node.profile import (
     node_profile,
     profile_problem,
 )
-from trio_kubelet.node.signals import Places
+from trio_kubelet.node.signals import MeasuredPlaces
 from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.references import NoReferences, References
@@ -71,7 +71,7 @@ from trio_kubelet.startup import StartError
 from trio_kubelet.status import NodeIdentity, Statuses
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
-from trio_kubelet.sync.housekeeping import Places as HousekeepingPlaces
+from trio_kubelet.sync.housekeeping import LeftoverSources
 from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -110,7 +110,7 @@ class Assembled:
     node: NodeFacts
     statuses: Statuses
     parts: SyncDependencies
-    places: HousekeepingPlaces
+    places: LeftoverSources
 
 
 async def assemble(
@@ -179,7 +179,7 @@ async def assemble(
         node=node,
         statuses=statuses,
         parts=parts,
-        places=HousekeepingPlaces(
+        places=LeftoverSources(
             runtime=base.cache.pods,
             records=base.allocations.uids,
             folders=volumes.pods_on_disk,
@@ -315,10 +315,10 @@ def build_pressure_monitor(settings: Settings, client: RuntimeClient) -> Pressur
     """What measures the node."""
     configuration = settings.configuration
 
-    def find_places() -> Places:
+    def find_places() -> MeasuredPlaces:
         tree = None if settings.options.hollow else CgroupTree.find(mount_points())
         name = kubepods_name(configuration.cgroup_root or "/")
-        return Places(
+        return MeasuredPlaces(
             root_folder=Path(settings.options.root_dir),
             tree=tree,
             pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),

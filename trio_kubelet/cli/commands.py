@@ -14,7 +14,7 @@ from trio_kubelet import KUBERNETES_VERSION, __version__
 
 
 @frozen
-class Entry:
+class CommandEntry:
     """Where a command is to be found, and what it is for in one line."""
 
     module: str
@@ -22,18 +22,20 @@ class Entry:
     summary: str
 
 
-COMMANDS: Mapping[str, Entry] = {
-    "check-config": Entry(
+COMMANDS: Mapping[str, CommandEntry] = {
+    "check-config": CommandEntry(
         "trio_kubelet.cli.check_config", "check_config", "Check a KubeletConfiguration file."
     ),
-    "pods": Entry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
-    "run": Entry("trio_kubelet.cli.run", "run", "Run the node agent; takes the kubelet's flags."),
-    "timeline": Entry(
+    "pods": CommandEntry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
+    "run": CommandEntry(
+        "trio_kubelet.cli.run", "run", "Run the node agent; takes the kubelet's flags."
+    ),
+    "timeline": CommandEntry(
         "trio_kubelet.cli.timeline",
         "timeline",
         "Show what happened to a pod, and where the time went.",
     ),
-    "version": Entry("trio_kubelet.cli.commands", "version", "Print the version."),
+    "version": CommandEntry("trio_kubelet.cli.commands", "version", "Print the version."),
 }
 
 

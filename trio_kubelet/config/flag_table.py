@@ -9,7 +9,7 @@ command lines go on working.
 from attrs import frozen
 
 from trio_kubelet.config import flag_values as values
-from trio_kubelet.config.flag_values import Kind
+from trio_kubelet.config.flag_values import FlagKind
 
 
 @frozen
@@ -17,7 +17,7 @@ class Flag:
     """One flag. `default` is shown by `--help` where neither field nor option has one."""
 
     name: str
-    kind: Kind
+    kind: FlagKind
     field: str = ""
     option: str = ""
     deprecated: bool = False
@@ -25,7 +25,7 @@ class Flag:
     help: str = ""
 
 
-def _sets(name: str, kind: Kind, field: str, *, deprecated: bool = True) -> Flag:
+def _sets(name: str, kind: FlagKind, field: str, *, deprecated: bool = True) -> Flag:
     return Flag(name, kind, field=field, deprecated=deprecated, help=f"Sets {field}.")
 
 

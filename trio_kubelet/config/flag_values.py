@@ -1,6 +1,6 @@
 """What the values of the flags look like, and how they are read.
 
-A `Kind` has the type's name as `--help` shows it and a function from the text to the value that
+A `FlagKind` has the type's name as `--help` shows it and a function from the text to the value that
 the configuration holds. Flags that build a list or a map may be repeated: the function gets what
 the earlier occurrences gave (None the first time), so that the first one replaces what the file
 said and the others add to it, as in the Go kubelet.
@@ -25,7 +25,7 @@ TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
 @frozen
-class Kind:
+class FlagKind:
     """A type of flag. `alone` is the value of a flag that was given without one."""
 
     type_name: str
@@ -158,23 +158,23 @@ def _vmodule(text: str, _: Any = None) -> tuple[VModuleItem, ...]:
     return tuple(items)
 
 
-BOOL = Kind("bool", _boolean, alone="true")
-INT32_KIND = Kind("int32", _integer(INT32))
-INT64_KIND = Kind("int", _integer(INT64))
-LEVEL = Kind("Level", _integer(INT32, lowest=0))
-STRING = Kind("string", _string)
-STRINGS = Kind("strings", _strings)
-DURATION = Kind("duration", _duration)
-IP = Kind("ip", _address)
-QUANTITY = Kind("quantity", _quantity)
-PAIRS = Kind("mapStringString", _pairs("="))
-ONE_PAIR = Kind("mapStringString", _pairs("=", split=False))
-THRESHOLDS = Kind("mapStringString", _pairs("<"))
-LABELS = Kind("mapStringString", _pairs("=", value_needed=False))
-GATES = Kind("mapStringBool", _gates)
-HEADERS = Kind("colonSeparatedMultimapStringString", _headers)
-TAINTS = Kind("[]v1.Taint", _taints)
-RESERVED_MEMORY = Kind("reserved-memory", _reserved_memory)
-SECCOMP_DEFAULT = Kind("RuntimeDefault", _boolean, alone="true")
-VMODULE = Kind("pattern=N,...", _vmodule)
-VERSION = Kind("version[=true]", _string, alone="true")
+BOOL = FlagKind("bool", _boolean, alone="true")
+INT32_KIND = FlagKind("int32", _integer(INT32))
+INT64_KIND = FlagKind("int", _integer(INT64))
+LEVEL = FlagKind("Level", _integer(INT32, lowest=0))
+STRING = FlagKind("string", _string)
+STRINGS = FlagKind("strings", _strings)
+DURATION = FlagKind("duration", _duration)
+IP = FlagKind("ip", _address)
+QUANTITY = FlagKind("quantity", _quantity)
+PAIRS = FlagKind("mapStringString", _pairs("="))
+ONE_PAIR = FlagKind("mapStringString", _pairs("=", split=False))
+THRESHOLDS = FlagKind("mapStringString", _pairs("<"))
+LABELS = FlagKind("mapStringString", _pairs("=", value_needed=False))
+GATES = FlagKind("mapStringBool", _gates)
+HEADERS = FlagKind("colonSeparatedMultimapStringString", _headers)
+TAINTS = FlagKind("[]v1.Taint", _taints)
+RESERVED_MEMORY = FlagKind("reserved-memory", _reserved_memory)
+SECCOMP_DEFAULT = FlagKind("RuntimeDefault", _boolean, alone="true")
+VMODULE = FlagKind("pattern=N,...", _vmodule)
+VERSION = FlagKind("version[=true]", _string, alone="true")

@@ -12,11 +12,11 @@ from pathlib import Path
 import yaml
 
 from trio_kubelet.k8s.client import KubeconfigError, read_kubeconfig
-from trio_kubelet.k8s.client.kubeconfig import Cluster, Material
+from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material
 from trio_kubelet.node.client_certificate import read_pair
 
 
-def node_kubeconfig(cluster: Cluster, pair_path: Path) -> bytes:
+def node_kubeconfig(cluster: KubeconfigCluster, pair_path: Path) -> bytes:
     """The kubeconfig of a node whose certificate and key are in one file."""
     document = {
         "apiVersion": "v1",
@@ -63,7 +63,7 @@ def why_not_valid(path: Path, now: datetime) -> str:
     return "" if pair.is_valid_at(now) else f"the client certificate of {path} has expired"
 
 
-def _cluster(cluster: Cluster) -> Mapping[str, object]:
+def _cluster(cluster: KubeconfigCluster) -> Mapping[str, object]:
     authority = cluster.certificate_authority
     fields: dict[str, object] = {
         "server": cluster.server,

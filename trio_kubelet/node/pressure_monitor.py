@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure import PressureHistory, next_history
-from trio_kubelet.node.signals import Measurement, Places, measure
+from trio_kubelet.node.signals import MeasuredPlaces, Measurement, measure
 from trio_kubelet.node.thresholds import Observations, Threshold
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
@@ -42,7 +42,7 @@ class PressureMonitor:
         thresholds: Iterable[Threshold],
         transition_seconds: float,
         client: RuntimeClient | None,
-        find_places: Callable[[], Places],
+        find_places: Callable[[], MeasuredPlaces],
     ) -> None:
         self._thresholds = tuple(thresholds)
         self._transition_seconds = transition_seconds
@@ -68,14 +68,14 @@ class PressureMonitor:
             await trio.sleep(PERIOD_SECONDS)
             await self._round(places)
 
-    async def _round(self, places: Places) -> None:
+    async def _round(self, places: MeasuredPlaces) -> None:
         try:
             await self._find_image_folder()
             await self._measure(places)
         except Exception:
             log.exception("node measurement failed")
 
-    async def _measure(self, places: Places) -> None:
+    async def _measure(self, places: MeasuredPlaces) -> None:
         if self._threads.available_tokens == 0:
             return  # A file system still hangs.
         look = partial(measure, places, self._image_folder)

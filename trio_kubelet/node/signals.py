@@ -16,7 +16,7 @@ from trio_kubelet.node.machine import max_pids
 from trio_kubelet.node.thresholds import Measured, Signal
 from trio_kubelet.resources import CgroupTree
 
-Found = Mapping[Signal, Measured]
+Signals = Mapping[Signal, Measured]
 
 _KILOBYTES = r"^{}:\s+(\d+) kB$"
 _NO_LIMIT_BYTES = 1 << 60
@@ -24,7 +24,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 @frozen(kw_only=True)
-class Places:
+class MeasuredPlaces:
     """Where to measure.
 
     `root_folder` is --root-dir. `tree` is None without cgroups; `pods_cgroups` are the names that
@@ -41,13 +41,13 @@ class Places:
 class Measurement:
     """What was measured, and why the rest was not, by what it is."""
 
-    signals: Found
+    signals: Signals
     problems: Mapping[str, str]
 
 
-def measure(places: Places, image_folder: Path | None) -> Measurement:
+def measure(places: MeasuredPlaces, image_folder: Path | None) -> Measurement:
     """Measure all signals; `image_folder` is where the runtime keeps its images, if it told."""
-    kinds: dict[str, Callable[[], Found]] = {
+    kinds: dict[str, Callable[[], Signals]] = {
         "memory": lambda: _memory(places),
         "the memory of pods": lambda: _memory_of_pods(places),
         "the disk of the node": lambda: _disk(
@@ -69,7 +69,7 @@ def measure(places: Places, image_folder: Path | None) -> Measurement:
     return Measurement(signals=signals, problems=problems)
 
 
-def _memory(places: Places) -> Found:
+def _memory(places: MeasuredPlaces) -> Signals:
     meminfo = (places.host / "proc/meminfo").read_text()
     capacity = _kilobytes(meminfo, "MemTotal")
     working_set = _working_set(places.tree, "/")
@@ -80,7 +80,7 @@ def _memory(places: Places) -> Found:
     return {Signal.MEMORY: Measured(available=capacity - working_set, capacity=capacity)}
 
 
-def _memory_of_pods(places: Places) -> Found:
+def _memory_of_pods(places: MeasuredPlaces) -> Signals:
     """Nothing while pods have no cgroup of their own, or one without a limit."""
     tree = places.tree
     if tree is None:
@@ -134,7 +134,7 @@ def _kilobytes(meminfo: str, name: str) -> int:
     return int(found[1]) << 10
 
 
-def _disk(folder: Path, space: Signal, inodes: Signal) -> Found:
+def _disk(folder: Path, space: Signal, inodes: Signal) -> Signals:
     """A file system without a fixed number of inodes (btrfs) runs out of none."""
     found = os.statvfs(folder)
     measured = {
@@ -147,7 +147,7 @@ def _disk(folder: Path, space: Signal, inodes: Signal) -> Found:
     return measured
 
 
-def _pids(host: Path) -> Found:
+def _pids(host: Path) -> Signals:
     """The fourth word of /proc/loadavg is `running/all`, in tasks."""
     most = max_pids(host)
     if most is None:

@@ -27,7 +27,7 @@ from trio_kubelet.references.object_references import (
     pull_secrets,
 )
 from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, Objects, T
-from trio_kubelet.references.services import Services
+from trio_kubelet.references.services import ServiceCache
 from trio_kubelet.references.tokens import Tokens
 from trio_kubelet.references.trust_bundles import TrustBundles
 from trio_kubelet.references.watched import WatchedObjects
@@ -90,7 +90,7 @@ class References:
         self._secrets: Objects[Secret] = make(SECRETS, frozenset())
         self._tokens = Tokens(api, clock, on_change)
         self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
-        self._services = Services(api)
+        self._services = ServiceCache(api)
         self._registered: dict[str, tuple[Pod, ObjectReferences]] = {}
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

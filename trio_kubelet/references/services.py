@@ -12,7 +12,7 @@ from trio_kubelet.references.objects import Key, ObjectError
 from trio_kubelet.references.service_variables import service_variables, visible_services
 
 
-class Services:
+class ServiceCache:
     """Knows all services."""
 
     def __init__(self, api: Api) -> None:

@@ -35,7 +35,7 @@ class Route:
 
 
 @frozen
-class Found:
+class RouteMatch:
     """A route, and what its pattern's parameters stand for."""
 
     route: Route
@@ -61,7 +61,7 @@ class Redirect:
     path: str
 
 
-Resolution = Found | NotFound | MethodNotAllowed | Redirect
+Resolution = RouteMatch | NotFound | MethodNotAllowed | Redirect
 
 
 class Router:
@@ -90,7 +90,7 @@ class Router:
                 continue
             route = methods.get(method) or methods.get(ANY)
             if route is not None:
-                return Found(route, found.groupdict())
+                return RouteMatch(route, found.groupdict())
             allowed += methods
         if allowed:
             return MethodNotAllowed(tuple(sorted(set(allowed))))
@@ -134,7 +134,7 @@ def route_requests(routes: Iterable[Route]) -> Handler:
 
     async def handle(request: Request) -> Response | None:
         resolution = router.resolve(request.method, request.path)
-        if not isinstance(resolution, Found):
+        if not isinstance(resolution, RouteMatch):
             return _without_route(resolution, request)
         request.body.limit(resolution.route.max_body_bytes)
         return await resolution.route.handler(evolve(request, parameters=resolution.parameters))

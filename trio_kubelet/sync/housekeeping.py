@@ -39,7 +39,7 @@ class Leftover(StrEnum):
 
 
 @frozen(kw_only=True)
-class Found:
+class FoundPod:
     """One pod in a snapshot. Folders and cgroups know only the UID: names may be empty."""
 
     uid: str
@@ -53,18 +53,18 @@ class Snapshot:
     """What was found on the node. `taken_at` is trio's clock before the first look."""
 
     taken_at: float
-    pods: Mapping[str, Found]
+    pods: Mapping[str, FoundPod]
 
 
-def combine(taken_at: float, sightings: Iterable[Found]) -> Snapshot:
+def combine(taken_at: float, sightings: Iterable[FoundPod]) -> Snapshot:
     """One snapshot from what each place showed; names come from whoever knew them."""
-    pods: dict[str, Found] = {}
+    pods: dict[str, FoundPod] = {}
     for seen in sightings:
         known = pods.get(seen.uid)
         if known is None:
             pods[seen.uid] = seen
             continue
-        pods[seen.uid] = Found(
+        pods[seen.uid] = FoundPod(
             uid=seen.uid,
             namespace=known.namespace or seen.namespace,
             name=known.name or seen.name,
@@ -79,7 +79,7 @@ def orphaned_pods(
     wanted: Iterable[str],
     at_work: Iterable[str],
     gone_at: Mapping[str, float],
-) -> tuple[Found, ...]:
+) -> tuple[FoundPod, ...]:
     """The pods of the snapshot that nobody wants, in a stable order.
 
     `wanted` are the UIDs that a source has, `at_work` those that have a task, both now; a pod
@@ -94,7 +94,7 @@ def orphaned_pods(
     )
 
 
-def orphaned_pod(found: Found) -> Pod:
+def orphaned_pod(found: FoundPod) -> Pod:
     """A pod value for something that has no spec any more."""
     return Pod(
         metadata=ObjectMeta(
@@ -113,7 +113,7 @@ ORPHAN_ENDING = Ending(
 
 
 @frozen(kw_only=True)
-class Places:
+class LeftoverSources:
     """What each part has of which pods: UIDs, or more where it knows more.
 
     `runtime` returns what the last relist or look showed. `logs` are namespace, name and UID.
@@ -125,7 +125,7 @@ class Places:
     cgroups: ListUids
     logs: Callable[[], Awaitable[Iterable[tuple[str, str, str]]]]
 
-    async def look(self) -> tuple[Found, ...]:
+    async def look(self) -> tuple[FoundPod, ...]:
         """What is found, place by place; the disks are asked side by side."""
         found = [_found(Leftover.RUNTIME, p.uid, p.namespace, p.name) for p in self.runtime()]
         found += (_found(Leftover.RECORD, uid) for uid in self.records())
@@ -141,8 +141,8 @@ class Places:
         return tuple(found)
 
 
-def _found(leftover: Leftover, uid: str, namespace: str = "", name: str = "") -> Found:
-    return Found(uid=uid, namespace=namespace, name=name, leftovers=frozenset({leftover}))
+def _found(leftover: Leftover, uid: str, namespace: str = "", name: str = "") -> FoundPod:
+    return FoundPod(uid=uid, namespace=namespace, name=name, leftovers=frozenset({leftover}))
 
 
 class Housekeeper:
@@ -154,7 +154,7 @@ class Housekeeper:
         store: PodStore,
         tasks: PodTasks,
         sources_ready: Callable[[], bool],
-        places: Places,
+        places: LeftoverSources,
     ) -> None:
         self._store = store
         self._tasks = tasks

@@ -135,7 +135,7 @@ class Cache(Protocol):
         ...
 
 
-class Statuses(Protocol):
+class StatusReporter(Protocol):
     """Makes the statuses of pods and keeps the newest one of each."""
 
     def report(
@@ -191,7 +191,7 @@ class Allocations(Protocol):
         ...
 
 
-class PodCgroups(Protocol):
+class CgroupSteps(Protocol):
     """Cgroups of pods."""
 
     async def ensure(self, pod: Pod) -> None:
@@ -209,9 +209,9 @@ class SyncDependencies:
 
     runtime: Runtime
     cache: Cache
-    statuses: Statuses
+    statuses: StatusReporter
     storage: Storage
-    cgroups: PodCgroups
+    cgroups: CgroupSteps
     allocations: Allocations
     gate: RuntimeGate
     activity: Activity

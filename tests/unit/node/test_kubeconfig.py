@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.node.authority import NOW, YEAR, Authority
-from trio_kubelet.k8s.client.kubeconfig import Cluster, Material, read_kubeconfig
+from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material, read_kubeconfig
 from trio_kubelet.node.client_certificate import (
     CertificateStore,
     key_pem,
@@ -18,10 +18,10 @@ from trio_kubelet.node.client_certificate import (
 from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
 
 AUTHORITY = Authority()
-CLUSTER = Cluster(server="https://10.0.0.1:6443", certificate_authority=Material(b"CA"))
+CLUSTER = KubeconfigCluster(server="https://10.0.0.1:6443", certificate_authority=Material(b"CA"))
 
 
-def kubeconfig(folder: Path, cluster: Cluster = CLUSTER) -> Path:
+def kubeconfig(folder: Path, cluster: KubeconfigCluster = CLUSTER) -> Path:
     path = folder / "kubelet.conf"
     write_whole(path, node_kubeconfig(cluster, CertificateStore(folder).current_path))
     return path
@@ -70,7 +70,7 @@ def test_it_has_the_cluster_of_the_bootstrap_and_the_link_to_the_certificate() -
 
 
 def test_the_way_to_the_server_is_kept(tmp_path: Path) -> None:
-    cluster = Cluster(
+    cluster = KubeconfigCluster(
         server="https://api.example.com",
         certificate_authority=Material(path=Path("/pki/ca.crt")),
         tls_server_name="kubernetes",

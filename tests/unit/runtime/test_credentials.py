@@ -8,8 +8,8 @@ import pytest
 
 from trio_kubelet.k8s import ObjectMeta, Secret
 from trio_kubelet.runtime.images.credentials import (
-    Credentials,
     Keyring,
+    RegistryCredentials,
     credential_files,
     keyring_of,
     matches,
@@ -43,7 +43,7 @@ def test_which_images_an_entry_is_for(key: str, repository: str, expected: bool)
 
 
 def test_the_most_exact_entry_comes_first() -> None:
-    broad, exact = Credentials(username="broad"), Credentials(username="exact")
+    broad, exact = RegistryCredentials(username="broad"), RegistryCredentials(username="exact")
     keyring = Keyring({"registry.test": broad, "registry.test/team": exact})
     assert keyring.lookup("registry.test/team/a:1") == (exact, broad)
     assert keyring.lookup("registry.test/other/a:1") == (broad,)
@@ -54,11 +54,13 @@ def test_the_most_exact_entry_comes_first() -> None:
 def test_both_formats_are_read(wrap: bool) -> None:
     auths = {"registry.test": {"auth": encoded("me:a:b")}, "empty.test": {}}
     keyring = parse_keyring(json.dumps({"auths": auths} if wrap else auths))
-    assert keyring.entries == (("registry.test", Credentials(username="me", password="a:b")),)
+    assert keyring.entries == (
+        ("registry.test", RegistryCredentials(username="me", password="a:b")),
+    )
 
 
 def test_secrets_are_not_in_what_is_printed() -> None:
-    assert "secret" not in repr(Credentials(username="me", password="secret"))
+    assert "secret" not in repr(RegistryCredentials(username="me", password="secret"))
 
 
 def test_the_first_file_counts_and_a_bad_one_is_none(
@@ -150,7 +152,7 @@ def test_an_entry_that_cannot_be_used_is_left_out(auths: object) -> None:
 def test_null_in_an_entry_is_as_good_as_absent() -> None:
     entry = {"username": "u", "password": "p", "auth": None, "identitytoken": None, "email": None}
     keyring = parse_keyring(json.dumps({"auths": {"registry.test": entry}}))
-    assert keyring.lookup("registry.test/a") == (Credentials(username="u", password="p"),)
+    assert keyring.lookup("registry.test/a") == (RegistryCredentials(username="u", password="p"),)
 
 
 @pytest.mark.parametrize("auth", ["\u0663", "x", "9" * 7])

@@ -27,7 +27,7 @@ from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
-from trio_kubelet.runtime.images.credentials import Credentials, Keyring, keyring_of
+from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials, keyring_of
 from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate, stored_id
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
@@ -338,8 +338,8 @@ async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: M
     private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", "secret"))})
     keyring = Keyring(
         {
-            "registry.test/a": Credentials(username="me", password="wrong"),
-            "registry.test": Credentials(username="me", password="secret"),
+            "registry.test/a": RegistryCredentials(username="me", password="wrong"),
+            "registry.test": RegistryCredentials(username="me", password="secret"),
         }
     )
     async with node(registry=private, keyring=keyring) as at:
@@ -353,7 +353,7 @@ async def test_a_pods_own_credentials_are_tried_and_then_the_nodes(
 ) -> None:
     private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", good))})
     own, shared = (
-        Keyring({"registry.test": Credentials(username="me", password=password)})
+        Keyring({"registry.test": RegistryCredentials(username="me", password=password)})
         for password in ("own", "shared")
     )
     async with node(registry=private, keyring=shared, pod_keyring=own) as at:
@@ -399,7 +399,7 @@ async def test_an_image_that_the_node_may_pull_is_for_everybody(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     access = await pull_records(tmp_path)
-    keyring = Keyring({"registry.test": Credentials(username="me", password="good")})
+    keyring = Keyring({"registry.test": RegistryCredentials(username="me", password="good")})
     async with node(registry=closed(), keyring=keyring, access=access) as at:
         await at.ensure(PRIVATE, "IfNotPresent")
         await at.ensure("busybox:1", "IfNotPresent")

@@ -8,10 +8,10 @@ import pytest
 from trio_kubelet.server import ANY, Request, Response, Route, route_requests
 from trio_kubelet.server.messages import Values
 from trio_kubelet.server.router import (
-    Found,
     MethodNotAllowed,
     NotFound,
     Redirect,
+    RouteMatch,
     Router,
     clean_path,
 )
@@ -64,7 +64,7 @@ def test_a_path_finds_its_route_and_parameters(
     method: str, path: str, pattern: str, parameters: tuple[str, ...]
 ) -> None:
     found = Router(ROUTES).resolve(method, path)
-    assert isinstance(found, Found)
+    assert isinstance(found, RouteMatch)
     assert found.route.pattern == pattern
     assert found.route.method in (method, ANY)
     assert tuple(found.parameters.values()) == parameters
@@ -111,7 +111,7 @@ def test_where_there_is_no_route_it_is_known_why(
 def test_the_order_of_routes_makes_no_difference() -> None:
     for routes in (ROUTES, ROUTES[::-1]):
         found = Router(routes).resolve("GET", "/metrics/cadvisor")
-        assert isinstance(found, Found)
+        assert isinstance(found, RouteMatch)
         assert found.route.pattern == "/metrics/cadvisor"
 
 

@@ -2,21 +2,21 @@
 
 from trio_kubelet.sync.housekeeping import (
     ORPHAN_ENDING,
-    Found,
+    FoundPod,
     Leftover,
     combine,
     orphaned_pod,
     orphaned_pods,
 )
 
-RUNTIME = Found(uid="u", namespace="ns", name="p", leftovers=frozenset({Leftover.RUNTIME}))
-FOLDER = Found(uid="u", leftovers=frozenset({Leftover.FOLDER}))
+RUNTIME = FoundPod(uid="u", namespace="ns", name="p", leftovers=frozenset({Leftover.RUNTIME}))
+FOLDER = FoundPod(uid="u", leftovers=frozenset({Leftover.FOLDER}))
 SNAPSHOT = combine(10.0, [FOLDER, RUNTIME])
 
 
 def test_sightings_of_one_pod_are_put_together_with_its_name() -> None:
     (found,) = SNAPSHOT.pods.values()
-    assert found == Found(
+    assert found == FoundPod(
         uid="u", namespace="ns", name="p", leftovers=frozenset({Leftover.RUNTIME, Leftover.FOLDER})
     )
 

@@ -37,9 +37,9 @@ from trio_kubelet.status import Failure
 from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
-    PodCgroups,
+    CgroupSteps,
     Runtime,
-    Statuses,
+    StatusReporter,
     Storage,
     SyncDependencies,
 )
@@ -165,9 +165,9 @@ def make_parts(
     return SyncDependencies(
         runtime=cast("Runtime", runtime),
         cache=cache,
-        statuses=cast("Statuses", others),
+        statuses=cast("StatusReporter", others),
         storage=cast("Storage", others),
-        cgroups=cast("PodCgroups", others),
+        cgroups=cast("CgroupSteps", others),
         allocations=Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
         gate=gate,
         activity=Activity(),

@@ -38,7 +38,7 @@ class Material:
 
 
 @frozen
-class Cluster:
+class KubeconfigCluster:
     """A server, and how it proves who it is."""
 
     server: str
@@ -63,7 +63,7 @@ class ExecConfig:
 
 
 @frozen
-class User:
+class KubeconfigUser:
     """How the client proves who it is; a token's file comes before a token."""
 
     token: str = field(default="", repr=False)
@@ -83,8 +83,8 @@ class Kubeconfig:
 
     path: Path
     context: str
-    cluster: Cluster
-    user: User
+    cluster: KubeconfigCluster
+    user: KubeconfigUser
     namespace: str = ""
 
 
@@ -127,7 +127,7 @@ def parse_kubeconfig(text: str, path: Path, context: str = "") -> Kubeconfig:
     )
 
 
-def _cluster(part: "_Part") -> Cluster:
+def _cluster(part: "_Part") -> KubeconfigCluster:
     server = part.required("server")
     if "//" not in server:
         server = f"http://{server}"
@@ -142,7 +142,7 @@ def _cluster(part: "_Part") -> Cluster:
     if proxy and urlsplit(proxy).scheme not in ("http", "https"):
         raise part.error("proxy-url", "only proxies of http:// and https:// are supported")
     extensions = part.value("extensions", list) or []
-    return Cluster(
+    return KubeconfigCluster(
         server=server,
         certificate_authority=authority,
         tls_server_name=part.text("tls-server-name"),
@@ -159,7 +159,7 @@ def _cluster(part: "_Part") -> Cluster:
     )
 
 
-def _user(part: "_Part") -> User:
+def _user(part: "_Part") -> KubeconfigUser:
     certificate, key = part.material("client-certificate"), part.material("client-key")
     if bool(certificate) is not bool(key):
         missing = "client-key" if certificate else "client-certificate"
@@ -170,7 +170,7 @@ def _user(part: "_Part") -> User:
         raise part.error("username", "there is a token, too: only one of both can be used")
     if part.value("auth-provider", dict):
         raise part.error("auth-provider", "is not supported any more; use an exec plugin")
-    return User(
+    return KubeconfigUser(
         token=token,
         token_file=token_file,
         client_certificate=certificate,

@@ -36,7 +36,7 @@ _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"}
 
 
 @frozen(kw_only=True)
-class Credentials:
+class RegistryCredentials:
     """A user name and password, or a token. Secrets are not in its repr.
 
     `source` is the pull secret that they are from; None for those of the node, which any pod may
@@ -55,10 +55,10 @@ class Credentials:
         return credential_hash(self.username, self.password, self.email, self.identity_token)
 
 
-Entries = tuple[tuple[str, Credentials], ...]
+Entries = tuple[tuple[str, RegistryCredentials], ...]
 
 
-def _as_entries(entries: Mapping[str, Credentials] | Entries) -> Entries:
+def _as_entries(entries: Mapping[str, RegistryCredentials] | Entries) -> Entries:
     return tuple(entries.items()) if isinstance(entries, Mapping) else entries
 
 
@@ -68,7 +68,7 @@ class Keyring:
 
     entries: Entries = field(default=(), converter=_as_entries)
 
-    def lookup(self, image: str) -> tuple[Credentials, ...]:
+    def lookup(self, image: str) -> tuple[RegistryCredentials, ...]:
         """The credentials for an image, each once, the most exact first; may be empty."""
         try:
             repository = parse_reference(image).repository
@@ -81,7 +81,7 @@ class Keyring:
 
 def keyring_of(secrets: Iterable[Secret]) -> Keyring:
     """The keyring of pull secrets; one that cannot be understood is left out, and named."""
-    entries: list[tuple[str, Credentials]] = []
+    entries: list[tuple[str, RegistryCredentials]] = []
     for secret in secrets:
         key = _KEY_BY_TYPE.get(secret.type, "")
         content = secret.data.get(key, b"")
@@ -98,7 +98,7 @@ def keyring_of(secrets: Iterable[Secret]) -> Keyring:
     return Keyring(tuple(entries))
 
 
-def _from_secret(secret: Secret, credentials: Credentials) -> Credentials:
+def _from_secret(secret: Secret, credentials: RegistryCredentials) -> RegistryCredentials:
     meta = secret.metadata
     return evolve(
         credentials,
@@ -111,7 +111,7 @@ def _from_secret(secret: Secret, credentials: Credentials) -> Credentials:
     )
 
 
-class PullSecrets(Protocol):
+class PullSecretSource(Protocol):
     """The pull secrets of a pod, as far as they are there."""
 
     @property
@@ -120,7 +120,9 @@ class PullSecrets(Protocol):
         ...
 
 
-async def pod_keyring(pull_secrets: Callable[[Pod], Awaitable[PullSecrets]], pod: Pod) -> Keyring:
+async def pod_keyring(
+    pull_secrets: Callable[[Pod], Awaitable[PullSecretSource]], pod: Pod
+) -> Keyring:
     """What the pull secrets of a pod hold."""
     return keyring_of((await pull_secrets(pod)).secrets)
 
@@ -184,7 +186,7 @@ def parse_keyring(text: str) -> Keyring:
     return Keyring(tuple(_entries(auths)))
 
 
-def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
+def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, RegistryCredentials]]:
     for key, entry in auths.items():
         if not isinstance(entry, dict) or not _is_registry(key):
             continue
@@ -196,7 +198,7 @@ def _entries(auths: Mapping[str, object]) -> Iterator[tuple[str, Credentials]]:
         if (username or token) and all(map(is_unicode, (username, password, token, email))):
             yield (
                 key,
-                Credentials(
+                RegistryCredentials(
                     username=username, password=password, identity_token=token, email=email
                 ),
             )

@@ -34,7 +34,7 @@ from trio_kubelet.k8s.image_reference import (
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.images.credentials import Credentials, Keyring
+from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -139,7 +139,7 @@ class _Request:
         self._container = container
         self._known = known
         self._sandbox = sandbox
-        self._found: Sequence[Credentials] | None = None
+        self._found: Sequence[RegistryCredentials] | None = None
         self._spec = cri.ImageSpec(
             image=with_default_tag(container.image),
             user_specified_image=container.image,
@@ -290,7 +290,7 @@ class _Request:
         async with limiter:
             return await self._pull_now(credentials)
 
-    async def _pull_now(self, credentials: Sequence[Credentials]) -> "_Pull":
+    async def _pull_now(self, credentials: Sequence[RegistryCredentials]) -> "_Pull":
         image, access = self._container.image, self._images.access
         began_at = trio.current_time()
         if not self._images.rate.take(began_at):
@@ -331,7 +331,7 @@ class _Request:
                     await access.succeed(image, image_ref, source)
         return found
 
-    async def _credentials(self) -> Sequence[Credentials]:
+    async def _credentials(self) -> Sequence[RegistryCredentials]:
         """Those for the image, the pod's own before the node's; asked for once at most."""
         if self._found is None:
             own = await self._images.pod_keyring(self._pod)
@@ -341,8 +341,8 @@ class _Request:
         return self._found
 
     async def _pull_with_any(
-        self, credentials: Sequence[Credentials]
-    ) -> tuple[str, Credentials | None]:
+        self, credentials: Sequence[RegistryCredentials]
+    ) -> tuple[str, RegistryCredentials | None]:
         """Try credentials one after another, none if there are none. Raises the last error.
 
         Returns the runtime's reference of the image, and the credentials that opened the registry.
@@ -390,7 +390,7 @@ class _Pull:
 
     began_at: float
     answer: str
-    used: Credentials | None
+    used: RegistryCredentials | None
 
 
 def stored_id(answer: str, found: cri.Image | None) -> str | None:
@@ -404,15 +404,15 @@ def stored_id(answer: str, found: cri.Image | None) -> str | None:
     return found.id if found is not None else None
 
 
-def _each_login_once(credentials: Iterable[Credentials]) -> Sequence[Credentials]:
+def _each_login_once(credentials: Iterable[RegistryCredentials]) -> Sequence[RegistryCredentials]:
     """The same login may be in several secrets, and the node may have it as well."""
-    logins: dict[Credentials, Credentials] = {}
+    logins: dict[RegistryCredentials, RegistryCredentials] = {}
     for each in credentials:
         logins.setdefault(evolve(each, source=None, email=""), each)
     return tuple(logins.values())
 
 
-def _auth(credentials: Credentials | None) -> cri.AuthConfig | None:
+def _auth(credentials: RegistryCredentials | None) -> cri.AuthConfig | None:
     if credentials is None:
         return None
     return cri.AuthConfig(
@@ -423,8 +423,8 @@ def _auth(credentials: Credentials | None) -> cri.AuthConfig | None:
 
 
 def _marked_last(
-    items: Sequence[Credentials] | Sequence[None],
-) -> Iterator[tuple[bool, Credentials | None]]:
+    items: Sequence[RegistryCredentials] | Sequence[None],
+) -> Iterator[tuple[bool, RegistryCredentials | None]]:
     """The items, each with whether it is the last."""
     for position, item in enumerate(items, start=1):
         yield position == len(items), item

@@ -82,7 +82,7 @@ def parsed(kind: type[T], data: bytes) -> tuple[T, bool]:
 
 
 @frozen
-class Found(Generic[T]):
+class FolderContent(Generic[T]):
     """What a folder has: what could be read, and the names of the files that could not."""
 
     values: tuple[T, ...]
@@ -105,7 +105,7 @@ class PullRecordFolder(Generic[T]):
         for folder in (self._path.parent, self._path):
             folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
 
-    def read(self) -> Found[T]:
+    def read(self) -> FolderContent[T]:
         """Read all files; what is of an older version is written anew, as the Go kubelet does it.
 
         A file that cannot be read, or is none of ours, is logged and disturbs no other.
@@ -122,7 +122,7 @@ class PullRecordFolder(Generic[T]):
             values.append(value)
             if not is_current:
                 self._write_anew(value)
-        return Found(tuple(values), frozenset(unreadable))
+        return FolderContent(tuple(values), frozenset(unreadable))
 
     def write(self, value: T) -> None:
         """Write one as a whole, in the place of what was there."""
