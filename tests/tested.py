@@ -57,7 +57,7 @@ GUEST = Machine(
     cgroups="v2",
     first_process="systemd 257",
     cgroup_driver="systemd and cgroupfs",
-    runtime="containerd 1.7, runc 1.1",
+    runtime="containerd 1.7, runc 1.1 and crun 1.21",
     control_plane="none",
 )
 

@@ -76,9 +76,9 @@ def test_it_is_the_machine_that_is_said_to_be_tested(guest: Guest) -> None:
     systemd = guest.run("systemctl --version").split()[1]
     assert GUEST.first_process == f"systemd {systemd}"
     containerd = guest.run("containerd --version").split()[2]
-    runc = guest.run("runc --version").split()[2]
-    runtime = [".".join(version.split(".")[:2]) for version in (containerd, runc)]
-    assert GUEST.runtime == "containerd {}, runc {}".format(*runtime)
+    oci = [guest.run(f"{name} --version").split()[2] for name in ("runc", "crun")]
+    runtime = [".".join(version.split(".")[:2]) for version in (containerd, *oci)]
+    assert GUEST.runtime == "containerd {}, runc {} and crun {}".format(*runtime)
     kernel = guest.run("uname -r").split("-")[0].split(".")
     assert (int(kernel[0]), int(kernel[1])) >= (6, 16)
     assert guest.run("stat -fc %T /sys/fs/cgroup") == "cgroup2fs\n"

@@ -140,3 +140,15 @@ def test_a_container_waits_for_a_profile_that_is_not_loaded_and_says_so(node: No
     assert waiting(pod)["reason"] == "CreateContainerError"
     assert not is_running(pod)
     node.remove("unconfined")
+
+
+def test_a_pod_that_is_to_have_users_of_its_own_is_rejected_though_the_kernel_has_them(
+    node: Node,
+) -> None:
+    node.guest.run("unshare", "--user", "true")
+    node.add(pod_manifest("own-users", {"name": "main", "image": SLEEPER}, hostUsers=False))
+    pod = node.wait_for_pod("own-users", lambda pod: pod["status"].get("phase") == "Failed")
+    assert pod["status"]["reason"] == "UserNamespacesNotSupported"
+    assert "does not support user namespaces" in pod["status"]["message"]
+    assert "containerStatuses" not in pod["status"]
+    node.remove("own-users")
