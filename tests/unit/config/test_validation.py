@@ -302,7 +302,7 @@ def test_a_broken_rule_is_one_line(changes: dict[str, Any], words: str) -> None:
             "eviction_soft": {"memory.available": "10%"},
             "eviction_soft_grace_period": {"memory.available": "1m30s"},
         },
-        *({"eviction_hard": {signal: "1%"}} for signal in SIGNALS),
+        *({"eviction_hard": {signal: "1%"}} for signal in sorted(SIGNALS)),
         *({"eviction_hard": {"memory.available": each}} for each in ("0%", "100%", "2.5%", "1Mi")),
         *({"eviction_minimum_reclaim": {"memory.available": each}} for each in ("0", "5%", "1Mi")),
         {
