@@ -75,7 +75,7 @@ class PullPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageEvidence:
-    """What a look at the runtime showed, for `ImageEvent.LOOKED`.
+    """What the runtime showed, for `ImageEvent.LOOKED`.
 
     `allowed` is False if the image is there, but was pulled with credentials that this pod has
     not shown (gate KubeletEnsureSecretPulledImages). `in_back_off` is True if a pull for another

@@ -1,10 +1,10 @@
-"""Keys that are to be looked at, by a few workers at a time, and never one key by two of them.
+"""A queue of keys, worked on by a few workers at a time, and never one key by two of them.
 
-For work that brings something outside into line: the work looks what is to be done for a key,
-does it, and says whether and when the key is to be looked at again. A key that is added while it
-waits is there once; one that is added while it is worked on is looked at once more. What has to
-wait because nobody answers outside (`Retry.until_reachable`) is looked at as soon as somebody got
-an answer and says so (`answered`); meanwhile only one of those keys is tried, in place of all.
+For work that brings something outside into line: the work finds what is to be done for a key,
+does it, and says whether and when the key is to be tried again. A key that is added while it
+waits is there once; one that is added while it is worked on is worked on once more. What has to
+wait because nobody answers outside (`Retry.until_reachable`) is tried as soon as somebody got an
+answer and says so (`answered`); meanwhile only one of those keys is tried, in place of all.
 """
 
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ NEVER = float("inf")
 
 @frozen(kw_only=True)
 class Retry:
-    """Look again by this policy, or (`until_reachable`) once anybody gets an answer.
+    """Try again by this policy, or (`until_reachable`) once anybody gets an answer.
 
     `at_least_seconds` is what the other side asked for.
     """
@@ -57,7 +57,7 @@ class WorkQueue:
         self._wake = trio.Event()
 
     def add(self, key: str) -> None:
-        """Look at the key: now, after the look that goes on, or when its delay is over."""
+        """Work on the key: now, after the work on it that goes on, or when its delay is over."""
         if key in self._busy:
             self._again.add(key)
         elif key not in self._due and key not in self._ready:
@@ -85,7 +85,7 @@ class WorkQueue:
                     key = next(iter(self._ready))
                     del self._ready[key]
                     self._busy.add(key)
-                    nursery.start_soon(self._look_at, key, name=f"{self._name} {key}")
+                    nursery.start_soon(self._work_on, key, name=f"{self._name} {key}")
                 with trio.move_on_at(next_due):
                     await self._wake.wait()
 
@@ -98,7 +98,7 @@ class WorkQueue:
             self._ready[key] = None
         return min(self._due.values(), default=NEVER)
 
-    async def _look_at(self, key: str) -> None:
+    async def _work_on(self, key: str) -> None:
         try:
             retry = await self._work(key)
         except Exception:

@@ -29,10 +29,10 @@ log = structlog.get_logger("node")
 
 IMAGES_SECONDS = 30.0
 ADDRESSES_SECONDS = 2.0
-"""How long a look waits for addresses. A name server that hangs is asked again by the next one."""
+"""How long an observation waits for addresses. The next one asks a hanging name server again."""
 
 RUNTIME_SECONDS = 2.0
-"""How long a look waits for version and images."""
+"""How long an observation waits for version and images."""
 
 
 class NodeObserver:
@@ -84,7 +84,7 @@ class NodeObserver:
 
     async def _look_for_addresses(self) -> None:
         if self._threads.available_tokens == 0:
-            return  # the last look still waits for its name server
+            return  # the last observation still waits for its name server
         choose = partial(
             choose_addresses, self._profile.name, self._profile.node_ips, self._network
         )

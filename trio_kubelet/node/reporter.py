@@ -74,7 +74,7 @@ class NodeReporter:
         self._is_outdated = False
 
     def wake(self) -> None:
-        """Report now if something has changed, instead of when the next look is due."""
+        """Report now if something has changed, instead of when the next report is due."""
         self._wake.set()
 
     def returned(self) -> None:

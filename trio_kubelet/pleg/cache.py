@@ -56,8 +56,8 @@ class RuntimeCache:
     def put(self, observed: ObservedPod) -> ObservedPod:
         """Store an observation unless a newer one is there; returns what is stored.
 
-        The pod's IPs outlive its sandbox, so that its last status still has them. Of two looks
-        that overlapped, the one that ends later may have asked earlier: no end is unseen by it.
+        The pod's IPs outlive its sandbox, so that its last status still has them. Inspections
+        may overlap: a container once seen exited stays exited.
         """
         known = self._pods.get(observed.uid)
         if known is not None and known.observed_at > observed.observed_at:
@@ -144,7 +144,7 @@ class RuntimeCache:
         return seen_at >= instant and self._listed_at > -math.inf
 
     def unlike(self, listed: Mapping[str, States], listed_at: float) -> frozenset[str]:
-        """The pods that need a look, since they are not known as a listing shows them.
+        """The pods that need an inspection, since they are not known as a listing shows them.
 
         `listed` has the states of all pods that the listing shows. Pods that were looked at
         since it began are better known than by it, and those that their own tasks act on are

@@ -53,7 +53,7 @@ _EVENT_STATES = {
 
 @frozen(kw_only=True)
 class PodChange:
-    """A pod that looks different: its task should look. `kind` says how it was found."""
+    """A pod that looks different: its task should sync. `kind` says how it was found."""
 
     uid: str
     kind: str

@@ -234,7 +234,7 @@ class _Followed(Generic[T]):
             self._is_there = False
             self._objects.store(self._entry, None)
         elif isinstance(event, Synced) and not self._is_there:
-            # It vanished between the first look and the list: the reflection never saw it.
+            # It vanished between the first answer and the list: the reflection never saw it.
             self._objects.store(self._entry, None)
 
 

@@ -155,7 +155,7 @@ class OomKills:
     async def _drop_notices(
         self, uid: str, seen: Sequence[SeenContainer], observed_at: float
     ) -> None:
-        """Ask for no more of containers that are gone: made before the look, and not shown."""
+        """Ask for no more of containers that are gone: made before they were not shown."""
         shown = {each.id for each in seen}
         for container_id, notice in tuple(self._notices.get(uid, {}).items()):
             if container_id not in shown and notice.made_at < observed_at:

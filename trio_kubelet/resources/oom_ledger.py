@@ -72,7 +72,7 @@ class OomLedger:
     """What is known of one pod: `verdicts` say of ended containers whether it was the OOM killer.
 
     `settled` are the kills in cgroups that are gone and whose containers are judged, `cgroup`
-    where they were counted. `shared` are cgroups with kills that were there at the last look.
+    where they were counted. `shared` are cgroups with kills that the last counts had.
     """
 
     cgroup: str = ""
@@ -95,7 +95,7 @@ class OomLedger:
     def with_newest(self, seen: Iterable[SeenContainer]) -> "OomLedger":
         """Return the ledger without old verdicts on containers that are not shown any more.
 
-        Looks may overlap: one that shows less than the last does not make anything forgotten.
+        Inspections may overlap: one that shows less than the last does not make anything forgotten.
         """
         shown = {each.id for each in seen}
         others = [each for each in self.verdicts if each not in shown]

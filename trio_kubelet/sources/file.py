@@ -4,7 +4,7 @@ A thread looks at the folder: whenever inotify tells of a change, and every file
 case it did not. Files that have not changed are not read again. Every file counts whatever its
 extension; dotfiles and subfolders do not. What is missing is an empty set; what is bad leaves its
 pods running as they were (see `manifests`) and is reported (see `reports`). The full set goes to
-the callback at the first look and whenever it changes.
+the callback when they are first read and whenever it changes.
 """
 
 import errno

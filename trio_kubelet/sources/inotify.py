@@ -1,7 +1,7 @@
 """Tells when a file or folder changed, by inotify, even while it does not exist.
 
 A path is watched at two places: itself, and the nearest folder above it that exists, where its
-next component may appear. Whoever waits re-arms the watches before each look, so that a folder
+next component may appear. Whoever waits re-arms the watches before each reading, so that a folder
 that was created, replaced or moved since is the one that is watched. A file counts as changed
 when its writer closed it, not when its first bytes arrived.
 """

@@ -59,7 +59,7 @@ class ManifestPod:
 
 @frozen(kw_only=True)
 class Manifest:
-    """What one origin (a path or a URL) held at one look.
+    """What one origin (a path or a URL) held when it was read.
 
     `digest` is of the bytes, so that the same content is not reported twice.
     """

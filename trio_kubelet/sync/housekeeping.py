@@ -50,7 +50,7 @@ class FoundPod:
 
 @frozen(kw_only=True)
 class Snapshot:
-    """What was found on the node. `taken_at` is trio's clock before the first look."""
+    """What was found on the node. `taken_at` is trio's clock before anything was listed."""
 
     taken_at: float
     pods: Mapping[str, FoundPod]

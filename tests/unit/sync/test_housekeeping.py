@@ -21,7 +21,7 @@ def test_sightings_of_one_pod_are_put_together_with_its_name() -> None:
     )
 
 
-def test_a_pod_that_nobody_wants_is_a_stray() -> None:
+def test_a_pod_that_nobody_wants_is_orphaned() -> None:
     assert [s.uid for s in orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={})] == ["u"]
 
 
@@ -41,11 +41,11 @@ def test_a_pod_whose_task_ended_before_the_snapshot_has_left_something() -> None
     assert len(orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 9.0})) == 1
 
 
-def test_a_stray_of_which_only_a_folder_is_left_has_a_name_for_the_log() -> None:
+def test_an_orphaned_pod_of_which_only_a_folder_is_left_has_a_name_for_the_log() -> None:
     pod = orphaned_pod(FOLDER)
     assert (pod.metadata.uid, pod.metadata.name, pod.metadata.namespace) == ("u", "u", "unknown")
 
 
-def test_a_stray_gets_one_second_and_nothing_of_it_is_kept() -> None:
+def test_an_orphaned_pod_gets_one_second_and_nothing_of_it_is_kept() -> None:
     assert ORPHAN_ENDING.grace_seconds == 1
     assert ORPHAN_ENDING.delete_remains

@@ -1,7 +1,7 @@
 """The config of a container: image, command, environment, mounts, resources and confinement.
 
-Pure, as `sandbox_config` is: whatever takes a look at the node, the image or the API has been
-done before and comes in as `ContainerFacts`.
+Pure, as `sandbox_config` is: whatever has to be read of the node, the image or the API has been
+read before and comes in as `ContainerFacts`.
 """
 
 from collections.abc import Mapping

@@ -58,7 +58,7 @@ class RuntimeImages(Protocol):
 
 
 class ImageAccess(Protocol):
-    """What pulls tell, and what the look at an image asks."""
+    """What pulls tell, and what is asked of an image."""
 
     @property
     def is_verified(self) -> bool:

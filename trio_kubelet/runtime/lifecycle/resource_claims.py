@@ -1,6 +1,6 @@
 """Devices that pods are given through resource claims (KEP-4381): none can be prepared so far.
 
-A container that runs without a device it was promised fails in ways that nobody can explain. So
+A container that runs without a device that it claims fails in ways that nobody can explain. So
 admission rejects such a pod, and of one that another kubelet admitted no container is made anew.
 """
 
