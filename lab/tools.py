@@ -192,8 +192,9 @@ def _write_iptables(folder: Path, roots: Iterable[Path], kind: str) -> None:
 
 
 def _works(iptables: Path) -> bool:
+    """Whether the kernel translates addresses; some list the rules of a table that they lack."""
     try:
-        run([iptables, "-t", "nat", "-S"], deadline_seconds=10)
+        run(["unshare", "--net", iptables, "-t", "nat", "-N", "LAB"], deadline_seconds=10)
     except (LabError, PermissionError, subprocess.SubprocessError):
         return False
     return True
