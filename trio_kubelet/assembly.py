@@ -394,9 +394,9 @@ async def build_cgroups(
         ),
     )
     cgroups = Cgroups(tree, settings)
-    if problem := await cgroups.driver_change_problem():
-        raise StartError(problem)
     try:
+        if problem := await cgroups.driver_change_problem():
+            raise StartError(problem)
         await _start_cgroups(base, cgroups, profile)
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
