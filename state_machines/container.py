@@ -4,31 +4,37 @@
 Theory of operation
 ===================
 
-A container of a pod's spec is a slot: instances come and go in it, one at a time, and each
-further one raises the restart count. The slot's state is what the agent knows of the newest
-instance:
+Instances of a container of a pod's spec come and go one after another, and each further one
+raises the restart count. The state is what the agent knows of the newest instance, and what it
+has decided about it:
 
-    Waiting  there is none yet, or the last one is being replaced: an image, a back-off, an init
-             container before it must be waited for
-    Created  made in the runtime, not started
-    Running  started
-    Exited   ended, with an exit code
-    Unknown  the runtime does not know, or no longer lists what ran
-    Removed  the pod is over, the last instance and its logs are gone
+    Waiting    there is none yet, or the last one is done with: an image, a back-off, an init
+               container before it must be waited for
+    Created    made in the runtime, not started
+    Running    started
+    Stopping   is being stopped, and what follows its end is the restart policy's matter
+    Replacing  is being stopped, and another takes its place
+    Exited     ended, with an exit code
+    Unknown    the runtime does not know, or no longer lists what ran
+    Removed    the pod is over, the last instance and its logs are gone
 
-Most events are observations, and the agent sees less than what happens: a container may start
-and exit between two looks, and the reply of a call that worked may be lost. So a state may be
-skipped, and Waiting accepts whatever is found (an agent that was restarted begins there). What
-cannot be is that an instance returns: from Exited the only way back to life is a new instance,
-and that takes a decision.
+What was seen comes first: the agent sees less than what happens (a container may start and exit
+between two looks, the reply of a call that worked may be lost), so a state may be skipped, and
+Waiting accepts whatever is found; an agent that was restarted begins there. What cannot be is
+that an instance returns: from Exited the only way back to life is a new instance, and that takes
+a decision.
 
-There are two such decisions. RESTARTED is that of the restart policy, and its guard is
-`restarts_after`. REPLACED needs no policy: the spec changed, the sandbox is a new one, or the
-instance never ran or cannot be accounted for.
+A decision is an event as well, and is checked here before anything is done. RESTARTED is that of
+the restart policy, and its guard is `restarts_after`. REPLACED needs no policy: the spec changed,
+the sandbox is a new one, or the instance never ran or cannot be accounted for. STOPPED ends what
+runs and asks for nothing in its place. REMOVED is the end of the pod.
 
-A running container is never removed. It is stopped first, and seen to have stopped.
+A running container is never removed, and none is made beside it. It is stopped first, and seen to
+have stopped: only Exited, or its absence from a listing, leads on.
 
-Below the table: the restart policies and the crash-loop back-off.
+Below the table: the restart policies and the crash-loop back-off. Which init container is next,
+and what is stopped before what, are functions of the plan and the stop
+(`trio_kubelet/runtime/lifecycle/`).
 """
 
 from dataclasses import dataclass
@@ -44,6 +50,8 @@ class ContainerStage(StrEnum):
     WAITING = "Waiting"
     CREATED = "Created"
     RUNNING = "Running"
+    STOPPING = "Stopping"
+    REPLACING = "Replacing"
     EXITED = "Exited"
     UNKNOWN = "Unknown"
     REMOVED = "Removed"
@@ -53,19 +61,23 @@ class ContainerEvent(StrEnum):
     """What can happen to a container. The first five are seen, the others decided."""
 
     CREATED = "Created"
-    """The instance exists: CreateContainer returned, or a listing shows it."""
+    """A listing shows the instance, and that it was not started."""
     STARTED = "Started"
-    """It runs: StartContainer returned, or a listing shows it."""
+    """A listing shows that it runs."""
     EXITED = "Exited"
     """It ended by itself or was stopped."""
     LOST = "Lost"
-    """The runtime reports it as unknown, or does not list it any more."""
-    REMOVED = "Removed"
-    """Its record and its logs are gone together with the pod."""
+    """The runtime reports its state as unknown."""
+    GONE = "Gone"
+    """The runtime does not list it any more."""
     RESTARTED = "Restarted"
     """The restart policy asks for a new instance."""
     REPLACED = "Replaced"
     """A new instance is needed, whatever the restart policy says."""
+    STOPPED = "Stopped"
+    """It is not to run any more: its pod is stopped, or a probe failed and nothing follows."""
+    REMOVED = "Removed"
+    """Its record and its logs go together with the pod."""
 
 
 class RestartPolicy(StrEnum):
@@ -126,59 +138,97 @@ class RestartTerms:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExitEvidence:
-    """How an instance ended, for `ContainerEvent.RESTARTED`."""
+class RestartEvidence:
+    """What decides whether another instance follows: the terms, and how the last one ended."""
 
-    exit_code: int
     terms: RestartTerms
+    exit_code: int = 0
 
 
-def policy_restarts_it(evidence: ExitEvidence) -> bool:
+def policy_restarts_it(evidence: RestartEvidence) -> bool:
     """Whether the container's terms ask for a restart after this exit."""
     return restarts_after(evidence.terms, evidence.exit_code)
+
+
+def it_may_be_repeated(evidence: RestartEvidence) -> bool:
+    """Whether an instance of unknown outcome is made anew.
+
+    An ephemeral container runs once in its life, and an init container of a pod that never
+    restarts fails it.
+    """
+    if evidence.terms.role is ContainerRole.INIT:
+        return effective_policy(evidence.terms) is not RestartPolicy.NEVER
+    return evidence.terms.role is not ContainerRole.EPHEMERAL
 
 
 S, E = ContainerStage, ContainerEvent
 
 # fmt: off
-CONTAINER: Machine[ContainerStage, ContainerEvent, ExitEvidence] = Machine(
+CONTAINER: Machine[ContainerStage, ContainerEvent, RestartEvidence] = Machine(
     name="container",
     starts=(
         Start(S.WAITING, "the pod is on this node"),
     ),
     terminal=frozenset({S.REMOVED}),
     rows=(
-        Row(S.WAITING, E.CREATED,       S.CREATED, "made, or found made: the reply was lost, the agent was restarted"),
-        Row(S.WAITING, E.STARTED,       S.RUNNING, "found running after a restart of the agent: it is adopted"),
-        Row(S.WAITING, E.EXITED,        S.EXITED,  "found dead after a restart of the agent: its exit code counts"),
-        Row(S.WAITING, E.LOST,          S.UNKNOWN, "found, but the runtime cannot say how it is"),
-        Row(S.WAITING, E.REMOVED,       S.REMOVED, "the pod was over before an instance was made"),
+        Row(S.WAITING,   E.CREATED,   S.CREATED,   "made, or found made: the reply was lost, the agent was restarted"),
+        Row(S.WAITING,   E.STARTED,   S.RUNNING,   "started, or found running after a restart of the agent: it is adopted"),
+        Row(S.WAITING,   E.EXITED,    S.EXITED,    "found dead: its exit code counts"),
+        Row(S.WAITING,   E.LOST,      S.UNKNOWN,   "found, but the runtime cannot say how it is"),
+        Row(S.WAITING,   E.REMOVED,   S.REMOVED,   "the pod was over before an instance was made, or made anew"),
 
-        Row(S.CREATED, E.CREATED,       S.CREATED, "the runtime's event tells what the agent did itself"),
-        Row(S.CREATED, E.STARTED,       S.RUNNING, "it runs"),
-        Row(S.CREATED, E.EXITED,        S.EXITED,  "it ended between two looks, or could not start (exit code 128)"),
-        Row(S.CREATED, E.LOST,          S.UNKNOWN, "the runtime was restarted and cannot say"),
-        Row(S.CREATED, E.REPLACED,      S.WAITING, "made and started is one step: what stays created never started, or its start was cut off"),
-        Row(S.CREATED, E.REMOVED,       S.REMOVED, "the pod ended before the start"),
+        Row(S.CREATED,   E.CREATED,   S.CREATED,   "still not started"),
+        Row(S.CREATED,   E.STARTED,   S.RUNNING,   "it runs: a start whose reply was lost has worked"),
+        Row(S.CREATED,   E.EXITED,    S.EXITED,    "it ended between two looks, or could not start (exit code 128)"),
+        Row(S.CREATED,   E.LOST,      S.UNKNOWN,   "the runtime was restarted and cannot say"),
+        Row(S.CREATED,   E.GONE,      S.WAITING,   "nothing is left of what never ran"),
+        Row(S.CREATED,   E.REPLACED,  S.WAITING,   "made and started is one step: what stays created never started, or its start was cut off"),
+        Row(S.CREATED,   E.REMOVED,   S.REMOVED,   "the pod ended before the start"),
 
-        Row(S.RUNNING, E.STARTED,       S.RUNNING, "the runtime's event tells what the agent did itself"),
-        Row(S.RUNNING, E.EXITED,        S.EXITED,  "it ended, or was stopped: by a probe, a new spec, the end of the pod"),
-        Row(S.RUNNING, E.LOST,          S.UNKNOWN, "it may run or not: nothing may be concluded"),
+        Row(S.RUNNING,   E.STARTED,   S.RUNNING,   "it still runs"),
+        Row(S.RUNNING,   E.EXITED,    S.EXITED,    "it ended by itself"),
+        Row(S.RUNNING,   E.LOST,      S.UNKNOWN,   "it may run or not: nothing may be concluded"),
+        Row(S.RUNNING,   E.GONE,      S.UNKNOWN,   "somebody else removed it: how it ended nobody knows"),
+        Row(S.RUNNING,   E.REPLACED,  S.REPLACING, "its spec or its sandbox changed, or a probe failed and it is restarted"),
+        Row(S.RUNNING,   E.STOPPED,   S.STOPPING,  "the pod is stopped, or a probe failed and it is not restarted"),
 
-        Row(S.EXITED,  E.EXITED,        S.EXITED,  "the same end, seen again"),
-        Row(S.EXITED,  E.LOST,          S.EXITED,  "an end that was seen stays known, whatever becomes of the record"),
-        Row(S.EXITED,  E.RESTARTED,     S.WAITING, "a new instance follows once the back-off is over", policy_restarts_it),
-        Row(S.EXITED,  E.REPLACED,      S.WAITING, "its spec or its sandbox changed: that it ended once does not count"),
-        Row(S.EXITED,  E.REMOVED,       S.REMOVED, "the pod is over"),
+        Row(S.STOPPING,  E.CREATED,   S.CREATED,   "it never ran: there is nothing to stop"),
+        Row(S.STOPPING,  E.STARTED,   S.STOPPING,  "it has its grace, or the stop did not reach it"),
+        Row(S.STOPPING,  E.EXITED,    S.EXITED,    "it was seen to have stopped"),
+        Row(S.STOPPING,  E.LOST,      S.STOPPING,  "whatever it is, it is stopped"),
+        Row(S.STOPPING,  E.GONE,      S.UNKNOWN,   "it does not run, and how it ended nobody knows"),
+        Row(S.STOPPING,  E.REPLACED,  S.REPLACING, "its spec changed meanwhile: another takes its place after all"),
+        Row(S.STOPPING,  E.STOPPED,   S.STOPPING,  "the stop is made again: it failed, was cut short, or there is less time"),
 
-        Row(S.UNKNOWN, E.LOST,          S.UNKNOWN, "the runtime still cannot say"),
-        Row(S.UNKNOWN, E.STARTED,       S.RUNNING, "it ran all the time"),
-        Row(S.UNKNOWN, E.EXITED,        S.EXITED,  "it has ended meanwhile"),
-        Row(S.UNKNOWN, E.REPLACED,      S.WAITING, "it was stopped to be sure, and is made anew"),
-        Row(S.UNKNOWN, E.REMOVED,       S.REMOVED, "the pod is over and a listing shows nothing running"),
+        Row(S.REPLACING, E.CREATED,   S.CREATED,   "it never ran: there is nothing to stop"),
+        Row(S.REPLACING, E.STARTED,   S.REPLACING, "it has its grace, or the stop did not reach it"),
+        Row(S.REPLACING, E.EXITED,    S.WAITING,   "it was seen to have stopped: another takes its place"),
+        Row(S.REPLACING, E.LOST,      S.REPLACING, "nothing takes its place before it was seen to have stopped"),
+        Row(S.REPLACING, E.GONE,      S.WAITING,   "a listing shows that it does not run: another takes its place"),
+        Row(S.REPLACING, E.REPLACED,  S.REPLACING, "the stop is made again: it failed, or was cut short"),
+        Row(S.REPLACING, E.STOPPED,   S.STOPPING,  "the pod is stopped: nothing takes its place"),
+
+        Row(S.EXITED,    E.EXITED,    S.EXITED,    "the same end, seen again"),
+        Row(S.EXITED,    E.LOST,      S.EXITED,    "an end that was seen stays known, whatever becomes of the record"),
+        Row(S.EXITED,    E.GONE,      S.EXITED,    "an end that was seen stays known, although its record is gone"),
+        Row(S.EXITED,    E.RESTARTED, S.WAITING,   "a new instance follows once the back-off is over", policy_restarts_it),
+        Row(S.EXITED,    E.REPLACED,  S.WAITING,   "its sandbox is a new one: that it ended once does not count"),
+        Row(S.EXITED,    E.REMOVED,   S.REMOVED,   "the pod is over"),
+
+        Row(S.UNKNOWN,   E.CREATED,   S.CREATED,   "it was never started"),
+        Row(S.UNKNOWN,   E.STARTED,   S.RUNNING,   "it ran all the time"),
+        Row(S.UNKNOWN,   E.EXITED,    S.EXITED,    "it has ended meanwhile"),
+        Row(S.UNKNOWN,   E.LOST,      S.UNKNOWN,   "the runtime still cannot say"),
+        Row(S.UNKNOWN,   E.GONE,      S.UNKNOWN,   "it is gone, and how it ended nobody knows"),
+        Row(S.UNKNOWN,   E.REPLACED,  S.REPLACING, "it is stopped to be sure, and made anew", it_may_be_repeated),
+        Row(S.UNKNOWN,   E.STOPPED,   S.STOPPING,  "it is stopped to be sure"),
+        Row(S.UNKNOWN,   E.REMOVED,   S.REMOVED,   "the pod is over and a listing shows nothing running"),
     ),
 )
 # fmt: on
+
+LIVING = frozenset({S.RUNNING, S.STOPPING, S.REPLACING, S.UNKNOWN})
+"""The states in which an instance runs, or may run: it is stopped before anything else."""
 
 
 def container_role(*, is_init: bool, container_policy: str = "") -> ContainerRole:
@@ -225,24 +275,6 @@ def restarts_after(terms: RestartTerms, exit_code: int) -> bool:
         return True
     policy = effective_policy(terms)
     return policy is RestartPolicy.ALWAYS or (policy is RestartPolicy.ON_FAILURE and exit_code != 0)
-
-
-def should_restart(state: ContainerStage, terms: RestartTerms, exit_code: int = 0) -> bool:
-    """Whether a new instance is wanted for a container in this state, in a pod that should run.
-
-    `exit_code` counts in Exited only. What never ran, or cannot be accounted for, is made (anew)
-    even where the policy is Never; an init container of unknown outcome is repeated unless the
-    policy is Never (then the pod fails), and an ephemeral container runs once in its life.
-    """
-    if state in (S.WAITING, S.CREATED):
-        return True
-    if terms.role is ContainerRole.EPHEMERAL or state in (S.RUNNING, S.REMOVED):
-        return False
-    if state is S.EXITED:
-        return restarts_after(terms, exit_code)
-    if state is S.UNKNOWN and terms.role is ContainerRole.INIT:
-        return effective_policy(terms) is not RestartPolicy.NEVER
-    return True
 
 
 def crash_loop_policy(

@@ -29,6 +29,11 @@ class Future(Generic[T]):
         future._settled.set()
         return future
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether who waits for it need not wait."""
+        return self._settled.is_set()
+
     async def run(self, work: Callable[[], Awaitable[T]]) -> None:
         """Do the work. Its error is not raised here, but to those who wait."""
         try:
@@ -36,6 +41,10 @@ class Future(Generic[T]):
         except Exception as error:
             self._error = error
         self._settled.set()
+
+    async def wait(self) -> None:
+        """Wait until there is a value or an error; raises neither."""
+        await self._settled.wait()
 
     async def result(self) -> T:
         """Wait for the value; raises what the work has raised."""

@@ -19,16 +19,16 @@ from state_machines.backoff import (
 )
 from state_machines.container import (
     CONTAINER,
+    LIVING,
     ContainerEvent,
     ContainerRole,
     ContainerStage,
-    ExitEvidence,
+    RestartEvidence,
     RestartPolicy,
     RestartRule,
     RestartTerms,
     crash_loop_policy,
     restarts_after,
-    should_restart,
 )
 from state_machines.machine import IllegalTransition, Machine
 from state_machines.pleg import PLEG, PlegState, Proof, RuntimeTraits, relist_period_seconds
@@ -64,7 +64,7 @@ EVIDENCE: dict[str, st.SearchStrategy[object]] = {
         last_call_ended_at=st.floats(0, 10),
         running=st.sampled_from([(), ("web",)]),
     ),
-    "container": st.builds(ExitEvidence, exit_code=st.integers(0, 255), terms=restart_terms),
+    "container": st.builds(RestartEvidence, exit_code=st.integers(0, 255), terms=restart_terms),
     "pleg": st.one_of(
         st.builds(RuntimeTraits, streams_events=st.booleans(), shares_channel=st.booleans()),
         st.builds(Proof, announced=st.integers(0, 2000), misses=st.integers(0, 20)),
@@ -167,16 +167,20 @@ def test_no_jump_of_the_clock_makes_a_wait_longer_than_the_delay(
 def test_the_table_and_the_rule_agree_on_who_is_restarted(
     terms: RestartTerms, exit_code: int
 ) -> None:
-    evidence = ExitEvidence(exit_code=exit_code, terms=terms)
+    evidence = RestartEvidence(exit_code=exit_code, terms=terms)
     by_table = CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.RESTARTED, evidence)
     assert by_table == restarts_after(terms, exit_code)
 
 
-@given(terms=restart_terms, exit_code=st.integers(0, 255))
-def test_a_container_that_runs_is_never_made_a_second_time(
-    terms: RestartTerms, exit_code: int
+@given(steps=steps_of(CONTAINER))
+def test_a_container_that_may_run_is_never_made_a_second_time(
+    steps: list[tuple[StrEnum, object]],
 ) -> None:
-    assert not should_restart(ContainerStage.RUNNING, terms, exit_code)
+    state: StrEnum = ContainerStage.WAITING
+    for event, after in walk(CONTAINER, state, steps):
+        if state in LIVING and after is ContainerStage.WAITING:
+            assert event in (ContainerEvent.EXITED, ContainerEvent.GONE)
+        state = after or state
 
 
 @given(rules=st.lists(rules, max_size=3).map(tuple), exit_code=st.integers(0, 255))

@@ -169,6 +169,8 @@ class Invariants:
         if life.name in wanted.shape.sidecar_names or wanted.touched_at > life.created_at:
             return
         for other in self.record.earlier(uid, life):
+            if other.container.id in self.record.lost:
+                continue  # how it ended nobody knew
             if other.ended_at is not None and other.created_at > wanted.touched_at:
                 yield f"{life.name} of pod {uid} runs again although its policy is Never"
                 return
@@ -179,6 +181,8 @@ class Invariants:
         last = next((x for x in self.record.earlier(uid, life) if x.started_at is not None), None)
         if last is None or last.ended_at is None or last.agent_life != life.agent_life:
             return
+        if last.container.id in self.record.lost:
+            return  # it was replaced to be sure
         if last.sandbox_id in self.record.killed:
             return  # it was stopped for want of a sandbox, and need not wait for another
         wanted = self.record.wanted.get(uid)
@@ -227,6 +231,8 @@ class Invariants:
             return
         if life.never_started:
             return  # the next one takes its number
+        if life.container.id in self.record.lost:
+            return  # it was not the agent
         lives = self.record.lives[uid].values()
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
             yield f"the newest container {life.name} of pod {uid} was removed"

@@ -6,6 +6,7 @@ are the same run if their digests are.
 """
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 
 import trio
@@ -93,6 +94,10 @@ class Record:
     """By UID of the pod and id of the container, in order of creation."""
     killed: set[str] = field(factory=set)
     """Ids of the containers and sandboxes that somebody killed."""
+    lost: set[str] = field(factory=set)
+    """Ids of the containers that the runtime lost sight of, or that somebody else removed."""
+    steps: Counter[tuple[str, str, str]] = field(factory=Counter)
+    """How often agents stepped machines: by machine, event and target."""
     loses_events: bool = False
     """Whether events are lost, so that what containers do may be seen minutes later."""
     clock_jumped_at: float = -1e9
@@ -121,6 +126,8 @@ class Record:
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """The journal of an agent that has ended."""
         for entry in journal:
+            if entry.target:
+                self.steps[entry.kind, entry.event, entry.target] += 1
             self._digest.update(repr(entry).replace(str(self.root), "ROOT").encode())
 
     def on_event(self, kind: int, container_id: str, sandbox: Sandbox, agent_life: int) -> None:

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from state_machines.container import CONTAINER, ContainerEvent, ContainerStage
 from tests.simulation.world import simulate
 
 DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
@@ -23,3 +24,11 @@ def test_a_day_can_be_repeated() -> None:
     first, second = (simulate(7, storms=1) for _ in range(2))
     assert first.story == second.story
     assert first.digest == second.digest
+
+
+def test_every_state_and_event_of_a_container_is_reached_on_a_day() -> None:
+    steps = simulate(1).steps
+    events = {event for machine, event, _ in steps if machine == CONTAINER.name}
+    states = {target for machine, _, target in steps if machine == CONTAINER.name}
+    assert events == set(ContainerEvent)
+    assert states == set(ContainerStage)

@@ -27,6 +27,7 @@ from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
 from tests.simulation.record import Record, Wanted
 from tests.simulation.shared import SharedObjects
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
+from trio_kubelet.hollow.records import Container
 from trio_kubelet.k8s import NODES, PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
@@ -65,12 +66,16 @@ RUNTIMES = (
 
 @frozen(kw_only=True)
 class Report:
-    """How a day went. `story` has a line for whatever happened, with trio's time."""
+    """How a day went. `story` has a line for whatever happened, with trio's time.
+
+    `steps` counts what agents did, by machine, event and target.
+    """
 
     seed: int
     digest: str
     violations: tuple[str, ...]
     story: tuple[str, ...]
+    steps: Mapping[tuple[str, str, str], int]
     seconds: float
 
 
@@ -96,6 +101,7 @@ async def _live(seed: int, storms: int, root: Path) -> Report:
         digest=record.digest,
         violations=tuple(invariants.violations),
         story=tuple(record.lines),
+        steps=dict(record.steps),
         seconds=trio.current_time() - began,
     )
 
@@ -157,6 +163,8 @@ class World:
             self._break_network: 1,
             self._kill_container: 2,
             self._kill_sandbox: 1,
+            self._lose_container: 3,
+            self._remove_container: 1,
             self._reboot: 1,
             self._jump: 1,
             self._lose_image: 1,
@@ -436,11 +444,34 @@ class World:
         self._node.runtime.sandboxes.network_ready = True
 
     def _kill_container(self) -> None:
-        containers = [c for c in self._node.runtime.containers if c.process and not c.finished_at]
-        if containers:
-            victim = self._chance.choice(containers)
+        if victim := self._running_container():
             self._harm(victim.sandbox.config.metadata.uid, victim.id)
             self._node.runtime.containers.kill(victim.id, self._chance.choice(("OOMKilled", "")))
+
+    def _lose_container(self) -> None:
+        """Let the runtime not know how a container is, for ever or for a while."""
+        if victim := self._running_container():
+            self._record.lost.add(victim.id)
+            self._harm(victim.sandbox.config.metadata.uid, victim.id)
+            self._node.runtime.containers.lose(victim.id)
+            if self._chance.random() < 0.5:
+                self._short_lived.start_soon(self._find_again, victim)
+
+    async def _find_again(self, victim: Container) -> None:
+        await trio.sleep(self._chance.uniform(0, 3))
+        victim.lost = False
+
+    def _remove_container(self) -> None:
+        """Let somebody remove a running container, who is not the agent."""
+        if victim := self._running_container():
+            self._record.lost.add(victim.id)
+            self._harm(victim.sandbox.config.metadata.uid, victim.id)
+            request = cri.RemoveContainerRequest(container_id=victim.id)
+            self._short_lived.start_soon(self._node.runtime.containers.remove, request)
+
+    def _running_container(self) -> Container | None:
+        containers = [c for c in self._node.runtime.containers if c.process and not c.finished_at]
+        return self._chance.choice(containers) if containers else None
 
     def _kill_sandbox(self) -> None:
         sandboxes = [s for s in self._node.runtime.sandboxes if s.ready]

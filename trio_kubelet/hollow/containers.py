@@ -70,6 +70,10 @@ class Containers:
         if process := self.find(container_id).process:
             process.kill(reason)
 
+    def lose(self, container_id: str, *, lost: bool = True) -> None:
+        """Let the runtime not know how a container is; it goes on all the same."""
+        self.find(container_id).lost = lost
+
     async def create(self, request: cri.CreateContainerRequest) -> cri.CreateContainerResponse:
         """CreateContainer: needs a sandbox, ready or not, and an image that is on the node."""
         sandbox = self._sandboxes.get(request.pod_sandbox_id)
@@ -125,7 +129,7 @@ class Containers:
 
     async def stop_process(self, container: Container, grace_seconds: float) -> None:
         """Stop the process if there is one and wait for its end."""
-        if container.state is not cri.ContainerState.CONTAINER_RUNNING or not container.process:
+        if container.finished_at or not container.process:
             await trio.lowlevel.checkpoint()
             return
         if grace_seconds > 0:

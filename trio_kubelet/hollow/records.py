@@ -1,7 +1,8 @@
 """What the hollow runtime knows of each sandbox and container, and its answers made of that.
 
 A record is mutable and has one owner: `sandboxes.py` or `containers.py`. A container's state is
-read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED.
+read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED;
+one that was `lost` is UNKNOWN until it ends.
 `encodings` are kept for `lists.py`: list entries as bytes, by state, which is all that changes.
 The functions below turn records into fresh CRI messages; who gets one may keep it.
 """
@@ -21,6 +22,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 _CREATED = cri.ContainerState(cri.ContainerState.CONTAINER_CREATED)
 _RUNNING = cri.ContainerState(cri.ContainerState.CONTAINER_RUNNING)
 _EXITED = cri.ContainerState(cri.ContainerState.CONTAINER_EXITED)
+_UNKNOWN = cri.ContainerState(cri.ContainerState.CONTAINER_UNKNOWN)
 _READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_READY)
 _NOT_READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_NOTREADY)
 
@@ -44,6 +46,7 @@ class Container:
     reason: str = ""
     message: str = ""
     starting: bool = False
+    lost: bool = False
     stop_signal_sent: bool = False
     process: Process | None = None
     encodings: dict[int, list[bytes]] = field(factory=dict)
@@ -54,6 +57,8 @@ class Container:
         """The state in CRI's words."""
         if self.finished_at:
             return _EXITED
+        if self.lost:
+            return _UNKNOWN
         return _RUNNING if self.started_at else _CREATED
 
 

@@ -106,12 +106,23 @@ class RuntimeCache:
 
         What others would find meanwhile is half done: they need not look.
         """
-        done = self._suspended.setdefault(uid, trio.Event())
+        self._suspended[uid] = trio.Event()
         try:
             yield
         finally:
-            del self._suspended[uid]
-            done.set()
+            self._suspended.pop(uid).set()
+
+    @contextmanager
+    def resume_inspection(self, uid: str) -> Iterator[None]:
+        """While this is held, whoever suspended inspections waits and acts on nothing.
+
+        What happens to the pod meanwhile, others see as ever.
+        """
+        self._suspended.pop(uid).set()
+        try:
+            yield
+        finally:
+            self._suspended[uid] = trio.Event()
 
     def is_inspection_suspended(self, uid: str) -> bool:
         """Whether the pod's own task acts on it right now."""

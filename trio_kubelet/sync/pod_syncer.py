@@ -9,7 +9,7 @@ The parts that do it are known here only by the protocols below. A syncer belong
 incarnation of a pod, as do the containers that it acts on.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from typing import Protocol
@@ -90,8 +90,19 @@ class Containers(Protocol):
         """Ask the runtime what there is of the pod."""
         ...
 
-    async def sync(self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]) -> Outcome:
-        """Bring the containers closer to the spec."""
+    @property
+    def waits_for_image(self) -> bool:
+        """Whether a sync waits for an image while containers run already."""
+        ...
+
+    async def sync(
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        inputs: Future[PodInputs],
+        report: Callable[[ObservedPod], object],
+    ) -> Outcome:
+        """Bring the containers closer to the spec; `report` what there is before long waits."""
         ...
 
     async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
@@ -237,6 +248,11 @@ class PodSyncer:
         """Held while the pod's task lives: what runs beside its containers runs in it."""
         return self._containers.running()
 
+    def notice(self, pod: Pod) -> None:
+        """The runtime shows something new: tell of it, if the sync in flight waits for an image."""
+        if self._containers.waits_for_image:
+            self._report_newest(pod)
+
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status.
 
@@ -256,7 +272,7 @@ class PodSyncer:
             self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
         try:
-            outcome = await self._bring_about(parts.allocations.allocated(pod), observed)
+            outcome = await self._bring_about(pod, observed)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
@@ -280,6 +296,8 @@ class PodSyncer:
         """
         parts, inputs = self._parts, Future[PodInputs]()
         given = Future[Mapping[str, ContainerAllocation]]()
+        report = partial(self._report, pod)
+        pod = parts.allocations.allocated(pod)
         outcomes: list[Outcome] = []
 
         async def prepare() -> PodInputs:
@@ -291,7 +309,7 @@ class PodSyncer:
             await given.result()
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
                 await inputs.result()
-            outcomes.append(await self._containers.sync(pod, observed, inputs))
+            outcomes.append(await self._containers.sync(pod, observed, inputs, report))
             await inputs.result()
 
         allocate = partial(given.run, partial(parts.allocations.prepare, pod))

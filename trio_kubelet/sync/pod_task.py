@@ -75,6 +75,10 @@ class PodSteps(Protocol):
         """Held while the task lives: it holds what lives and dies with the pod."""
         ...
 
+    def notice(self, pod: Pod) -> None:
+        """Something new may be known of the pod while work is in flight."""
+        ...
+
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status."""
         ...
@@ -161,6 +165,7 @@ class PodTask:
             self._work.cancel()
         self._pending = merge(self._pending, request)
         self._wake.set()
+        self._syncer.notice(self.pod)
         if self.stopped.is_set():
             self._answer_waiters()
 

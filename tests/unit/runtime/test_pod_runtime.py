@@ -481,19 +481,6 @@ async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path
         nursery.cancel_scope.cancel()
 
 
-async def test_of_containers_that_are_gone_nothing_is_remembered(
-    mock_clock: MockClock, tmp_path: Path
-) -> None:
-    async with node(tmp_path, Behaviour(run_seconds=0.0, exit_code=1)) as at:
-        containers = at.open()
-        for _ in range(8):
-            mock_clock.jump(400)
-            outcome = await at.sync(POD, containers)
-        last = await at.sync(POD, containers)
-        assert outcome.observed.containers[0].restart_count > 4
-        assert containers._table["c"].left_behind <= {c.id for c in last.observed.containers}
-
-
 CUT_OFF = (
     'failed to start containerd task "c": context canceled',
     "failed to create containerd task: failed to get task pid: context canceled: unknown",

@@ -3,11 +3,12 @@ import pytest
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import (
     CONTAINER,
+    LIVING,
     ContainerEvent,
     ContainerRole,
     ContainerStage,
-    ExitEvidence,
     RestartAction,
+    RestartEvidence,
     RestartPolicy,
     RestartRule,
     RestartTerms,
@@ -16,10 +17,15 @@ from state_machines.container import (
     effective_policy,
     restart_action,
     restarts_after,
-    should_restart,
 )
 from state_machines.machine import IllegalTransition
 
+DECISIONS = {
+    ContainerEvent.RESTARTED,
+    ContainerEvent.REPLACED,
+    ContainerEvent.STOPPED,
+    ContainerEvent.REMOVED,
+}
 ALWAYS, ON_FAILURE, NEVER = RestartPolicy
 REGULAR, INIT, SIDECAR, EPHEMERAL = ContainerRole
 
@@ -31,7 +37,7 @@ WITHOUT_CODES = RestartRule(action="Restart")
 
 
 def test_a_crashing_container_goes_round_until_its_pod_ends() -> None:
-    exit_1 = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=ALWAYS))
+    exit_1 = RestartEvidence(exit_code=1, terms=RestartTerms(pod_policy=ALWAYS))
     state = ContainerStage.WAITING
     for event in (ContainerEvent.CREATED, ContainerEvent.STARTED, ContainerEvent.EXITED):
         state = CONTAINER.step(state, event)
@@ -67,13 +73,37 @@ def test_an_exited_container_does_not_come_back_to_life() -> None:
     assert not CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.CREATED)
 
 
-def test_a_running_container_is_stopped_before_it_is_removed_or_replaced() -> None:
-    assert not CONTAINER.allows(ContainerStage.RUNNING, ContainerEvent.REMOVED)
-    assert not CONTAINER.allows(ContainerStage.RUNNING, ContainerEvent.REPLACED)
+def test_a_running_container_is_seen_to_have_stopped_before_it_is_removed_or_made_anew() -> None:
+    living = (*LIVING, ContainerStage.CREATED)
+    leads_on = {ContainerStage.WAITING, ContainerStage.REMOVED}
+    decided = [
+        (row.source, row.event)
+        for row in CONTAINER.rows
+        if row.source in living and row.target in leads_on and row.event in DECISIONS
+    ]
+    assert decided == [
+        (ContainerStage.CREATED, ContainerEvent.REPLACED),
+        (ContainerStage.CREATED, ContainerEvent.REMOVED),
+        (ContainerStage.UNKNOWN, ContainerEvent.REMOVED),
+    ], "what never ran may go at once, and what no listing shows any more"
+
+
+@pytest.mark.parametrize("how", [ContainerEvent.EXITED, ContainerEvent.GONE])
+def test_what_was_stopped_to_be_replaced_is_made_anew_whatever_the_policy(
+    how: ContainerEvent,
+) -> None:
+    state = CONTAINER.step(ContainerStage.RUNNING, ContainerEvent.REPLACED)
+    state = CONTAINER.step(state, ContainerEvent.STARTED)
+    assert CONTAINER.step(state, how) is ContainerStage.WAITING
+
+
+@pytest.mark.parametrize("event", [ContainerEvent.LOST, ContainerEvent.GONE])
+def test_an_end_that_was_seen_stays_known(event: ContainerEvent) -> None:
+    assert CONTAINER.step(ContainerStage.EXITED, event) is ContainerStage.EXITED
 
 
 def test_restart_policy_never_leaves_a_failed_container_alone() -> None:
-    evidence = ExitEvidence(exit_code=1, terms=RestartTerms(pod_policy=NEVER))
+    evidence = RestartEvidence(exit_code=1, terms=RestartTerms(pod_policy=NEVER))
     with pytest.raises(IllegalTransition, match="unless policy restarts it"):
         CONTAINER.step(ContainerStage.EXITED, ContainerEvent.RESTARTED, evidence)
     assert CONTAINER.step(ContainerStage.EXITED, ContainerEvent.REPLACED) is ContainerStage.WAITING
@@ -164,32 +194,27 @@ def test_the_first_rule_that_matches_the_exit_code_decides(
 def test_an_exited_container_is_restarted_by_its_policy(
     policy: RestartPolicy, exit_code: int, expected: bool
 ) -> None:
-    terms = RestartTerms(pod_policy=policy)
-    assert should_restart(ContainerStage.EXITED, terms, exit_code) is expected
+    evidence = RestartEvidence(terms=RestartTerms(pod_policy=policy), exit_code=exit_code)
+    allowed = CONTAINER.allows(ContainerStage.EXITED, ContainerEvent.RESTARTED, evidence)
+    assert allowed is expected
 
 
 @pytest.mark.parametrize(
-    ("role", "wanted"),
+    ("role", "policy", "expected"),
     [
-        (REGULAR, {ContainerStage.WAITING, ContainerStage.CREATED, ContainerStage.UNKNOWN}),
-        (INIT, {ContainerStage.WAITING, ContainerStage.CREATED}),
-        (
-            SIDECAR,
-            {
-                ContainerStage.WAITING,
-                ContainerStage.CREATED,
-                ContainerStage.UNKNOWN,
-                ContainerStage.EXITED,
-            },
-        ),
-        (EPHEMERAL, {ContainerStage.WAITING, ContainerStage.CREATED}),
+        (REGULAR, NEVER, True),
+        (SIDECAR, NEVER, True),
+        (INIT, NEVER, False),
+        (INIT, ON_FAILURE, True),
+        (EPHEMERAL, ALWAYS, False),
     ],
 )
-def test_what_is_made_anew_although_the_pod_says_never(
-    role: ContainerRole, wanted: set[ContainerStage]
+def test_what_is_made_anew_when_nobody_knows_how_it_ended(
+    role: ContainerRole, policy: RestartPolicy, expected: bool
 ) -> None:
-    terms = RestartTerms(pod_policy=NEVER, role=role)
-    assert {s for s in ContainerStage if should_restart(s, terms, exit_code=1)} == wanted
+    evidence = RestartEvidence(terms=RestartTerms(pod_policy=policy, role=role))
+    allowed = CONTAINER.allows(ContainerStage.UNKNOWN, ContainerEvent.REPLACED, evidence)
+    assert allowed is expected
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,9 @@ class FakeSyncer:
     def running(self) -> AbstractAsyncContextManager[None]:
         return nullcontext()
 
+    def notice(self, pod: Pod) -> None:
+        del pod
+
     async def sync(self, pod: Pod) -> SyncResult:
         self.asked.append(("sync", trio.current_time()))
         return await self.on_sync(pod)

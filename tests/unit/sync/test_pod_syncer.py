@@ -69,7 +69,7 @@ class FailingOnce:
         return ObservedPod(uid="u", name="web", namespace="shop", observed_at=trio.current_time())
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
     ) -> RuntimeOutcome:
         self.steps.append("sync")
         if self.steps == ["sync"]:
@@ -90,7 +90,7 @@ class Waiting(FailingOnce):
     """A runtime that makes a sandbox and waits for what the containers are given."""
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
     ) -> RuntimeOutcome:
         self.steps.append("sandbox")
         await inputs.result()
@@ -106,7 +106,7 @@ class Remembering(FailingOnce):
         self._asked = asked
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
     ) -> RuntimeOutcome:
         self._asked.append(pod)
         return RuntimeOutcome(observed=observed)
@@ -260,9 +260,9 @@ class Given(Waiting):
     given: Mapping[str, ContainerAllocation] | None = None
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
     ) -> RuntimeOutcome:
-        outcome = await super().sync(pod, observed, inputs)
+        outcome = await super().sync(pod, observed, inputs, _report)
         self.given = (await inputs.result()).allocations
         return outcome
 

@@ -1,30 +1,39 @@
-"""What must be done to bring a pod's containers from what was observed to what is wanted.
+"""What must be done to bring a pod's containers from where they stand to what is wanted.
 
-`plan_pod` is a pure function and gives a `PodActions`; `pod_runtime.py` carries it out. The
-steps and their order are those of the Go kubelet: the sandbox, what must be stopped, ephemeral
-containers, init containers (restartable ones included), regular containers. A plan starts
-nothing in a sandbox that it is about to replace, and stops nothing that it could leave alone.
-What may not be restarted yet is named with the time at which it may.
+`plan_pod` is a pure function and gives a `PodActions`; `pod_runtime.py` carries it out. What is to
+be done with a container follows from its state in the table (`container_table.py`), which what was
+observed has stepped before; what is decided is an event that the table must allow. Here is what is
+a matter of order: the sandbox, what must be stopped, ephemeral containers, init containers
+(restartable ones included), regular containers, as in the Go kubelet. A plan starts nothing in a
+sandbox that it is about to replace, and stops nothing that it could leave alone. What may not be
+restarted yet is named with the time at which it may.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from attrs import evolve, field, frozen
+from attrs import field, frozen
 
-from state_machines.backoff import Backoff, BackoffPolicy, remaining_seconds
+from state_machines.backoff import BackoffPolicy, remaining_seconds
 from state_machines.container import (
+    CONTAINER,
+    LIVING,
+    ContainerEvent,
     ContainerRole,
     ContainerStage,
+    RestartEvidence,
     RestartPolicy,
     restarts_after,
-    should_restart,
 )
 from trio_kubelet.k8s import Container, Duration, Pod
 from trio_kubelet.restarts import init_role, is_sidecar, restart_terms
 from trio_kubelet.runtime.config.container_hash import container_hash
 from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.runtime.lifecycle.container_table import UNTOUCHED, ContainerRecord, Decision
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+
+STOPPED_EXIT_CODE = 137
+"""What a container that the agent stops is taken to exit with."""
 
 
 @frozen(kw_only=True)
@@ -57,11 +66,13 @@ class Postponed:
 class PodActions:
     """A plan. Carried out in the order of the fields.
 
-    `stop_pod`: stop everything that runs, then the sandboxes. `create_sandbox`: make a new one
-    with `attempt`; otherwise containers go into `sandbox_id`. `sandbox_changed`: there was one
-    before, so users are told.
+    `decisions`: what becomes of containers, checked before anything is done. `stop_pod`: stop
+    everything that runs, then the sandboxes. `create_sandbox`: make a new one with `attempt`;
+    otherwise containers go into `sandbox_id`. `sandbox_changed`: there was one before, so users
+    are told.
     """
 
+    decisions: tuple[Decision, ...] = ()
     stop_pod: bool = False
     stop: tuple[StopContainer, ...] = ()
     create_sandbox: bool = False
@@ -73,7 +84,7 @@ class PodActions:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to do now."""
+        """Whether the runtime is asked for nothing now."""
         return not (self.stop_pod or self.stop or self.create_sandbox or self.start)
 
 
@@ -81,15 +92,15 @@ class PodActions:
 class PlanContext:
     """What a plan needs to know beside the pod and its observation.
 
-    `now_ns` is nanoseconds since the epoch. `backoffs` are the crash back-offs by container
-    name. `failed_probes` names, for ids of containers that must be restarted, the probe that
-    failed (`liveness`, `startup`). `unstarted` are the ids of running containers whose startup
-    probe has not succeeded yet.
+    `containers` are the records of the table, by name. `now_ns` is nanoseconds since the epoch.
+    `failed_probes` names, for ids of containers that must be restarted, the probe that failed
+    (`liveness`, `startup`). `unstarted` are the ids of running containers whose startup probe has
+    not succeeded yet.
     """
 
     now_ns: int
+    containers: Mapping[str, ContainerRecord] = field(factory=dict)
     backoff_policy: BackoffPolicy = field(factory=BackoffPolicy)
-    backoffs: Mapping[str, Backoff] = field(factory=dict)
     failed_probes: Mapping[str, str] = field(factory=dict)
     unstarted: frozenset[str] = frozenset()
 
@@ -102,33 +113,6 @@ def plan_pod(pod: Pod, observed: ObservedPod, given: PlanContext) -> PodActions:
     return _plan_in_sandbox(pod, observed, given, reusable)
 
 
-def container_stage(last: ObservedContainer | None) -> ContainerStage:
-    """Where a container stands in its machine, as far as the runtime shows it."""
-    return STAGES[last.state] if last is not None else ContainerStage.WAITING
-
-
-STAGES = {
-    ObservedState.CREATED: ContainerStage.CREATED,
-    ObservedState.RUNNING: ContainerStage.RUNNING,
-    ObservedState.EXITED: ContainerStage.EXITED,
-    ObservedState.UNKNOWN: ContainerStage.UNKNOWN,
-}
-
-
-def _may_restart(
-    pod: Pod, container: Container, role: ContainerRole, last: ObservedContainer | None
-) -> bool:
-    """Whether a container that does not run, or is about to be stopped, is to run again."""
-    terms, state = restart_terms(pod, container, role), container_stage(last)
-    if last is not None and state is ContainerStage.RUNNING:
-        return restarts_after(terms, exit_code=STOPPED_EXIT_CODE)
-    return should_restart(state, terms, last.exit_code if last else 0)
-
-
-STOPPED_EXIT_CODE = 137
-"""What a container that the agent stops is taken to exit with."""
-
-
 def _sandbox(pod: Pod, observed: ObservedPod) -> tuple[int, str | None]:
     """The attempt of the next sandbox, and the id of the present one if it can be used."""
     if not observed.sandboxes:
@@ -137,28 +121,101 @@ def _sandbox(pod: Pod, observed: ObservedPod) -> tuple[int, str | None]:
     return observed.sandboxes[0].attempt + 1, usable.id if usable is not None else None
 
 
+@frozen(kw_only=True)
+class _Slot:
+    """One container of the spec, and what is known of it."""
+
+    container: Container
+    role: ContainerRole
+    record: ContainerRecord
+    evidence: RestartEvidence
+
+    @property
+    def name(self) -> str:
+        return self.container.name
+
+    @property
+    def instance_id(self) -> str:
+        return self.record.instance.id if self.record.instance is not None else ""
+
+    def is_in(self, sandbox_id: str) -> bool:
+        instance = self.record.instance
+        return instance is not None and instance.sandbox_id == sandbox_id
+
+    def allows(self, event: ContainerEvent) -> bool:
+        return CONTAINER.allows(self.record.state, event, self.evidence)
+
+    def decide(
+        self, event: ContainerEvent, cause: str = "", *, is_restart: bool = False
+    ) -> Decision:
+        return Decision(
+            name=self.name,
+            event=event,
+            evidence=self.evidence,
+            is_restart=is_restart,
+            cause=cause,
+        )
+
+
+def _slot(pod: Pod, container: Container, role: ContainerRole, given: PlanContext) -> _Slot:
+    record = given.containers.get(container.name, UNTOUCHED)
+    exit_code = record.instance.exit_code if record.instance is not None else 0
+    terms = restart_terms(pod, container, role)
+    evidence = RestartEvidence(terms=terms, exit_code=exit_code)
+    return _Slot(container=container, role=role, record=record, evidence=evidence)
+
+
+def _slots(pod: Pod, given: PlanContext) -> tuple[_Slot, ...]:
+    """All containers of the spec, in the order in which they are started."""
+    spec = pod.spec
+    return (
+        *(_slot(pod, c, ContainerRole.EPHEMERAL, given) for c in spec.ephemeral_containers),
+        *(_slot(pod, c, init_role(c), given) for c in spec.init_containers),
+        *(_slot(pod, c, ContainerRole.REGULAR, given) for c in spec.containers),
+    )
+
+
+@frozen(kw_only=True)
+class _Step:
+    """What becomes of one container.
+
+    `start`: an instance is wanted as soon as none may run. `passed`: an init container no longer
+    holds up the next one. `failed`: it ended for good, and the pod with it.
+    """
+
+    slot: _Slot
+    decision: Decision | None = None
+    stop: StopContainer | None = None
+    start: bool = False
+    passed: bool = False
+    failed: bool = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing of it runs or will."""
+        return not self.start and (self.decision is not None or self._has_ended)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self.slot.record.state is ContainerStage.EXITED
+
+
 def _plan_with_new_sandbox(
     pod: Pod, observed: ObservedPod, given: PlanContext, attempt: int
 ) -> PodActions:
     """Everything goes with the old sandbox; what is not finished starts over in a new one."""
-    if (
-        attempt > 0
-        and observed.containers
-        and pod.spec.restart_policy == RestartPolicy.NEVER
-        and not _restarts_by_own_rule(pod)
-    ):
-        return PodActions(stop_pod=True)
-    first: tuple[tuple[Container, ContainerRole], ...]
-    regular = tuple(c for c in pod.spec.containers if _starts_over(pod, c, observed))
+    slots = _slots(pod, given)
+    stop_only = PodActions(decisions=_stop_all(slots), stop_pod=bool(observed.sandboxes))
+    never = pod.spec.restart_policy == RestartPolicy.NEVER and not _restarts_by_own_rule(pod)
+    if attempt > 0 and observed.containers and never:
+        return stop_only
+    regular = [s for s in slots if s.role is ContainerRole.REGULAR and _starts_over(s)]
     if not regular:
-        return PodActions(stop_pod=bool(observed.sandboxes))
-    if pod.spec.init_containers:
-        initial = pod.spec.init_containers[0]
-        first = ((initial, init_role(initial)),)
-    else:
-        first = tuple((c, ContainerRole.REGULAR) for c in regular)
-    starts, postponed = _starts(pod, first, observed, given)
+        return stop_only
+    first = [s for s in slots if s.role in (ContainerRole.INIT, ContainerRole.SIDECAR)][:1]
+    starts, postponed = _starts(pod, first or regular, observed, given)
     return PodActions(
+        decisions=tuple(filter(None, (_replace(s, is_first=s in first) for s in slots))),
         stop_pod=bool(observed.sandboxes),
         create_sandbox=True,
         sandbox_changed=bool(observed.sandboxes),
@@ -172,112 +229,163 @@ def _restarts_by_own_rule(pod: Pod) -> bool:
     return any(c.restart_policy or c.restart_policy_rules for c in pod.spec.containers)
 
 
-def _starts_over(pod: Pod, container: Container, observed: ObservedPod) -> bool:
+def _starts_over(slot: _Slot) -> bool:
     """Whether a regular container is to run again after its sandbox went."""
-    last = observed.container(container.name)
-    if last is None or last.state is not ObservedState.EXITED:
-        return True
-    return _may_restart(pod, container, ContainerRole.REGULAR, last)
+    if slot.record.state is ContainerStage.EXITED:
+        return slot.allows(ContainerEvent.RESTARTED)
+    return slot.record.state is not ContainerStage.STOPPING
+
+
+def _stop_all(slots: Iterable[_Slot]) -> tuple[Decision, ...]:
+    """All that may run goes, and nothing takes its place."""
+    return tuple(
+        slot.decide(ContainerEvent.STOPPED) for slot in slots if slot.record.state in LIVING
+    )
+
+
+def _replace(slot: _Slot, *, is_first: bool) -> Decision | None:
+    """What becomes of a container whose sandbox is replaced."""
+    state = slot.record.state
+    if state is ContainerStage.CREATED:
+        return slot.decide(ContainerEvent.REPLACED)
+    if state in LIVING:
+        anew = slot.role is not ContainerRole.EPHEMERAL and state is not ContainerStage.STOPPING
+        if anew and slot.allows(ContainerEvent.REPLACED):
+            return slot.decide(ContainerEvent.REPLACED, "its sandbox is replaced")
+        return slot.decide(ContainerEvent.STOPPED)
+    if state is ContainerStage.EXITED:
+        return _start_over(slot, whatever=is_first)
+    return None
+
+
+def _start_over(slot: _Slot, *, whatever: bool = False) -> Decision | None:
+    """Another instance after one that ended, if its policy asks for it, or `whatever` it says."""
+    if slot.allows(ContainerEvent.RESTARTED):
+        cause = f"exit code {slot.evidence.exit_code}"
+        return slot.decide(ContainerEvent.RESTARTED, cause, is_restart=True)
+    return slot.decide(ContainerEvent.REPLACED, "its sandbox was replaced") if whatever else None
 
 
 def _plan_in_sandbox(
     pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: str
 ) -> PodActions:
     """The sandbox stays: containers are started, replaced or left alone one by one."""
-    here = {c.name: c for c in reversed(observed.containers) if c.sandbox_id == sandbox_id}
-    init = _plan_init(pod, here, given)
+    slots = _slots(pod, given)
+    init = _plan_init(pod, observed, given, sandbox_id)
     if init.failed:
-        return PodActions(stop_pod=True, sandbox_id=sandbox_id)
+        return PodActions(decisions=_stop_all(slots), stop_pod=True, sandbox_id=sandbox_id)
     regular = [
-        (container, _regular_step(pod, container, observed.container(container.name), given))
-        for container in (pod.spec.containers if init.finished else ())
+        _step(_slot(pod, c, ContainerRole.REGULAR, given), given)
+        for c in (pod.spec.containers if init.finished else ())
     ]
-    if init.finished and not any(step.start or step.runs for _, step in regular):
-        return PodActions(stop_pod=True, sandbox_id=sandbox_id)
-    ephemeral = tuple(
-        (each, ContainerRole.EPHEMERAL)
-        for each in pod.spec.ephemeral_containers
-        if _may_restart(pod, each, ContainerRole.EPHEMERAL, observed.container(each.name))
-    )
-    wanted = (
-        *ephemeral,
-        *init.start,
-        *((container, ContainerRole.REGULAR) for container, step in regular if step.start),
-    )
-    starts, postponed = _starts(pod, wanted, observed, given)
+    if init.finished and all(step.is_over for step in regular):
+        return PodActions(decisions=_stop_all(slots), stop_pod=True, sandbox_id=sandbox_id)
+    ephemeral = [
+        _step(_slot(pod, c, ContainerRole.EPHEMERAL, given), given)
+        for c in pod.spec.ephemeral_containers
+    ]
+    steps = (*ephemeral, *init.steps, *regular)
+    ready = [step.slot for step in steps if step.start and step.stop is None]
+    starts, postponed = _starts(pod, ready, observed, given)
     return PodActions(
+        decisions=tuple(step.decision for step in steps if step.decision),
         sandbox_id=sandbox_id,
-        stop=(*init.stop, *(step.stop for _, step in regular if step.stop)),
+        stop=tuple(step.stop for step in steps if step.stop),
         start=starts,
         postponed=postponed,
     )
 
 
-@frozen(kw_only=True)
-class _Step:
-    """What becomes of one container.
-
-    `passed`: an init container no longer holds up the next one. `failed`: it ended for good,
-    and the pod with it.
-    """
-
-    start: bool = False
-    runs: bool = False
-    passed: bool = False
-    failed: bool = False
-    stop: StopContainer | None = None
+def _step(slot: _Slot, given: PlanContext) -> _Step:
+    """What becomes of a container whose turn it is, by its state."""
+    return _STEPS[slot.record.state](slot, given)
 
 
-def _regular_step(
-    pod: Pod, container: Container, last: ObservedContainer | None, given: PlanContext
-) -> _Step:
-    if last is None or last.state is ObservedState.CREATED:
-        return _Step(start=True)
-    if last.state is ObservedState.EXITED:
-        return _Step(start=_may_restart(pod, container, ContainerRole.REGULAR, last))
-    return _living_step(pod, container, ContainerRole.REGULAR, last, given)
+def _leave(slot: _Slot, _given: PlanContext) -> _Step:
+    return _Step(slot=slot)
 
 
-def _init_step(
-    pod: Pod, container: Container, last: ObservedContainer | None, given: PlanContext
-) -> _Step:
-    role = init_role(container)
-    if last is None or last.state is ObservedState.CREATED:
-        return _Step(start=True)
-    if last.state is not ObservedState.EXITED:
-        step = _living_step(pod, container, role, last, given)
-        started = role is ContainerRole.SIDECAR and last.id not in given.unstarted
-        return evolve(step, passed=step.runs and started)
-    if role is ContainerRole.INIT and last.exit_code == 0:
-        return _Step(passed=True)
-    if _may_restart(pod, container, role, last):
-        return _Step(start=True)
-    return _Step(failed=True)
+def _start(slot: _Slot, _given: PlanContext) -> _Step:
+    return _Step(slot=slot, start=True)
 
 
-def _living_step(
-    pod: Pod,
-    container: Container,
-    role: ContainerRole,
-    last: ObservedContainer,
-    given: PlanContext,
-) -> _Step:
-    """A container that runs, or of which the runtime does not know whether it does."""
-    restart = _may_restart(pod, container, role, last)
-    if last.state is ObservedState.UNKNOWN:
-        message = "Container is in unknown state, try killing it before restart"
-        return _Step(start=restart, stop=StopContainer(container=last, message=message))
-    if role is ContainerRole.INIT:
+def _start_anew(slot: _Slot, _given: PlanContext) -> _Step:
+    return _Step(slot=slot, start=True, decision=slot.decide(ContainerEvent.REPLACED))
+
+
+def _after_exit(slot: _Slot, _given: PlanContext) -> _Step:
+    if slot.role is ContainerRole.INIT and slot.evidence.exit_code == 0:
+        return _Step(slot=slot, passed=True)
+    decision = _start_over(slot)
+    return _Step(slot=slot, decision=decision, start=decision is not None, failed=decision is None)
+
+
+def _when_unknown(slot: _Slot, _given: PlanContext) -> _Step:
+    """It is stopped to be sure; an ephemeral one is left alone."""
+    if slot.role is ContainerRole.EPHEMERAL:
+        return _Step(slot=slot)
+    message = "Container is in unknown state, try killing it before restart"
+    return _stopped(slot, message, restart=slot.allows(ContainerEvent.REPLACED))
+
+
+def _when_stopping(slot: _Slot, _given: PlanContext) -> _Step:
+    """The stop is made again: it failed, or was cut short."""
+    restart = slot.record.state is ContainerStage.REPLACING or _is_changed(slot)
+    message = f"Stopping container {slot.name}"
+    return _stopped(slot, message, restart=restart, is_restart=slot.record.is_restart)
+
+
+def _when_running(slot: _Slot, given: PlanContext) -> _Step:
+    if slot.role is ContainerRole.INIT or slot.role is ContainerRole.EPHEMERAL:
         # It runs to its end, whatever changes meanwhile.
-        return _Step(runs=True)
-    if last.hash and last.hash != container_hash(container):
-        message = f"Container {container.name} definition changed, will be restarted"
-        return _Step(start=True, stop=StopContainer(container=last, message=message))
-    if probe := given.failed_probes.get(last.id):
-        message = f"Container {container.name} failed {probe} probe"
+        return _Step(slot=slot)
+    if _is_changed(slot):
+        message = f"Container {slot.name} definition changed, will be restarted"
+        return _stopped(slot, message, restart=True)
+    if probe := given.failed_probes.get(slot.instance_id):
+        restart = restarts_after(slot.evidence.terms, STOPPED_EXIT_CODE)
+        message = f"Container {slot.name} failed {probe} probe"
         message += ", will be restarted" if restart else ""
-        return _Step(start=restart, stop=StopContainer(container=last, message=message))
-    return _Step(runs=True)
+        return _stopped(slot, message, restart=restart, is_restart=True)
+    started = slot.role is ContainerRole.SIDECAR and slot.instance_id not in given.unstarted
+    return _Step(slot=slot, passed=started)
+
+
+_STEPS: Mapping[ContainerStage, Callable[[_Slot, PlanContext], _Step]] = {
+    ContainerStage.WAITING: _start,
+    ContainerStage.CREATED: _start_anew,
+    ContainerStage.RUNNING: _when_running,
+    ContainerStage.STOPPING: _when_stopping,
+    ContainerStage.REPLACING: _when_stopping,
+    ContainerStage.EXITED: _after_exit,
+    ContainerStage.UNKNOWN: _when_unknown,
+    ContainerStage.REMOVED: _leave,
+}
+
+
+def _stopped(slot: _Slot, message: str, *, restart: bool, is_restart: bool = False) -> _Step:
+    """A container that goes, and whether another instance takes its place."""
+    assert slot.record.instance is not None, "what may run was seen"
+    return _Step(
+        slot=slot,
+        decision=slot.decide(
+            ContainerEvent.REPLACED if restart else ContainerEvent.STOPPED,
+            message,
+            is_restart=is_restart and restart,
+        ),
+        stop=StopContainer(container=slot.record.instance, message=message),
+        start=restart,
+    )
+
+
+def _is_changed(slot: _Slot) -> bool:
+    """Whether the instance was made of another definition."""
+    instance = slot.record.instance
+    return (
+        instance is not None
+        and bool(instance.hash)
+        and (instance.hash != container_hash(slot.container))
+    )
 
 
 @frozen(kw_only=True)
@@ -286,79 +394,84 @@ class _InitPlan:
 
     finished: bool = False
     failed: bool = False
-    start: tuple[tuple[Container, ContainerRole], ...] = ()
-    stop: tuple[StopContainer, ...] = ()
+    steps: tuple[_Step, ...] = ()
 
 
-def _plan_init(pod: Pod, here: Mapping[str, ObservedContainer], given: PlanContext) -> _InitPlan:
+def _plan_init(pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: str) -> _InitPlan:
     """Walk the init containers in their order, up to the first that is not through.
 
-    `here` are the newest containers of the present sandbox by name. Those before the furthest
-    that was ever made in it were through: their containers may have been removed since. The
-    sidecars among them are kept running, and hold nothing up any more.
+    Only what was made in the present sandbox counts. Those before the furthest that was ever made
+    in it were through: their containers may have been removed since. The sidecars among them are
+    kept running, and hold nothing up any more.
     """
-    containers = pod.spec.init_containers
-    made = [i for i, container in enumerate(containers) if container.name in here]
-    if any(container.name in here for container in pod.spec.containers):
-        made.append(len(containers))
-    furthest = max(made, default=0)
-    start: list[tuple[Container, ContainerRole]] = []
-    stop: list[StopContainer] = []
-    for index, container in enumerate(containers):
+    slots = [_slot(pod, c, init_role(c), given) for c in pod.spec.init_containers]
+    regular = [_slot(pod, c, ContainerRole.REGULAR, given) for c in pod.spec.containers]
+    listed = {c.name for c in observed.containers if c.sandbox_id == sandbox_id}
+
+    def was_made(slot: _Slot) -> bool:
+        return slot.name in listed or slot.is_in(sandbox_id)
+
+    made = [index for index, slot in enumerate(slots) if was_made(slot)]
+    furthest = len(slots) if any(map(was_made, regular)) else max(made, default=0)
+    steps: list[_Step] = []
+    for index, slot in enumerate(slots):
         was_through = index < furthest
-        if was_through and not is_sidecar(container):
+        if was_through and not is_sidecar(slot.container):
             continue
-        step = _init_step(pod, container, here.get(container.name), given)
-        start += [(container, init_role(container))] if step.start else []
-        stop += [step.stop] if step.stop else []
+        step = _init_step(slot, given, sandbox_id)
+        steps.append(step)
         if was_through or step.passed:
             continue
-        return _InitPlan(failed=step.failed, start=tuple(start), stop=tuple(stop))
-    return _InitPlan(finished=True, start=tuple(start), stop=tuple(stop))
+        return _InitPlan(failed=step.failed, steps=tuple(steps))
+    return _InitPlan(finished=True, steps=tuple(steps))
+
+
+def _init_step(slot: _Slot, given: PlanContext, sandbox_id: str) -> _Step:
+    """What becomes of an init container whose turn it is; it runs once in each sandbox."""
+    if slot.record.state is ContainerStage.EXITED and not slot.is_in(sandbox_id):
+        return _Step(slot=slot, start=True, decision=_start_over(slot, whatever=True))
+    return _step(slot, given)
 
 
 def _starts(
-    pod: Pod,
-    wanted: Iterable[tuple[Container, ContainerRole]],
-    observed: ObservedPod,
-    given: PlanContext,
+    pod: Pod, wanted: Iterable[_Slot], observed: ObservedPod, given: PlanContext
 ) -> tuple[tuple[StartContainer, ...], tuple[Postponed, ...]]:
     """What starts now, and what has to wait for its back-off."""
     starts: list[StartContainer] = []
     postponed: list[Postponed] = []
-    for container, role in wanted:
-        last = observed.container(container.name)
-        wait_seconds = _backoff_seconds(container, last, given)
+    for slot in wanted:
+        last = observed.container(slot.name) or slot.record.instance
+        wait_seconds = _backoff_seconds(slot, given)
         if wait_seconds > 0:
-            postponed.append(_postponed(pod, container, given, wait_seconds))
+            postponed.append(_postponed(pod, slot, given, wait_seconds))
         else:
-            starts.append(StartContainer(container=container, role=role, predecessor=last))
+            order = StartContainer(container=slot.container, role=slot.role, predecessor=last)
+            starts.append(order)
     return tuple(starts), tuple(postponed)
 
 
-def _backoff_seconds(
-    container: Container, last: ObservedContainer | None, given: PlanContext
-) -> float:
-    """How long a container must still wait. Only one that has exited ever has to."""
-    if last is None or last.state is not ObservedState.EXITED:
+def _backoff_seconds(slot: _Slot, given: PlanContext) -> float:
+    """How long a container must still wait. Only one that is restarted ever has to."""
+    last, waits = slot.record.instance, slot.record.is_restart
+    if slot.record.state is ContainerStage.EXITED:
+        waits = slot.allows(ContainerEvent.RESTARTED)
+    if last is None or not waits or last.state is not ObservedState.EXITED:
         return 0.0
     return remaining_seconds(
-        given.backoffs.get(container.name),
+        slot.record.backoff,
         given.backoff_policy,
         failed_at_ns=last.finished_at,
         now_ns=given.now_ns,
     )
 
 
-def _postponed(
-    pod: Pod, container: Container, given: PlanContext, wait_seconds: float
-) -> Postponed:
-    delay = Duration.from_seconds(given.backoffs[container.name].delay_seconds)
+def _postponed(pod: Pod, slot: _Slot, given: PlanContext, wait_seconds: float) -> Postponed:
+    assert slot.record.backoff is not None, "who waits has a back-off"
+    delay = Duration.from_seconds(slot.record.backoff.delay_seconds)
     return Postponed(
-        container=container,
+        container=slot.container,
         until_ns=given.now_ns + math.ceil(wait_seconds * 1e9),
         message=(
-            f"back-off {delay} restarting failed container={container.name} "
-            f"pod={pod_full_name(pod)}"
+            f"back-off {delay} restarting failed container={slot.name} pod={pod_full_name(pod)}"
         ),
     )

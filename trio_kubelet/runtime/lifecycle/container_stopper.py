@@ -24,7 +24,6 @@ from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
     ObservedSandbox,
-    ObservedState,
 )
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -185,11 +184,7 @@ def container_spec(pod: Pod, name: str) -> Container | None:
 
 def _stop_order(pod: Pod, observed: ObservedPod) -> Sequence[Sequence[ObservedContainer]]:
     """The containers that run or may run, in groups that are stopped one after another."""
-    alive = [
-        container
-        for container in observed.containers
-        if container.state in (ObservedState.RUNNING, ObservedState.UNKNOWN)
-    ]
+    alive = observed.living
     sidecars = [c.name for c in reversed(pod.spec.init_containers) if is_sidecar(c)]
     groups = [[c for c in alive if c.name not in sidecars]]
     groups += [[c for c in alive if c.name == name] for name in sidecars]

@@ -2,30 +2,35 @@
 
 What was seen of a container and what was decided about it become steps of the machine
 (`state_machines/container.py`) here and nowhere else, so that the journal tells the whole story:
-why it waits, when it ran, how it ended, what followed. None of it outlives the agent, and an
-agent that was restarted needs nothing of it.
+why it waits, when it ran, how it ended, what followed. An event that the table refuses is a bug:
+it raises, and changes nothing. None of it outlives the agent: one that was restarted adopts what
+it finds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import structlog
 from attrs import evolve, frozen
 
 from state_machines.backoff import Backoff, BackoffPolicy, next_backoff
-from state_machines.container import CONTAINER, ContainerEvent, ContainerStage, ExitEvidence
+from state_machines.container import (
+    CONTAINER,
+    LIVING,
+    ContainerEvent,
+    ContainerStage,
+    RestartEvidence,
+)
 from trio_kubelet.k8s import Pod
-from trio_kubelet.restarts import restart_terms
-from trio_kubelet.runtime.lifecycle.actions import StartContainer
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("containers")
 
-_SEEN = {
-    ObservedState.CREATED: (ContainerEvent.CREATED, ContainerStage.CREATED),
-    ObservedState.RUNNING: (ContainerEvent.STARTED, ContainerStage.RUNNING),
-    ObservedState.EXITED: (ContainerEvent.EXITED, ContainerStage.EXITED),
-    ObservedState.UNKNOWN: (ContainerEvent.LOST, ContainerStage.UNKNOWN),
+SEEN = {
+    ObservedState.CREATED: ContainerEvent.CREATED,
+    ObservedState.RUNNING: ContainerEvent.STARTED,
+    ObservedState.EXITED: ContainerEvent.EXITED,
+    ObservedState.UNKNOWN: ContainerEvent.LOST,
 }
 
 
@@ -46,14 +51,41 @@ class Reason:
 class ContainerRecord:
     """What is known of one container.
 
-    `left_behind` are the ids of earlier instances, whose end was taken note of already. `reason`
-    is its last failed action, `backoff` how long it must wait after its next exit.
+    `instance` is the newest one, as it was seen last. `left_behind` are the ids of earlier ones
+    that are still listed. `is_restart`: what follows the newest instance was asked for by the
+    restart policy, so it waits for its back-off. `reason` is the last failed action, `backoff`
+    how long the container must wait after its next exit.
     """
 
     state: ContainerStage = ContainerStage.WAITING
+    instance: ObservedContainer | None = None
     left_behind: frozenset[str] = frozenset()
+    is_restart: bool = False
     reason: Reason | None = None
     backoff: Backoff | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the instance runs as far as is known."""
+        return (
+            self.state in LIVING - {ContainerStage.UNKNOWN}
+            and self.instance is not None
+            and self.instance.state is ObservedState.RUNNING
+        )
+
+
+@frozen(kw_only=True)
+class Decision:
+    """What is to become of a container: an event that the table must allow.
+
+    `is_restart` is as in `ContainerRecord`; `cause` tells the journal why.
+    """
+
+    name: str
+    event: ContainerEvent
+    evidence: RestartEvidence | None = None
+    is_restart: bool = False
+    cause: str = ""
 
 
 @frozen(kw_only=True)
@@ -64,7 +96,8 @@ class Seen:
     ended: frozenset[str] = frozenset()
 
 
-_UNKNOWN_YET = ContainerRecord()
+UNTOUCHED = ContainerRecord()
+"""Of a container that nothing was seen of or decided about yet."""
 
 
 class ContainerTable:
@@ -73,20 +106,19 @@ class ContainerTable:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._records: dict[str, ContainerRecord] = {}
-        self._running: set[str] = set()
 
     def __getitem__(self, name: str) -> ContainerRecord:
-        return self._records.get(name, _UNKNOWN_YET)
+        return self._records.get(name, UNTOUCHED)
+
+    @property
+    def records(self) -> Mapping[str, ContainerRecord]:
+        """All records as they are now."""
+        return dict(self._records)
 
     @property
     def reasons(self) -> Mapping[str, Reason]:
         """Why containers wait, by name: the last failed action of each."""
         return {name: r.reason for name, r in self._records.items() if r.reason is not None}
-
-    @property
-    def backoffs(self) -> Mapping[str, Backoff]:
-        """How long containers must wait after their next exits, by name."""
-        return {name: r.backoff for name, r in self._records.items() if r.backoff is not None}
 
     def waits(self, name: str, reason: Reason) -> bool:
         """Take note of why a container waits; whether that is news."""
@@ -95,77 +127,125 @@ class ContainerTable:
         return is_news
 
     def started(self, name: str) -> None:
-        """It runs: nothing is the matter with it any more."""
+        """It was started: nothing is the matter with it any more."""
         self._records[name] = evolve(self[name], reason=None)
 
-    def attempt(self, order: StartContainer, policy: BackoffPolicy, now_ns: int) -> None:
+    def attempt(self, name: str, policy: BackoffPolicy, now_ns: int) -> None:
         """Each start after an exit lengthens the back-off that the next exit will meet."""
-        name, last = order.container.name, order.predecessor
-        if last is None or last.state is not ObservedState.EXITED:
+        known = self[name]
+        if not known.is_restart or known.instance is None:
             return
         backoff = next_backoff(
-            self[name].backoff, policy, failed_at_ns=last.finished_at, now_ns=now_ns
+            known.backoff, policy, failed_at_ns=known.instance.finished_at, now_ns=now_ns
         )
-        self._records[name] = evolve(self[name], backoff=backoff)
+        self._records[name] = evolve(known, backoff=backoff)
 
     def observe(self, pod: Pod, observed: ObservedPod) -> Seen:
-        """Take note of what the runtime shows of the newest container of each name."""
-        started: list[ObservedContainer] = []
-        for container in {c.name: c for c in reversed(observed.containers)}.values():
-            known = self[container.name]
-            event, state = _SEEN[container.state]
-            if container.id in known.left_behind or known.state is state:
-                continue
-            self._step(pod, container.name, event, cause=_cause(container))
-            if state is ContainerStage.RUNNING:
-                started.append(container)
-                self._running.add(container.id)
-        running = {c.id for c in observed.containers if c.state is ObservedState.RUNNING}
-        ended, self._running = self._running - running, self._running & running
-        present = frozenset(container.id for container in observed.containers)
-        for name, known in self._records.items():
-            self._records[name] = evolve(known, left_behind=known.left_behind & present)
-        return Seen(started=tuple(started), ended=frozenset(ended))
-
-    def decide(self, pod: Pod, order: StartContainer) -> None:
-        """A new instance is to take the place of the last one, if there was one.
-
-        One that ended by itself is restarted, one that was stopped for it is replaced.
-        """
-        name, last = order.container.name, order.predecessor
-        known = self[name]
-        if last is None or known.state is ContainerStage.WAITING:
-            return
-        terms = restart_terms(pod, order.container, order.role)
-        evidence = ExitEvidence(exit_code=last.exit_code, terms=terms)
-        restarted = last.state is ObservedState.EXITED and CONTAINER.allows(
-            known.state, ContainerEvent.RESTARTED, evidence
+        """Step each container by what the runtime shows of it. Raises IllegalTransition."""
+        running = {r.instance.id for r in self._records.values() if r.runs and r.instance}
+        listed: dict[str, list[ObservedContainer]] = {name: [] for name in self._records}
+        for container in observed.containers:
+            listed.setdefault(container.name, []).append(container)
+        for name, instances in listed.items():
+            if not CONTAINER.is_terminal(self[name].state):
+                self._observe(pod, name, instances)
+        now = {r.instance.id: r.instance for r in self._records.values() if r.runs and r.instance}
+        return Seen(
+            started=tuple(each for id_, each in now.items() if id_ not in running),
+            ended=frozenset(running - now.keys()),
         )
-        event = ContainerEvent.RESTARTED if restarted else ContainerEvent.REPLACED
-        self._step(pod, name, event, evidence, cause=f"exit code {last.exit_code}")
-        self._records[name] = evolve(self[name], left_behind=known.left_behind | {last.id})
+
+    def decide(self, pod: Pod, decisions: Iterable[Decision]) -> None:
+        """Check decisions, then step by them. Raises IllegalTransition if one is refused."""
+        decisions = tuple(decisions)
+        for each in decisions:
+            CONTAINER.row(self[each.name].state, each.event, each.evidence)
+        for each in decisions:
+            self._step(pod, each.name, each.event, each.evidence, cause=each.cause)
+            known = self[each.name]
+            self._records[each.name] = evolve(known, is_restart=each.is_restart)
+
+    def stop(self, pod: Pod) -> None:
+        """The pod is being stopped: nothing takes the place of what still runs."""
+        living = [name for name, known in self._records.items() if known.state in LIVING]
+        self.decide(pod, (Decision(name=name, event=ContainerEvent.STOPPED) for name in living))
+
+    def remove(self, pod: Pod) -> None:
+        """The pod is over: its records go. Raises IllegalTransition while something may run."""
+        left = [n for n, known in self._records.items() if not CONTAINER.is_terminal(known.state)]
+        self.decide(pod, (Decision(name=name, event=ContainerEvent.REMOVED) for name in left))
+
+    def _observe(self, pod: Pod, name: str, instances: list[ObservedContainer]) -> None:
+        """Step one container; `instances` are those that are listed, newest first."""
+        known = self[name]
+        ids = frozenset(each.id for each in instances)
+        newest = instances[0] if instances and instances[0].id not in known.left_behind else None
+        left_behind = (known.left_behind & ids) | {each.id for each in instances[1:]}
+        known = self._records[name] = evolve(known, left_behind=left_behind)
+        if known.state is not ContainerStage.WAITING and known.instance is not None:
+            if known.instance.id not in ids:
+                self._step(pod, name, ContainerEvent.GONE, cause=known.instance.id)
+            elif newest is None:
+                return
+            if newest is not None and newest.id != known.instance.id:
+                self._begin_anew(pod, newest)
+        if newest is not None:
+            self._records[name] = evolve(self[name], instance=newest)
+            self._step(pod, name, SEEN[newest.state], cause=_cause(newest))
+
+    def _begin_anew(self, pod: Pod, newest: ObservedContainer) -> None:
+        """Somebody else has made an instance: what was known of another says nothing of it."""
+        if self[newest.name].state is ContainerStage.WAITING:
+            return
+        log.warning(
+            "container that this agent did not make found",
+            container=_key(pod, newest.name),
+            id=newest.id,
+        )
+        known = self[newest.name]
+        self._records[newest.name] = evolve(
+            known, state=ContainerStage.WAITING, instance=None, is_restart=False
+        )
 
     def _step(
         self,
         pod: Pod,
         name: str,
         event: ContainerEvent,
-        evidence: ExitEvidence | None = None,
+        evidence: RestartEvidence | None = None,
         *,
         cause: str = "",
     ) -> None:
         known = self[name]
-        key = f"{pod.metadata.namespace}/{pod.metadata.name}/{name}"
-        if CONTAINER.allows(known.state, event, evidence):
-            target = CONTAINER.step(known.state, event, evidence)
-        else:
-            # The runtime contradicts what it showed before: what it shows now is what is.
-            log.error("container state transition refused", container=key, state=str(known.state))
-            target = next(state for seen, state in _SEEN.values() if seen is event)
+        row = CONTAINER.row(known.state, event, evidence)
+        if row.stays:
+            return
         self._journal.transition(
-            CONTAINER.name, key, source=known.state, event=event, target=target, cause=cause
+            CONTAINER.name,
+            _key(pod, name),
+            source=known.state,
+            event=event,
+            target=row.target,
+            cause=cause,
         )
-        self._records[name] = evolve(known, state=target)
+        known = evolve(known, state=row.target)
+        if row.target is ContainerStage.WAITING and known.instance is not None:
+            known = _done_with(known, known.instance)
+        self._records[name] = known
+
+
+def _done_with(known: ContainerRecord, instance: ObservedContainer) -> ContainerRecord:
+    """The record when another instance is to follow.
+
+    One that never ran is forgotten: should it still be listed, it is found anew.
+    """
+    if instance.state is ObservedState.CREATED:
+        return evolve(known, instance=None)
+    return evolve(known, left_behind=known.left_behind | {instance.id})
+
+
+def _key(pod: Pod, name: str) -> str:
+    return f"{pod.metadata.namespace}/{pod.metadata.name}/{name}"
 
 
 def _cause(container: ObservedContainer) -> str:

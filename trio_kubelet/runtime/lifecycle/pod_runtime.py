@@ -8,28 +8,38 @@ overlap does: images are pulled, and volumes made, while the sandbox is. Whateve
 pod is read back at once and put into the cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
 
+import structlog
 import trio
 from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
+from state_machines.container import ContainerStage
 from state_machines.image import WAITING_REASONS, ImageState
-from state_machines.pod import StopEvidence
+from state_machines.machine import IllegalTransition
+from state_machines.pod import ORPHAN_GRACE_SECONDS, StopEvidence
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
+from trio_kubelet.runtime.lifecycle.actions import (
+    PlanContext,
+    PodActions,
+    StartContainer,
+    StopContainer,
+    plan_pod,
+)
 from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStarter,
     ContainerStartError,
@@ -43,37 +53,16 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
 from trio_kubelet.runtime.lifecycle.container_table import ContainerTable, Reason
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.pod_probes import NoProbes, OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
-from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.runtime.observed import ObservationStore, ObservedPod
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+
+log = structlog.get_logger("runtime")
 
 IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
-
-
-class ObservationStore(Protocol):
-    """Where observations are kept; see `pleg/cache.py`."""
-
-    def get(self, uid: str) -> ObservedPod:
-        """The newest observation of a pod."""
-        ...
-
-    def is_newer_than(self, uid: str, instant: float) -> bool:
-        """Whether the pod was observed after `instant`."""
-        ...
-
-    def put(self, observed: ObservedPod) -> ObservedPod:
-        """Store a newer observation; returns it as stored, with the pod's IPs kept."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """Nothing of the pod is left."""
-        ...
-
-    def suspend_inspection(self, uid: str) -> AbstractContextManager[None]:
-        """Held while a pod's own task acts on it."""
-        ...
 
 
 class ImageManager(Protocol):
@@ -84,66 +73,6 @@ class ImageManager(Protocol):
     ) -> cri.Image:
         """The image, pulled if the policy says so. Raises ImageError; may wait long."""
         ...
-
-
-class PodProbes(Protocol):
-    """The probes of one incarnation of a pod. Plain functions, called by its `PodContainers`."""
-
-    def container_started(
-        self, pod: Pod, container: Container, instance: ObservedContainer
-    ) -> None:
-        """An instance was seen to run, for the first time by this agent."""
-        ...
-
-    def container_ended(self, container_id: str) -> None:
-        """An instance was seen not to run any more; its workers have been cancelled."""
-        ...
-
-    def pod_stops(self) -> None:
-        """The pod is being stopped: no container of it is restarted any more."""
-        ...
-
-    def failed(self) -> Mapping[str, str]:
-        """The probe that failed (`liveness`, `startup`), by the ids of containers to restart."""
-        ...
-
-    def unstarted(self) -> frozenset[str]:
-        """The ids of running containers whose startup probe has not succeeded yet."""
-        ...
-
-
-class OpenProbes(Protocol):
-    """Makes the probes of a new incarnation of a pod."""
-
-    def __call__(self, pod: Pod, workers: ContainerWorkers) -> PodProbes:
-        """Called once for each incarnation; `workers` run the probes of its containers."""
-        ...
-
-
-class NoProbes:
-    """Nobody probes: what runs is well."""
-
-    def __init__(self, pod: Pod, workers: ContainerWorkers) -> None:
-        """There is nothing to remember."""
-
-    def container_started(
-        self, pod: Pod, container: Container, instance: ObservedContainer
-    ) -> None:
-        """Nothing to do."""
-
-    def container_ended(self, container_id: str) -> None:
-        """Nothing to do."""
-
-    def pod_stops(self) -> None:
-        """Nothing to do."""
-
-    def failed(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    def unstarted(self) -> frozenset[str]:
-        """None."""
-        return frozenset()
 
 
 @frozen(kw_only=True)
@@ -215,6 +144,7 @@ class PodContainers:
         self._table = ContainerTable(parts.journal)
         self._images = PodImages()
         self._acted_at = 0.0
+        self._waits_for_image = False
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Held by the pod's task as long as it lives: what runs beside its containers is in it."""
@@ -233,21 +163,31 @@ class PodContainers:
         """
         return self._acted_at
 
+    @property
+    def waits_for_image(self) -> bool:
+        """Whether a sync waits for an image while containers run already."""
+        return self._waits_for_image
+
     async def look(self, pod: Pod) -> ObservedPod:
         """Ask the runtime about the pod and put the answer into the cache. Raises RpcError."""
         return await self._look(pod, None)
 
     async def sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        inputs: Future[PodInputs],
+        report: Callable[[ObservedPod], object] = lambda _observed: None,
     ) -> RuntimeOutcome:
         """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
 
+        `report` is called with what there is before a wait for an image, if containers run.
         Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
         and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
         the future of the inputs raises.
         """
         with self._parts.cache.suspend_inspection(self._uid):
-            return await self._sync(pod, observed, inputs)
+            return await self._sync(_Work(pod, inputs, report), observed)
 
     async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         """Stop all that runs of the pod, and look what still does. Raises RpcError.
@@ -262,28 +202,37 @@ class PodContainers:
                 observed = cache.get(self._uid)
             else:
                 observed = await self.look(pod)
+            self._observe_at_the_end(pod, observed)
+            self._table.stop(pod)
             try:
                 await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
             finally:
                 self._acted_at = trio.current_time()
             observed = await self.look(pod)
-        self._observe(pod, observed)
+        self._observe_at_the_end(pod, observed)
         return StopEvidence(
             listed_at=observed.observed_at,
             last_call_ended_at=self._acted_at,
-            running=running_parts(observed),
+            running=observed.running_parts,
         )
 
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's stopped containers and sandboxes. Raises RpcError.
 
-        Nothing was started since it was seen to have stopped. Should the runtime have anything of
-        it all the same, the next relist shows it and housekeeping takes it away.
+        Nothing was started since it was seen to have stopped, by this agent; what an earlier one
+        had asked for late is stopped first.
         """
         cache = self._parts.cache
+        is_known = cache.is_newer_than(self._uid, self._acted_at)
+        observed = cache.get(self._uid) if is_known else await self.look(pod)
+        if observed.living:
+            evidence = await self.stop(pod, ORPHAN_GRACE_SECONDS)
+            if evidence.running:
+                raise RpcError(Code.FAILED_PRECONDITION, f"{evidence.running[0]} still runs")
+            observed = cache.get(self._uid)
         with cache.suspend_inspection(self._uid):
-            is_known = cache.is_newer_than(self._uid, self._acted_at)
-            observed = cache.get(self._uid) if is_known else await self.look(pod)
+            self._observe_at_the_end(pod, observed)
+            self._table.remove(pod)
             self._acted_at = trio.current_time()
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
@@ -306,25 +255,25 @@ class PodContainers:
         )
         return parts.cache.put(observed)
 
-    async def _sync(
-        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs]
-    ) -> RuntimeOutcome:
+    async def _sync(self, work: "_Work", observed: ObservedPod) -> RuntimeOutcome:
+        pod = work.pod
         self._observe(pod, observed)
-        rounds = 2 + len(pod.spec.init_containers)
+        rounds = 3 + len(pod.spec.init_containers)
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._context())
+            self._table.decide(pod, plan.decisions)
             self._note_postponed(pod, plan)
             if plan.is_empty:
                 break
             try:
-                done = await self._carry_out(pod, plan, observed, inputs)
+                done = await self._carry_out(work, plan, observed)
             finally:
                 self._acted_at = trio.current_time()
-            is_all_there_is = not observed.sandboxes and not observed.containers
-            observed = await self._look(pod, done.made if is_all_there_is else None)
+            observed = await self._look(pod, done.made if _is_empty(observed) else None)
             self._observe(pod, observed)
-            if done.failures:
-                return _failed(observed, plan, done.failures)
+            still_running = () if _have_stopped(observed, plan.stop) else (STILL_RUNNING,)
+            if failures := (*done.failures, *still_running):
+                return _failed(observed, plan, failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         else:
@@ -337,14 +286,24 @@ class PodContainers:
     def _context(self) -> PlanContext:
         return PlanContext(
             now_ns=self._parts.clock.now_ns(),
+            containers=self._table.records,
             backoff_policy=self._parts.crash_backoff,
-            backoffs=self._table.backoffs,
             failed_probes=self._probes.failed(),
             unstarted=self._probes.unstarted(),
         )
 
+    def _observe_at_the_end(self, pod: Pod, observed: ObservedPod) -> None:
+        """The same for a pod that ends: a bug in its table keeps nothing running."""
+        try:
+            self._observe(pod, observed)
+        except IllegalTransition:
+            log.exception("container event refused", pod=pod_full_name(pod))
+
     def _observe(self, pod: Pod, observed: ObservedPod) -> None:
-        """Step the table by what was seen, and tell of instances that started and ended."""
+        """Step the table by what was seen, and tell of instances that started and ended.
+
+        Raises IllegalTransition.
+        """
         seen = self._table.observe(pod, observed)
         for container_id in seen.ended:
             self._workers.end(container_id)
@@ -354,19 +313,21 @@ class PodContainers:
             if container is not None:
                 self._probes.container_started(pod, container, instance)
 
-    async def _carry_out(
-        self, pod: Pod, plan: PodActions, observed: ObservedPod, inputs: Future[PodInputs]
-    ) -> Done:
+    async def _carry_out(self, work: "_Work", plan: PodActions, observed: ObservedPod) -> Done:
         """One plan."""
-        parts = self._parts
+        parts, pod = self._parts, work.pod
         if plan.stop_pod:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
         else:
             await parts.stopper.stop_containers(pod, observed, plan.stop)
         if not plan.create_sandbox and not plan.start:
             return Done()
-        if (plan.stop_pod or plan.stop) and not await self._have_stopped(pod, plan):
-            return Done(failures=(STILL_RUNNING,))
+        if plan.stop_pod:
+            # Only when all has stopped anything takes its place.
+            seen = await self.look(pod)
+            self._observe(pod, seen)
+            if seen.living:
+                return Done(failures=(STILL_RUNNING,))
         if plan.sandbox_changed:
             parts.recorder.pod(
                 pod,
@@ -375,63 +336,85 @@ class PodContainers:
                 "Pod sandbox changed, it will be killed and re-created.",
             )
         try:
-            return await self._start_all(pod, plan, observed, inputs)
+            return await self._start_all(work, plan, observed)
         except SandboxError as error:
             parts.sandboxes.failed(pod, error)
             return Done(failures=(NO_SANDBOX,))
 
-    async def _have_stopped(self, pod: Pod, plan: PodActions) -> bool:
-        """Look whether all that had to stop has: only then anything takes its place."""
-        observed = await self.look(pod)
-        self._observe(pod, observed)
-        alive = alive_containers(observed)
-        if plan.stop_pod:
-            return not alive
-        return alive.isdisjoint(order.container.id for order in plan.stop)
-
-    async def _start_all(
-        self, pod: Pod, plan: PodActions, observed: ObservedPod, inputs: Future[PodInputs]
-    ) -> Done:
+    async def _start_all(self, work: "_Work", plan: PodActions, observed: ObservedPod) -> Done:
         """Make the sandbox while images are got, then start containers in their order.
 
         Raises SandboxError.
         """
-        parts = self._parts
+        parts, pod = self._parts, work.pod
         config = await parts.sandboxes.config(pod, plan)
         images = {order.container.name: Future[cri.Image]() for order in plan.start}
-        made: list[str] = []
-        failures: list[Reason] = []
-        sandbox_id = plan.sandbox_id
+        done: list[Done] = []
 
         async def start() -> None:
-            nonlocal sandbox_id
             sandbox = await parts.sandboxes.ensure(pod, plan, config, observed)
-            sandbox_id = sandbox.id
             context = StartContext(
-                pod=pod, sandbox=sandbox, inputs=await inputs.result(), observed=observed
+                pod=pod, sandbox=sandbox, inputs=await work.inputs.result(), observed=observed
             )
-            for order in plan.start:
-                name = order.container.name
-                try:
-                    image = await images[name].result()
-                    await parts.starter.remove_unstarted_predecessor(order, observed)
-                    self._table.attempt(order, parts.crash_backoff, parts.clock.now_ns())
-                    self._table.decide(pod, order)
-                    made.append(await parts.starter.start(order, image, context))
-                except (ImageError, ContainerStartError) as error:
-                    failures.append(_reason(error))
-                    self._table.waits(name, failures[-1])
-                else:
-                    self._table.started(name)
+            done.append(await self._start_in(context, plan.start, images, work))
 
         async def get_image(container: Container) -> None:
             find = partial(self._find_image, pod, container, config)
             await images[container.name].run(find)
 
         await run_concurrently(start, *(partial(get_image, each.container) for each in plan.start))
+        return done[0]
+
+    async def _start_in(
+        self,
+        context: StartContext,
+        orders: Iterable[StartContainer],
+        images: Mapping[str, Future[cri.Image]],
+        work: "_Work",
+    ) -> Done:
+        """Start containers in a sandbox, one after another, each when its image is there."""
+        parts = self._parts
+        made: list[str] = []
+        failures: list[Reason] = []
+        for order in orders:
+            name = order.container.name
+            if self._table[name].state is not ContainerStage.WAITING:
+                failures.append(STILL_RUNNING)  # none is made beside another
+                continue
+            if made and not images[name].is_settled:
+                so_far = Made(sandbox_id=context.sandbox.id, containers=tuple(made))
+                await self._wait_for(images[name], so_far, context.observed, work)
+            try:
+                image = await images[name].result()
+                await parts.starter.remove_unstarted_predecessor(order, context.observed)
+                self._table.attempt(name, parts.crash_backoff, parts.clock.now_ns())
+                made.append(await parts.starter.start(order, image, context))
+            except (ImageError, ContainerStartError) as error:
+                failures.append(_reason(error))
+                self._table.waits(name, failures[-1])
+            else:
+                self._table.started(name)
         if failures:
             return Done(failures=tuple(failures))
-        return Done(made=Made(sandbox_id=sandbox_id, containers=tuple(made)))
+        return Done(made=Made(sandbox_id=context.sandbox.id, containers=tuple(made)))
+
+    async def _wait_for(
+        self, image: Future[cri.Image], made: Made, before: ObservedPod, work: "_Work"
+    ) -> None:
+        """Wait until an image is there or cannot be had; what runs meanwhile is shown.
+
+        What changes about it is found as ever, and told of by whoever is told of it.
+        """
+        self._acted_at = trio.current_time()
+        observed = await self._look(work.pod, made if _is_empty(before) else None)
+        self._observe(work.pod, observed)
+        work.report(observed)
+        self._waits_for_image = True
+        try:
+            with self._parts.cache.resume_inspection(self._uid):
+                await image.wait()
+        finally:
+            self._waits_for_image = False
 
     async def _find_image(
         self, pod: Pod, container: Container, config: cri.PodSandboxConfig
@@ -458,19 +441,24 @@ class PodContainers:
                 )
 
 
-def running_parts(observed: ObservedPod) -> tuple[str, ...]:
-    """The containers and sandboxes of a pod that run, or may run."""
-    alive = alive_containers(observed)
-    return (
-        *(f"container {c.name}" for c in observed.containers if c.id in alive),
-        *(f"sandbox {s.id}" for s in observed.sandboxes if s.ready),
-    )
+@frozen
+class _Work:
+    """What one sync is made with."""
+
+    pod: Pod
+    inputs: Future[PodInputs]
+    report: Callable[[ObservedPod], object]
 
 
-def alive_containers(observed: ObservedPod) -> frozenset[str]:
-    """The ids of the containers that run, or may run."""
-    states = (ObservedState.RUNNING, ObservedState.UNKNOWN)
-    return frozenset(c.id for c in observed.containers if c.state in states)
+def _is_empty(observed: ObservedPod) -> bool:
+    """Whether nothing of the pod was there: then what was just made is all."""
+    return not observed.sandboxes and not observed.containers
+
+
+def _have_stopped(observed: ObservedPod, orders: Iterable[StopContainer]) -> bool:
+    """Whether all that had to stop has."""
+    living = {container.id for container in observed.living}
+    return living.isdisjoint(order.container.id for order in orders)
 
 
 def _reason(error: ImageError | ContainerStartError) -> Reason:

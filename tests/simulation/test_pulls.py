@@ -1,0 +1,61 @@
+"""What is seen of a pod while the image of one of its containers is pulled for minutes."""
+
+from pathlib import Path
+
+import trio
+from attrs import evolve
+
+from tests.simulation.scenes import Scene, play, pod
+from trio_kubelet.hollow import HollowOptions, Registry
+from trio_kubelet.k8s import PODS, ContainerState, Pod
+
+PRESENT = "registry.example.com/app:1"
+PULL_SECONDS = 300
+
+
+def with_slow_sibling() -> Pod:
+    """Its first container starts at once; the image of the second takes its time."""
+    first = pod(image=PRESENT)
+    second = evolve(first.spec.containers[0], name="slow", image="registry.example.com/large:1")
+    return evolve(first, spec=evolve(first.spec, containers=(*first.spec.containers, second)))
+
+
+def states(scene: Scene) -> dict[str, ContainerState | None]:
+    return {each.name: each.state for each in scene.status().container_statuses}
+
+
+def test_a_container_is_shown_running_and_ended_while_its_sibling_is_pulled(
+    tmp_path: Path,
+) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(with_slow_sibling())
+        await trio.sleep(10)
+        shown = states(scene)
+        assert shown["main"] is not None
+        assert shown["main"].running is not None
+        assert shown["slow"] is not None
+        assert shown["slow"].waiting is not None
+        (main,) = scene.running()
+        scene.runtime.containers.kill(main.id)
+        await trio.sleep(10)
+        shown = states(scene)
+        assert shown["main"] is not None
+        assert shown["main"].terminated is not None
+        await trio.sleep(PULL_SECONDS + 60)
+        assert {each.config.metadata.name for each in scene.running()} == {"main", "slow"}
+        assert scene.status().phase == "Running"
+
+    registry = Registry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
+
+
+def test_a_pod_is_deleted_in_the_middle_of_a_pull(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(with_slow_sibling())
+        await trio.sleep(10)
+        scene.node.api.delete(PODS, "web", grace_seconds=1)
+        await trio.sleep(20)
+        assert scene.running() == []
+
+    registry = Registry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
