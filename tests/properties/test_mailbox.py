@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.pod import ENDINGS
+from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.sync.mailbox import Ending, Request, merge
+from trio_kubelet.sync.mailbox import Request, merge
 
 
 class Somebody:

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_stopped
+from state_machines.pod_ending import Ending
 from tests.simulation.determinism import deterministic
 from tests.unit.sync.fake_syncer import FakeSyncer
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.mailbox import Request
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 

@@ -17,9 +17,9 @@ import trio
 from attrs import field, frozen
 
 from state_machines.pod import ORPHAN_GRACE_SECONDS, PodEvent, PodState
+from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.store import PodStore
 

@@ -21,6 +21,7 @@ import trio
 from attrs import frozen
 
 from state_machines.pod import PodEvent, PodState
+from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
@@ -36,7 +37,7 @@ from trio_kubelet.sync.admission import (
     Verdict,
     was_admitted,
 )
-from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.mailbox import Request
 from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks

@@ -25,6 +25,7 @@ from state_machines.pod import (
     ending,
     is_deadline_exceeded,
 )
+from state_machines.pod_ending import Ending
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
 from trio_kubelet.future import Future
@@ -38,7 +39,6 @@ from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.status.container_resources import pending_resize, resize_message
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, EventType
 

@@ -26,17 +26,17 @@ from state_machines.pod import (
     StopEvidence,
     may_have_running_containers,
 )
+from state_machines.pod_ending import (
+    Ending,
+    cuts_work_short,
+    merge_endings,
+    news_of,
+    with_grace,
+)
 from trio_kubelet.k8s import Pod
 from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import (
-    Ending,
-    Request,
-    Waiter,
-    merge,
-    merge_endings,
-    with_grace_of,
-)
+from trio_kubelet.sync.mailbox import Request, Waiter, merge
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("pod")
@@ -161,7 +161,9 @@ class PodTask:
         if POD.is_terminal(self.state):
             _answer(request.waiters)
             return
-        if self._is_overtaken_by(request):
+        waiting = self._pending.ending if self._pending else None
+        known = merge_endings(self.ending, waiting)
+        if cuts_work_short(self.state, known, request.ending):
             self._work.cancel()
         self._pending = merge(self._pending, request)
         self._wake.set()
@@ -200,7 +202,11 @@ class PodTask:
         while True:
             await self._wait_for_request(delay)
             if self.ending is not None:
-                self.ending = with_grace_of(self.pod, self.ending)
+                self.ending = with_grace(
+                    self.ending,
+                    deletion_grace_seconds=self.pod.metadata.deletion_grace_period_seconds,
+                    own_grace_seconds=self.pod.spec.termination_grace_period_seconds,
+                )
                 self._step(self.ending.cause)
                 return
             result = await self._attempt(self._syncer.sync, self.pod)
@@ -309,28 +315,14 @@ class PodTask:
         known, self.ending = self.ending, merge_endings(self.ending, new)
         if self.state is PodState.SYNC_POD or known is None or self.ending is None:
             return
-        for cause in self.ending.causes[len(known.causes) :]:
-            self._step(cause)
-        if self.ending.grace_seconds != known.grace_seconds:
-            self._step(PodEvent.GRACE_SHORTENED)
+        for event in news_of(known, self.ending):
+            self._step(event)
 
     def _current_ending(self) -> Ending:
         """The ending as it stands, with what the mailbox holds."""
         self._take()
         assert self.ending is not None, "a pod leaves SyncPod only with an ending"
         return self.ending
-
-    def _is_overtaken_by(self, request: Request) -> bool:
-        """Whether the work in flight is no longer what should be done."""
-        if request.ending is None:
-            return False
-        if self.state is PodState.SYNC_POD:
-            return True
-        waiting = self._pending.ending if self._pending else None
-        known = merge_endings(self.ending, waiting)
-        both = merge_endings(known, request.ending)
-        shortened = known and both and known.grace_seconds != both.grace_seconds
-        return self.state is PodState.TERMINATING and bool(shortened)
 
     def _next_delay(self, result: SyncResult | None) -> float:
         """Seconds to wait for a request before looking again; 0 if one waits already."""

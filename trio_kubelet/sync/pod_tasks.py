@@ -14,10 +14,11 @@ import structlog
 import trio
 
 from state_machines.pod import PodState, may_have_running_containers
+from state_machines.pod_ending import Ending, takes_turns
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.mailbox import Request
 from trio_kubelet.sync.pod_task import PodSteps, PodTask, pod_key
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -123,7 +124,7 @@ class PodTasks:
         uid = pod.metadata.uid
         assert uid not in self._tasks, f"pod {uid} has a task already"
         has_successors = may_have_running_containers(state)
-        waits = is_static(pod) and has_successors
+        waits = takes_turns(state, is_static=is_static(pod))
         task = PodTask(
             pod,
             incarnation=incarnation,

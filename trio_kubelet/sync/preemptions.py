@@ -14,8 +14,8 @@ from typing import Protocol
 import trio
 from attrs import frozen
 
+from state_machines.pod_ending import Ending, with_grace
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.mailbox import Ending, with_grace_of
 
 LEAST_PATIENCE_SECONDS = 10.0
 PATIENCE = 1.5
@@ -103,5 +103,10 @@ class Preemptions:
 
 def patience_seconds(victim: Pod, ending: Ending) -> float:
     """How long a pod may take to make way before nobody waits for it any longer."""
-    grace = with_grace_of(victim, ending).grace_seconds or 0
+    whole = with_grace(
+        ending,
+        deletion_grace_seconds=victim.metadata.deletion_grace_period_seconds,
+        own_grace_seconds=victim.spec.termination_grace_period_seconds,
+    )
+    grace = whole.grace_seconds or 0
     return max(LEAST_PATIENCE_SECONDS, PATIENCE * grace)

@@ -6,8 +6,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 import trio
 
 from state_machines.pod import StopEvidence
+from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_task import SyncResult
 
 

@@ -10,6 +10,7 @@ import trio.testing
 from attrs import frozen
 
 from state_machines.pod import StopEvidence
+from state_machines.pod_ending import Ending
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
@@ -21,7 +22,6 @@ from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import Admission, Rejection, Verdict
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
+from state_machines.pod_ending import Ending
 from tests.unit.sync.admission.pods_and_nodes import make_admission
 from tests.unit.sync.admission.pods_and_nodes import make_pod as pod_asking
 from tests.unit.sync.sync_loops import UP, make_pod, running
@@ -25,7 +26,6 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.sources import PodOperation, Source
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.store import PodStore, StoredPod
 
 A, B = make_pod("a"), make_pod("b")

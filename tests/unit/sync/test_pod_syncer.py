@@ -10,6 +10,7 @@ from attrs import evolve
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from state_machines.pod import PodEvent, StopEvidence
+from state_machines.pod_ending import Ending
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import (
@@ -34,7 +35,6 @@ from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
     CgroupSteps,

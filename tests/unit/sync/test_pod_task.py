@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
@@ -10,12 +11,13 @@ import trio.testing
 from attrs import evolve
 
 from state_machines.pod import PodEvent, PodState, StopEvidence
+from state_machines.pod_ending import Ending
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Ending, Request
+from trio_kubelet.sync.mailbox import Request
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -127,8 +129,8 @@ async def test_a_shorter_grace_period_makes_the_stop_again(
         await trio.testing.wait_all_tasks_blocked()
         task.put(Request(ending=DELETED))
         await trio.sleep(2)
-        task.put(Request(ending=evolve(DELETED, grace_seconds=5)))
-        task.put(Request(ending=evolve(DELETED, grace_seconds=20)))
+        task.put(Request(ending=replace(DELETED, grace_seconds=5)))
+        task.put(Request(ending=replace(DELETED, grace_seconds=20)))
         began = trio.current_time()
         await task.finished.wait()
         assert trio.current_time() - began == pytest.approx(5)

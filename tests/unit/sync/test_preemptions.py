@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
+from state_machines.pod_ending import Ending
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
 from tests.unit.sync.sync_loops import Loop, running
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.admission import Preemption, Rejection
 from trio_kubelet.sync.admission.resource_fit import request
-from trio_kubelet.sync.mailbox import Ending
 from trio_kubelet.sync.preemptions import Preemptions, patience_seconds
 
 ADMISSION = make_admission()
