@@ -11,7 +11,7 @@ from attrs import frozen
 from lab.control_plane import ControlPlane
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ObjectMeta, ServiceAccount
-from trio_kubelet.k8s.client import ApiClient, open_api_clients
+from trio_kubelet.k8s.client import ApiClient, Selection, open_api_clients
 from trio_kubelet.k8s.kinds import SERVICE_ACCOUNTS
 
 _numbers = itertools.count(1)
@@ -23,6 +23,10 @@ class Api:
 
     client: ApiClient
     namespace: str
+
+    def selection(self, *, fields: str = "", labels: str = "") -> Selection:
+        """Objects of the namespace."""
+        return Selection(namespace=self.namespace, fields=fields, labels=labels)
 
 
 @pytest.fixture(

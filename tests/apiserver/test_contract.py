@@ -405,20 +405,18 @@ async def test_lists_select_and_come_in_pages(api: Api) -> None:
     for name in ("a", "b", "c"):
         await make_config_map(api, name, labels={"app": name})
 
-    async def names(**options: Any) -> list[str]:
-        found = await api.client.list(CONFIG_MAPS, api.namespace, **options)
+    async def names(**selected: str) -> list[str]:
+        found = await api.client.list(CONFIG_MAPS, api.selection(**selected))
         return [each.metadata.name for each in found.items if each.metadata.labels]
 
     assert await names() == ["a", "b", "c"]
-    assert await names(label_selector="app in (a, b)") == ["a", "b"]
-    assert await names(label_selector="app,app!=a") == ["b", "c"]
-    assert await names(field_selector="metadata.name=b") == ["b"]
-    selected = "app in (a, b, c)"
-    first = await api.client.list(CONFIG_MAPS, api.namespace, label_selector=selected, limit=2)
+    assert await names(labels="app in (a, b)") == ["a", "b"]
+    assert await names(labels="app,app!=a") == ["b", "c"]
+    assert await names(fields="metadata.name=b") == ["b"]
+    selected = api.selection(labels="app in (a, b, c)")
+    first = await api.client.list(CONFIG_MAPS, selected, limit=2)
     assert (len(first.items), bool(first.continue_)) == (2, True)
-    rest = await api.client.list(
-        CONFIG_MAPS, api.namespace, label_selector=selected, limit=2, continue_=first.continue_
-    )
+    rest = await api.client.list(CONFIG_MAPS, selected, limit=2, continue_=first.continue_)
     assert ([each.metadata.name for each in rest.items], rest.continue_) == (["c"], "")
     assert rest.resource_version == first.resource_version
 
@@ -426,12 +424,12 @@ async def test_lists_select_and_come_in_pages(api: Api) -> None:
 async def test_pods_are_selected_by_their_node(api: Api) -> None:
     await make_pod(api)
     for node, found in (("n1", 1), ("n2", 0)):
-        listed = await api.client.list(PODS, api.namespace, field_selector=f"spec.nodeName={node}")
+        listed = await api.client.list(PODS, api.selection(fields=f"spec.nodeName={node}"))
         assert len(listed.items) == found
 
 
 async def test_a_version_that_is_still_to_come_is_waited_for_in_vain(api: Api) -> None:
-    ahead = api.client.list(CONFIG_MAPS, api.namespace, resource_version="999999999")
+    ahead = api.client.list(CONFIG_MAPS, api.selection(), resource_version="999999999")
     assert await refusal(ahead) == (504, "Timeout")
 
 
@@ -441,7 +439,7 @@ async def test_a_watch_tells_what_changes_and_what_leaves_its_selection(api: Api
     seen: list[Frame[ConfigMap]] = []
     with trio.fail_after(DEADLINE_SECONDS):
         async with api.client.watch(
-            CONFIG_MAPS, api.namespace, label_selector="a=1", resource_version=version
+            CONFIG_MAPS, api.selection(labels="a=1"), resource_version=version
         ) as frames:
             for labels in ({"b": "1"}, {"a": "2"}, {"a": "1"}):
                 body = {"metadata": {"labels": labels}}
@@ -469,7 +467,7 @@ async def test_a_watch_may_begin_with_all_that_there_is(api: Api) -> None:
     seen: list[Frame[ConfigMap]] = []
     with trio.fail_after(DEADLINE_SECONDS):
         async with api.client.watch(
-            CONFIG_MAPS, api.namespace, label_selector="a=1", send_initial_events=True
+            CONFIG_MAPS, api.selection(labels="a=1"), send_initial_events=True
         ) as frames:
             while not (seen and seen[-1].initial_events_end):
                 seen.append(await anext(frames))

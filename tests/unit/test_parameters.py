@@ -25,13 +25,8 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 NOT_YET = {
     "cluster.Cluster.__init__",
     "hollow.containers.Containers.__init__",
-    "k8s.client.api.Api.list",
-    "k8s.client.api.Api.watch",
     "k8s.client.client.ApiClient.__init__",
-    "k8s.client.client.ApiClient.list",
-    "k8s.client.client.ApiClient.watch",
     "k8s.client.family.open_api_clients",
-    "k8s.client.reflector.reflect",
     "node.reporter.NodeReporter.__init__",
     "runtime.config.mounts.container_mounts",
     "runtime.lifecycle.container_stopper.ContainerStopper.stop_container",

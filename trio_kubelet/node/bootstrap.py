@@ -30,6 +30,7 @@ from trio_kubelet.k8s.client import (
     Kubeconfig,
     KubeconfigError,
     Removed,
+    Selection,
     Synced,
     WatchEvent,
     open_api_clients,
@@ -182,9 +183,9 @@ class _Asking:
 async def _issued(api: Api, request: CertificateSigningRequest) -> bytes:
     """The certificate, as soon as the request has one. Raises BootstrapError."""
     waiting = _Waiting(request.metadata.name, request.metadata.uid)
-    selector = f"metadata.name={request.metadata.name}"
+    selection = Selection(fields=f"metadata.name={request.metadata.name}")
     with waiting.scope:
-        await reflect(api, CERTIFICATE_SIGNING_REQUESTS, waiting.on_event, field_selector=selector)
+        await reflect(api, CERTIFICATE_SIGNING_REQUESTS, waiting.on_event, selection)
     if waiting.problem:
         raise BootstrapError(waiting.problem)
     return waiting.certificate

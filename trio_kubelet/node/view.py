@@ -9,7 +9,7 @@ import trio
 
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import NODES, Node
-from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.versions import version_number
 
 
@@ -36,7 +36,7 @@ class NodeView:
 
     async def watch(self, api: Api) -> None:
         """Follow the node for ever, whatever breaks."""
-        await reflect(api, NODES, self._on_event, field_selector=f"metadata.name={self.name}")
+        await reflect(api, NODES, self._on_event, Selection(fields=f"metadata.name={self.name}"))
 
     def offer(self, node: Node) -> None:
         """Take a version over, unless a newer one of the same node is known."""

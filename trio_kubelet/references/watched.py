@@ -14,7 +14,16 @@ import structlog
 import trio
 from attrs import evolve
 
-from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import (
+    Api,
+    ApiError,
+    Changed,
+    Removed,
+    Selection,
+    Synced,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
 from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
@@ -144,8 +153,7 @@ class WatchedObjects(Generic[T]):
             self._api,
             self._kind,
             followed.take,
-            namespace=namespace,
-            field_selector=f"metadata.name={name}",
+            Selection(namespace=namespace, fields=f"metadata.name={name}"),
         )
 
     async def _look(self, entry: "_Entry[T]") -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from trio_kubelet.foreign_text import PATH_PART, is_path_part
 from trio_kubelet.k8s import Pod
-from trio_kubelet.k8s.client import Api, Changed, Removed, WatchEvent, reflect
+from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, WatchEvent, reflect
 from trio_kubelet.k8s.errors import FieldError, duplicate, format_errors, invalid
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.pod_source import CONFIG_MIRROR, Source
@@ -88,7 +88,7 @@ async def watch_api_pods(
     Cancelling loses nothing but the place in the stream: the next run begins with a full list.
     """
     api_pods = ApiPods(send, merge=merge, pods=pods, mirrors=mirrors)
-    await reflect(api, PODS, api_pods.take, field_selector=f"spec.nodeName={node_name}")
+    await reflect(api, PODS, api_pods.take, Selection(fields=f"spec.nodeName={node_name}"))
 
 
 class ApiPods:

@@ -297,7 +297,7 @@ async def test_an_object_that_a_watch_stumbles_over_is_named_and_the_others_go_o
     follow = reflect
 
     async def stumble(*arguments: Any, **facts: Any) -> None:
-        if facts["field_selector"] == "metadata.name=bad":
+        if arguments[-1].fields == "metadata.name=bad":
             raise RuntimeError("a bug")
         await follow(*arguments, **facts)
 

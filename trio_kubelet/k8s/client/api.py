@@ -46,6 +46,18 @@ class PatchType(StrEnum):
     MERGE = "application/merge-patch+json"
 
 
+@frozen(kw_only=True)
+class Selection:
+    """Which objects of a kind: those that a namespace and selectors, each empty for all, leave."""
+
+    namespace: str = ""
+    fields: str = ""
+    labels: str = ""
+
+
+EVERYTHING = Selection()
+
+
 @frozen
 class Undecodable:
     """An object that is there but does not fit its class: what could be read of it, and why."""
@@ -143,10 +155,8 @@ class Api(Protocol):
     async def list(
         self,
         kind: Kind[T],
-        namespace: str = "",
+        selection: Selection = EVERYTHING,
         *,
-        field_selector: str = "",
-        label_selector: str = "",
         limit: int = 0,
         resource_version: str = "",
         continue_: str = "",
@@ -221,10 +231,8 @@ class Api(Protocol):
     def watch(
         self,
         kind: Kind[T],
-        namespace: str = "",
+        selection: Selection = EVERYTHING,
         *,
-        field_selector: str = "",
-        label_selector: str = "",
         resource_version: str = "",
         send_initial_events: bool = False,
         timeout_seconds: int = 0,

@@ -22,7 +22,16 @@ from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Frame, Listed, PatchType, Returns, Undecodable, metadata_of
+from trio_kubelet.k8s.client.api import (
+    EVERYTHING,
+    Frame,
+    Listed,
+    PatchType,
+    Returns,
+    Selection,
+    Undecodable,
+    metadata_of,
+)
 from trio_kubelet.k8s.client.credentials import (
     NO_CREDENTIALS,
     CredentialError,
@@ -156,23 +165,21 @@ class ApiClient:
     async def list(
         self,
         kind: Kind[T],
-        namespace: str = "",
+        selection: Selection = EVERYTHING,
         *,
-        field_selector: str = "",
-        label_selector: str = "",
         limit: int = 0,
         resource_version: str = "",
         continue_: str = "",
     ) -> Listed[T]:
         """Return what there is, or one page of at most `limit` objects."""
         query = {
-            "fieldSelector": field_selector,
-            "labelSelector": label_selector,
+            "fieldSelector": selection.fields,
+            "labelSelector": selection.labels,
             "limit": limit,
             "resourceVersion": resource_version,
             "continue": continue_,
         }
-        request = _Request("GET", _target(kind.path(namespace), query))
+        request = _Request("GET", _target(kind.path(selection.namespace), query))
         data = read_list(kind, await self._ask(request), request.asked)
         items: list[T] = []
         undecodable: list[Undecodable] = []
@@ -283,10 +290,8 @@ class ApiClient:
     async def watch(
         self,
         kind: Kind[T],
-        namespace: str = "",
+        selection: Selection = EVERYTHING,
         *,
-        field_selector: str = "",
-        label_selector: str = "",
         resource_version: str = "",
         send_initial_events: bool = False,
         timeout_seconds: int = 0,
@@ -300,14 +305,14 @@ class ApiClient:
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
-            "fieldSelector": field_selector,
-            "labelSelector": label_selector,
+            "fieldSelector": selection.fields,
+            "labelSelector": selection.labels,
             "resourceVersion": resource_version,
             "timeoutSeconds": timeout_seconds,
             "sendInitialEvents": "true" if send_initial_events else "",
             "resourceVersionMatch": "NotOlderThan" if send_initial_events else "",
         }
-        request = _Request("GET", _target(kind.path(namespace), query), watch=True)
+        request = _Request("GET", _target(kind.path(selection.namespace), query), watch=True)
         end = trio.current_time() + timeout_seconds + WATCH_OVERTIME_SECONDS
         response = await self._answer(request, self._deadline_seconds)
         chunks = response.aiter_bytes()

@@ -14,13 +14,15 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
 import trio
-from attrs import define, field
+from attrs import asdict, define, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
+    EVERYTHING,
     Api,
     Frame,
+    Selection,
     Synced,
     Undecodable,
     WatchEvent,
@@ -65,10 +67,8 @@ async def reflect(
     client: Api,
     kind: Kind[T],
     on_event: OnEvent[T],
+    selection: Selection = EVERYTHING,
     *,
-    namespace: str = "",
-    field_selector: str = "",
-    label_selector: str = "",
     rng: random.Random | None = None,
 ) -> NoReturn:
     """Call `on_event` with all that happens to the selected objects, until cancelled.
@@ -78,11 +78,6 @@ async def reflect(
     been told. Failures are waited out with growing pauses, and logged. What `on_event` raises is a
     bug that one object brings out: it is logged with the object's name, and the others go on.
     """
-    selection = {
-        "namespace": namespace,
-        "field_selector": field_selector,
-        "label_selector": label_selector,
-    }
     rng = rng or random.Random()  # noqa: S311  jitter is no secret
     await _Reflection(client, kind, on_event, selection, rng, Retries(RETRY, rng.random)).run()
 
@@ -92,7 +87,7 @@ class _Reflection(Generic[T]):
     client: Api
     kind: Kind[T]
     on_event: OnEvent[T]
-    selection: dict[str, str]
+    selection: Selection
     rng: random.Random
     retries: Retries
     deltas: Deltas[T] = field(factory=Deltas)
@@ -151,7 +146,7 @@ class _Reflection(Generic[T]):
         """Hand out frames until the watch ends, or turns out to be no streaming list."""
         async with self.client.watch(
             self.kind,
-            **self.selection,
+            self.selection,
             resource_version=self.deltas.resource_version,
             send_initial_events=send_initial_events,
             timeout_seconds=self.rng.randint(*WATCH_SECONDS),
@@ -174,7 +169,7 @@ class _Reflection(Generic[T]):
 
     async def _list(self) -> None:
         """List in pages, and in one piece if the pages expire under way."""
-        limit = 0 if self.selection["field_selector"] else PAGE_LIMIT
+        limit = 0 if self.selection.fields else PAGE_LIMIT
         try:
             await self._list_pages(limit)
         except ApiError as error:
@@ -188,7 +183,7 @@ class _Reflection(Generic[T]):
         continue_ = ""
         while True:
             page = await self.client.list(
-                self.kind, **self.selection, limit=limit, continue_=continue_
+                self.kind, self.selection, limit=limit, continue_=continue_
             )
             self._has_answer()
             items: Iterable[T | Undecodable] = chain(page.items, page.undecodable)
@@ -255,7 +250,7 @@ class _Reflection(Generic[T]):
         now = trio.current_time()
         if self.failing_since is None:
             self.failing_since = now
-        one_of_many = self.selection["field_selector"].startswith("metadata.name=")
+        one_of_many = self.selection.fields.startswith("metadata.name=")
         quiet = (
             error.is_gone
             or (error.is_unreachable and one_of_many)
@@ -274,7 +269,7 @@ class _Reflection(Generic[T]):
         self.announced = False
 
     def _facts(self) -> dict[str, Any]:
-        given = {name: value for name, value in self.selection.items() if value}
+        given = {name: value for name, value in asdict(self.selection).items() if value}
         return {"resource": self.kind.resource, **given}
 
 

@@ -8,8 +8,10 @@ from trio.testing import MockClock
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod, ServiceAccount, TokenRequest
-from trio_kubelet.k8s.client import ApiError, FrameType, PatchType, RateLimit
+from trio_kubelet.k8s.client import ApiError, FrameType, PatchType, RateLimit, Selection
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS
+
+DEFAULT = Selection(namespace="default")
 
 
 @pytest.fixture
@@ -96,8 +98,8 @@ async def test_pages_follow_each_other(server: ApiServer) -> None:
     for number in range(5):
         server.create(CONFIG_MAPS, config_map(f"map-{number}"))
     client = server.client()
-    first = await client.list(CONFIG_MAPS, "default", limit=3)
-    rest = await client.list(CONFIG_MAPS, "default", limit=3, continue_=first.continue_)
+    first = await client.list(CONFIG_MAPS, DEFAULT, limit=3)
+    rest = await client.list(CONFIG_MAPS, DEFAULT, limit=3, continue_=first.continue_)
     names = [one.metadata.name for one in (*first.items, *rest.items)]
     assert names == [f"map-{number}" for number in range(5)]
     assert not rest.continue_
@@ -108,7 +110,7 @@ async def test_selectors_choose_what_is_listed(server: ApiServer) -> None:
     bound = evolve(pod("bound"), spec=evolve(pod("").spec, node_name="n1"))
     server.create(PODS, bound)
     server.create(PODS, pod("free"))
-    listed = await server.client().list(PODS, field_selector="spec.nodeName=n1")
+    listed = await server.client().list(PODS, Selection(fields="spec.nodeName=n1"))
     assert [one.metadata.name for one in listed.items] == ["bound"]
 
 
@@ -218,7 +220,7 @@ async def test_a_watch_tells_what_happens_after_a_version(server: ApiServer) -> 
     client = server.client()
     created = server.create(CONFIG_MAPS, config_map("web", key="1"))
     version = created.metadata.resource_version
-    async with client.watch(CONFIG_MAPS, "default", resource_version=version) as frames:
+    async with client.watch(CONFIG_MAPS, DEFAULT, resource_version=version) as frames:
         server.update(CONFIG_MAPS, evolve(created, data={"key": "2"}))
         server.delete(CONFIG_MAPS, "web")
         seen = [(await anext(frames)), (await anext(frames))]

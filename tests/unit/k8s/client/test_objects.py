@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
-from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Undecodable
+from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Selection, Undecodable
 from trio_kubelet.k8s.client.errors import error_from_answer
 from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
@@ -74,7 +74,7 @@ SURROGATE = rb'"\ud800x"'
 async def test_an_item_that_is_no_unicode_is_left_out_of_its_list(bad: bytes) -> None:
     items = b'{"metadata":{"name":"good"}},{"metadata":{"name":"bad"},"data":{"a":' + bad + b"}}"
     answer = b'{"kind":"ConfigMapList","metadata":{"resourceVersion":"7"},"items":[' + items + b"]}"
-    listed = await answering(answer).list(CONFIG_MAPS, "default")
+    listed = await answering(answer).list(CONFIG_MAPS, Selection(namespace="default"))
     assert [item.metadata.name for item in listed.items] == ["good"]
     (left_out,) = listed.undecodable
     assert left_out.name == "bad"
@@ -94,13 +94,13 @@ async def test_an_item_that_is_no_unicode_is_left_out_of_its_list(bad: bytes) ->
 )
 async def test_what_is_no_list_is_not_taken_for_an_empty_one(answer: bytes) -> None:
     with pytest.raises(ApiError, match="is no ConfigMapList"):
-        await answering(answer).list(CONFIG_MAPS, "default")
+        await answering(answer).list(CONFIG_MAPS, Selection(namespace="default"))
 
 
 @pytest.mark.parametrize("metadata", [b"7", b"null", b'{"resourceVersion":7,"continue":{}}'])
 async def test_a_list_whose_metadata_make_no_sense_has_no_version(metadata: bytes) -> None:
     answer = b'{"kind":"ConfigMapList","items":null,"metadata":' + metadata + b"}"
-    listed = await answering(answer).list(CONFIG_MAPS, "default")
+    listed = await answering(answer).list(CONFIG_MAPS, Selection(namespace="default"))
     assert (listed.items, listed.resource_version, listed.continue_) == ((), "", "")
 
 

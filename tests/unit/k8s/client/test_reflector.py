@@ -12,7 +12,8 @@ from trio.testing import MockClock
 from tests.apiserver.faults import Fault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
-from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client.api import EVERYTHING
 from trio_kubelet.k8s.client.objects import read_frame
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
@@ -68,8 +69,7 @@ def config_map(name: str, **data: str) -> ConfigMap:
 async def reflection(
     server: ApiServer,
     take: Callable[[WatchEvent[ConfigMap]], Awaitable[None]],
-    namespace: str = "",
-    field_selector: str = "",
+    selection: Selection = EVERYTHING,
     client: Api | None = None,
 ) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
@@ -79,8 +79,7 @@ async def reflection(
                 client or server.client(),
                 CONFIG_MAPS,
                 take,
-                namespace=namespace,
-                field_selector=field_selector,
+                selection,
             )
         )
         yield
@@ -108,7 +107,7 @@ async def test_what_there_is_comes_first_and_then_what_happens(server: ApiServer
 
 async def test_nothing_at_all_is_synced_too(server: ApiServer) -> None:
     consumer = Consumer()
-    async with reflection(server, consumer.take, namespace="default"):
+    async with reflection(server, consumer.take, Selection(namespace="default")):
         await consumer.until(SYNCED)
 
 
@@ -116,7 +115,7 @@ async def test_only_what_is_selected_is_told(server: ApiServer) -> None:
     consumer = Consumer()
     server.create(CONFIG_MAPS, config_map("two"))
     async with reflection(
-        server, consumer.take, namespace="default", field_selector="metadata.name=one"
+        server, consumer.take, Selection(namespace="default", fields="metadata.name=one")
     ):
         await consumer.until(SYNCED)
         server.create(CONFIG_MAPS, config_map("three"))
@@ -176,7 +175,7 @@ async def test_a_bookmark_moves_on_what_a_watch_needs(
     consumer = Consumer()
     elsewhere = ObjectMeta(name="other", namespace="elsewhere")
     other = server.create(CONFIG_MAPS, ConfigMap(metadata=elsewhere))
-    async with reflection(server, consumer.take, namespace="default"):
+    async with reflection(server, consumer.take, Selection(namespace="default")):
         await consumer.until(SYNCED)
         server.update(CONFIG_MAPS, evolve(other, data={"key": "1"}))
         await trio.sleep(61)
