@@ -176,14 +176,18 @@ class ControlPlane(Started):
         `stdin` is for `-f -`: text, or an object.
         """
         given = stdin if isinstance(stdin, str) else json.dumps(stdin)
-        options = ("--kubeconfig", str(self.folder / "admin.conf"))
-        cache = ("--cache-dir", str(self.folder / "kubectl"))
         return run(
-            [self._tools["kubectl"], *options, *cache, *words],
+            self.kubectl_command(*words),
             stdin=given,
             called=f"kubectl {' '.join(words)}",
             deadline_seconds=KUBECTL_DEADLINE_SECONDS,
         )
+
+    def kubectl_command(self, *words: str) -> list[str]:
+        """The command line of kubectl as administrator, for who runs it himself."""
+        options = ("--kubeconfig", str(self.folder / "admin.conf"))
+        cache = ("--cache-dir", str(self.folder / "kubectl"))
+        return [str(self._tools["kubectl"]), *options, *cache, *words]
 
     def client(self, identity: KeyPair | None = None, *, token: str = "") -> ClusterApi:
         """A client for somebody else; it is closed at the latest when the control plane stops."""

@@ -254,7 +254,11 @@ class Agent:
             return
         cluster = self.cluster
         endpoints = PodEndpoints(
-            settings=self.settings, clock=self.clock, cache=self.cache, find_pod=self._pod
+            settings=self.settings,
+            clock=self.clock,
+            cache=self.cache,
+            runtime=self.client,
+            find_pod=self._pod,
         )
         async with trio.open_nursery() as nursery:
             await SecurePort(

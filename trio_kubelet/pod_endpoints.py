@@ -1,4 +1,4 @@
-"""What users ask of pods through the node's port: the parts behind `kubectl logs`."""
+"""What users ask of pods through the node's port: the parts behind `kubectl logs` and `exec`."""
 
 from collections.abc import Callable, Sequence
 
@@ -10,8 +10,10 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.server import Route, disabled_routes
 from trio_kubelet.startup import StartError
+from trio_kubelet.streaming import PodStreams, stream_routes
 
 
 @frozen(kw_only=True)
@@ -21,6 +23,7 @@ class PodEndpoints:
     settings: Settings
     clock: Clock
     cache: RuntimeCache
+    runtime: RuntimeClient
     find_pod: Callable[[str, str], Pod | None]
 
     async def open(self, nursery: trio.Nursery) -> Sequence[Route]:
@@ -44,4 +47,10 @@ class PodEndpoints:
             clock=self.clock,
             streams=self.settings.gates["PodLogsQuerySplitStreams"],
         )
-        return log_routes(logs)
+        streams = PodStreams(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            runtime=self.runtime,
+            idle_seconds=configuration.streaming_connection_idle_timeout.total_seconds(),
+        )
+        return (*log_routes(logs), *stream_routes(streams))

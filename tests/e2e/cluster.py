@@ -53,6 +53,10 @@ class Cluster(ABC):
         """Run kubectl as administrator and return what it says; LabError if it fails."""
 
     @abstractmethod
+    def kubectl_command(self, *words: str) -> list[str]:
+        """The command line of kubectl as administrator, for who runs it himself."""
+
+    @abstractmethod
     def start_agent(self) -> None:
         """Start the agent and do not wait."""
 
@@ -134,6 +138,10 @@ class Namespace:
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         """Run kubectl in this namespace."""
         return self.cluster.kubectl("--namespace", self.name, *words, stdin=stdin)
+
+    def kubectl_command(self, *words: str) -> list[str]:
+        """The command line of kubectl in this namespace."""
+        return self.cluster.kubectl_command("--namespace", self.name, *words)
 
     def create(self, kind: str, name: str, body: Mapping[str, Any]) -> Json:
         """Create an object; `body` is what it has beside its name (its spec, its data)."""

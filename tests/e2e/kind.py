@@ -83,7 +83,10 @@ class KindCluster(Cluster):
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         given = stdin if isinstance(stdin, str) else json.dumps(stdin)
-        return _run(["kubectl", "--kubeconfig", str(self._kubeconfig), *words], given)
+        return _run(self.kubectl_command(*words), given)
+
+    def kubectl_command(self, *words: str) -> list[str]:
+        return ["kubectl", "--kubeconfig", str(self._kubeconfig), *words]
 
     def start_agent(self) -> None:
         self._on(WORKER, "systemctl start kubelet")

@@ -122,6 +122,9 @@ class LocalCluster(Cluster):
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         return self.control_plane.kubectl(*words, stdin=stdin)
 
+    def kubectl_command(self, *words: str) -> list[str]:
+        return self.control_plane.kubectl_command(*words)
+
     def start_agent(self) -> None:
         self.agent.launch()
 

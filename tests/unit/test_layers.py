@@ -28,7 +28,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "parts": {
         *("hollow", "logs", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
-        *("references", "server", "sources", "status", "volumes"),
+        *("references", "server", "sources", "status", "streaming", "volumes"),
     },
     "sync": {"sync"},
     "agent": {

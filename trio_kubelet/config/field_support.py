@@ -30,8 +30,9 @@ ACTED_ON = _names(
     podLogsDir podPidsLimit podsPerCore port preloadedImagesVerificationAllowlist providerID
     readOnlyPort registerNode registerWithTaints registryBurst registryPullQPS
     reservedSystemCPUs resolvConf runtimeRequestTimeout seccompDefault serializeImagePulls
-    singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader syncFrequency
-    systemReserved tlsCertFile tlsCipherSuites tlsPrivateKeyFile
+    singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader
+    streamingConnectionIdleTimeout syncFrequency systemReserved tlsCertFile tlsCipherSuites
+    tlsPrivateKeyFile
     """
 )
 """Fields that the agent does what it is told with."""
@@ -46,7 +47,6 @@ ENDS_WITH_LOADING = _names(
 WITHOUT_EFFECT_ANYWHERE = _names(
     """
     hairpinMode iptablesDropBit iptablesMasqueradeBit logging.flushFrequency
-    streamingConnectionIdleTimeout
     """
 )
 """Fields that do nothing in the Go kubelet either, or that are for what this agent needs not."""

@@ -172,6 +172,18 @@ class RuntimeClient:
         deadline = self._seconds + timeout_seconds if timeout_seconds > 0 else None
         return await self._runtime.unary(_Runtime.exec_sync, request, deadline_seconds=deadline)
 
+    async def exec(self, request: cri.ExecRequest) -> str:
+        """Have a command's streams prepared; returns the URL at which the runtime serves them."""
+        return _given((await self._ask(_Runtime.exec, request)).url, "URL")
+
+    async def attach(self, request: cri.AttachRequest) -> str:
+        """As `exec`, for the container's own process."""
+        return _given((await self._ask(_Runtime.attach, request)).url, "URL")
+
+    async def port_forward(self, request: cri.PortForwardRequest) -> str:
+        """As `exec`, for ports of a sandbox."""
+        return _given((await self._ask(_Runtime.port_forward, request)).url, "URL")
+
     async def reopen_container_log(self, container_id: str) -> None:
         """Have the runtime write a container's log to its path anew, after a rotation."""
         request = cri.ReopenContainerLogRequest(container_id=container_id)

@@ -1,0 +1,102 @@
+"""The runtime's end of a stream: dialled, and asked to switch protocols as the client asks us.
+
+Only the headers that have to do with the protocol are passed on, never who the client is.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+import h11
+import trio
+from attrs import frozen
+
+from trio_kubelet.server.messages import Headers, RequestError, Response
+
+CONNECT_SECONDS = 10.0
+ANSWER_SECONDS = 30.0
+MAX_ERROR_BYTES = 64 * 1024
+READ_BYTES = 64 * 1024
+
+_PASSED_ON = frozenset({"upgrade", "x-stream-protocol-version", "user-agent", "origin"})
+_NOT_PASSED_BACK = frozenset({"connection", "date", "content-length", "transfer-encoding"})
+
+
+@frozen
+class Switched:
+    """The runtime has switched protocols; `ahead` is what it has sent already."""
+
+    stream: trio.SocketStream
+    headers: tuple[tuple[str, str], ...]
+    ahead: bytes
+
+
+async def dial(url: str, method: str, headers: Headers) -> Switched | Response:
+    """Connect to where the runtime streams; a Response is its refusal. Raises RequestError."""
+    host, port, netloc, target = _place(url)
+    with _refusing("cannot be reached", CONNECT_SECONDS):
+        stream = await trio.open_tcp_stream(host, port)
+    asked = [("Host", netloc), ("Connection", "Upgrade"), *_passed_on(headers)]
+    try:
+        with _refusing("does not answer", ANSWER_SECONDS):
+            return await _ask(stream, method, target, asked)
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+
+
+def _place(url: str) -> tuple[str, int, str, str]:
+    """Host, port, both in one, and the request's target, by the runtime's word."""
+    try:
+        where = urlsplit(url)
+        host, port = where.hostname, where.port or 80
+    except ValueError:
+        host, port = None, 0
+    if not host or where.scheme != "http":
+        raise RequestError(500, "the runtime streams at no address that can be dialled")
+    target = (where.path or "/") + (f"?{where.query}" if where.query else "")
+    return host, port, where.netloc, target
+
+
+async def _ask(
+    stream: trio.SocketStream, method: str, target: str, headers: Sequence[tuple[str, str]]
+) -> Switched | Response:
+    http = h11.Connection(h11.CLIENT)
+    request = h11.Request(method=method, target=target, headers=list(headers))
+    await stream.send_all(http.send(request) + http.send(h11.EndOfMessage()))
+    answer = await _next(http, stream)
+    while isinstance(answer, h11.InformationalResponse) and answer.status_code != 101:
+        answer = await _next(http, stream)
+    if isinstance(answer, h11.InformationalResponse):
+        pairs = Headers((n.decode("latin-1"), v.decode("latin-1")) for n, v in answer.headers).pairs
+        passed = tuple(pair for pair in pairs if pair[0] not in _NOT_PASSED_BACK)
+        return Switched(stream, (("Connection", "Upgrade"), *passed), http.trailing_data[0])
+    if not isinstance(answer, h11.Response):
+        raise h11.RemoteProtocolError("no response")
+    body = b""
+    while isinstance(event := await _next(http, stream), h11.Data) and len(body) < MAX_ERROR_BYTES:
+        body += event.data
+    await trio.aclose_forcefully(stream)
+    return Response(status=answer.status_code, body=body[:MAX_ERROR_BYTES])
+
+
+async def _next(http: h11.Connection, stream: trio.SocketStream) -> object:
+    while (event := http.next_event()) is h11.NEED_DATA:
+        http.receive_data(await stream.receive_some(READ_BYTES))
+    return event
+
+
+def _passed_on(headers: Headers) -> Iterator[tuple[str, str]]:
+    for name, value in headers.pairs:
+        if name in _PASSED_ON or name.startswith("sec-websocket-"):
+            yield name, value
+
+
+@contextmanager
+def _refusing(what: str, seconds: float) -> Iterator[None]:
+    """Make of what can go wrong, or take too long, an answer for the client."""
+    try:
+        with trio.fail_after(seconds):
+            yield
+    except (OSError, trio.BrokenResourceError, trio.TooSlowError, h11.ProtocolError) as error:
+        raise RequestError(500, f"the runtime's streaming server {what}") from error

@@ -1,0 +1,152 @@
+"""`/exec`, `/attach`, `/portForward` and `/run`: what kubectl comes to on the node."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from attrs import frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.server.messages import Handler, Request, RequestError, Response
+from trio_kubelet.server.router import Route
+from trio_kubelet.streaming.backend import Switched, dial
+from trio_kubelet.streaming.options import wanted_ports, wanted_streams
+from trio_kubelet.streaming.splice import splice
+
+METHODS = ("GET", "POST")
+_STATUS = {Code.NOT_FOUND: 404, Code.RESOURCE_EXHAUSTED: 429}
+
+
+class Runtime(Protocol):
+    """Who says where it will stream; `RuntimeClient` does. All raise RpcError."""
+
+    async def exec(self, request: cri.ExecRequest) -> str:
+        """The URL of a command's streams."""
+        ...
+
+    async def attach(self, request: cri.AttachRequest) -> str:
+        """The URL of a container's streams."""
+        ...
+
+    async def port_forward(self, request: cri.PortForwardRequest) -> str:
+        """The URL of a sandbox's ports."""
+        ...
+
+    async def exec_sync(
+        self, container_id: str, command: Sequence[str], timeout_seconds: int
+    ) -> cri.ExecSyncResponse:
+        """Run a command to its end."""
+        ...
+
+
+@frozen(kw_only=True)
+class PodStreams:
+    """Answers requests for streams.
+
+    `find_pod` gives a pod by namespace and name; `observed` what was last seen of it in the
+    runtime, by UID. `idle_seconds` is streamingConnectionIdleTimeout.
+    """
+
+    find_pod: Callable[[str, str], Pod | None]
+    observed: Callable[[str], ObservedPod]
+    runtime: Runtime
+    idle_seconds: float
+
+    async def exec(self, request: Request) -> Response | None:
+        """Run a command with its streams at the client's."""
+        streams = wanted_streams(request.query)
+        wanted = cri.ExecRequest(
+            container_id=self._container_id(request),
+            cmd=list(request.query.all("command")),
+            tty=streams.tty,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+        )
+        return await self._stream(request, lambda: self.runtime.exec(wanted))
+
+    async def attach(self, request: Request) -> Response | None:
+        """Put the client at the streams of the container's own process."""
+        streams = wanted_streams(request.query)
+        wanted = cri.AttachRequest(
+            container_id=self._container_id(request),
+            tty=streams.tty,
+            stdin=streams.stdin,
+            stdout=streams.stdout,
+            stderr=streams.stderr,
+        )
+        return await self._stream(request, lambda: self.runtime.attach(wanted))
+
+    async def port_forward(self, request: Request) -> Response | None:
+        """Connect the client with ports of the pod."""
+        ports = wanted_ports(request.query, request.headers)
+        pod = self._pod(request)
+        sandbox = self.observed(pod.metadata.uid).ready_sandbox
+        if sandbox is None:
+            name = f"{pod.metadata.name}_{pod.metadata.namespace}"
+            raise RequestError(500, f'pod not found ("{name}")')
+        wanted = cri.PortForwardRequest(pod_sandbox_id=sandbox.id, port=list(ports))
+        return await self._stream(request, lambda: self.runtime.port_forward(wanted))
+
+    async def run(self, request: Request) -> Response:
+        """Run a command to its end; what it has said on both streams."""
+        id_, command = self._container_id(request), request.query.first("cmd")
+        try:
+            done = await self.runtime.exec_sync(id_, command.split(" "), 0)
+        except RpcError as error:
+            raise RequestError(500, error.message) from error
+        said = done.stdout + done.stderr
+        if done.exit_code:
+            words = f"command '{command}' exited with {done.exit_code}: "
+            return Response(status=500, body=words.encode() + said)
+        return Response(content_type="application/json", body=said)
+
+    async def _stream(self, request: Request, ask: Callable[[], Awaitable[str]]) -> Response | None:
+        if "upgrade" not in request.headers:
+            raise RequestError(400, "Upgrade request required")
+        try:
+            url = await ask()
+        except RpcError as error:
+            raise RequestError(_STATUS.get(error.code, 500), error.message) from error
+        found = await dial(url, request.method, request.headers)
+        if not isinstance(found, Switched):
+            return found
+        async with found.stream:
+            client = await request.switch_protocols(found.headers)
+            await splice(client, found.stream, found.ahead, self.idle_seconds)
+        return None
+
+    def _pod(self, request: Request) -> Pod:
+        names = request.parameters
+        pod = self.find_pod(names["namespace"], names["pod"])
+        if pod is None or names.get("uid", pod.metadata.uid) != pod.metadata.uid:
+            raise RequestError(404, "pod does not exist")
+        return pod
+
+    def _container_id(self, request: Request) -> str:
+        """The container that runs under the name."""
+        name = request.parameters["container"]
+        for each in self.observed(self._pod(request).metadata.uid).containers:
+            if each.name == name and each.state is ObservedState.RUNNING:
+                return each.id
+        raise RequestError(500, f'container not found ("{name}")')
+
+
+def stream_routes(streams: PodStreams) -> Sequence[Route]:
+    """All paths, with and without the pod's UID."""
+    pod = "{namespace}/{pod}"
+    handlers: Sequence[tuple[str, Handler]] = (
+        (f"/exec/{pod}/{{container}}", streams.exec),
+        (f"/exec/{pod}/{{uid}}/{{container}}", streams.exec),
+        (f"/attach/{pod}/{{container}}", streams.attach),
+        (f"/attach/{pod}/{{uid}}/{{container}}", streams.attach),
+        (f"/portForward/{pod}", streams.port_forward),
+        (f"/portForward/{pod}/{{uid}}", streams.port_forward),
+    )
+    return (
+        *(Route(method, path, handler) for method in METHODS for path, handler in handlers),
+        Route("POST", f"/run/{pod}/{{container}}", streams.run),
+        Route("POST", f"/run/{pod}/{{uid}}/{{container}}", streams.run),
+    )
