@@ -164,7 +164,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         IMAGES, parts=("Error: ", "ErrImageNeverPull")
     ),
     ("event", "Failed", "Error: configmap"): Said(
-        f"{STORAGE} references/errors.py", parts=("Error: ", '" not found')
+        f"{STORAGE} references/objects.py", parts=("Error: ", '" not found')
     ),
     ("event", "Failed", "Error: couldn't find key"): Said(
         f"{STARTER} runtime/config/environment.py", parts=("Error: ", "couldn't find key ", " in ")
