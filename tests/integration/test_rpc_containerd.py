@@ -210,6 +210,8 @@ async def test_events_arrive_where_the_runtime_has_them(pod: Running) -> None:
             async for event in events:
                 if event.container_id == pod.container_id and event.container_event_type == stopped:
                     break
+            else:
+                pytest.fail("the stream ended before the event came")
 
 
 async def test_a_task_that_the_runtime_lost_sight_of_keeps_no_container(

@@ -34,7 +34,7 @@ async def test_a_client_that_takes_too_long_over_a_head_is_hung_up_on(text: byte
 async def test_a_head_that_comes_byte_by_byte_has_no_more_time() -> None:
     async with serving(limits=Limits(head_seconds=0.2)) as port:
         stream = await connect(port)
-        with suppress(trio.BrokenResourceError):
+        with trio.fail_after(60), suppress(trio.BrokenResourceError):
             while True:
                 await stream.send_all(b"x")
                 await trio.sleep(0.02)
