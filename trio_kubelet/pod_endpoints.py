@@ -11,7 +11,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.server import Route, disabled_routes
+from trio_kubelet.server import Route, configz_routes, disabled_routes
 from trio_kubelet.startup import StartError
 from trio_kubelet.streaming import PodStreams, stream_routes
 
@@ -53,4 +53,4 @@ class PodEndpoints:
             runtime=self.runtime,
             idle_seconds=configuration.streaming_connection_idle_timeout.total_seconds(),
         )
-        return (*log_routes(logs), *stream_routes(streams))
+        return (*log_routes(logs), *stream_routes(streams), *configz_routes(configuration))

@@ -1,6 +1,7 @@
 """The agent's HTTP server: a core for all ports and sockets, and the endpoints on it."""
 
 from trio_kubelet.server.endpoints import (
+    configz_routes,
     disabled_routes,
     healthz_routes,
     journal_routes,
@@ -21,6 +22,7 @@ __all__ = [
     "RequestError",
     "Response",
     "Route",
+    "configz_routes",
     "disabled_routes",
     "healthz_routes",
     "journal_routes",

@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import trio
 from attrs import asdict
 
+from trio_kubelet.config import KubeletConfiguration, to_wire
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Handler, Request, Response
 from trio_kubelet.server.router import ANY, Route
 from trio_kubelet.telemetry import Journal
+
+MASKED = "<masked>"
 
 Check = Callable[[], str]
 """A health check: empty if all is well, else why not."""
@@ -75,6 +78,18 @@ def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
         )
 
     return (Route("GET", "/pods[/]", list_pods),)
+
+
+def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
+    """`/configz`: what the agent was told, without what opens a source of manifests."""
+    shown = to_wire(configuration)
+    if names := configuration.static_pod_url_header:
+        shown["staticPodURLHeader"] = {name: [MASKED] for name in names}
+
+    async def show_configuration(_request: Request) -> Response:
+        return json_response({"kubeletconfig": shown})
+
+    return (Route("GET", "/configz", show_configuration),)
 
 
 def journal_routes(journal: Journal) -> Sequence[Route]:

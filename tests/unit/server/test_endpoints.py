@@ -6,11 +6,13 @@ import orjson
 import pytest
 
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.server import (
     Request,
     Response,
     Route,
+    configz_routes,
     healthz_routes,
     journal_routes,
     read_only_routes,
@@ -116,3 +118,15 @@ async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
     one = orjson.loads(content(await get(routes, "/debug/journal", pod="default/web")))
     assert [entry["key"] for entry in one["entries"]] == ["default/web", "default/web/main"]
     assert one["entries"][0]["details"] == {"type": "Normal"}
+
+
+async def test_the_configuration_is_shown_without_secrets() -> None:
+    configuration = KubeletConfiguration(
+        max_pods=7, static_pod_url_header={"Authorization": ("secret",)}
+    )
+    answer = content(await get(configz_routes(configuration), "/configz"))
+    shown = orjson.loads(answer)["kubeletconfig"]
+    assert shown["maxPods"] == 7
+    assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "2m0s"}
+    assert shown["staticPodURLHeader"] == {"Authorization": ["<masked>"]}
+    assert b"secret" not in answer
