@@ -122,7 +122,7 @@ def _sandbox(pod: Pod, observed: ObservedPod) -> tuple[int, str | None]:
 
 
 @frozen(kw_only=True)
-class _Slot:
+class _Planned:
     """One container of the spec, and what is known of it."""
 
     container: Container
@@ -157,21 +157,26 @@ class _Slot:
         )
 
 
-def _slot(pod: Pod, container: Container, role: ContainerRole, given: PlanContext) -> _Slot:
+def _planned_container(
+    pod: Pod, container: Container, role: ContainerRole, given: PlanContext
+) -> _Planned:
     record = given.containers.get(container.name, UNTOUCHED)
     exit_code = record.instance.exit_code if record.instance is not None else 0
     terms = restart_terms(pod, container, role)
     evidence = RestartEvidence(terms=terms, exit_code=exit_code)
-    return _Slot(container=container, role=role, record=record, evidence=evidence)
+    return _Planned(container=container, role=role, record=record, evidence=evidence)
 
 
-def _slots(pod: Pod, given: PlanContext) -> tuple[_Slot, ...]:
+def _planned_containers(pod: Pod, given: PlanContext) -> tuple[_Planned, ...]:
     """All containers of the spec, in the order in which they are started."""
     spec = pod.spec
     return (
-        *(_slot(pod, c, ContainerRole.EPHEMERAL, given) for c in spec.ephemeral_containers),
-        *(_slot(pod, c, init_role(c), given) for c in spec.init_containers),
-        *(_slot(pod, c, ContainerRole.REGULAR, given) for c in spec.containers),
+        *(
+            _planned_container(pod, c, ContainerRole.EPHEMERAL, given)
+            for c in spec.ephemeral_containers
+        ),
+        *(_planned_container(pod, c, init_role(c), given) for c in spec.init_containers),
+        *(_planned_container(pod, c, ContainerRole.REGULAR, given) for c in spec.containers),
     )
 
 
@@ -183,7 +188,7 @@ class _Step:
     holds up the next one. `failed`: it ended for good, and the pod with it.
     """
 
-    slot: _Slot
+    planned: _Planned
     decision: Decision | None = None
     stop: StopContainer | None = None
     start: bool = False
@@ -197,25 +202,25 @@ class _Step:
 
     @property
     def _has_ended(self) -> bool:
-        return self.slot.record.state is ContainerStage.EXITED
+        return self.planned.record.state is ContainerStage.EXITED
 
 
 def _plan_with_new_sandbox(
     pod: Pod, observed: ObservedPod, given: PlanContext, attempt: int
 ) -> PodActions:
     """Everything goes with the old sandbox; what is not finished starts over in a new one."""
-    slots = _slots(pod, given)
-    stop_only = PodActions(decisions=_stop_all(slots), stop_pod=bool(observed.sandboxes))
+    everything = _planned_containers(pod, given)
+    stop_only = PodActions(decisions=_stop_all(everything), stop_pod=bool(observed.sandboxes))
     never = pod.spec.restart_policy == RestartPolicy.NEVER and not _restarts_by_own_rule(pod)
     if attempt > 0 and observed.containers and never:
         return stop_only
-    regular = [s for s in slots if s.role is ContainerRole.REGULAR and _starts_over(s)]
+    regular = [s for s in everything if s.role is ContainerRole.REGULAR and _starts_over(s)]
     if not regular:
         return stop_only
-    first = [s for s in slots if s.role in (ContainerRole.INIT, ContainerRole.SIDECAR)][:1]
+    first = [s for s in everything if s.role in (ContainerRole.INIT, ContainerRole.SIDECAR)][:1]
     starts, postponed = _starts(pod, first or regular, observed, given)
     return PodActions(
-        decisions=tuple(filter(None, (_replace(s, is_first=s in first) for s in slots))),
+        decisions=tuple(filter(None, (_replace(s, is_first=s in first) for s in everything))),
         stop_pod=bool(observed.sandboxes),
         create_sandbox=True,
         sandbox_changed=bool(observed.sandboxes),
@@ -229,63 +234,65 @@ def _restarts_by_own_rule(pod: Pod) -> bool:
     return any(c.restart_policy or c.restart_policy_rules for c in pod.spec.containers)
 
 
-def _starts_over(slot: _Slot) -> bool:
+def _starts_over(planned: _Planned) -> bool:
     """Whether a regular container is to run again after its sandbox went."""
-    if slot.record.state is ContainerStage.EXITED:
-        return slot.allows(ContainerEvent.RESTARTED)
-    return slot.record.state is not ContainerStage.STOPPING
+    if planned.record.state is ContainerStage.EXITED:
+        return planned.allows(ContainerEvent.RESTARTED)
+    return planned.record.state is not ContainerStage.STOPPING
 
 
-def _stop_all(slots: Iterable[_Slot]) -> tuple[Decision, ...]:
+def _stop_all(everything: Iterable[_Planned]) -> tuple[Decision, ...]:
     """All that may run goes, and nothing takes its place."""
     return tuple(
-        slot.decide(ContainerEvent.STOPPED) for slot in slots if slot.record.state in LIVING
+        planned.decide(ContainerEvent.STOPPED)
+        for planned in everything
+        if planned.record.state in LIVING
     )
 
 
-def _replace(slot: _Slot, *, is_first: bool) -> Decision | None:
+def _replace(planned: _Planned, *, is_first: bool) -> Decision | None:
     """What becomes of a container whose sandbox is replaced."""
-    state = slot.record.state
+    state = planned.record.state
     if state is ContainerStage.CREATED:
-        return slot.decide(ContainerEvent.REPLACED)
+        return planned.decide(ContainerEvent.REPLACED)
     if state in LIVING:
-        anew = slot.role is not ContainerRole.EPHEMERAL and state is not ContainerStage.STOPPING
-        if anew and slot.allows(ContainerEvent.REPLACED):
-            return slot.decide(ContainerEvent.REPLACED, "its sandbox is replaced")
-        return slot.decide(ContainerEvent.STOPPED)
+        anew = planned.role is not ContainerRole.EPHEMERAL and state is not ContainerStage.STOPPING
+        if anew and planned.allows(ContainerEvent.REPLACED):
+            return planned.decide(ContainerEvent.REPLACED, "its sandbox is replaced")
+        return planned.decide(ContainerEvent.STOPPED)
     if state is ContainerStage.EXITED:
-        return _start_over(slot, whatever=is_first)
+        return _start_over(planned, whatever=is_first)
     return None
 
 
-def _start_over(slot: _Slot, *, whatever: bool = False) -> Decision | None:
+def _start_over(planned: _Planned, *, whatever: bool = False) -> Decision | None:
     """Another instance after one that ended, if its policy asks for it, or `whatever` it says."""
-    if slot.allows(ContainerEvent.RESTARTED):
-        cause = f"exit code {slot.evidence.exit_code}"
-        return slot.decide(ContainerEvent.RESTARTED, cause, is_restart=True)
-    return slot.decide(ContainerEvent.REPLACED, "its sandbox was replaced") if whatever else None
+    if planned.allows(ContainerEvent.RESTARTED):
+        cause = f"exit code {planned.evidence.exit_code}"
+        return planned.decide(ContainerEvent.RESTARTED, cause, is_restart=True)
+    return planned.decide(ContainerEvent.REPLACED, "its sandbox was replaced") if whatever else None
 
 
 def _plan_in_sandbox(
     pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: str
 ) -> PodActions:
     """The sandbox stays: containers are started, replaced or left alone one by one."""
-    slots = _slots(pod, given)
+    everything = _planned_containers(pod, given)
     init = _plan_init(pod, observed, given, sandbox_id)
     if init.failed:
-        return PodActions(decisions=_stop_all(slots), stop_pod=True, sandbox_id=sandbox_id)
+        return PodActions(decisions=_stop_all(everything), stop_pod=True, sandbox_id=sandbox_id)
     regular = [
-        _step(_slot(pod, c, ContainerRole.REGULAR, given), given)
+        _step(_planned_container(pod, c, ContainerRole.REGULAR, given), given)
         for c in (pod.spec.containers if init.finished else ())
     ]
     if init.finished and all(step.is_over for step in regular):
-        return PodActions(decisions=_stop_all(slots), stop_pod=True, sandbox_id=sandbox_id)
+        return PodActions(decisions=_stop_all(everything), stop_pod=True, sandbox_id=sandbox_id)
     ephemeral = [
-        _step(_slot(pod, c, ContainerRole.EPHEMERAL, given), given)
+        _step(_planned_container(pod, c, ContainerRole.EPHEMERAL, given), given)
         for c in pod.spec.ephemeral_containers
     ]
     steps = (*ephemeral, *init.steps, *regular)
-    ready = [step.slot for step in steps if step.start and step.stop is None]
+    ready = [step.planned for step in steps if step.start and step.stop is None]
     starts, postponed = _starts(pod, ready, observed, given)
     return PodActions(
         decisions=tuple(step.decision for step in steps if step.decision),
@@ -296,62 +303,64 @@ def _plan_in_sandbox(
     )
 
 
-def _step(slot: _Slot, given: PlanContext) -> _Step:
+def _step(planned: _Planned, given: PlanContext) -> _Step:
     """What becomes of a container whose turn it is, by its state."""
-    return _STEPS[slot.record.state](slot, given)
+    return _STEPS[planned.record.state](planned, given)
 
 
-def _leave(slot: _Slot, _given: PlanContext) -> _Step:
-    return _Step(slot=slot)
+def _leave(planned: _Planned, _given: PlanContext) -> _Step:
+    return _Step(planned=planned)
 
 
-def _start(slot: _Slot, _given: PlanContext) -> _Step:
-    return _Step(slot=slot, start=True)
+def _start(planned: _Planned, _given: PlanContext) -> _Step:
+    return _Step(planned=planned, start=True)
 
 
-def _start_anew(slot: _Slot, _given: PlanContext) -> _Step:
-    return _Step(slot=slot, start=True, decision=slot.decide(ContainerEvent.REPLACED))
+def _start_anew(planned: _Planned, _given: PlanContext) -> _Step:
+    return _Step(planned=planned, start=True, decision=planned.decide(ContainerEvent.REPLACED))
 
 
-def _after_exit(slot: _Slot, _given: PlanContext) -> _Step:
-    if slot.role is ContainerRole.INIT and slot.evidence.exit_code == 0:
-        return _Step(slot=slot, passed=True)
-    decision = _start_over(slot)
-    return _Step(slot=slot, decision=decision, start=decision is not None, failed=decision is None)
+def _after_exit(planned: _Planned, _given: PlanContext) -> _Step:
+    if planned.role is ContainerRole.INIT and planned.evidence.exit_code == 0:
+        return _Step(planned=planned, passed=True)
+    decision = _start_over(planned)
+    return _Step(
+        planned=planned, decision=decision, start=decision is not None, failed=decision is None
+    )
 
 
-def _when_unknown(slot: _Slot, _given: PlanContext) -> _Step:
+def _when_unknown(planned: _Planned, _given: PlanContext) -> _Step:
     """It is stopped to be sure; an ephemeral one is left alone."""
-    if slot.role is ContainerRole.EPHEMERAL:
-        return _Step(slot=slot)
+    if planned.role is ContainerRole.EPHEMERAL:
+        return _Step(planned=planned)
     message = "Container is in unknown state, try killing it before restart"
-    return _stopped(slot, message, restart=slot.allows(ContainerEvent.REPLACED))
+    return _stopped(planned, message, restart=planned.allows(ContainerEvent.REPLACED))
 
 
-def _when_stopping(slot: _Slot, _given: PlanContext) -> _Step:
+def _when_stopping(planned: _Planned, _given: PlanContext) -> _Step:
     """The stop is made again: it failed, or was cut short."""
-    restart = slot.record.state is ContainerStage.REPLACING or _is_changed(slot)
-    message = f"Stopping container {slot.name}"
-    return _stopped(slot, message, restart=restart, is_restart=slot.record.is_restart)
+    restart = planned.record.state is ContainerStage.REPLACING or _is_changed(planned)
+    message = f"Stopping container {planned.name}"
+    return _stopped(planned, message, restart=restart, is_restart=planned.record.is_restart)
 
 
-def _when_running(slot: _Slot, given: PlanContext) -> _Step:
-    if slot.role is ContainerRole.INIT or slot.role is ContainerRole.EPHEMERAL:
+def _when_running(planned: _Planned, given: PlanContext) -> _Step:
+    if planned.role is ContainerRole.INIT or planned.role is ContainerRole.EPHEMERAL:
         # It runs to its end, whatever changes meanwhile.
-        return _Step(slot=slot)
-    if _is_changed(slot):
-        message = f"Container {slot.name} definition changed, will be restarted"
-        return _stopped(slot, message, restart=True)
-    if probe := given.failed_probes.get(slot.instance_id):
-        restart = restarts_after(slot.evidence.terms, STOPPED_EXIT_CODE)
-        message = f"Container {slot.name} failed {probe} probe"
+        return _Step(planned=planned)
+    if _is_changed(planned):
+        message = f"Container {planned.name} definition changed, will be restarted"
+        return _stopped(planned, message, restart=True)
+    if probe := given.failed_probes.get(planned.instance_id):
+        restart = restarts_after(planned.evidence.terms, STOPPED_EXIT_CODE)
+        message = f"Container {planned.name} failed {probe} probe"
         message += ", will be restarted" if restart else ""
-        return _stopped(slot, message, restart=restart, is_restart=True)
-    started = slot.role is ContainerRole.SIDECAR and slot.instance_id not in given.unstarted
-    return _Step(slot=slot, passed=started)
+        return _stopped(planned, message, restart=restart, is_restart=True)
+    started = planned.role is ContainerRole.SIDECAR and planned.instance_id not in given.unstarted
+    return _Step(planned=planned, passed=started)
 
 
-_STEPS: Mapping[ContainerStage, Callable[[_Slot, PlanContext], _Step]] = {
+_STEPS: Mapping[ContainerStage, Callable[[_Planned, PlanContext], _Step]] = {
     ContainerStage.WAITING: _start,
     ContainerStage.CREATED: _start_anew,
     ContainerStage.RUNNING: _when_running,
@@ -363,28 +372,28 @@ _STEPS: Mapping[ContainerStage, Callable[[_Slot, PlanContext], _Step]] = {
 }
 
 
-def _stopped(slot: _Slot, message: str, *, restart: bool, is_restart: bool = False) -> _Step:
+def _stopped(planned: _Planned, message: str, *, restart: bool, is_restart: bool = False) -> _Step:
     """A container that goes, and whether another instance takes its place."""
-    assert slot.record.instance is not None, "what may run was seen"
+    assert planned.record.instance is not None, "what may run was seen"
     return _Step(
-        slot=slot,
-        decision=slot.decide(
+        planned=planned,
+        decision=planned.decide(
             ContainerEvent.REPLACED if restart else ContainerEvent.STOPPED,
             message,
             is_restart=is_restart and restart,
         ),
-        stop=StopContainer(container=slot.record.instance, message=message),
+        stop=StopContainer(container=planned.record.instance, message=message),
         start=restart,
     )
 
 
-def _is_changed(slot: _Slot) -> bool:
+def _is_changed(planned: _Planned) -> bool:
     """Whether the instance was made of another definition."""
-    instance = slot.record.instance
+    instance = planned.record.instance
     return (
         instance is not None
         and bool(instance.hash)
-        and (instance.hash != container_hash(slot.container))
+        and (instance.hash != container_hash(planned.container))
     )
 
 
@@ -404,21 +413,23 @@ def _plan_init(pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: 
     in it were through: their containers may have been removed since. The sidecars among them are
     kept running, and hold nothing up any more.
     """
-    slots = [_slot(pod, c, init_role(c), given) for c in pod.spec.init_containers]
-    regular = [_slot(pod, c, ContainerRole.REGULAR, given) for c in pod.spec.containers]
+    everything = [_planned_container(pod, c, init_role(c), given) for c in pod.spec.init_containers]
+    regular = [
+        _planned_container(pod, c, ContainerRole.REGULAR, given) for c in pod.spec.containers
+    ]
     listed = {c.name for c in observed.containers if c.sandbox_id == sandbox_id}
 
-    def was_made(slot: _Slot) -> bool:
-        return slot.name in listed or slot.is_in(sandbox_id)
+    def was_made(planned: _Planned) -> bool:
+        return planned.name in listed or planned.is_in(sandbox_id)
 
-    made = [index for index, slot in enumerate(slots) if was_made(slot)]
-    furthest = len(slots) if any(map(was_made, regular)) else max(made, default=0)
+    made = [index for index, planned in enumerate(everything) if was_made(planned)]
+    furthest = len(everything) if any(map(was_made, regular)) else max(made, default=0)
     steps: list[_Step] = []
-    for index, slot in enumerate(slots):
+    for index, planned in enumerate(everything):
         was_through = index < furthest
-        if was_through and not is_sidecar(slot.container):
+        if was_through and not is_sidecar(planned.container):
             continue
-        step = _init_step(slot, given, sandbox_id)
+        step = _init_step(planned, given, sandbox_id)
         steps.append(step)
         if was_through or step.passed:
             continue
@@ -426,52 +437,52 @@ def _plan_init(pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: 
     return _InitPlan(finished=True, steps=tuple(steps))
 
 
-def _init_step(slot: _Slot, given: PlanContext, sandbox_id: str) -> _Step:
+def _init_step(planned: _Planned, given: PlanContext, sandbox_id: str) -> _Step:
     """What becomes of an init container whose turn it is; it runs once in each sandbox."""
-    if slot.record.state is ContainerStage.EXITED and not slot.is_in(sandbox_id):
-        return _Step(slot=slot, start=True, decision=_start_over(slot, whatever=True))
-    return _step(slot, given)
+    if planned.record.state is ContainerStage.EXITED and not planned.is_in(sandbox_id):
+        return _Step(planned=planned, start=True, decision=_start_over(planned, whatever=True))
+    return _step(planned, given)
 
 
 def _starts(
-    pod: Pod, wanted: Iterable[_Slot], observed: ObservedPod, given: PlanContext
+    pod: Pod, wanted: Iterable[_Planned], observed: ObservedPod, given: PlanContext
 ) -> tuple[tuple[StartContainer, ...], tuple[Postponed, ...]]:
     """What starts now, and what has to wait for its back-off."""
     starts: list[StartContainer] = []
     postponed: list[Postponed] = []
-    for slot in wanted:
-        last = observed.container(slot.name) or slot.record.instance
-        wait_seconds = _backoff_seconds(slot, given)
+    for planned in wanted:
+        last = observed.container(planned.name) or planned.record.instance
+        wait_seconds = _backoff_seconds(planned, given)
         if wait_seconds > 0:
-            postponed.append(_postponed(pod, slot, given, wait_seconds))
+            postponed.append(_postponed(pod, planned, given, wait_seconds))
         else:
-            order = StartContainer(container=slot.container, role=slot.role, predecessor=last)
+            order = StartContainer(container=planned.container, role=planned.role, predecessor=last)
             starts.append(order)
     return tuple(starts), tuple(postponed)
 
 
-def _backoff_seconds(slot: _Slot, given: PlanContext) -> float:
+def _backoff_seconds(planned: _Planned, given: PlanContext) -> float:
     """How long a container must still wait. Only one that is restarted ever has to."""
-    last, waits = slot.record.instance, slot.record.is_restart
-    if slot.record.state is ContainerStage.EXITED:
-        waits = slot.allows(ContainerEvent.RESTARTED)
+    last, waits = planned.record.instance, planned.record.is_restart
+    if planned.record.state is ContainerStage.EXITED:
+        waits = planned.allows(ContainerEvent.RESTARTED)
     if last is None or not waits or last.state is not ObservedState.EXITED:
         return 0.0
     return remaining_seconds(
-        slot.record.backoff,
+        planned.record.backoff,
         given.backoff_policy,
         failed_at_ns=last.finished_at,
         now_ns=given.now_ns,
     )
 
 
-def _postponed(pod: Pod, slot: _Slot, given: PlanContext, wait_seconds: float) -> Postponed:
-    assert slot.record.backoff is not None, "who waits has a back-off"
-    delay = Duration.from_seconds(slot.record.backoff.delay_seconds)
+def _postponed(pod: Pod, planned: _Planned, given: PlanContext, wait_seconds: float) -> Postponed:
+    assert planned.record.backoff is not None, "who waits has a back-off"
+    delay = Duration.from_seconds(planned.record.backoff.delay_seconds)
     return Postponed(
-        container=slot.container,
+        container=planned.container,
         until_ns=given.now_ns + math.ceil(wait_seconds * 1e9),
         message=(
-            f"back-off {delay} restarting failed container={slot.name} pod={pod_full_name(pod)}"
+            f"back-off {delay} restarting failed container={planned.name} pod={pod_full_name(pod)}"
         ),
     )
