@@ -1,11 +1,13 @@
-"""Builds the parts and opens the root nursery; the only file that knows them all.
+"""The agent: how it starts, and what runs from when on.
 
-`Agent.steps` is the order of a start, as a table. READY=1 goes out as soon as the sync loop
-turns, whether the runtime is there or not; no pod is synced before the first complete listing.
+Two stages. `Core` is there from the first moment; READY=1 goes out as soon as it runs, whether
+runtime and API server are there or not. What needs an answer of theirs is made when that is there
+(`Cluster`, `Pods`), so that nothing exists half. Pods come last: no source is read before the
+runtime was listed completely, the node measured, and the records of pulled images loaded.
 """
 
 import sys
-from collections.abc import Iterable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -13,484 +15,174 @@ import structlog
 import trio
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.assembly import (
-    Foundation,
-    assemble,
-    build_admission,
-    build_image_access,
-    build_oom_kills,
-    build_pressure_monitor,
-    cgroup_driver,
-)
+from trio_kubelet.assembly import PodParts, ask_runtime, assemble, build_admission
 from trio_kubelet.clock import Clock
-from trio_kubelet.cluster import Cluster, OpenClients
+from trio_kubelet.cluster import Cluster, OpenClients, Standalone
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Pod
+from trio_kubelet.core import Core
+from trio_kubelet.errors import StartError
 from trio_kubelet.listeners import Listeners
-from trio_kubelet.node import node_name
-from trio_kubelet.node.host_warnings import gather_host_warnings
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.node.host import Host
+from trio_kubelet.node.host_warnings import resolv_conf_warnings
 from trio_kubelet.pod_endpoints import PodEndpoints
-from trio_kubelet.process import (
-    ServiceNotifier,
-    feed_watchdog,
-    raise_open_files_limit,
-    set_oom_score,
-    watchdog_seconds,
-)
-from trio_kubelet.references import NoReferences
-from trio_kubelet.resources import CgroupDriver
-from trio_kubelet.rpc import Code, RpcError, Transport, look_over
+from trio_kubelet.process import ServiceNotifier, feed_watchdog, watchdog_seconds
+from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime
+from trio_kubelet.runtime.gate import RuntimeState, check_runtime
 from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.activity import Activity
-from trio_kubelet.runtime.lifecycle.allocations import Allocations
-from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler
-from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.secure_port import SecurePort
 from trio_kubelet.sources import (
-    PodUpdate,
+    PodUpdates,
     Source,
     SourceMerge,
     watch_manifest_files,
     watch_manifest_url,
 )
 from trio_kubelet.sources.adoption import adoptable_uid
-from trio_kubelet.startup import StartError, Step, forever, once, run_steps
-from trio_kubelet.status import Statuses
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
-from trio_kubelet.sync.monitor import LoopMonitor
-from trio_kubelet.sync.pod_syncer import SyncDependencies
-from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.store import PodStore
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.volumes.folders import make_folders
-from trio_kubelet.volumes.mount import make_shared
+from trio_kubelet.telemetry import EventType
 
 log = structlog.get_logger("agent")
 
-CONFIG_CHANNEL_SIZE = 64
-PLEG_CHANNEL_SIZE = 1000
-RUNTIME_RETRY_SECONDS = 0.5
-
-
-Transports = tuple[Transport, Transport, Transport | None]
-"""Where CRI's runtime service and image service are, and containerd's own, if it may have them."""
-
 
 class Agent:
-    """The parts that are there from the first moment, and the steps that add the others.
-
-    `node`, `statuses` and `parts` are there once the runtime has answered; no pod is started
-    before.
-    """
-
-    node: NodeFacts
-    statuses: Statuses
-    parts: SyncDependencies
-    loop: SyncLoop
+    """One agent, from its start to its end."""
 
     def __init__(
         self,
         settings: Settings,
         clock: Clock,
-        transports: Transports,
+        host: Host,
         notifier: ServiceNotifier | None = None,
         open_clients: OpenClients | None = None,
     ) -> None:
-        configuration = settings.configuration
-        self.settings = settings
-        self.clock = clock
-        self.node_name = node_name(settings)
-        self.notifier = notifier or ServiceNotifier()
-        self.journal = Journal(clock)
-        self.recorder = EventRecorder(self.journal, self.node_name)
-        self.client = RuntimeClient(
-            *transports,
-            request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
+        self.core = Core(settings, clock, host)
+        self._notifier = notifier or ServiceNotifier()
+        self._open_clients = open_clients or nullcontext
+        core = self.core
+        self._listeners = Listeners(
+            settings=settings, journal=core.journal, monitor=core.monitor, pods=core.pods
         )
-        self.gate = RuntimeGate()
-        self.gate.on_change.add(self._on_runtime_state)
-        self.cache = RuntimeCache()
-        self.store = PodStore()
-        self.pressure = build_pressure_monitor(settings, self.client)
-        self.allocations = Allocations(Path(settings.options.root_dir), trio.CapacityLimiter(1))
-        self.monitor = LoopMonitor()
-        self.config_in, config_out = trio.open_memory_channel[PodUpdate](CONFIG_CHANNEL_SIZE)
-        pleg_in, pleg_out = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
-        activity = Activity()
-        self.tasks = PodTasks(
-            open_syncer=lambda pod: self.parts.open_syncer(pod),
-            journal=self.journal,
-            recorder=self.recorder,
-            resync_seconds=configuration.sync_frequency.total_seconds(),
-            cleaning=CleaningTurns(activity.wait_idle),
-            on_released=self._on_released,
-            on_finished=self._on_finished,
-        )
-        admission = build_admission(
-            settings,
-            allocatable=lambda: self.node.allocatable,
-            node=lambda: self.cluster.view.current if self.cluster else None,
-            refresh_node=self._refresh_node if open_clients is not None else None,
-            runtime_features=lambda: self.gate.state.runtime_features.features,
-            pressures=self.pressure.current,
-        )
-        self.loop = SyncLoop(
-            store=self.store,
-            tasks=self.tasks,
-            admit=admission,
-            has_room=admission.has_room,
-            allocations=self.allocations,
-            prepare=admission.prepare,
-            gate=self.gate,
-            monitor=self.monitor,
-            config=config_out,
-            pleg=pleg_out,
-            clean_up=self._clean_up,
-            recorder=self.recorder,
-            runs=self._runs,
-        )
-        oom_kills = build_oom_kills(settings)
-        inspector = PodInspector(client=self.client, oom_kills=oom_kills)
-        self.pleg = Pleg(
-            inspector=inspector,
-            cache=self.cache,
-            changes=pleg_in,
-            journal=self.journal,
-            clock=clock,
-            events_enabled=settings.gates["EventedPLEG"],
-        )
-        self.merge = SourceMerge(clock, self.recorder)
-        self.listeners = Listeners(
-            settings=settings, journal=self.journal, monitor=self.monitor, pods=self._pods
-        )
-        self.housekeeper: Housekeeper | None = None
-        self.image_access = build_image_access(settings, clock)
-        self.foundation = Foundation(
-            settings=settings,
-            clock=clock,
-            client=self.client,
-            cache=self.cache,
-            store=self.store,
-            gate=self.gate,
-            journal=self.journal,
-            recorder=self.recorder,
-            image_access=self.image_access,
-            allocations=self.allocations,
-            pressure=self.pressure,
-            start_limiter=default_start_limiter(activity),
-            activity=activity,
-            oom_kills=oom_kills,
-        )
-        self.cluster: Cluster | None = None
         if open_clients is not None:
-            self.cluster = Cluster(
-                self.foundation,
-                open_clients,
-                node_name=self.node_name,
-                tasks=self.tasks,
-                pleg=self.pleg,
-                merge=self.merge,
-                send=self._send,
-                static_sources=self.static_sources,
-            )
-
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        """The order of the start: name, what it needs, what it does."""
-        return (
-            Step("folders", (), once(self._make_folders)),
-            Step("limits", (), once(self._set_limits)),
-            Step("warnings", (), once(self._warn_of_host)),
-            Step("health", (), self.listeners.serve_health),
-            Step("pods", ("folders", "limits"), self.tasks.run),
-            Step("loop", ("pods",), self.loop.run),
-            Step("watchdog", ("loop",), self._tell_service_manager),
-            Step("runtime", ("folders",), self._watch_runtime),
-            Step("pressure", ("folders",), self.pressure.run),
-            Step("pull records", ("folders",), self._keep_pull_records),
-            Step("parts", ("runtime", "api", "pull records"), once(self._build_parts)),
-            Step("listing", ("parts",), self.pleg.run),
-            Step("sources", ("listing", "loop", "pressure"), self._watch_sources),
-            Step("garbage", ("sources",), self._collect_garbage),
-            Step("image filesystem", ("listing",), forever(self._watch_image_filesystem)),
-            Step("messages", ("sources",), forever(partial(look_over, cri))),
-            Step("server", ("folders",), self.listeners.serve_pods),
-            Step("secure port", ("folders", "api"), self._serve_others),
-            *(self.cluster.steps if self.cluster else (Step("api", (), once(_nothing)),)),
-        )
+            core.recorder.add_sink(core.events.take)
 
     async def run(self) -> None:
         """Start everything and keep it running. Raises StartError, and whatever is a bug."""
+        core = self.core
         log.info(
             "starting",
             version=__version__,
             kubernetes=KUBERNETES_VERSION,
-            node=self.node_name,
+            node=core.node_name,
             python=sys.version.split()[0],
         )
-        self.recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
-        await run_steps(self.steps, self._announce)
-
-    def _announce(self, step: str) -> None:
-        if step == "loop":
-            self.notifier.ready()
-
-    async def _serve_others(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        if not self.settings.configuration.enable_server:
-            task_status.started()
-            return
-        cluster = self.cluster
-        endpoints = PodEndpoints(
-            settings=self.settings,
-            clock=self.clock,
-            cache=self.cache,
-            runtime=self.client,
-            find_pod=self._pod,
-        )
+        core.recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
+        core.gate.on_change.add(self._on_runtime_state)
+        core.make_folders()
+        core.host.set_up(core.settings)
         async with trio.open_nursery() as nursery:
-            await SecurePort(
-                settings=self.settings,
-                clock=self.clock,
-                node_name=self.node_name,
-                routes=(*self.listeners.public_routes(), *await endpoints.open(nursery)),
-                reviews=(lambda: cluster.clients.reviews) if cluster is not None else None,
-            ).serve(task_status=task_status)
+            nursery.start_soon(self.warn_of_host)
+            nursery.start_soon(self.serve)
+            nursery.start_soon(check_runtime, core.client, core.gate)
+            nursery.start_soon(self._tell_service_manager)
+            async with self._open_clients() as clients:
+                cluster = Cluster(core, clients) if clients is not None else Standalone()
+                await self.serve_others(cluster, nursery)
+                await self._run_node(cluster)
 
-    async def _make_folders(self) -> None:
-        root = Path(self.settings.options.root_dir)
-        logs = Path(self.settings.configuration.pod_logs_dir)
-        for what, folder, mode in (
-            ("root directory", root, 0o750),
-            (f'pod logs root directory "{logs}"', logs, 0o755),
-            ("pods directory", root / "pods", 0o750),
-            ("plugins directory", root / "plugins", 0o750),
-            ("plugins registry directory", root / "plugins_registry", 0o750),
-            ("podresources directory", root / "pod-resources", 0o750),
-            ("checkpoint directory", root / "checkpoints", 0o700),
+    async def warn_of_host(self) -> None:
+        """Record an event for each thing that the node's users should know of its host."""
+        core = self.core
+        for gather in (
+            core.host.warnings,
+            partial(resolv_conf_warnings, core.settings.configuration),
         ):
-            try:
-                make_folders(folder, mode)
-            except OSError as error:
-                why = f"mkdir {error.filename}: {str(error.strerror).lower()}"
-                message = f"error creating {what}: {why}"
-                self.recorder.node(EventType.WARNING, "KubeletSetupFailed", message)
-                setting = "podLogsDir" if folder == logs else "--root-dir"
-                raise StartError(f"{folder}: {error.strerror}; check {setting}") from error
-        if not self.settings.options.hollow:
-            _share_mounts(root)
+            for warning in await trio.to_thread.run_sync(gather):
+                core.recorder.node(EventType.WARNING, warning.reason, warning.message)
 
-    async def _warn_of_host(self) -> None:
-        for warning in await trio.to_thread.run_sync(gather_host_warnings, self.settings):
-            self.recorder.node(EventType.WARNING, warning.reason, warning.message)
-
-    async def _set_limits(self) -> None:
-        if not self.settings.options.hollow:
-            raise_open_files_limit(self.settings.configuration.max_open_files)
-            set_oom_score(self.settings.configuration.oom_score_adj)
-
-    async def _watch_runtime(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def serve(self) -> None:
+        """Answer on the agent's socket and ports until cancelled. Raises StartError."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(check_runtime, self.client, self.gate)
-            await self.gate.wait_up()
-            task_status.started()
+            nursery.start_soon(self._listeners.serve_health)
+            nursery.start_soon(self._listeners.serve_pods)
+
+    async def serve_others(self, cluster: Cluster | Standalone, nursery: trio.Nursery) -> None:
+        """Open the port for others, served in the nursery, if it is on. Raises StartError."""
+        core = self.core
+        if not core.settings.configuration.enable_server:
+            return
+        endpoints = PodEndpoints(
+            settings=core.settings,
+            clock=core.clock,
+            cache=core.cache,
+            runtime=core.client,
+            find_pod=core.pod,
+        )
+        port = SecurePort(
+            settings=core.settings,
+            clock=core.clock,
+            node_name=core.node_name,
+            routes=(*self._listeners.public_routes(), *await endpoints.open(nursery)),
+            reviews=cluster.reviews,
+        )
+        await nursery.start(port.serve)
+
+    async def _tell_service_manager(self) -> None:
+        self._notifier.ready()
+        period = watchdog_seconds()
+        if period is not None:
+            await feed_watchdog(self._notifier, period, self.core.monitor.seconds_busy)
+
+    async def _run_node(self, cluster: Cluster | Standalone) -> None:
+        core = self.core
+        async with trio.open_nursery() as nursery:
+            async with trio.open_nursery() as before_pods:
+                before_pods.start_soon(nursery.start, core.pressure.run)
+                before_pods.start_soon(nursery.start, self._keep_pull_records)
+                await nursery.start(cluster.run)
+                parts = await assemble(core, await ask_runtime(core), cluster)
+                pods = self.make_pods(parts, cluster, nursery)
+                await nursery.start(pods.loop.run)
+                await nursery.start(core.pleg.run)
+            nursery.start_soon(pods.watch_static_sources)
+            nursery.start_soon(pods.watch_api)
+            nursery.start_soon(pods.collect_garbage)
+            nursery.start_soon(self._watch_image_filesystem)
+            nursery.start_soon(look_over, cri)
+
+    def make_pods(
+        self, parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
+    ) -> "Pods":
+        """Make what runs pods, in tasks of the nursery."""
+        return Pods(self.core, parts, cluster, nursery)
 
     async def _keep_pull_records(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
+        core = self.core
         try:
-            await self.image_access.load()
+            await core.image_access.load()
         except OSError as error:
             raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
         task_status.started()
-        await self.image_access.tend(self.client, self.gate)
-
-    async def _build_parts(self) -> None:
-        """Everything that depends on what the machine and the runtime can do."""
-        driver, runtime_name = await self._ask_runtime()
-        assembled = await assemble(
-            self.foundation,
-            driver=driver,
-            runtime_name=runtime_name,
-            references=self.cluster.references if self.cluster else NoReferences(),
-            runtime_handler=self.cluster.classes.handler if self.cluster else default_handler,
-        )
-        self.node, self.statuses = assembled.node, assembled.statuses
-        self.parts = assembled.parts
-        if self.cluster is not None:
-            self.cluster.add_parts(assembled.statuses)
-        self.housekeeper = Housekeeper(
-            store=self.store,
-            tasks=self.tasks,
-            sources_ready=lambda: self.loop.sources_seen >= self.sources,
-            places=assembled.places,
-        )
-
-    async def _ask_runtime(self) -> tuple[CgroupDriver, str]:
-        """The runtime's cgroup driver and name; asked until it answers."""
-        while True:
-            await self.gate.wait_up()
-            try:
-                version = await self.client.version()
-                return await self._cgroup_driver(), version.runtime_name
-            except RpcError as error:
-                log.warning("container runtime went away during start", error=str(error))
-                await trio.sleep(RUNTIME_RETRY_SECONDS)
-
-    async def _cgroup_driver(self) -> CgroupDriver:
-        """The runtime's cgroup driver, where it tells; else the configured one."""
-        configured = CgroupDriver(self.settings.configuration.cgroup_driver)
-        try:
-            answer = await self.client.runtime_config()
-        except RpcError as error:
-            if error.code is Code.UNIMPLEMENTED:
-                return configured
-            raise
-        return cgroup_driver(configured, answer)
-
-    @property
-    def sources(self) -> frozenset[Source]:
-        """All sources of pods that this node has."""
-        api = {Source.API} if self.cluster is not None else set()
-        return self.static_sources | api
-
-    @property
-    def static_sources(self) -> frozenset[Source]:
-        """The sources that the configuration names."""
-        configuration = self.settings.configuration
-        named = {
-            Source.FILE: configuration.static_pod_path,
-            Source.HTTP: configuration.static_pod_url,
-        }
-        return frozenset(source for source, where in named.items() if where)
-
-    async def _watch_sources(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        configuration = self.settings.configuration
-        kept = Path(self.settings.options.root_dir, "static-pods")
-        async with trio.open_nursery() as nursery:
-            if Source.FILE in self.sources:
-                nursery.start_soon(
-                    partial(
-                        watch_manifest_files,
-                        Path(configuration.static_pod_path),
-                        partial(self.take, Source.FILE),
-                        node_name=self.node_name,
-                        kept_folder=kept / "file",
-                        adopt=partial(adoptable_uid, self.cache.pods),
-                        journal=self.journal,
-                        check_seconds=configuration.file_check_frequency.total_seconds(),
-                    )
-                )
-            if Source.HTTP in self.sources:
-                nursery.start_soon(
-                    partial(
-                        watch_manifest_url,
-                        configuration.static_pod_url,
-                        partial(self.take, Source.HTTP),
-                        node_name=self.node_name,
-                        kept_folder=kept / "http",
-                        adopt=partial(adoptable_uid, self.cache.pods),
-                        journal=self.journal,
-                        headers=configuration.static_pod_url_header,
-                        check_seconds=configuration.http_check_frequency.total_seconds(),
-                    )
-                )
-            task_status.started()
-
-    async def _collect_garbage(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        options = self.settings.options
-        remover = ContainerRemover(
-            client=self.client,
-            node=self.node,
-            file_limiter=trio.CapacityLimiter(1),
-            oom_kills=self.foundation.oom_kills,
-        )
-        collector = GarbageCollector(
-            remover=remover,
-            inspector=PodInspector(client=self.client, oom_kills=self.foundation.oom_kills),
-            cache=self.cache,
-            wanted=lambda: [stored.pod.metadata.uid for stored in self.store],
-            limits=DeadContainerLimits(
-                per_container=options.maximum_dead_containers_per_container,
-                total=options.maximum_dead_containers,
-                minimum_age=options.minimum_container_ttl_duration,
-            ),
-            gate=self.gate,
-            clock=self.clock,
-            recorder=self.recorder,
-        )
-        task_status.started()
-        await collector.run()
+        await core.image_access.tend(core.client, core.gate)
 
     async def _watch_image_filesystem(self) -> None:
-        if self.settings.options.hollow:
-            return  # Its images are in memory.
-        await watch_image_filesystem(self.client, self.gate, self.recorder, trio.CapacityLimiter(1))
-
-    async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
-        """Take the full set of pods that a source has now; waits while the sync loop is behind."""
-        await self._send(self.merge.apply(source, pods))
-
-    async def _send(self, updates: Iterable[PodUpdate]) -> None:
-        """Hand to the sync loop what changed in a source; who mirrors static pods is told too."""
-        for update in updates:
-            if self.cluster is not None:
-                self._mirror(self.cluster, update)
-            await self.config_in.send(update)
-
-    def _mirror(self, cluster: Cluster, update: PodUpdate) -> None:
-        try:
-            cluster.static_pods(update)
-        except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
-            pods = [pod_key(pod) for pod in update.pods]
-            log.exception("mirror pod sync failed", pods=pods)
-
-    def _on_released(self, uid: str) -> None:
-        """A pod holds nothing any more that others could want."""
-        if self.cluster is not None:
-            self.cluster.pod_released(uid)
-
-    def _on_finished(self, uid: str, incarnation: int) -> None:
-        """A pod's task has ended."""
-        self.loop.on_finished(uid, incarnation)
-        if self.cluster is not None:
-            self.cluster.pod_finished(uid)
-
-    async def _clean_up(self) -> None:
-        """One round of housekeeping; none before the parts that know what there is."""
-        if self.housekeeper is not None:
-            await self.housekeeper.clean_up()
-
-    async def _refresh_node(self) -> None:
-        assert self.cluster is not None, "only a node of a cluster has a Node object"
-        await self.cluster.refresh_node()
-
-    def _runs(self, uid: str) -> bool:
-        """Whether something of a pod runs; what could not be looked at yet may run."""
-        return uid in self.cache.unseen or self.cache.get(uid).is_running
+        core = self.core
+        if core.host.images_on_disk:
+            limiter = trio.CapacityLimiter(1)
+            await watch_image_filesystem(core.client, core.gate, core.recorder, limiter)
 
     def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
         if after.up and not before.up:
-            self.pleg.runtime_returned()
-        self.notifier.status(status_line(after))
+            self.core.pleg.runtime_returned()
+        self._notifier.status(status_line(after))
         log.info(
             "runtime",
             up=after.up,
@@ -498,45 +190,100 @@ class Agent:
             reason=after.reason or after.network_reason,
         )
 
-    async def _tell_service_manager(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+
+class Pods:
+    """What brings pods from the sources to their tasks. Those run in the nursery."""
+
+    def __init__(
+        self, core: Core, parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
     ) -> None:
-        task_status.started()
-        period = watchdog_seconds()
-        if period is None:
-            return
-        await feed_watchdog(self.notifier, period, self.monitor.seconds_busy)
-
-    def _pod(self, namespace: str, name: str) -> Pod | None:
-        """A pod of the sources by its name, with its newest status."""
-        for stored in self.store:
-            metadata = stored.pod.metadata
-            if (metadata.namespace, metadata.name) == (namespace, name):
-                return self.statuses.with_status(stored.pod)
-        return None
-
-    def _pods(self) -> Iterable[Pod]:
-        """The pods of the sources; there are none before the parts that make statuses."""
-        return [self.statuses.with_status(stored.pod) for stored in self.store]
-
-
-def _share_mounts(root: Path) -> None:
-    """Let pods see each other's mounts below the root folder where they ask for it."""
-    try:
-        if make_shared(root):
-            log.info("root folder made a shared mount", path=str(root))
-    except OSError as error:
-        log.warning(
-            "root folder cannot be made a shared mount, pods with mountPropagation will not see "
-            "what is mounted later",
-            path=str(root),
-            error=str(error),
+        self._core = core
+        self._node = parts.node
+        self.tasks = PodTasks(
+            nursery,
+            open_syncer=parts.sync.open_syncer,
+            journal=core.journal,
+            recorder=core.recorder,
+            resync_seconds=core.settings.configuration.sync_frequency.total_seconds(),
+            cleaning=CleaningTurns(core.activity.wait_idle),
+        )
+        self._updates = PodUpdates(SourceMerge(core.clock, core.recorder))
+        self.watch_api = cluster.join(self.tasks, self._updates)
+        admission = build_admission(core, cluster)
+        self.loop = SyncLoop(
+            store=core.store,
+            tasks=self.tasks,
+            admit=admission,
+            has_room=admission.has_room,
+            allocations=core.allocations,
+            prepare=admission.prepare,
+            gate=core.gate,
+            monitor=core.monitor,
+            config=self._updates.channel,
+            pleg=core.runtime_changes,
+            sources=core.static_sources | cluster.sources,
+            clean_up=Housekeeper(store=core.store, tasks=self.tasks, places=parts.places).clean_up,
+            recorder=core.recorder,
+            runs=core.cache.may_run,
         )
 
+    async def watch_static_sources(self) -> None:
+        """Read the folder and the URL of static pods, where they are set, until cancelled."""
+        core, configuration = self._core, self._core.settings.configuration
+        kept = core.root / "static-pods"
+        adopt = partial(adoptable_uid, core.cache.pods)
+        async with trio.open_nursery() as nursery:
+            if configuration.static_pod_path:
+                nursery.start_soon(
+                    partial(
+                        watch_manifest_files,
+                        Path(configuration.static_pod_path),
+                        partial(self._updates.take, Source.FILE),
+                        kept_folder=kept / "file",
+                        check_seconds=configuration.file_check_frequency.total_seconds(),
+                        node_name=core.node_name,
+                        adopt=adopt,
+                        journal=core.journal,
+                    )
+                )
+            if configuration.static_pod_url:
+                nursery.start_soon(
+                    partial(
+                        watch_manifest_url,
+                        configuration.static_pod_url,
+                        partial(self._updates.take, Source.HTTP),
+                        kept_folder=kept / "http",
+                        headers=configuration.static_pod_url_header,
+                        check_seconds=configuration.http_check_frequency.total_seconds(),
+                        node_name=core.node_name,
+                        adopt=adopt,
+                        journal=core.journal,
+                    )
+                )
 
-async def _nothing() -> None:
-    """Without an API server there is nobody to connect to."""
-    await trio.lowlevel.checkpoint()
+    async def collect_garbage(self) -> None:
+        """Remove dead containers, sandboxes without a pod and old logs, until cancelled."""
+        core, options = self._core, self._core.settings.options
+        remover = ContainerRemover(
+            client=core.client,
+            node=self._node,
+            file_limiter=trio.CapacityLimiter(1),
+            oom_kills=core.oom_kills,
+        )
+        await GarbageCollector(
+            remover=remover,
+            inspector=PodInspector(client=core.client, oom_kills=core.oom_kills),
+            cache=core.cache,
+            wanted=lambda: [stored.pod.metadata.uid for stored in core.store],
+            limits=DeadContainerLimits(
+                per_container=options.maximum_dead_containers_per_container,
+                total=options.maximum_dead_containers,
+                minimum_age=options.minimum_container_ttl_duration,
+            ),
+            gate=core.gate,
+            clock=core.clock,
+            recorder=core.recorder,
+        ).run()
 
 
 def status_line(state: RuntimeState) -> str:

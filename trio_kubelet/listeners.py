@@ -7,6 +7,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.server import (
     Route,
@@ -18,7 +19,6 @@ from trio_kubelet.server import (
     route_requests,
     serve_http,
 )
-from trio_kubelet.startup import StartError
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
 

@@ -17,19 +17,16 @@ from pathlib import Path
 import structlog
 import trio
 
-from trio_kubelet.agent import Agent, Transports
+from trio_kubelet.agent import Agent
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
-from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node import node_name
-from trio_kubelet.node.host_warnings import SWAPS, read_swap_areas
+from trio_kubelet.node.host import find_cgroups, open_host
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
-from trio_kubelet.resources import CgroupError, CgroupTree
-from trio_kubelet.rpc import Channel, open_rpc_loop
-from trio_kubelet.runtime.garbage.lost_tasks import CONTAINERD_HEADERS
-from trio_kubelet.startup import StartError
+from trio_kubelet.rpc import open_rpc_loop
 from trio_kubelet.volumes.safe_open import has_openat2
 
 log = structlog.get_logger("agent")
@@ -79,7 +76,15 @@ def _start_error(error: BaseException) -> tuple[StartError | None, BaseException
 
 
 async def _run(settings: Settings) -> None:
-    _check_preconditions(settings)
+    _check_openat2()
+    clock = SystemClock()
+    if settings.options.hollow:
+        # Here, because no other agent needs it.
+        from trio_kubelet.hollow.host import open_hollow_host
+
+        host_opened = open_hollow_host(settings, clock)
+    else:
+        host_opened = open_host(settings, find_cgroups(settings))
     notifier = ServiceNotifier()
     async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
         await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
@@ -88,41 +93,18 @@ async def _run(settings: Settings) -> None:
             if settings.options.exit_on_lock_contention:
                 nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
         await stack.enter_async_context(open_rpc_loop())
-        clock = SystemClock()
-        transports = await stack.enter_async_context(_transports(settings, clock))
+        host = await stack.enter_async_context(host_opened)
         open_clients = partial(_clients, settings, clock) if _has_api_server(settings) else None
-        await Agent(settings, clock, transports, notifier, open_clients).run()
+        await Agent(settings, clock, host, notifier, open_clients).run()
 
 
-def _check_preconditions(settings: Settings) -> None:
-    """Refuse what cannot go well. Raises StartError."""
+def _check_openat2() -> None:
+    """Refuse a kernel on which volumes cannot be handled safely. Raises StartError."""
     if not has_openat2():
         raise StartError(
             "the system call openat2 is needed to handle volumes safely, and the kernel "
             f"({os.uname().release}) does not have it or a seccomp filter denies it; Linux 5.6 or "
             "newer is needed"
-        )
-    if settings.options.hollow:
-        return
-    if os.geteuid() != 0:
-        raise StartError(
-            "must be run as root, because it mounts volumes and makes cgroups; "
-            "try sudo, or --hollow for a runtime without a kernel"
-        )
-    try:
-        tree = CgroupTree.find(mount_points())
-    except CgroupError as error:
-        raise StartError(f"{error}; mount the cgroup hierarchies") from error
-    if tree.version == 1 and settings.configuration.fail_cgroup_v1:
-        raise StartError(
-            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
-            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
-            "configuration to run all the same"
-        )
-    if settings.configuration.fail_swap_on and (swap := ", ".join(read_swap_areas())):
-        raise StartError(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on "
-            f"flag to false. {SWAPS} contained: {swap}"
         )
 
 
@@ -172,32 +154,6 @@ def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
 def _give_up_waiting() -> None:
     print("trio-kubelet: ended without waiting for the runtime any longer", file=sys.stderr)
     os._exit(0)
-
-
-@asynccontextmanager
-async def _transports(settings: Settings, clock: Clock) -> AsyncIterator[Transports]:
-    """The way to the runtime. Raises StartError for an endpoint that cannot be one."""
-    if settings.options.hollow:
-        from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
-        from trio_kubelet.rpc import InProcess
-
-        async with open_hollow_runtime(clock, HollowOptions()) as runtime:
-            service = InProcess(runtime)
-            yield service, service, None
-        return
-    configuration = settings.configuration
-    try:
-        runtime_channel = Channel(configuration.container_runtime_endpoint)
-        task_channel = Channel(configuration.container_runtime_endpoint, CONTAINERD_HEADERS)
-    except ValueError as error:
-        raise StartError(f"containerRuntimeEndpoint: {error}") from error
-    try:
-        image_channel = Channel(
-            configuration.image_service_endpoint or configuration.container_runtime_endpoint
-        )
-    except ValueError as error:
-        raise StartError(f"imageServiceEndpoint: {error}") from error
-    yield runtime_channel, image_channel, task_channel
 
 
 def _has_api_server(settings: Settings) -> bool:

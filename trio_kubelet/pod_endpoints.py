@@ -7,12 +7,12 @@ from attrs import frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.server import Route, configz_routes, disabled_routes
-from trio_kubelet.startup import StartError
 from trio_kubelet.streaming import PodStreams, stream_routes
 
 

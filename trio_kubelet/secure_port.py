@@ -4,7 +4,7 @@ Whoever may not be known makes the start fail: a port that would let in nobody, 
 accident, is not opened.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.config.tls_names import VERSIONS, openssl_ciphers
+from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.listeners import listening
 from trio_kubelet.server import Handler, Limits, Route, route_requests, serve_http
@@ -30,7 +31,6 @@ from trio_kubelet.server.access import (
 )
 from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 from trio_kubelet.server.tls import over_tls
-from trio_kubelet.startup import StartError
 
 log = structlog.get_logger("server")
 
@@ -40,16 +40,16 @@ LIMITS = Limits(connections=512, connections_of_a_peer=400)
 
 @frozen(kw_only=True)
 class SecurePort:
-    """A step of a start: serves `routes` until it is cancelled.
+    """Serves `routes` until it is cancelled.
 
-    `reviews` is the API server, None on a node that has none; it is asked for when needed.
+    `reviews` is the API server, None on a node that has none.
     """
 
     settings: Settings
     clock: Clock
     node_name: str
     routes: Sequence[Route]
-    reviews: Callable[[], Api] | None = None
+    reviews: Api | None = None
     limits: Limits = field(default=LIMITS)
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -25,7 +25,7 @@ from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView
-from trio_kubelet.resources.node import NodeResources
+from trio_kubelet.resources.node import MachineSize
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 NAME = "joining"
@@ -42,6 +42,7 @@ class Joined:
         self.api = clients.main
         self.reporter = NodeReporter(
             profile=profile,
+            resources=lambda: profile.resources,
             view=self.view,
             api=clients.main,
             heartbeat=clients.heartbeat,
@@ -125,8 +126,8 @@ async def test_a_machine_with_a_bootstrap_token_becomes_a_node_and_stays_one(
         assert lease.metadata.owner_references[0].uid == made.metadata.uid
         assert lease.spec.renew_time is not None
 
-    pages = NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB})
-    rebooted = evolve(a_profile(a_machine(resources=pages, boot_id="boot-2")), name=NAME)
+    pages = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB})
+    rebooted = evolve(a_profile(a_machine(size=pages, boot_id="boot-2")), name=NAME)
     control_plane.api.patch(
         f"/api/v1/nodes/{NAME}",
         {"metadata": {"labels": {"team": "red", "kubernetes.io/arch": "arm64"}}},

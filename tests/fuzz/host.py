@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from tests.fuzz.values import Values, as_json
+from trio_kubelet.errors import StartError
 from trio_kubelet.mountinfo import parse_mountinfo
 from trio_kubelet.node.machine import read_machine
-from trio_kubelet.startup import StartError
 
 GOOD: Mapping[str, bytes] = {
     "etc/resolv.conf": b"# local\nnameserver 10.0.0.53\nsearch example.com a.\noptions ndots:2\n",

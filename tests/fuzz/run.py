@@ -46,15 +46,16 @@ from tests.fuzz.values import Values, as_json, as_yaml
 from tests.fuzz.wires import FuzzedApi, FuzzedRuntime, Noise
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, ApiWire, SimulatedAgent, WallClock
-from trio_kubelet import assembly
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime
+from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import CONFIG_MAPS, NODES, PODS, RUNTIME_CLASSES, SECRETS, SERVICES
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.machine import read_machine
 from trio_kubelet.pod_source import Source
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
@@ -112,8 +113,6 @@ async def _run(seed: int, inputs: int, root: Path) -> Report:
             run = Run(seed, root, nursery, findings)
             client = partial(httpx.AsyncClient, transport=httpx.MockTransport(run.answer))
             stack.enter_context(patch.object(httpx, "AsyncClient", client))
-            hosts = partial(read_hosts, run.host.hosts)
-            stack.enter_context(patch.object(assembly, "read_hosts", hosts))
             await run.live(inputs)
             nursery.cancel_scope.cancel()
     return Report(
@@ -152,6 +151,7 @@ class Run:
         self._pods = pods()
         self._manifests = self.root / "manifests"
         self._manifests.mkdir()
+        self._machine = read_machine(root)
         self.host = HostFiles(self.root, self._values)
         self._settings = Settings(
             configuration=KubeletConfiguration(
@@ -254,8 +254,9 @@ class Run:
         self._life, self._ended = trio.CancelScope(), trio.Event()
         runtime = FuzzedRuntime(self._runtime, self._values, self._cri_noise)
         api = FuzzedApi(ApiWire(self._api), self._values, self._api_noise, self._frame)
+        host = hollow_host(runtime, self._machine, partial(read_hosts, self.host.hosts))
         self._agent = SimulatedAgent(
-            self._settings, self._clock, runtime, api, lambda pod, status: None
+            self._settings, self._clock, host, api, lambda pod, status: None
         )
         self.nursery.start_soon(self._live, self._agent)
 

@@ -245,7 +245,7 @@ async def test_the_kernel_tells_whom_it_killed_for_their_memory_when_they_are_go
     await cgroups.ensure(BURSTABLE)
     pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
     (tmp_path / "b-1").mkdir()
-    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    kills = OomKills(tree, tmp_path, cgroup_root=root)
     before, seen, hungry = listens(), [], set()
     for number, script in enumerate(("exec tail /dev/zero", "kill -9 $$") * 5):
         name = f"c{number}"
@@ -257,7 +257,7 @@ async def test_the_kernel_tells_whom_it_killed_for_their_memory_when_they_are_go
             hungry.add(name)
         assert await kills.killed("b-1", seen, trio.current_time()) == hungry
     assert listens() == before
-    restarted = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    restarted = OomKills(tree, tmp_path, cgroup_root=root)
     assert await restarted.killed("b-1", seen, trio.current_time()) == hungry
 
 
@@ -266,7 +266,7 @@ async def test_nothing_is_left_of_what_was_prepared_for_a_container_that_is_gone
 ) -> None:
     await cgroups.ensure(BURSTABLE)
     pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
-    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    kills = OomKills(tree, tmp_path, cgroup_root=root)
     began, before = trio.current_time(), listens()
     await kills.expect_start("b-1", "c")
     await kills.killed("b-1", [], began)
@@ -283,7 +283,7 @@ async def test_what_was_prepared_goes_with_its_container_and_with_its_pod(
 ) -> None:
     await cgroups.ensure(BURSTABLE)
     pod = tree.hierarchies["memory"] / f"{root}/kubepods/burstable/podb-1".lstrip("/")
-    kills = OomKills(lambda: tree, tmp_path, cgroup_root=root)
+    kills = OomKills(tree, tmp_path, cgroup_root=root)
     before, each = listens(), 2 * (tree.version == 1)
     await kills.expect_start("b-1", "c")
     await kills.expect_start("b-1", "d")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import trio
-from attrs import evolve, frozen
+from attrs import frozen
 
 from lab.agent import Agent
 from lab.containerd import Containerd
@@ -37,7 +37,7 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.mountinfo import mount_points
-from trio_kubelet.node import gather_facts
+from trio_kubelet.node import gather_facts, node_resources, read_machine
 from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -254,9 +254,14 @@ def _facts(agent: Agent) -> NodeFacts:
         ),
         options=NodeOptions(root_dir=str(agent.root), node_ip=HOST_IP),
     )
-    tree = CgroupTree.find(mount_points())
-    facts = gather_facts(settings, cgroup_v2=tree.version == 2, driver=CgroupDriver.CGROUPFS)
-    return evolve(facts, swap_controller=tree.can_limit_swap())
+    machine = read_machine(agent.root)
+    return gather_facts(
+        settings,
+        machine,
+        node_resources(settings, machine).allocatable(),
+        cgroups=CgroupTree.find(mount_points()),
+        driver=CgroupDriver.CGROUPFS,
+    )
 
 
 def _surroundings(pod: Pod, node: NodeFacts, pod_ip: str) -> Surroundings:

@@ -42,7 +42,7 @@ async def test_a_full_disk_is_disk_pressure_by_default(full: bool, small_disk: P
         thresholds=configured_thresholds(KubeletConfiguration()),
         transition_seconds=PERIOD_SECONDS,
         client=None,
-        find_places=lambda: MeasuredPlaces(root_folder=small_disk),
+        places=MeasuredPlaces(root_folder=small_disk),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(monitor.run)

@@ -112,7 +112,7 @@ class Invariants:
     def _incarnation(self, uid: str) -> object:
         """What tells one pod from another of the same UID: which task of which agent it is."""
         assert self.node is not None
-        task = self.node.agent.tasks.get(uid) if self.node.agent is not None else None
+        task = self.node.agent.task(uid) if self.node.agent is not None else None
         return self.node.lives, task.incarnation if task is not None else None
 
     def _note_all(self, problems: Iterator[str]) -> None:
@@ -140,7 +140,7 @@ class Invariants:
         assert self.node is not None
         if self.node.agent is None or self._is_cut_off():
             return
-        task = self.node.agent.tasks.get(uid)
+        task = self.node.agent.task(uid)
         if task is None:
             yield f"container {life.name} of pod {uid} started, which has no task"
         elif task.state is not PodState.SYNC_POD:

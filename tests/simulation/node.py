@@ -18,16 +18,22 @@ from structlog.typing import EventDict
 
 from tests.apiserver.server import URL, ApiServer
 from tests.simulation.wire import Wire
-from trio_kubelet.agent import Agent
+from trio_kubelet.agent import Agent, Pods
+from trio_kubelet.assembly import PodParts
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowRuntime
+from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClient, ApiClients
-from trio_kubelet.rpc import Transport
-from trio_kubelet.startup import Step, once
+from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.host import Host
+from trio_kubelet.node.machine import read_machine
+from trio_kubelet.sync.pod_task import PodTask
+from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry.journal import Entry
 
 LogEntry = Mapping[str, object]
@@ -82,7 +88,7 @@ class SimulatedAgent(Agent):
         self,
         settings: Settings,
         clock: WallClock,
-        transport: Transport,
+        host: Host,
         api: httpx.AsyncBaseTransport,
         on_status: Callable[[Pod, PodStatus], None],
     ) -> None:
@@ -91,18 +97,23 @@ class SimulatedAgent(Agent):
             make = partial(ApiClient, URL, api, clock=clock)
             yield ApiClients(URL, make(), make(), make(), make())
 
-        super().__init__(settings, clock, (transport, transport, None), open_clients=clients)
-        self._on_status = on_status
+        super().__init__(settings, clock, host, open_clients=clients)
+        self.core.statuses.on_change.add(on_status)
+        self._tasks: PodTasks | None = None
 
-    @property
-    def steps(self) -> tuple[Step, ...]:
-        return (
-            *(step for step in super().steps if step.name != "server"),
-            Step("observers", ("parts",), once(self._observe)),
-        )
+    async def serve(self) -> None:
+        await trio.sleep_forever()
 
-    async def _observe(self) -> None:
-        self.statuses.on_change.add(self._on_status)
+    def make_pods(
+        self, parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
+    ) -> Pods:
+        pods = super().make_pods(parts, cluster, nursery)
+        self._tasks = pods.tasks
+        return pods
+
+    def task(self, uid: str) -> PodTask | None:
+        """The task that lives under a UID."""
+        return self._tasks.get(uid) if self._tasks is not None else None
 
 
 class NodeWatcher(Protocol):
@@ -120,6 +131,8 @@ class NodeWatcher(Protocol):
 
 class Node:
     """Folders, clock, runtime, and one agent at a time."""
+
+    read_hosts = staticmethod(read_hosts)
 
     def __init__(
         self,
@@ -151,6 +164,7 @@ class Node:
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
+        self._machine = read_machine(root)
         self.manifests.mkdir(parents=True)
         structlog.configure(
             processors=[
@@ -168,8 +182,9 @@ class Node:
         self._wire = Wire(self.runtime, self._chance, self._doubling)
         self._api_wire = ApiWire(self.api)
         self._life, self._ended = trio.CancelScope(), trio.Event()
+        host = hollow_host(self._wire, self._machine, self.read_hosts)
         self.agent = SimulatedAgent(
-            self._settings(), self.clock, self._wire, self._api_wire, self._on_status
+            self._settings(), self.clock, host, self._api_wire, self._on_status
         )
         self._nursery.start_soon(self._live, self.agent, self._life, self._ended)
 
@@ -194,7 +209,7 @@ class Node:
                 await agent.run()
         finally:
             self.agent = None
-            self._watcher.on_agent_ended(tuple(agent.journal.entries()))
+            self._watcher.on_agent_ended(tuple(agent.core.journal.entries()))
             ended.set()
 
     def _settings(self) -> Settings:

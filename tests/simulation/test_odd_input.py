@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
 
 import pytest
 import trio
@@ -12,16 +11,16 @@ from attrs import evolve
 
 from tests.simulation.node import Node
 from tests.simulation.scenes import Scene, play, pod, write_manifest
-from trio_kubelet import assembly
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.k8s import EVENTS, PODS, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
-from trio_kubelet.node.machine import read_machine
+from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.host import read_this_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.startup import StartError
 
 
 def with_resolv_conf(monkeypatch: pytest.MonkeyPatch, path: Path) -> None:
@@ -77,10 +76,7 @@ def test_the_hosts_file_is_read_anew_for_each_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hosts = tmp_path / "hosts"
-    monkeypatch.setattr(
-        "trio_kubelet.assembly.read_hosts",
-        lambda: hosts.read_bytes().decode(errors="surrogateescape"),
-    )
+    monkeypatch.setattr(Node, "read_hosts", staticmethod(partial(read_hosts, hosts)))
 
     def seen_by(scene: Scene, name: str) -> bytes:
         uid = scene.node.api.get(PODS, name, "default").metadata.uid
@@ -189,11 +185,9 @@ def test_a_path_that_the_kernel_does_not_take_is_an_event_of_its_pod(
     play(tmp_path, scene)
 
 
-def test_a_machine_whose_size_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_a_machine_whose_size_cannot_be_read_is_told_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc" / "meminfo").write_bytes(b"\xff\0")
-    with (
-        patch.object(assembly, "read_machine", partial(read_machine, host=tmp_path)),
-        pytest.raises(StartError, match=r"the size of the machine cannot be read: .*MemTotal"),
-    ):
-        assembly.read_profile(Settings(options=NodeOptions(root_dir=str(tmp_path))))
+    settings = Settings(options=NodeOptions(root_dir=str(tmp_path)))
+    with pytest.raises(StartError, match=r"the size of the machine cannot be read: .*MemTotal"):
+        await read_this_machine(settings, tmp_path)

@@ -24,7 +24,7 @@ LAYERS: dict[str, set[str]] = {
             "pod_source",
             "restarts",
         ),
-        *("callbacks", "preparation", "retries", "work_queue"),
+        *("callbacks", "errors", "retries", "work_queue"),
     },
     "parts": {
         *("hollow", "logs", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
     },
     "sync": {"sync"},
     "agent": {
-        *("agent", "assembly", "cluster", "listeners", "main", "startup"),
+        *("agent", "assembly", "cluster", "core", "listeners", "main"),
         *("pod_endpoints", "secure_port"),
     },
     "command line": {"__main__", "cli"},

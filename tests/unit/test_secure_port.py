@@ -26,10 +26,10 @@ from trio_kubelet.config.parts import (
     KubeletWebhookAuthentication,
     KubeletX509Authentication,
 )
+from trio_kubelet.errors import StartError
 from trio_kubelet.node.serving_certificate import ensure_self_signed
 from trio_kubelet.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
-from trio_kubelet.startup import StartError
 
 HOST = "127.0.0.1"
 OWN_SIGNED = KubeletAuthentication(webhook=KubeletWebhookAuthentication(enabled=False))
@@ -78,7 +78,7 @@ class Node:
             clock=SystemClock(),
             node_name="a",
             routes=ROUTES,
-            reviews=self.server.client if has_api_server else None,
+            reviews=self.server.client() if has_api_server else None,
         )
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:

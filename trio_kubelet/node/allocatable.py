@@ -31,6 +31,14 @@ _NO_THRESHOLD = ("0%", "100%")
 
 
 @frozen(kw_only=True)
+class NodeAmounts:
+    """What the node has in all of each resource, and what of it pods may ask for."""
+
+    capacity: Resources = field(factory=dict)
+    allocatable: Resources = field(factory=dict)
+
+
+@frozen(kw_only=True)
 class Reservations:
     """What pods may not have. `eviction` maps signals to thresholds: `100Mi`, `10%`."""
 
@@ -73,13 +81,13 @@ def machine_capacity(
     machine: Machine, *, max_pods: int, pods_per_core: int = 0, storage: bool = True
 ) -> Resources:
     """What the node has. `storage` is localStorageCapacityIsolation: disk space is a resource."""
-    cores = machine.resources.cpu_milli // 1000
+    cores = machine.size.cpu_milli // 1000
     found = {
-        CPU: Quantity.from_milli(machine.resources.cpu_milli),
-        MEMORY: Quantity.from_bytes(machine.resources.memory_bytes),
+        CPU: Quantity.from_milli(machine.size.cpu_milli),
+        MEMORY: Quantity.from_bytes(machine.size.memory_bytes),
         PODS: Quantity(min(max_pods, cores * pods_per_core) if pods_per_core else max_pods),
     }
-    for page_size, amount in machine.resources.hugepages.items():
+    for page_size, amount in machine.size.hugepages.items():
         name = f"{HUGEPAGES_PREFIX}{Quantity.from_bytes(page_size).canonical}"
         found[name] = Quantity.from_bytes(amount)
     if storage and machine.storage_bytes is not None:
@@ -113,6 +121,11 @@ def allocatable(capacity: Resources, reservations: Reservations) -> Resources:
     if MEMORY in left:
         left[MEMORY] = _not_negative(left[MEMORY] - Quantity.sum(pages))
     return left
+
+
+def node_amounts(capacity: Resources, reservations: Reservations) -> NodeAmounts:
+    """What there is where so much is reserved."""
+    return NodeAmounts(capacity=capacity, allocatable=allocatable(capacity, reservations))
 
 
 def overcommitments(capacity: Resources, reservations: Reservations) -> Iterator[str]:

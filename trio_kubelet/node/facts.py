@@ -7,7 +7,6 @@ from pathlib import Path
 import structlog
 
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Quantity
 from trio_kubelet.node.addresses import (
     AddressError,
     HostNetwork,
@@ -15,9 +14,10 @@ from trio_kubelet.node.addresses import (
     is_unspecified,
     parse_node_ip,
 )
+from trio_kubelet.node.allocatable import Resources
+from trio_kubelet.node.machine import Machine
 from trio_kubelet.node.profile import node_name
-from trio_kubelet.resources import CgroupDriver
-from trio_kubelet.resources.node import node_capacity
+from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import NodeDns, ResolvConf, parse_resolv_conf
 from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
@@ -43,10 +43,16 @@ def host_addresses(settings: Settings) -> tuple[str, ...]:
         return ()
 
 
-def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -> NodeFacts:
-    """What configs are made with, as far as settings and kernel tell before there are cgroups."""
+def gather_facts(
+    settings: Settings,
+    machine: Machine,
+    allocatable: Resources,
+    *,
+    cgroups: CgroupTree | None,
+    driver: CgroupDriver,
+) -> NodeFacts:
+    """What configs are made with. Where pods have cgroups, that of all pods is there already."""
     configuration, options = settings.configuration, settings.options
-    capacity = node_capacity()
     cpus = range(os.cpu_count() or 1)
     return NodeFacts(
         root_directory=options.root_dir,
@@ -54,17 +60,16 @@ def gather_facts(settings: Settings, *, cgroup_v2: bool, driver: CgroupDriver) -
         container_logs_directory=_container_logs(configuration.pod_logs_dir),
         cluster_domain=configuration.cluster_domain,
         host_ips=host_addresses(settings),
-        allocatable={
-            "cpu": Quantity(f"{capacity.cpu_milli}m"),
-            "memory": Quantity(str(capacity.memory_bytes)),
-        },
-        memory_capacity_bytes=capacity.memory_bytes,
+        allocatable=allocatable,
+        memory_capacity_bytes=machine.size.memory_bytes,
+        swap_capacity_bytes=machine.swap_bytes,
         page_size_bytes=resource.getpagesize(),
-        hugepage_sizes=tuple(capacity.hugepages),
+        hugepage_sizes=tuple(machine.size.hugepages),
         cgroup_driver=driver,
         cgroup_root=configuration.cgroup_root or "/",
         cgroups_per_qos=configuration.cgroups_per_qos,
-        cgroup_v2=cgroup_v2,
+        cgroup_v2=cgroups is not None and cgroups.version != 1,
+        swap_controller=cgroups is not None and cgroups.can_limit_swap(),
         swap_behavior=configuration.memory_swap.swap_behavior,
         cpu_cfs_quota=configuration.cpu_cfs_quota,
         cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),

@@ -5,16 +5,13 @@ from pathlib import Path
 
 from attrs import frozen
 
-from trio_kubelet.config import KubeletConfiguration, Settings
-from trio_kubelet.mountinfo import mount_points
-from trio_kubelet.resources import CgroupTree
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import (
     CHECK_LIMITS_FOR_RESOLV_CONF,
     parse_resolv_conf,
     resolv_conf_complaint,
 )
-from trio_kubelet.volumes.mount import keeps_out_of_swap
 
 SWAPS = Path("/proc/swaps")
 
@@ -38,15 +35,6 @@ MEMORY_ON_DISK = HostWarning(
     "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
     "etc.) might be swapped to disk and should no longer be considered secure.",
 )
-
-
-def gather_host_warnings(settings: Settings) -> tuple[HostWarning, ...]:
-    """What there is to say about this host now. Blocks."""
-    found = resolv_conf_warnings(settings.configuration)
-    if settings.options.hollow:
-        return found
-    version = CgroupTree.find(mount_points()).version
-    return (*host_warnings(version, read_swap_areas(), noswap=keeps_out_of_swap()), *found)
 
 
 def host_warnings(

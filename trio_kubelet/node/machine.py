@@ -13,7 +13,7 @@ from pathlib import Path
 import structlog
 from attrs import frozen
 
-from trio_kubelet.resources.node import NodeResources, node_capacity
+from trio_kubelet.resources.node import MachineSize, node_capacity
 
 log = structlog.get_logger("node")
 
@@ -63,7 +63,7 @@ class Machine:
     kernel_version: str = ""
     os_image: str = ""
     architecture: str = ""
-    resources: NodeResources
+    size: MachineSize
     swap_bytes: int = 0
     storage_bytes: int | None = None
     max_pids: int | None = None
@@ -85,7 +85,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
         kernel_version=kernel.release,
         os_image=_os_image(host),
         architecture=go_architecture(platform.machine()),
-        resources=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
+        size=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
         swap_bytes=_swap_bytes(meminfo.read_text(errors="replace")),
         storage_bytes=_storage_bytes(root_directory),
         max_pids=max_pids(host),

@@ -5,7 +5,7 @@ holds up nothing but the next measurement. Who keeps pods away (admission) and w
 cluster (the node's conditions) ask for `current`; evictions will take the history.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
@@ -42,12 +42,12 @@ class PressureMonitor:
         thresholds: Iterable[Threshold],
         transition_seconds: float,
         client: RuntimeClient | None,
-        find_places: Callable[[], MeasuredPlaces],
+        places: MeasuredPlaces,
     ) -> None:
         self._thresholds = tuple(thresholds)
         self._transition_seconds = transition_seconds
         self._client = client
-        self._find_places = find_places
+        self._places = places
         self._history: PressureHistory | None = None
         self._image_folder: Path | None = None
         self._image_folder_due_at = -1.0
@@ -61,24 +61,23 @@ class PressureMonitor:
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Measure for ever; the first measurement is there before others start."""
-        places = await trio.to_thread.run_sync(self._find_places)
-        await self._round(places)
+        await self._round()
         task_status.started()
         while True:
             await trio.sleep(PERIOD_SECONDS)
-            await self._round(places)
+            await self._round()
 
-    async def _round(self, places: MeasuredPlaces) -> None:
+    async def _round(self) -> None:
         try:
             await self._find_image_folder()
-            await self._measure(places)
+            await self._measure()
         except Exception:
             log.exception("node measurement failed")
 
-    async def _measure(self, places: MeasuredPlaces) -> None:
+    async def _measure(self) -> None:
         if self._threads.available_tokens == 0:
             return  # A file system still hangs.
-        look = partial(measure, places, self._image_folder)
+        look = partial(measure, self._places, self._image_folder)
         with trio.move_on_after(DEADLINE_SECONDS):
             at = trio.current_time()
             found = await trio.to_thread.run_sync(

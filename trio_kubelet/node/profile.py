@@ -14,13 +14,7 @@ from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Taint
 from trio_kubelet.node.addresses import parse_node_ip
-from trio_kubelet.node.allocatable import (
-    Reservations,
-    Resources,
-    machine_capacity,
-    overcommitments,
-    reservations,
-)
+from trio_kubelet.node.allocatable import NodeAmounts
 from trio_kubelet.node.machine import Machine
 
 EXTERNAL_CLOUD_PROVIDER = "external"
@@ -40,15 +34,14 @@ class NodeProfile:
     """One node. Sizes and periods are in the units of their fields' names.
 
     `name` is that of the Node object, `node_ips` what --node-ip says: none, one, or one of each
-    family; an unspecified one only chooses the family. `capacity` is what the machine has of each
-    resource. `max_images` bounds `status.images` (-1: all of them). `features` are those that the
+    family; an unspecified one only chooses the family. `resources` is what there is now, which may
+    change. `max_images` bounds `status.images` (-1: all of them). `features` are those that the
     agent has, to be declared while their gates are on.
     """
 
     name: str
     machine: Machine
-    capacity: Resources
-    reservations: Reservations = field(factory=Reservations)
+    resources: NodeAmounts
     kubelet_version: str = KUBERNETES_VERSION
     kubelet_port: int = 10250
     """0 while the server is switched off."""
@@ -68,19 +61,13 @@ class NodeProfile:
     lease_seconds: int = 40
 
 
-def node_profile(settings: Settings, machine: Machine) -> NodeProfile:
+def node_profile(settings: Settings, machine: Machine, resources: NodeAmounts) -> NodeProfile:
     """The profile that these settings give a machine."""
     configuration, options = settings.configuration, settings.options
     return NodeProfile(
         name=node_name(settings),
         machine=machine,
-        capacity=machine_capacity(
-            machine,
-            max_pods=configuration.max_pods,
-            pods_per_core=configuration.pods_per_core,
-            storage=configuration.local_storage_capacity_isolation,
-        ),
-        reservations=reservations(configuration, options),
+        resources=resources,
         kubelet_version=options.version or KUBERNETES_VERSION,
         kubelet_port=configuration.port if configuration.enable_server else 0,
         node_ips=parse_node_ip(options.node_ip),
@@ -100,12 +87,6 @@ def node_profile(settings: Settings, machine: Machine) -> NodeProfile:
         report_seconds=configuration.node_status_report_frequency.total_seconds(),
         lease_seconds=configuration.node_lease_duration_seconds,
     )
-
-
-def profile_problem(profile: NodeProfile) -> str:
-    """Why a node cannot be run like this, in one line; empty if it can."""
-    lines = tuple(overcommitments(profile.capacity, profile.reservations))
-    return f"invalid Node Allocatable configuration. {' '.join(lines)}" if lines else ""
 
 
 def node_name(settings: Settings) -> str:

@@ -13,11 +13,13 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 import trio
+from attrs import evolve
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.node.allocatable import NodeAmounts
 from trio_kubelet.node.conditions import condition_events, is_ready
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.patch import node_patch
@@ -43,13 +45,15 @@ class NodeReporter:
     """Owner of the node's status.
 
     `api` is for registration, `heartbeat` the client with its own connection for reports.
-    `observe()` looks at the node. `chance` spreads the reports of many nodes over time.
+    `observe()` looks at the node, `resources()` returns what it has now. `chance` spreads the
+    reports of many nodes over time.
     """
 
     def __init__(
         self,
         *,
         profile: NodeProfile,
+        resources: Callable[[], NodeAmounts],
         view: NodeView,
         api: Api,
         heartbeat: Api,
@@ -59,6 +63,7 @@ class NodeReporter:
         chance: random.Random,
     ) -> None:
         self._profile = profile
+        self._resources = resources
         self._view = view
         self._api = api
         self._heartbeat = heartbeat
@@ -122,7 +127,7 @@ class NodeReporter:
             await self._retries.wait()
 
     async def _try_to_register(self) -> None:
-        initial = initial_node(self._profile, await self._observe(), self._now())
+        initial = initial_node(self._profile_now(), await self._observe(), self._now())
         try:
             created = await self._api.create(NODES, initial)
         except ApiError as error:
@@ -178,7 +183,7 @@ class NodeReporter:
         self._record_schedulable(before)
         if observed.is_early and is_ready(before.status.conditions):
             return
-        after = updated_node(self._profile, observed, before, self._now())
+        after = updated_node(self._profile_now(), observed, before, self._now())
         changed = has_changed(before, after)
         if not changed and not self._is_due():
             return
@@ -189,6 +194,9 @@ class NodeReporter:
         self._view.offer(answer)
         self._record_reboot(before)
         self._record_conditions(before.status.conditions, after)
+
+    def _profile_now(self) -> NodeProfile:
+        return evolve(self._profile, resources=self._resources())
 
     def _is_due(self) -> bool:
         return self._next_report_at is None or trio.current_time() >= self._next_report_at

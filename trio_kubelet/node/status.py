@@ -28,7 +28,6 @@ from trio_kubelet.node.allocatable import (
     EPHEMERAL_STORAGE,
     MEMORY,
     PODS,
-    allocatable,
     is_extended,
 )
 from trio_kubelet.node.conditions import node_conditions
@@ -118,14 +117,18 @@ def _set_addresses(status: NodeStatus, profile: NodeProfile, observed: Observati
 
 
 def _set_resources(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
-    capacity = {**status.capacity, **profile.capacity}
+    own = profile.resources
+    foreign = {name: n for name, n in status.capacity.items() if name not in own.capacity}
     others = {
         name: amount
         for name, amount in status.allocatable.items()
-        if name not in capacity and not is_extended(name)
+        if name not in status.capacity and not is_extended(name)
     }
-    left = allocatable(capacity, profile.reservations)
-    return evolve(status, capacity=capacity, allocatable={**others, **left})
+    return evolve(
+        status,
+        capacity={**foreign, **own.capacity},
+        allocatable={**others, **foreign, **own.allocatable},
+    )
 
 
 def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:

@@ -49,6 +49,10 @@ class RuntimeCache:
             return known
         return ObservedPod(uid=uid, name="", namespace="", observed_at=self._covered_at(uid))
 
+    def may_run(self, uid: str) -> bool:
+        """Whether something of a pod runs; what could not be looked at yet may run."""
+        return uid in self.unseen or self.get(uid).is_running
+
     def pods(self) -> tuple[ObservedPod, ...]:
         """All pods that have something in the runtime."""
         return tuple(p for p in self._pods.values() if p.sandboxes or p.containers)

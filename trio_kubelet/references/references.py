@@ -13,6 +13,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secret
 from trio_kubelet.k8s.client import Api
@@ -81,10 +82,11 @@ class References:
         api: Api,
         *,
         clock: Clock,
-        on_change: Callable[[str], None],
         strategy: str = Strategy.WATCH,
         trust_bundles: bool = False,
     ) -> None:
+        self.on_change: Callbacks[[str]] = Callbacks()
+        on_change = self.on_change.call
         make = partial(_objects, api, Strategy(strategy), on_change)
         self._config_maps: Objects[ConfigMap] = make(CONFIG_MAPS, frozenset({ROOT_CERTIFICATES}))
         self._secrets: Objects[Secret] = make(SECRETS, frozenset())

@@ -21,7 +21,7 @@ from trio_kubelet.resources.cgroup_names import (
 )
 from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups, CgroupSettings
-from trio_kubelet.resources.node import NodeResources, node_capacity
+from trio_kubelet.resources.node import MachineSize, node_capacity
 from trio_kubelet.resources.pod_resources import QosClass, pod_limits, pod_requests, qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
 
@@ -34,7 +34,7 @@ __all__ = [
     "CgroupSettings",
     "CgroupTree",
     "Cgroups",
-    "NodeResources",
+    "MachineSize",
     "PodCgroupSettings",
     "QosClass",
     "SystemdError",

@@ -14,8 +14,8 @@ _SIZE = re.compile(r"hugepages-(\d+)kB")
 
 
 @frozen(kw_only=True)
-class NodeResources:
-    """What the node has (`status.capacity`).
+class MachineSize:
+    """How much the machine has.
 
     `cpu_milli` is in millicores; `hugepages` maps page size to the amount set aside, in bytes.
     """
@@ -27,12 +27,12 @@ class NodeResources:
 
 def node_capacity(
     meminfo: Path = _MEMINFO, hugepages: Path = _HUGEPAGES, cpus: int | None = None
-) -> NodeResources:
+) -> MachineSize:
     """Read the machine's size; raises OSError or ValueError where the kernel does not tell."""
     total = _TOTAL.search(meminfo.read_text(errors="replace"))
     if total is None:
         raise ValueError(f"{meminfo} has no MemTotal")
-    return NodeResources(
+    return MachineSize(
         cpu_milli=1000 * (cpus or os.cpu_count() or 1),
         memory_bytes=int(total[1]) << 10,
         hugepages=_hugepages(hugepages),

@@ -17,7 +17,7 @@ from attrs import evolve
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.resources.cgroup_names import CgroupDriver
-from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
+from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.oom_files import load_record, pod_folders, read_counts, save_record
 from trio_kubelet.resources.oom_ledger import (
     Counts,
@@ -37,24 +37,23 @@ T = TypeVar("T")
 class OomKills:
     """Knows of each pod which of its containers the OOM killer ended.
 
-    `find_tree` finds the machine's cgroups; `pods` is where the folders of pods are. `whole`: an
+    `tree` are the machine's cgroups; `pods` is where the folders of pods are. `whole`: an
     OOM kill takes all of a container (singleProcessOOMKill is off). No method raises: what the
     kernel does not tell is not known.
     """
 
     def __init__(
         self,
-        find_tree: Callable[[], CgroupTree],
+        tree: CgroupTree,
         pods: Path,
         *,
         cgroup_root: str = "/",
         whole: bool = True,
     ) -> None:
-        self._find_tree = find_tree
+        self._tree = tree
         self._pods = pods
         self._cgroup_root = cgroup_root
         self._whole = whole
-        self._tree: CgroupTree | None = None
         self._ledgers: dict[str, OomLedger] = {}
         self._notices: dict[str, dict[str, OomNotice]] = {}
         self._asking = trio.Lock()
@@ -62,10 +61,9 @@ class OomKills:
 
     async def expect_start(self, uid: str, container_id: str) -> None:
         """Prepare for the end of a container that was made and is started next."""
-        tree = await self._cgroups()
-        if tree is None or tree.version != 1:
+        if self._tree.version != 1:
             return
-        ask = partial(self._ask_for_notices, tree, uid, container_id, trio.current_time())
+        ask = partial(self._ask_for_notices, uid, container_id, trio.current_time())
         notice = await self._in_thread(ask)
         if notice is not None:
             self._notices.setdefault(uid, {})[container_id] = notice
@@ -114,18 +112,17 @@ class OomKills:
         return shows_all(seen) and not any(each.ended for each in seen)
 
     async def _judge(self, uid: str, seen: Sequence[SeenContainer]) -> None:
-        tree = await self._cgroups()
-        if tree is None or not is_path_part(uid):
+        if not is_path_part(uid):
             return
         before = self._ledgers.get(uid)
         if before is None:
             before = await self._in_thread(partial(load_record, self._pods / uid))
         if before is not None:
             self._ledgers[uid] = before
-        if tree.version == 1:
+        if self._tree.version == 1:
             after = await self._by_notices(uid, before or OomLedger(), seen)
         else:
-            counts = await self._in_thread(partial(self._read, tree, uid))
+            counts = await self._in_thread(partial(self._read, uid))
             if counts is None:
                 return
             after = judged(before or first_ledger(counts, seen), counts, seen, whole=self._whole)
@@ -167,21 +164,11 @@ class OomKills:
         if not self._notices[uid]:
             del self._notices[uid]
 
-    async def _cgroups(self) -> CgroupTree | None:
-        if self._tree is None:
-            try:
-                self._tree = await self._in_thread(self._find_tree)
-            except (CgroupError, OSError) as error:
-                log.debug("no cgroups to ask for OOM kills", error=str(error))
-        return self._tree
-
-    def _ask_for_notices(
-        self, tree: CgroupTree, uid: str, container_id: str, made_at: float
-    ) -> OomNotice | None:
+    def _ask_for_notices(self, uid: str, container_id: str, made_at: float) -> OomNotice | None:
         """Where systemd makes the container's cgroup there are no notices. Blocks."""
         if not is_path_part(container_id):
             return None
-        for folder in self._pod_folders(tree, uid, (CgroupDriver.CGROUPFS,)):
+        for folder in self._pod_folders(uid, (CgroupDriver.CGROUPFS,)):
             try:
                 return OomNotice.ask(folder / container_id, made_at)
             except FileNotFoundError:
@@ -190,9 +177,9 @@ class OomKills:
                 log.debug("no notices of OOM kills", container=container_id, error=str(error))
         return None
 
-    def _read(self, tree: CgroupTree, uid: str) -> Counts | None:
+    def _read(self, uid: str) -> Counts | None:
         """The counts of a pod, None if it has no cgroup. Blocks."""
-        for folder in self._pod_folders(tree, uid, tuple(CgroupDriver)):
+        for folder in self._pod_folders(uid, tuple(CgroupDriver)):
             try:
                 return read_counts(folder)
             except FileNotFoundError:
@@ -201,10 +188,9 @@ class OomKills:
                 log.debug("counts of OOM kills not read", uid=uid, error=str(error))
         return None
 
-    def _pod_folders(
-        self, tree: CgroupTree, uid: str, drivers: tuple[CgroupDriver, ...]
-    ) -> tuple[Path, ...]:
-        return tuple(pod_folders(tree.hierarchies["memory"], uid, self._cgroup_root, drivers))
+    def _pod_folders(self, uid: str, drivers: tuple[CgroupDriver, ...]) -> tuple[Path, ...]:
+        memory = self._tree.hierarchies["memory"]
+        return tuple(pod_folders(memory, uid, self._cgroup_root, drivers))
 
     def _save(self, uid: str, ledger: OomLedger) -> None:
         try:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterable
 
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
-from trio_kubelet.preparation import PreparationError
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
 from trio_kubelet.resources.pod_resources import QosClass, qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError

@@ -72,6 +72,10 @@ class RuntimeGate:
         if before != state:
             self.on_change.call(before, state)
 
+    def runtime_features(self) -> RuntimeFeatures:
+        """What the runtime said last of its handlers and features."""
+        return self.state.runtime_features
+
     def mark_down(self, reason: str) -> None:
         """The runtime did not answer."""
         self.update(evolve(self.state, answered=False, up=False, reason=reason))

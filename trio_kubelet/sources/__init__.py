@@ -14,6 +14,7 @@ from trio_kubelet.sources.manifests import Adopt, ManifestReader
 from trio_kubelet.sources.merge import PodOperation, PodUpdate, SourceMerge
 from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.sources.static_pods import SendPods
+from trio_kubelet.sources.updates import PodUpdates
 
 __all__ = [
     "Adopt",
@@ -23,6 +24,7 @@ __all__ = [
     "PodFollower",
     "PodOperation",
     "PodUpdate",
+    "PodUpdates",
     "SendPods",
     "SendUpdates",
     "Source",

@@ -9,7 +9,15 @@ the status before; its parts are `phase`, `container_statuses` and `conditions`.
 
 from trio_kubelet.status.container_statuses import ProbeVerdict
 from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
-from trio_kubelet.status.statuses import Statuses
+from trio_kubelet.status.statuses import Statuses, StatusReporter
 from trio_kubelet.status.writer import StatusWriter
 
-__all__ = ["Failure", "NodeIdentity", "ProbeVerdict", "StatusWriter", "Statuses", "pod_status"]
+__all__ = [
+    "Failure",
+    "NodeIdentity",
+    "ProbeVerdict",
+    "StatusReporter",
+    "StatusWriter",
+    "Statuses",
+    "pod_status",
+]

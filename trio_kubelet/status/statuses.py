@@ -7,7 +7,7 @@ after a restart of the agent, transition times and restart counts go on from wha
 
 from collections.abc import Callable, Mapping
 
-from attrs import evolve
+from attrs import evolve, field, frozen
 
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
@@ -21,64 +21,11 @@ from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
 
 
 class Statuses:
-    """Makes the statuses of all pods and owns the newest one of each. Plain methods only.
+    """Owner of the newest status of each pod. `on_change` is called with pod and new status."""
 
-    `probed` is what the probes say by container id; its owner may change it at any time, and
-    the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
-    `allocations` has what pods were allocated. `on_change` is called with a pod and its new status.
-    """
-
-    def __init__(
-        self,
-        clock: Clock,
-        node: NodeIdentity,
-        allocations: Allocations,
-        *,
-        probed: Mapping[str, ProbeVerdict] | None = None,
-        runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures,
-    ) -> None:
-        self._clock = clock
-        self._node = node
-        self._probed: Mapping[str, ProbeVerdict] = {} if probed is None else probed
-        self._runtime_features = runtime_features
-        self._allocations = allocations
-        self._statuses: dict[str, PodStatus] = {}
+    def __init__(self) -> None:
         self.on_change: Callbacks[[Pod, PodStatus]] = Callbacks()
-
-    def report(
-        self,
-        pod: Pod,
-        observed: ObservedPod,
-        reasons: Mapping[str, Reason],
-        failure: Failure | None,
-        *,
-        stopped: bool,
-    ) -> PodStatus:
-        """Make the status as of now, store it, and call `on_change` if it is a new one.
-
-        For what the arguments mean see `pod_status`.
-        """
-        previous = self._statuses.get(pod.metadata.uid, pod.status)
-        given = self._allocations.allocated(pod)
-        status = pod_status(
-            given,
-            observed,
-            previous=previous,
-            now_ns=self._clock.now_ns(),
-            node=evolve(
-                self._node, recursive_read_only=self._runtime_features().recursive_read_only
-            ),
-            reasons=reasons,
-            failure=failure,
-            stopped=stopped,
-            probed=self._probed,
-            actuated=self._allocations.actuated(pod.metadata.uid),
-            refused_resize=refused_resize(pod, given),
-        )
-        self._statuses[pod.metadata.uid] = status
-        if status != previous:
-            self.on_change.call(pod, status)
-        return status
+        self._statuses: dict[str, PodStatus] = {}
 
     def get(self, uid: str) -> PodStatus | None:
         """The newest status of a pod, None if there was no report."""
@@ -89,6 +36,63 @@ class Statuses:
         status = self._statuses.get(pod.metadata.uid)
         return pod if status is None else evolve(pod, status=status)
 
+    def put(self, pod: Pod, status: PodStatus) -> None:
+        """Store a pod's status, and tell of it if it is a new one."""
+        previous = self._statuses.get(pod.metadata.uid, pod.status)
+        self._statuses[pod.metadata.uid] = status
+        if status != previous:
+            self.on_change.call(pod, status)
+
     def forget(self, uid: str) -> None:
         """Drop the status of a pod that is gone."""
         self._statuses.pop(uid, None)
+
+
+@frozen(kw_only=True)
+class StatusReporter:
+    """Makes the statuses of all pods of a node.
+
+    `probed` is what the probes say by container id; its owner may change it at any time, and
+    the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
+    `allocations` has what pods were allocated.
+    """
+
+    statuses: Statuses
+    clock: Clock
+    node: NodeIdentity
+    allocations: Allocations
+    runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
+    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
+
+    def report(
+        self,
+        pod: Pod,
+        observed: ObservedPod,
+        reasons: Mapping[str, Reason],
+        failure: Failure | None,
+        *,
+        stopped: bool,
+    ) -> PodStatus:
+        """Make the status as of now and store it. For what the arguments mean see `pod_status`."""
+        uid = pod.metadata.uid
+        given = self.allocations.allocated(pod)
+        read_only = self.runtime_features().recursive_read_only
+        status = pod_status(
+            given,
+            observed,
+            previous=self.statuses.get(uid) or pod.status,
+            now_ns=self.clock.now_ns(),
+            node=evolve(self.node, recursive_read_only=read_only),
+            reasons=reasons,
+            failure=failure,
+            stopped=stopped,
+            probed=self.probed,
+            actuated=self.allocations.actuated(uid),
+            refused_resize=refused_resize(pod, given),
+        )
+        self.statuses.put(pod, status)
+        return status
+
+    def forget(self, uid: str) -> None:
+        """Drop the status of a pod that is gone."""
+        self.statuses.forget(uid)

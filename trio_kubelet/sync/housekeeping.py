@@ -153,18 +153,14 @@ class Housekeeper:
         *,
         store: PodStore,
         tasks: PodTasks,
-        sources_ready: Callable[[], bool],
         places: LeftoverSources,
     ) -> None:
         self._store = store
         self._tasks = tasks
-        self._sources_ready = sources_ready
         self._places = places
 
     async def clean_up(self) -> None:
-        """One round. Does nothing until every source has said what it wants."""
-        if not self._sources_ready():
-            return
+        """One round, when every source has said what it wants."""
         snapshot = combine(trio.current_time(), await self._places.look())
         await trio.lowlevel.checkpoint_if_cancelled()  # threads end although they are cancelled
         for orphan in orphaned_pods(

@@ -104,7 +104,8 @@ class SyncLoop:
 
     `prepare` is awaited with pods that are new to the node, before they are decided on.
     `has_room` says whether a pod that was admitted fits beside others. `runs` says whether
-    something of a pod runs already.
+    something of a pod runs already. `clean_up` is awaited again and again as soon as all
+    `sources` have said what they want.
     """
 
     def __init__(
@@ -119,12 +120,13 @@ class SyncLoop:
         monitor: LoopMonitor,
         config: trio.MemoryReceiveChannel[PodUpdate],
         pleg: trio.MemoryReceiveChannel[RuntimeChange],
+        sources: frozenset[Source],
         clean_up: Callable[[], Awaitable[None]],
         recorder: EventRecorder,
         runs: Callable[[str], bool] = lambda _uid: False,
         prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
     ) -> None:
-        self.sources_seen: set[Source] = set()
+        self._silent_sources = set(sources)
         self._recorder = recorder
         self._store = store
         self._tasks = tasks
@@ -140,6 +142,7 @@ class SyncLoop:
         self._preemptions = Preemptions(has_room)
         self._victims_in, self._victims = trio.open_memory_channel[_Victim](math.inf)
         gate.on_change.add(self._on_runtime_state)
+        tasks.on_finished.add(self.on_finished)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
@@ -183,6 +186,8 @@ class SyncLoop:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
+            if self._silent_sources:
+                continue
             try:
                 async with slow_housekeeping_logged():
                     await self._clean_up()
@@ -222,7 +227,7 @@ class SyncLoop:
                 handle(pod)
             except Exception:
                 log.exception("sync loop handler failed", pod=pod_key(pod), op=str(update.op))
-        self.sources_seen.add(update.source)
+        self._silent_sources.discard(update.source)
 
     def on_runtime_change(self, change: RuntimeChange) -> None:
         """A pod looks different in the runtime: its task is to look."""

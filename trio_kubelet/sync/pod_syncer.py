@@ -28,9 +28,9 @@ from state_machines.pod import (
 from state_machines.pod_ending import Ending
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import Pod, PodStatus
-from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeGate

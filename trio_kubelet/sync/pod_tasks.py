@@ -7,7 +7,7 @@ released. A task that has finished is forgotten, except that its incarnation is 
 late updates do not start it again.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import structlog
@@ -15,6 +15,7 @@ import trio
 
 from state_machines.pod import PodState, may_have_running_containers
 from state_machines.pod_ending import Ending, takes_turns
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
@@ -36,45 +37,36 @@ class OpenSession(Protocol):
 
 
 class PodTasks:
-    """Owns the tasks of all pods.
+    """Owns the tasks of all pods, which run in `nursery`; cancelled, they leave all containers.
 
     `on_released(uid)` is called when a pod holds nothing any more that others could want,
     `on_finished(uid, incarnation)` after each task's end. `cleaning` says when what is left of a
     pod is removed.
 
-    All methods but `run` are plain functions: a handler of the sync loop calls them, and nothing
-    interleaves.
+    All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """
 
     def __init__(
         self,
+        nursery: trio.Nursery,
         *,
         open_syncer: OpenSession,
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
         cleaning: CleaningTurns,
-        on_released: Callable[[str], None],
-        on_finished: Callable[[str, int], None],
     ) -> None:
+        self.on_released: Callbacks[[str]] = Callbacks()
+        self.on_finished: Callbacks[[str, int]] = Callbacks()
+        self._nursery = nursery
         self._open_session = open_syncer
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
         self._cleaning = cleaning
-        self._on_released = on_released
-        self._on_finished = on_finished
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}
         self._finished_at: dict[str, float] = {}
-        self._nursery: trio.Nursery | None = None
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Hold the nursery until cancelled. Cancelling leaves all containers as they are."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            await trio.sleep_forever()
 
     def __contains__(self, uid: str) -> bool:
         return uid in self._tasks
@@ -120,7 +112,6 @@ class PodTasks:
         It waits for `after` before it does anything for the pod, unless that ends first. One
         that does not begin in SyncPod has an `ending`.
         """
-        assert self._nursery is not None, "pods are started after run()"
         uid = pod.metadata.uid
         assert uid not in self._tasks, f"pod {uid} has a task already"
         has_successors = may_have_running_containers(state)
@@ -133,7 +124,7 @@ class PodTasks:
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
             cleaning=self._cleaning,
-            on_released=self._on_released,
+            on_released=self.on_released.call,
             predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
             after=after,
             state=state,
@@ -170,4 +161,4 @@ class PodTasks:
         if self._last_of_name.get(pod_key(task.pod)) is task:
             del self._last_of_name[pod_key(task.pod)]
         self._finished_at[uid] = trio.current_time()
-        self._on_finished(uid, task.incarnation)
+        self.on_finished.call(uid, task.incarnation)

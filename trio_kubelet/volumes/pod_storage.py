@@ -10,9 +10,9 @@ from functools import partial
 import trio
 
 from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.preparation import PreparationError
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import FetchedSources

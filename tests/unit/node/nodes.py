@@ -7,11 +7,11 @@ from attrs import evolve
 
 from trio_kubelet.config.gates import resolve
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
-from trio_kubelet.node.allocatable import Reservations, machine_capacity
+from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
 from trio_kubelet.node.machine import Machine
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.resources.node import NodeResources
+from trio_kubelet.resources.node import MachineSize
 
 NOW = Time.parse("2026-03-01T12:00:00Z")
 LATER = Time.parse("2026-03-01T12:05:00Z")
@@ -27,7 +27,7 @@ def a_machine(**changes: Any) -> Machine:
         kernel_version="6.12.1",
         os_image="Debian GNU/Linux 13 (trixie)",
         architecture="amd64",
-        resources=NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: 0}),
+        size=MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: 0}),
         storage_bytes=100 * GIB,
     )
     return evolve(machine, **changes)
@@ -45,8 +45,10 @@ def a_profile(
         **{
             "name": NAME,
             "machine": machine,
-            "capacity": machine_capacity(machine, max_pods=max_pods),
-            "reservations": Reservations(eviction={"memory.available": "100Mi"}),
+            "resources": node_amounts(
+                machine_capacity(machine, max_pods=max_pods),
+                Reservations(eviction={"memory.available": "100Mi"}),
+            ),
             "gates": resolve(gates or {}).gates,
             **fields,
         }

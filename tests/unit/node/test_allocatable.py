@@ -21,7 +21,7 @@ from trio_kubelet.node.allocatable import (
     reservations,
     reserved,
 )
-from trio_kubelet.resources.node import NodeResources
+from trio_kubelet.resources.node import MachineSize
 
 DEFAULTS = Reservations(eviction=DEFAULT_EVICTION_HARD)
 
@@ -79,7 +79,7 @@ def test_all_reservations_add_up() -> None:
 
 
 def test_huge_pages_come_off_memory_whether_used_or_not() -> None:
-    pages = NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB, 2 << 20: GIB})
+    pages = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB, 2 << 20: GIB})
     left = allocatable(capacity(resources=pages), Reservations())
     assert left["memory"].canonical == "6Gi"
     assert left["hugepages-1Gi"].canonical == "1Gi"
@@ -152,7 +152,7 @@ resource_lists = st.dictionaries(st.sampled_from(["cpu", "memory", "ephemeral-st
 def test_allocatable_lies_between_nothing_and_the_capacity(
     system: Resources, kube: Resources, percent: int, pages: int
 ) -> None:
-    size = NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: pages})
+    size = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: pages})
     whole = capacity(resources=size)
     eviction = {"memory.available": f"{percent}%", "nodefs.available": f"{percent}%"}
     left = allocatable(whole, Reservations(system=system, kube=kube, eviction=eviction))

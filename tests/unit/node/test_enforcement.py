@@ -5,7 +5,7 @@ from trio_kubelet.k8s import Quantity
 from trio_kubelet.node.allocatable import Reservations, machine_capacity
 from trio_kubelet.node.enforcement import pods_cgroup_config
 from trio_kubelet.resources import CgroupConfig
-from trio_kubelet.resources.node import NodeResources
+from trio_kubelet.resources.node import MachineSize
 
 CAPACITY = machine_capacity(a_machine(), max_pods=110)
 RESERVED = Reservations(
@@ -38,8 +38,8 @@ def test_an_unknown_number_of_processes_is_not_limited() -> None:
 
 
 def test_huge_pages_are_limited_to_those_there_are() -> None:
-    pages = NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: 2 * GIB})
-    capacity = machine_capacity(a_machine(resources=pages), max_pods=110)
+    pages = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: 2 * GIB})
+    capacity = machine_capacity(a_machine(size=pages), max_pods=110)
     limits = pods_cgroup_config(capacity, RESERVED, ("pods",)).hugepage_limits
     assert limits == {GIB: 2 * GIB}
 

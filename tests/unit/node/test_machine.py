@@ -35,8 +35,8 @@ def test_identity_and_size_are_read_from_the_host(tmp_path: Path) -> None:
     assert machine.os_image == "Debian GNU/Linux 13 (trixie)"
     assert machine.swap_bytes == 1 << 30
     assert machine.max_pids == 31000
-    assert machine.resources.memory_bytes == 4030068 << 10
-    assert machine.resources.hugepages == {2 << 20: 6 << 20}
+    assert machine.size.memory_bytes == 4030068 << 10
+    assert machine.size.hugepages == {2 << 20: 6 << 20}
     assert machine.kernel_version
     assert machine.architecture
 
@@ -87,7 +87,7 @@ def test_bytes_that_are_no_text_keep_no_machine_from_starting(tmp_path: Path, na
     host = a_host(tmp_path)
     (host / name).write_bytes(b"PRETTY_NAME=\xffOS\xb2\n")
     machine = read_machine(tmp_path, host)
-    assert machine.resources.memory_bytes == 4030068 << 10
+    assert machine.size.memory_bytes == 4030068 << 10
     if name == "etc/os-release":
         assert machine.os_image == "\ufffdOS\ufffd"
 

@@ -41,7 +41,7 @@ def monitor(
         thresholds=thresholds,
         transition_seconds=30,
         client=client,
-        find_places=lambda: MeasuredPlaces(root_folder=host, host=host),
+        places=MeasuredPlaces(root_folder=host, host=host),
     )
 
 

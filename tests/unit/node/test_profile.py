@@ -11,7 +11,8 @@ from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import Taint as ConfiguredTaint
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Quantity, Taint
-from trio_kubelet.node.profile import NodeProfile, node_name, node_profile, profile_problem
+from trio_kubelet.node.profile import NodeProfile, node_name, node_profile
+from trio_kubelet.node.resources import node_resources
 
 
 def profile(options: NodeOptions | None = None, **configuration: Any) -> NodeProfile:
@@ -19,14 +20,15 @@ def profile(options: NodeOptions | None = None, **configuration: Any) -> NodePro
         configuration=KubeletConfiguration(**configuration),
         options=options or NodeOptions(hostname_override="node-1"),
     )
-    return node_profile(settings, a_machine())
+    machine = a_machine()
+    return node_profile(settings, machine, node_resources(settings, machine).amounts())
 
 
 def test_without_settings_it_is_what_a_kubelet_is_by_default() -> None:
     found = profile()
     assert found.name == "node-1"
     assert found.kubelet_version == "v1.36.3"
-    assert found.capacity["pods"] == Quantity(110)
+    assert found.resources.capacity["pods"] == Quantity(110)
     assert (found.update_seconds, found.report_seconds, found.lease_seconds) == (10, 300, 40)
     assert found.max_images == 50
     assert found.register_node
@@ -58,20 +60,12 @@ def test_flags_and_fields_are_taken_over() -> None:
     assert found.external_cloud_provider
     assert found.kubelet_version == "v1.35.0"
     assert found.kubelet_port == 10251
-    assert found.capacity["pods"] == Quantity(30)
+    assert found.resources.capacity["pods"] == Quantity(30)
     assert found.provider_id == "example://7"
     assert not found.register_node
     assert found.taints == (Taint(key="dedicated", value="db", effect="NoSchedule"),)
     assert not found.controller_attaches_volumes
     assert found.update_seconds == 5
-
-
-def test_a_node_that_reserves_more_than_it_has_is_refused_with_the_numbers() -> None:
-    assert profile_problem(profile()) == ""
-    assert profile_problem(profile(kube_reserved={"memory": "10Gi"})) == (
-        'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
-        "10340Mi but capacity of 8Gi. Expected capacity >= reservation."
-    )
 
 
 @pytest.mark.parametrize(

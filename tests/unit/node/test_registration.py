@@ -6,7 +6,7 @@ from tests.unit.node.nodes import GIB, NAME, NOW, a_machine, a_profile, seen
 from trio_kubelet.k8s import Node, NodeSpec, NodeStatus, ObjectMeta, Quantity, Taint
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import adopted_node, initial_node
-from trio_kubelet.resources.node import NodeResources
+from trio_kubelet.resources.node import MachineSize
 
 ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 
@@ -108,9 +108,7 @@ def test_extended_resources_are_nought_until_their_plugins_come_back() -> None:
 
 
 def test_huge_pages_are_those_that_the_machine_has_now() -> None:
-    old = a_machine(
-        resources=NodeResources(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB})
-    )
+    old = a_machine(size=MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB}))
     existing = initial(a_profile(old))
     adopted = adopted_node(initial(), existing)
     assert "hugepages-1Gi" not in adopted.status.capacity

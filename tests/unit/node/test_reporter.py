@@ -51,6 +51,7 @@ class Scene:
         api = self.server.client()
         reporter = NodeReporter(
             profile=profile or a_profile(),
+            resources=lambda: (profile or a_profile()).resources,
             view=self.view,
             api=api,
             heartbeat=api,

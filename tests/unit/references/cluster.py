@@ -69,7 +69,7 @@ class Cluster:
 
     def another_node(self) -> References:
         """References of another node, which do not run yet."""
-        return References(self.server.client(), clock=TrioClock(), on_change=Told())
+        return References(self.server.client(), clock=TrioClock())
 
     def asked(self, verb: str, resource: str = "configmaps") -> int:
         """How often the server was asked so."""
@@ -87,7 +87,8 @@ async def open_cluster(strategy: str = "Watch", **options: bool) -> AsyncIterato
     account = ServiceAccount(metadata=ObjectMeta(name="robot", namespace=NAMESPACE))
     server.create(SERVICE_ACCOUNTS, account)
     api = server.client()
-    references = References(api, clock=TrioClock(), on_change=told, strategy=strategy, **options)
+    references = References(api, clock=TrioClock(), strategy=strategy, **options)
+    references.on_change.add(told)
     async with trio.open_nursery() as nursery:
         await nursery.start(references.run)
         yield Cluster(server, api, references, told)

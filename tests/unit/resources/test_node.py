@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.resources import NodeResources, node_capacity
+from trio_kubelet.resources import MachineSize, node_capacity
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 
@@ -14,7 +14,7 @@ def test_the_machines_size_is_read(tmp_path: Path) -> None:
         folder = tmp_path / f"hugepages-{size}"
         folder.mkdir()
         (folder / "nr_hugepages").write_text(f"{count}\n")
-    assert node_capacity(meminfo, tmp_path, cpus=2) == NodeResources(
+    assert node_capacity(meminfo, tmp_path, cpus=2) == MachineSize(
         cpu_milli=2000, memory_bytes=24668392 * KI, hugepages={2 * MI: 16 * MI, GI: 0}
     )
 

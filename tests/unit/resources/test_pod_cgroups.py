@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.resources.fake_cgroups import FakeV2
 from tests.unit.resources.pods import container, pod
-from trio_kubelet.preparation import PreparationError
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.resources import Cgroups, CgroupSettings
 from trio_kubelet.resources.pod_cgroups import PodCgroups
 

@@ -227,7 +227,7 @@ async def test_a_token_is_reviewed_and_a_bad_one_makes_nobody_anonymous(
 ) -> None:
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo", "groups": ["a"], "extra": {"k": ["v"]}}
-    tokens = TokenReviewer(lambda: server.client(), 60)
+    tokens = TokenReviewer(server.client(), 60)
     authenticator = Authenticator(TrioClock(), tokens=tokens, anonymous=anonymous)
     found = await authenticator.user(request_)
     assert (found and found.name) == user
@@ -250,7 +250,7 @@ async def test_tokens_count_for_nothing_where_they_are_not_accepted(
 async def test_answers_hold_for_their_time(autojump_clock: trio.testing.MockClock) -> None:
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo"}
-    tokens = TokenReviewer(lambda: server.client(), 120)
+    tokens = TokenReviewer(server.client(), 120)
     for _ in range(3):
         assert await tokens.user("good")
         assert await tokens.user("bad") is None
@@ -266,7 +266,7 @@ async def test_answers_hold_for_their_time(autojump_clock: trio.testing.MockCloc
 async def test_rights_hold_longer_than_refusals(autojump_clock: trio.testing.MockClock) -> None:
     server = ApiServer()
     server.reviews.rights = {("jo", "get", "stats")}
-    webhook = Webhook(lambda: server.client(), NODE, AnswerSeconds(300, 30))
+    webhook = Webhook(server.client(), NODE, AnswerSeconds(300, 30))
     jo, stats, log = User("jo"), Attributes("get", "stats"), Attributes("get", "log")
     assert [await webhook.allows(jo, stats), await webhook.allows(jo, log)] == [True, False]
     await trio.sleep(29)
@@ -340,8 +340,8 @@ async def test_only_who_has_a_right_reaches_a_handler(
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo"}
     server.reviews.rights = {("jo", "get", right) for right in rights}
-    tokens = TokenReviewer(lambda: server.client(), 60)
-    webhook = Webhook(lambda: server.client(), NODE, AnswerSeconds(300, 30))
+    tokens = TokenReviewer(server.client(), 60)
+    webhook = Webhook(server.client(), NODE, AnswerSeconds(300, 30))
     called: list[Request] = []
 
     async def handler(request: Request) -> Response:
@@ -367,8 +367,8 @@ async def test_without_an_api_server_what_is_kept_counts_and_all_else_is_denied(
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo"}
     server.reviews.rights = {("jo", "get", "stats")}
-    tokens = TokenReviewer(lambda: server.client(), 60)
-    webhook = Webhook(lambda: server.client(), NODE, AnswerSeconds(300, 30))
+    tokens = TokenReviewer(server.client(), 60)
+    webhook = Webhook(server.client(), NODE, AnswerSeconds(300, 30))
 
     async def handler(_request: Request) -> Response:
         return Response()

@@ -1,6 +1,7 @@
 """The owner of the newest statuses: what it goes on from, and whom it tells."""
 
 from pathlib import Path
+from typing import Any
 
 import trio
 from attrs import evolve
@@ -20,7 +21,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
-from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses
+from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses, StatusReporter
 
 
 class SetClock:
@@ -35,35 +36,43 @@ def allocations() -> Allocations:
     return Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
 
 
-def a_store(clock: Clock | None = None) -> Statuses:
-    return Statuses(clock or SetClock(), NodeIdentity(host_ips=("10.0.0.1",)), allocations())
+def a_reporter(clock: Clock | None = None, **parts: Any) -> StatusReporter:
+    return StatusReporter(
+        **{
+            "statuses": Statuses(),
+            "clock": clock or SetClock(),
+            "node": NodeIdentity(host_ips=("10.0.0.1",)),
+            "allocations": allocations(),
+            **parts,
+        }
+    )
 
 
-def report(statuses: Statuses, pod: Pod, observed: ObservedPod) -> PodStatus:
-    return statuses.report(pod, observed, {}, None, stopped=False)
+def report(reporter: StatusReporter, pod: Pod, observed: ObservedPod) -> PodStatus:
+    return reporter.report(pod, observed, {}, None, stopped=False)
 
 
 def test_the_newest_status_is_kept() -> None:
-    statuses, pod = a_store(), a_pod()
-    status = report(statuses, pod, seen(instance("c", RUNNING)))
-    assert statuses.get("u") == status
-    assert statuses.with_status(pod) == evolve(pod, status=status)
+    reporter, pod = a_reporter(), a_pod()
+    status = report(reporter, pod, seen(instance("c", RUNNING)))
+    assert reporter.statuses.get("u") == status
+    assert reporter.statuses.with_status(pod) == evolve(pod, status=status)
 
 
 def test_a_pod_without_a_report_has_no_status_of_ours() -> None:
-    statuses, pod = a_store(), a_pod()
-    assert statuses.get("u") is None
-    assert statuses.with_status(pod) is pod
+    reporter, pod = a_reporter(), a_pod()
+    assert reporter.statuses.get("u") is None
+    assert reporter.statuses.with_status(pod) is pod
 
 
 def test_a_forgotten_pod_starts_afresh() -> None:
     clock = SetClock()
-    statuses, pod = a_store(clock), a_pod(restart_policy="Never")
-    report(statuses, pod, seen(instance("c", EXITED)))
-    statuses.forget("u")
-    assert statuses.get("u") is None
+    reporter, pod = a_reporter(clock), a_pod(restart_policy="Never")
+    report(reporter, pod, seen(instance("c", EXITED)))
+    reporter.forget("u")
+    assert reporter.statuses.get("u") is None
     clock.ns += 60 * SECOND
-    status = report(statuses, pod, seen(sandboxes=()))
+    status = report(reporter, pod, seen(sandboxes=()))
     assert status.phase == "Pending"
     assert status.start_time is not None
     assert status.start_time.ns == clock.ns
@@ -71,24 +80,25 @@ def test_a_forgotten_pod_starts_afresh() -> None:
 
 def test_listeners_hear_of_changes_only() -> None:
     clock = SetClock()
-    statuses, pod, heard = a_store(clock), a_pod(), list[str]()
-    statuses.on_change.add(lambda pod, status: heard.append(f"{pod.metadata.name} {status.phase}"))
-    report(statuses, pod, seen())
+    reporter, pod, heard = a_reporter(clock), a_pod(), list[str]()
+    changed = reporter.statuses.on_change
+    changed.add(lambda pod, status: heard.append(f"{pod.metadata.name} {status.phase}"))
+    report(reporter, pod, seen())
     clock.ns += SECOND
-    report(statuses, pod, seen())
-    report(statuses, pod, seen(instance("c", RUNNING)))
+    report(reporter, pod, seen())
+    report(reporter, pod, seen(instance("c", RUNNING)))
     clock.ns += SECOND
-    report(statuses, pod, seen(instance("c", RUNNING)))
+    report(reporter, pod, seen(instance("c", RUNNING)))
     assert heard == ["p Pending", "p Running"]
 
 
 def test_after_a_restart_of_the_agent_the_status_in_the_api_is_gone_on_from() -> None:
     clock = SetClock()
     pod = a_pod()
-    before = report(a_store(clock), pod, seen(instance("c", RUNNING, 2)))
+    before = report(a_reporter(clock), pod, seen(instance("c", RUNNING, 2)))
     clock.ns += 3600 * SECOND
-    restarted, heard = a_store(clock), list[PodStatus]()
-    restarted.on_change.add(lambda _, status: heard.append(status))
+    restarted, heard = a_reporter(clock), list[PodStatus]()
+    restarted.statuses.on_change.add(lambda _, status: heard.append(status))
     after = report(restarted, evolve(pod, status=before), seen(instance("c", RUNNING, 2)))
     assert after == before
     assert heard == []
@@ -101,10 +111,10 @@ def test_resources_are_those_that_were_allocated_and_made_whatever_the_spec_says
         return a_pod(containers=(container,), generation=generation)
 
     store = allocations()
-    statuses = Statuses(SetClock(), NodeIdentity(), store)
+    reporter = a_reporter(allocations=store)
     store.allocate(asking("1", 1))
     made = ObservedResources(cpu_shares=512, cpu_quota=50_000, cpu_period=100_000)
-    status = report(statuses, asking("2", 2), seen(instance("c", RUNNING, resources=made)))
+    status = report(reporter, asking("2", 2), seen(instance("c", RUNNING, resources=made)))
     (shown,) = status.container_statuses
     assert shown.allocated_resources == {"cpu": Quantity("1")}
     assert shown.resources is not None
@@ -114,20 +124,18 @@ def test_resources_are_those_that_were_allocated_and_made_whatever_the_spec_says
     assert status.resources.limits == {"cpu": Quantity("1")}
     assert status.observed_generation == 2
     assert ("PodResizePending", "Infeasible") in [(c.type, c.reason) for c in status.conditions]
-    waiting = report(statuses, asking("2", 2), seen()).container_statuses[0]
+    waiting = report(reporter, asking("2", 2), seen()).container_statuses[0]
     assert waiting.resources is None
 
 
 def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
     runtime_features = RuntimeFeatures()
-    statuses = Statuses(
-        SetClock(), NodeIdentity(), allocations(), runtime_features=lambda: runtime_features
-    )
+    reporter = a_reporter(runtime_features=lambda: runtime_features)
     mount = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="Enabled")
     pod = a_pod(containers=(Container(name="c", volume_mounts=(mount,)),))
 
     def shown() -> str:
-        (mounted,) = report(statuses, pod, seen()).container_statuses[0].volume_mounts
+        (mounted,) = report(reporter, pod, seen()).container_statuses[0].volume_mounts
         return mounted.recursive_read_only
 
     assert shown() == "Disabled"
@@ -138,9 +146,9 @@ def test_what_the_runtime_offers_shows_in_the_next_report() -> None:
 
 def test_what_probes_say_shows_in_the_next_report() -> None:
     probed = {"c-0": ProbeVerdict(ready=False)}
-    statuses = Statuses(SetClock(), NodeIdentity(), allocations(), probed=probed)
-    status = report(statuses, a_pod(), seen(instance("c", RUNNING)))
+    reporter = a_reporter(probed=probed)
+    status = report(reporter, a_pod(), seen(instance("c", RUNNING)))
     assert not status.container_statuses[0].ready
     probed["c-0"] = ProbeVerdict(ready=True)
-    status = report(statuses, a_pod(), seen(instance("c", RUNNING)))
+    status = report(reporter, a_pod(), seen(instance("c", RUNNING)))
     assert status.container_statuses[0].ready

@@ -84,6 +84,7 @@ async def running(
     runs: str = "",
     up: bool = True,
     prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
+    sources: Iterable[Source] = (),
     clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     allocations: Allocations | None = None,
 ) -> AsyncIterator[Loop]:
@@ -108,32 +109,31 @@ async def running(
         name = pod.metadata.name
         return remembering(log, name, (stop_seconds or {}).get(name, 1))
 
-    tasks = PodTasks(
-        open_syncer=open_syncer,
-        journal=journal,
-        recorder=recorder,
-        resync_seconds=3600,
-        cleaning=CleaningTurns(activity.wait_idle),
-        on_released=lambda _uid: None,
-        on_finished=lambda uid, incarnation: loop.on_finished(uid, incarnation),
-    )
-    loop = SyncLoop(
-        store=store,
-        tasks=tasks,
-        admit=admit,
-        has_room=admission.has_room if admission is not None else lambda _pod, _others: True,
-        allocations=allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
-        gate=gate,
-        monitor=monitor,
-        config=config_out,
-        pleg=pleg_out,
-        clean_up=clean_up,
-        recorder=recorder,
-        runs=lambda uid: uid == runs,
-        prepare=prepare,
-    )
     async with trio.open_nursery() as nursery:
-        await nursery.start(tasks.run)
+        tasks = PodTasks(
+            nursery,
+            open_syncer=open_syncer,
+            journal=journal,
+            recorder=recorder,
+            resync_seconds=3600,
+            cleaning=CleaningTurns(activity.wait_idle),
+        )
+        loop = SyncLoop(
+            store=store,
+            tasks=tasks,
+            admit=admit,
+            has_room=admission.has_room if admission is not None else lambda _pod, _others: True,
+            allocations=allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
+            gate=gate,
+            monitor=monitor,
+            config=config_out,
+            pleg=pleg_out,
+            sources=frozenset(sources),
+            clean_up=clean_up,
+            recorder=recorder,
+            runs=lambda uid: uid == runs,
+            prepare=prepare,
+        )
         await nursery.start(loop.run)
         if up:
             gate.update(UP)

@@ -293,10 +293,19 @@ async def test_when_the_runtime_is_back_every_pod_looks(autojump_clock: MockCloc
         assert sorted(at.heard()) == ["sync a i", "sync b i"]
 
 
-async def test_which_sources_have_spoken_is_known(autojump_clock: MockClock) -> None:
-    async with running() as at:
-        await at.say(PodOperation.ADD)
-        assert at.loop.sources_seen == {Source.FILE}
+async def test_housekeeping_begins_when_every_source_has_spoken(autojump_clock: MockClock) -> None:
+    rounds: list[float] = []
+
+    async def clean_up() -> None:
+        rounds.append(trio.current_time())
+
+    async with running(sources=(Source.FILE, Source.API), clean_up=clean_up) as at:
+        await at.say(PodOperation.ADD, source=Source.FILE)
+        await trio.sleep(60)
+        assert rounds == []
+        await at.say(PodOperation.ADD, source=Source.API)
+        await trio.sleep(5)
+        assert rounds
 
 
 async def test_a_pod_holds_what_it_was_allocated_whatever_its_spec_says_since(
@@ -348,5 +357,4 @@ async def test_a_pod_that_a_handler_stumbles_over_is_named_and_the_others_go_on(
         async with running() as at:
             await at.say(PodOperation.ADD, make_pod("bad"), make_pod("good"))
             assert "sync good i" in at.heard()
-            assert Source.FILE in at.loop.sources_seen
     assert [e["pod"] for e in logs if e["event"] == "sync loop handler failed"] == ["ns/bad"]

@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from state_machines.pod import PodEvent, StopEvidence
 from state_machines.pod_ending import Ending
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import (
     Container,
@@ -24,7 +25,6 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
 )
 from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.preparation import PreparationError
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState

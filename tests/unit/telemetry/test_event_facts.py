@@ -99,7 +99,7 @@ REASONS: Mapping[str, Said | Left] = {
     "InvalidDiskCapacity": Said("runtime/images/filesystem.py"),
     "InvalidImageID": Left("an occasion: none is known, the Go kubelet only has the name"),
     "Killing": Said(STOPPER),
-    "KubeletSetupFailed": Said("agent.py"),
+    "KubeletSetupFailed": Said("core.py"),
     "MissingClusterDNS": Said("runtime/config/dns.py"),
     "NetworkNotReady": Said(SESSION),
     "NodeAllocatableEnforced": Said("assembly.py"),

@@ -10,8 +10,8 @@ from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
-from trio_kubelet.preparation import PreparationError
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes

@@ -47,7 +47,7 @@ class TokenReviewer:
     Of tokens only hashes are kept, which are good for nothing outside this process.
     """
 
-    def __init__(self, api: Callable[[], Api], seconds: float) -> None:
+    def __init__(self, api: Api, seconds: float) -> None:
         self._api = api
         self._seconds = seconds
         self._key = secrets.token_bytes(32)
@@ -58,7 +58,7 @@ class TokenReviewer:
 
         async def ask() -> Answer[User | None]:
             review = TokenReview(spec=TokenReviewSpec(token=token))
-            status = (await self._api().create(TOKEN_REVIEWS, review)).status
+            status = (await self._api.create(TOKEN_REVIEWS, review)).status
             found = status.user
             if not status.authenticated or found is None:
                 return Answer(None, self._seconds)

@@ -37,7 +37,7 @@ class AnswerSeconds:
 class Webhook:
     """Mode Webhook: the API server decides (SubjectAccessReview), and its answers are kept."""
 
-    def __init__(self, api: Callable[[], Api], node_name: str, seconds: AnswerSeconds) -> None:
+    def __init__(self, api: Api, node_name: str, seconds: AnswerSeconds) -> None:
         self._api = api
         self._node_name = node_name
         self._seconds = seconds
@@ -61,7 +61,7 @@ class Webhook:
 
         async def ask() -> Answer[bool]:
             review = SubjectAccessReview(spec=spec)
-            status = (await self._api().create(SUBJECT_ACCESS_REVIEWS, review)).status
+            status = (await self._api.create(SUBJECT_ACCESS_REVIEWS, review)).status
             allowed = status.allowed and not status.denied
             return Answer(allowed, self._seconds.allowed if allowed else self._seconds.denied)
 

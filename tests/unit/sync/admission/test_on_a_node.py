@@ -18,6 +18,7 @@ from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, open_hollow_runtime
+from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import (
     EVENTS,
     NODES,
@@ -32,6 +33,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.k8s.codec import decode
+from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc import InProcess
 
 NODE = "here"
@@ -96,8 +98,8 @@ class OneNode:
                 root_dir=str(self.root / "kubelet"), hostname_override=NODE, hollow=True
             ),
         )
-        runtime = InProcess(self.runtime)
-        agent = Agent(settings, MovingClock(), (runtime, runtime, None), open_clients=clients)
+        host = hollow_host(InProcess(self.runtime), read_machine(self.root))
+        agent = Agent(settings, MovingClock(), host, open_clients=clients)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(agent.run)
             await self.server.until(lambda: self.server.find(NODES, NODE))

@@ -1,6 +1,10 @@
-"""What parts say when they cannot get ready what a pod needs."""
+"""The errors of what cannot be got ready: the agent, or something that a pod needs."""
 
 from attrs import frozen
+
+
+class StartError(Exception):
+    """The agent cannot start: one line that says what is wrong and what to do."""
 
 
 @frozen

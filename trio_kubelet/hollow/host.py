@@ -1,0 +1,37 @@
+"""The host of the hollow world: a machine of which nothing is touched but files of the agent."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.hollow.options import HollowOptions
+from trio_kubelet.hollow.runtime import open_hollow_runtime
+from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.host import Host, read_this_machine
+from trio_kubelet.node.machine import Machine
+from trio_kubelet.rpc import InProcess, Transport
+
+
+def hollow_host(
+    transport: Transport, machine: Machine, read_hosts: Callable[[], str] = read_hosts
+) -> Host:
+    """Return a host without cgroups, mounts and limits; images are in the runtime's memory."""
+    return Host(
+        transports=(transport, transport, None),
+        machine=machine,
+        cgroups=None,
+        apparmor=True,
+        privileged=False,
+        images_on_disk=False,
+        set_up=lambda _settings: None,
+        warnings=tuple,
+        read_hosts=read_hosts,
+    )
+
+
+@asynccontextmanager
+async def open_hollow_host(settings: Settings, clock: Clock) -> AsyncIterator[Host]:
+    """Yield a host with a runtime of its own, which ends with the block. Raises StartError."""
+    async with open_hollow_runtime(clock, HollowOptions()) as runtime:
+        yield hollow_host(InProcess(runtime), await read_this_machine(settings))

@@ -1,0 +1,140 @@
+"""The host under the agent: what the machine and its kernel give it, as one value.
+
+A machine with a kernel is opened here. The hollow world brings a host of its own
+(`hollow/host.py`), so nobody else asks which of them it is.
+"""
+
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import frozen
+
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.host_warnings import SWAPS, HostWarning, host_warnings, read_swap_areas
+from trio_kubelet.node.machine import Machine, apparmor_enabled, read_machine
+from trio_kubelet.process import raise_open_files_limit, set_oom_score
+from trio_kubelet.resources import CgroupError, CgroupTree
+from trio_kubelet.rpc import Channel, Transport
+from trio_kubelet.runtime.garbage.lost_tasks import CONTAINERD_HEADERS
+from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
+
+log = structlog.get_logger("node")
+
+Transports = tuple[Transport, Transport, Transport | None]
+"""Where CRI's runtime service and image service are, and containerd's own, if it may have them."""
+
+
+@frozen(kw_only=True)
+class Host:
+    """One host.
+
+    `cgroups` is None where pods have none. `apparmor`: profiles can be enforced. `privileged`:
+    mounts can be made and files given away. `images_on_disk`: the runtime keeps images on a file
+    system of this machine. `set_up(settings)` gives the agent its limits and its root folder the
+    mounts it needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file;
+    all three block.
+    """
+
+    transports: Transports
+    machine: Machine
+    cgroups: CgroupTree | None
+    apparmor: bool
+    privileged: bool
+    images_on_disk: bool
+    set_up: Callable[[Settings], None]
+    warnings: Callable[[], tuple[HostWarning, ...]]
+    read_hosts: Callable[[], str] = read_hosts
+
+
+def find_cgroups(settings: Settings) -> CgroupTree:
+    """Find the cgroups of a host on which the agent can run. Raises StartError for another one."""
+    if os.geteuid() != 0:
+        raise StartError(
+            "must be run as root, because it mounts volumes and makes cgroups; "
+            "try sudo, or --hollow for a runtime without a kernel"
+        )
+    try:
+        tree = CgroupTree.find(mount_points())
+    except CgroupError as error:
+        raise StartError(f"{error}; mount the cgroup hierarchies") from error
+    if tree.version == 1 and settings.configuration.fail_cgroup_v1:
+        raise StartError(
+            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
+            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
+            "configuration to run all the same"
+        )
+    if settings.configuration.fail_swap_on and (swap := ", ".join(read_swap_areas())):
+        raise StartError(
+            "running with swap on is not supported, please disable swap or set --fail-swap-on "
+            f"flag to false. {SWAPS} contained: {swap}"
+        )
+    return tree
+
+
+@asynccontextmanager
+async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Host]:
+    """Yield this machine, with the way to its runtime, which need not be there.
+
+    Raises StartError for an endpoint that cannot be one, or a machine that cannot be read.
+    """
+    yield Host(
+        transports=_transports(settings),
+        machine=await read_this_machine(settings),
+        cgroups=cgroups,
+        apparmor=apparmor_enabled(),
+        privileged=True,
+        images_on_disk=True,
+        set_up=_set_up,
+        warnings=partial(_warnings, cgroups),
+    )
+
+
+async def read_this_machine(settings: Settings, host: Path = Path("/")) -> Machine:
+    """Read the machine; `host` is where its root is mounted. Raises StartError."""
+    read = partial(read_machine, Path(settings.options.root_dir), host)
+    try:
+        return await trio.to_thread.run_sync(read)
+    except (OSError, ValueError) as error:
+        raise StartError(f"the size of the machine cannot be read: {error}") from error
+
+
+def _transports(settings: Settings) -> Transports:
+    configuration = settings.configuration
+    endpoint = configuration.container_runtime_endpoint
+    try:
+        runtime, containerd = Channel(endpoint), Channel(endpoint, CONTAINERD_HEADERS)
+    except ValueError as error:
+        raise StartError(f"containerRuntimeEndpoint: {error}") from error
+    try:
+        images = Channel(configuration.image_service_endpoint or endpoint)
+    except ValueError as error:
+        raise StartError(f"imageServiceEndpoint: {error}") from error
+    return runtime, images, containerd
+
+
+def _set_up(settings: Settings) -> None:
+    raise_open_files_limit(settings.configuration.max_open_files)
+    set_oom_score(settings.configuration.oom_score_adj)
+    root = Path(settings.options.root_dir)
+    try:
+        if make_shared(root):
+            log.info("root folder made a shared mount", path=str(root))
+    except OSError as error:
+        log.warning(
+            "root folder cannot be made a shared mount, pods with mountPropagation will not see "
+            "what is mounted later",
+            path=str(root),
+            error=str(error),
+        )
+
+
+def _warnings(cgroups: CgroupTree) -> tuple[HostWarning, ...]:
+    return host_warnings(cgroups.version, read_swap_areas(), noswap=keeps_out_of_swap())
