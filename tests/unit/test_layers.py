@@ -5,11 +5,15 @@ layer and those beneath it. A new one has to be given its place here.
 """
 
 import ast
+import inspect
 import sys
 from collections.abc import Iterator
+from enum import Enum
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
+import attrs
 import pytest
 
 LAYERS: dict[str, set[str]] = {
@@ -40,6 +44,29 @@ LAYERS: dict[str, set[str]] = {
 ONLY_UNDER_RPC = {"asyncio", "grpclib", "trio_asyncio"}
 IMPURE = {"asyncio", "os", "random", "secrets", "socket", "subprocess", "threading", "time"}
 """What of the standard library the state machines must do without: they only decide."""
+
+SYNC_SEES = {
+    "trio_kubelet.node.Pressures",
+    "trio_kubelet.resources.QosClass",
+    "trio_kubelet.resources.pod_requests",
+    "trio_kubelet.resources.qos_class",
+    "trio_kubelet.runtime.config.container_config.ContainerAllocation",
+    "trio_kubelet.runtime.config.security.NO_USER_NAMESPACE",
+    "trio_kubelet.runtime.config.security.apparmor_profile",
+    "trio_kubelet.runtime.gate.RuntimeState",
+    "trio_kubelet.runtime.lifecycle.container_table.Reason",
+    "trio_kubelet.runtime.lifecycle.inputs.PodInputs",
+    "trio_kubelet.runtime.lifecycle.resource_claims.NO_RESOURCE_CLAIMS",
+    "trio_kubelet.runtime.lifecycle.resource_claims.has_resource_claims",
+    "trio_kubelet.runtime.observed.ObservedPod",
+    "trio_kubelet.sources.PodOperation",
+    "trio_kubelet.sources.PodUpdate",
+    "trio_kubelet.sources.Source",
+    "trio_kubelet.status.Failure",
+    "trio_kubelet.status.container_resources.pending_resize",
+    "trio_kubelet.status.container_resources.resize_message",
+}
+"""What `sync` imports of the parts: values and pure functions. All else it knows by protocols."""
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {
@@ -90,6 +117,25 @@ def test_a_module_imports_from_its_own_layer_and_those_beneath(module: str) -> N
 def test_the_state_machines_import_nothing_but_the_pure_standard_library(module: str) -> None:
     roots = {name.partition(".")[0] for name in imports(module)}
     assert roots - {"state_machines"} <= sys.stdlib_module_names - IMPURE
+
+
+def test_sync_sees_the_parts_through_protocols_and_the_values_that_the_docs_name() -> None:
+    seen = chain.from_iterable(imports(module) for module in under("trio_kubelet.sync"))
+    ours = (name for name in seen if name.startswith("trio_kubelet."))
+    assert {name for name in ours if place(name) in LAYERS["parts"]} == SYNC_SEES
+    text = (ROOT / "docs/architecture.md").read_text()
+    assert {name for name in SYNC_SEES if f"`{name.rpartition('.')[2]}`" not in text} == set()
+
+
+@pytest.mark.parametrize("name", sorted(SYNC_SEES))
+def test_what_sync_sees_of_a_part_can_neither_change_nor_act(name: str) -> None:
+    module, _, attribute = name.rpartition(".")
+    seen = getattr(import_module(module), attribute)
+    if isinstance(seen, type):
+        is_frozen = attrs.has(seen) and seen.__setattr__ is not object.__setattr__
+        assert is_frozen or issubclass(seen, Enum)
+    else:
+        assert not inspect.iscoroutinefunction(seen)
 
 
 def test_asyncio_lives_under_rpc_alone() -> None:

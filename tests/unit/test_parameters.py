@@ -23,20 +23,16 @@ UNCOUNTED = {"self", "cls", "task_status"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 NOT_YET = {
-    "cluster.Cluster.__init__",
     "hollow.containers.Containers.__init__",
     "k8s.client.client.ApiClient.__init__",
     "k8s.client.family.open_api_clients",
-    "node.reporter.NodeReporter.__init__",
     "runtime.config.mounts.container_mounts",
     "runtime.lifecycle.container_stopper.ContainerStopper.stop_container",
     "sources.file.watch_manifest_files",
     "sources.http.watch_manifest_url",
     "status.conditions.pod_conditions",
     "status.generate.pod_status",
-    "sync.loop.SyncLoop.__init__",
     "sync.pod_task.PodTask.__init__",
-    "sync.pod_tasks.PodTasks.__init__",
     "telemetry.journal.Journal.transition",
 }
 """Those that still take more. The list only gets shorter."""

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import structlog
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
@@ -41,6 +41,7 @@ UNREADY_SECONDS = 1.0
 """A node that is not ready is looked at so often: what it waits for may be there."""
 
 
+@define(kw_only=True)
 class NodeReporter:
     """Owner of the node's status.
 
@@ -49,34 +50,21 @@ class NodeReporter:
     reports of many nodes over time.
     """
 
-    def __init__(
-        self,
-        *,
-        profile: NodeProfile,
-        resources: Callable[[], NodeAmounts],
-        view: NodeView,
-        api: Api,
-        heartbeat: Api,
-        observe: Callable[[], Awaitable[Observation]],
-        recorder: EventRecorder,
-        clock: Clock,
-        chance: random.Random,
-    ) -> None:
-        self._profile = profile
-        self._resources = resources
-        self._view = view
-        self._api = api
-        self._heartbeat = heartbeat
-        self._observe = observe
-        self._recorder = recorder
-        self._clock = clock
-        self._chance = chance
-        self._wake = trio.Event()
-        self._next_report_at: float | None = None
-        self._unschedulable = False
-        self._retries = Retries(RETRY)
-        self._reboot_told = False
-        self._is_outdated = False
+    _profile: NodeProfile
+    _resources: Callable[[], NodeAmounts]
+    _view: NodeView
+    _api: Api
+    _heartbeat: Api
+    _observe: Callable[[], Awaitable[Observation]]
+    _recorder: EventRecorder
+    _clock: Clock
+    _chance: random.Random
+    _wake: trio.Event = field(init=False, factory=trio.Event)
+    _next_report_at: float | None = field(init=False, default=None)
+    _unschedulable: bool = field(init=False, default=False)
+    _retries: Retries = field(init=False, factory=lambda: Retries(RETRY))
+    _reboot_told: bool = field(init=False, default=False)
+    _is_outdated: bool = field(init=False, default=False)
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next report is due."""

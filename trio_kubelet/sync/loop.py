@@ -18,12 +18,13 @@ from typing import Protocol, TypeVar
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from state_machines.pod import PodEvent, PodState
 from state_machines.pod_ending import Ending
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.sync.admission import (
     DISRUPTED,
@@ -58,6 +59,19 @@ class Admit(Protocol):
 
     def __call__(self, pod: Pod, active: Iterable[Pod]) -> Verdict:
         """None admits the pod."""
+        ...
+
+
+class Gate(Protocol):
+    """Whether the runtime is up."""
+
+    @property
+    def on_change(self) -> Callbacks[[RuntimeState, RuntimeState]]:
+        """Called with the state before and the one after."""
+        ...
+
+    async def wait_up(self) -> None:
+        """Return as soon as the runtime is up, at once if it is."""
         ...
 
 
@@ -99,6 +113,14 @@ class _Victim:
     patience_seconds: float
 
 
+VictimChannel = tuple[trio.MemorySendChannel[_Victim], trio.MemoryReceiveChannel[_Victim]]
+
+
+def _victim_channel() -> VictimChannel:
+    return trio.open_memory_channel[_Victim](math.inf)
+
+
+@define(kw_only=True)
 class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
@@ -108,41 +130,29 @@ class SyncLoop:
     `sources` have said what they want.
     """
 
-    def __init__(
-        self,
-        *,
-        store: PodStore,
-        tasks: PodTasks,
-        admit: Admit,
-        has_room: HasRoom,
-        allocations: Allocations,
-        gate: RuntimeGate,
-        monitor: LoopMonitor,
-        config: trio.MemoryReceiveChannel[PodUpdate],
-        pleg: trio.MemoryReceiveChannel[RuntimeChange],
-        sources: frozenset[Source],
-        clean_up: Callable[[], Awaitable[None]],
-        recorder: EventRecorder,
-        runs: Callable[[str], bool] = lambda _uid: False,
-        prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
-    ) -> None:
-        self._silent_sources = set(sources)
-        self._recorder = recorder
-        self._store = store
-        self._tasks = tasks
-        self._admit = admit
-        self._allocations = allocations
-        self._gate = gate
-        self._monitor = monitor
-        self._config = config
-        self._pleg = pleg
-        self._clean_up = clean_up
-        self._runs = runs
-        self._prepare = prepare
-        self._preemptions = Preemptions(has_room)
-        self._victims_in, self._victims = trio.open_memory_channel[_Victim](math.inf)
-        gate.on_change.add(self._on_runtime_state)
-        tasks.on_finished.add(self.on_finished)
+    _store: PodStore
+    _tasks: PodTasks
+    _admit: Admit
+    _has_room: HasRoom
+    _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
+    _allocations: Allocations
+    _gate: Gate
+    _monitor: LoopMonitor
+    _config: trio.MemoryReceiveChannel[PodUpdate]
+    _pleg: trio.MemoryReceiveChannel[RuntimeChange]
+    _sources: frozenset[Source]
+    _clean_up: Callable[[], Awaitable[None]]
+    _recorder: EventRecorder
+    _runs: Callable[[str], bool] = lambda _uid: False
+    _silent_sources: set[Source] = field(init=False)
+    _preemptions: Preemptions = field(init=False)
+    _victims: VictimChannel = field(init=False, factory=_victim_channel)
+
+    def __attrs_post_init__(self) -> None:
+        self._silent_sources = set(self._sources)
+        self._preemptions = Preemptions(self._has_room)
+        self._gate.on_change.add(self._on_runtime_state)
+        self._tasks.on_finished.add(self.on_finished)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
@@ -196,7 +206,7 @@ class SyncLoop:
 
     async def _see_victims_off(self) -> None:
         async with trio.open_nursery() as nursery:
-            async for victim in self._victims:
+            async for victim in self._victims[1]:
                 nursery.start_soon(self._see_off, victim)
 
     async def _see_off(self, victim: "_Victim") -> None:
@@ -325,7 +335,7 @@ class SyncLoop:
             )
             self._preemptions.make_way(victim)
             stopped = trio.Event()
-            self._victims_in.send_nowait(
+            self._victims[0].send_nowait(
                 _Victim(
                     pod=victim,
                     stopped=stopped,

@@ -33,7 +33,7 @@ from trio_kubelet.future import Future
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.observed import ObservedPod
@@ -119,6 +119,15 @@ class Runtime(Protocol):
 
     def open(self, pod: Pod) -> Containers:
         """Make the containers of a new incarnation of a pod."""
+        ...
+
+
+class Gate(Protocol):
+    """What is known of the runtime."""
+
+    @property
+    def state(self) -> RuntimeState:
+        """What it said last."""
         ...
 
 
@@ -224,7 +233,7 @@ class SyncDependencies:
     storage: Storage
     cgroups: CgroupSteps
     allocations: Allocations
-    gate: RuntimeGate
+    gate: Gate
     activity: Activity
     recorder: EventRecorder
     clock: Clock

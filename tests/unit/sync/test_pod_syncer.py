@@ -156,12 +156,20 @@ class Others:
         self.removed.append(pod.metadata.uid)
 
 
-def make_parts(
-    runtime: FailingOnce, others: Others, journal: Journal | None = None
-) -> SyncDependencies:
-    cache, gate, clock = RuntimeCache(), RuntimeGate(), TrioClock()
-    cache.listing_completed(trio.current_time())
+def a_gate() -> RuntimeGate:
+    gate = RuntimeGate()
     gate.update(RuntimeState(up=True, network_ready=True))
+    return gate
+
+
+def make_parts(
+    runtime: FailingOnce,
+    others: Others,
+    journal: Journal | None = None,
+    gate: RuntimeGate | None = None,
+) -> SyncDependencies:
+    cache, clock = RuntimeCache(), TrioClock()
+    cache.listing_completed(trio.current_time())
     return SyncDependencies(
         runtime=cast("Runtime", runtime),
         cache=cache,
@@ -169,7 +177,7 @@ def make_parts(
         storage=cast("Storage", others),
         cgroups=cast("CgroupSteps", others),
         allocations=Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
-        gate=gate,
+        gate=gate or a_gate(),
         activity=Activity(),
         recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
@@ -353,8 +361,9 @@ async def test_without_a_network_a_pod_is_told_what_the_runtime_said_of_it(
     autojump_clock: MockClock,
 ) -> None:
     runtime, journal = FailingOnce(), Journal(TrioClock())
-    parts = make_parts(runtime, Others(), journal)
-    parts.gate.update(NO_NETWORK)
+    gate = a_gate()
+    gate.update(NO_NETWORK)
+    parts = make_parts(runtime, Others(), journal, gate)
     assert (await parts.open_syncer(POD).sync(POD)).failed
     assert runtime.steps == []
     assert [(entry.event, entry.cause) for entry in journal.entries("shop/web")] == [
@@ -370,8 +379,9 @@ async def test_a_runtime_that_does_not_answer_is_not_a_network_that_is_not_ready
     autojump_clock: MockClock,
 ) -> None:
     runtime, journal = FailingOnce(), Journal(TrioClock())
-    parts = make_parts(runtime, Others(), journal)
-    parts.gate.mark_down("container runtime is down: connection refused")
+    gate = a_gate()
+    gate.mark_down("container runtime is down: connection refused")
+    parts = make_parts(runtime, Others(), journal, gate)
     await parts.open_syncer(POD).sync(POD)
     assert runtime.steps == ["sync"]
     assert "NetworkNotReady" not in [entry.event for entry in journal.entries("shop/web")]
