@@ -26,8 +26,8 @@ def container_id(pod: Json, name: str) -> str:
     return str(found["containerID"]).partition("://")[2]
 
 
-def hungry(name: str, memory: str = "16Mi") -> Json:
-    """A container that takes more than it may, at once."""
+def hungry(name: str, memory: str = "32Mi") -> Json:
+    """A container that takes more than it may, at once, with room for the runc that starts it."""
     limits = {"limits": {"memory": memory}} if memory else {}
     return {
         "name": name,
@@ -49,11 +49,13 @@ def test_who_is_killed_at_once_for_its_memory_says_so_and_who_is_killed_otherwis
             pod = node.wait_for_pod(name, lambda pod: len(ends(pod)) == len(HUNGRY))
             node.ctr("tasks", "kill", "--signal", "KILL", container_id(pod, OTHER))
         for name in names:
-            assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
+            pod = node.wait_for_pod(name, lambda pod: OTHER in ends(pod))
+            assert ends(pod) == EXPECTED, pod["status"]
         if number == 0:
             node.systemctl("restart", UNIT)
         for name in names:
-            assert ends(node.wait_for_pod(name, lambda pod: OTHER in ends(pod))) == EXPECTED
+            pod = node.wait_for_pod(name, lambda pod: OTHER in ends(pod))
+            assert ends(pod) == EXPECTED, pod["status"]
         node.remove(*names)
 
 
@@ -62,7 +64,7 @@ def test_the_limit_of_a_pod_counts_as_well(node: Node) -> None:
         "small",
         hungry("c", memory=""),
         restartPolicy="Never",
-        resources={"limits": {"memory": "24Mi", "cpu": "1"}},
+        resources={"limits": {"memory": "40Mi", "cpu": "1"}},
     )
     node.add(manifest)
     assert ends(node.wait_for_pod("small", ends)) == {"c": ("OOMKilled", 137)}
