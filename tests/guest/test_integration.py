@@ -1,0 +1,82 @@
+"""The integration tests of cgroups, mounts, ends and kills, on a machine with cgroup v2.
+
+pytest runs in the guest, in the environment of its image, on private containerds of the guest's
+program, with each OCI runtime; here each module says what came of it. OOM kills are tried on the
+node itself (`test_oom_kills`, `test_crun`).
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from attrs import field, frozen
+
+from lab import LabError
+from lab.guest.guest import Guest
+
+FOLDER = Path("tests/integration")
+PODS = ("test_pods_cgroups", "test_pods_stop")
+# By containerd: the modules that run on it.
+MODULES = {"1.7": ("test_cgroups", "test_volumes", *PODS), "1.7+crun": PODS}
+DEADLINE_SECONDS = 540.0
+A_TEST_MAY_TAKE_SECONDS = 300
+# What runs commands in the guest is safe from the OOM killer; what the tests start must not be.
+PYTEST = (
+    "choom -n 0 -- /opt/trio-kubelet/bin/python -m pytest -m integration -v -n0"
+    f" --override-ini=faulthandler_timeout={A_TEST_MAY_TAKE_SECONDS}"
+    " --override-ini=faulthandler_exit_on_timeout=true"
+)
+LAST_CHARACTERS = 5000
+
+
+@frozen
+class Outcome:
+    """By module: how many tests passed, and what those said that did not."""
+
+    passed: Mapping[str, int] = field(factory=Counter)
+    failures: Mapping[str, list[str]] = field(factory=lambda: defaultdict(list))
+
+
+def read(report: str) -> Outcome:
+    """Read pytest's report in JUnit's form."""
+    passed: Counter[str] = Counter()
+    failures: dict[str, list[str]] = defaultdict(list)
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        # A module that could not be read has its own name.
+        module = (case.get("classname") or case.get("name") or "").split(".")[2]
+        wrong = [each for each in case if each.tag in ("failure", "error")]
+        failures[module] += [f"{case.get('name')}:\n{each.text}" for each in wrong]
+        passed[module] += len(case) == 0
+    return Outcome(passed, failures)
+
+
+@pytest.fixture(scope="module")
+def outcome(request: pytest.FixtureRequest, guest: Guest) -> Outcome:
+    """What came of all modules on one kind of containerd."""
+    report, said = guest.shared / "report.xml", guest.shared / "pytest.log"
+    modules = " ".join(f"{FOLDER}/{module}.py" for module in MODULES[request.param])
+    guest.call(
+        f"exec {PYTEST} --junit-xml=/shared/{report.name} {modules} >/shared/{said.name} 2>&1",
+        folder="/src",
+        environment={"TRIO_KUBELET_CONTAINERD": request.param},
+        deadline_seconds=DEADLINE_SECONDS,
+    )
+    if not report.exists():
+        raise LabError(f"the tests came to no end: {said.read_text()[-LAST_CHARACTERS:]}")
+    outcome = read(report.read_text())
+    report.unlink()
+    said.unlink()
+    return outcome
+
+
+@pytest.mark.parametrize(
+    ("outcome", "module"),
+    [(containerd, module) for containerd, modules in MODULES.items() for module in modules],
+    indirect=["outcome"],
+    scope="module",
+)
+def test_what_holds_on_the_host_holds_here(outcome: Outcome, module: str) -> None:
+    assert not outcome.failures[module], "\n\n".join(outcome.failures[module])
+    assert outcome.passed[module]
