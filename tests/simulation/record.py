@@ -6,6 +6,7 @@ are the same run if their digests are.
 """
 
 import hashlib
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.journal import Entry
 
 Kind = cri.ContainerEventType
+_PATH_HASH = re.compile(r"(?<=/file-)[0-9a-f]{32}")
+"""What the copy of a manifest is named after."""
 
 
 @define(eq=False)
@@ -113,10 +116,14 @@ class Record:
 
     def note(self, *words: object) -> None:
         """Write a line into the run's story."""
-        text = " ".join(map(str, words)).replace(str(self.root), "ROOT")
+        text = self._without_root(" ".join(map(str, words)))
         line = f"{trio.current_time():10.3f} {text}"
         self._digest.update(line.encode() + b"\n")
         self.lines.append(line)
+
+    def _without_root(self, text: str) -> str:
+        """The text without what differs from run to run: the root, and hashes of paths in it."""
+        return _PATH_HASH.sub("HASH", text.replace(str(self.root), "ROOT"))
 
     def on_log(self, entry: LogEntry) -> None:
         """A line of the agent's log."""
@@ -128,7 +135,7 @@ class Record:
         for entry in journal:
             if entry.target:
                 self.steps[entry.kind, entry.event, entry.target] += 1
-            self._digest.update(repr(entry).replace(str(self.root), "ROOT").encode())
+            self._digest.update(self._without_root(repr(entry)).encode())
 
     def on_event(self, kind: int, container_id: str, sandbox: Sandbox, agent_life: int) -> None:
         """Something happened in the runtime."""
