@@ -20,7 +20,7 @@ from trio_kubelet.runtime.config.container_config import ContainerFacts, contain
 from trio_kubelet.runtime.config.dns import NodeDns, dns_config, parse_resolv_conf
 from trio_kubelet.runtime.config.environment import EnvironmentFacts, environment
 from trio_kubelet.runtime.config.field_refs import PodAddresses
-from trio_kubelet.runtime.config.mounts import container_mounts
+from trio_kubelet.runtime.config.mounts import MountSources, container_mounts
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.lifecycle.pod_files import make_container_files, make_pod_log_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -103,10 +103,12 @@ class BareNode:
                 pod,
                 container,
                 node,
-                volumes={},
-                sub_paths={},
-                pod_ips=(_SOME_ADDRESS,),
-                termination_message_file=files.termination_message_file,
+                MountSources(
+                    volumes={},
+                    sub_paths={},
+                    pod_ips=(_SOME_ADDRESS,),
+                    termination_message_file=files.termination_message_file,
+                ),
             ),
         )
         return BarePod(

@@ -7,7 +7,12 @@ from trio_kubelet.runtime.config.container_config import ContainerFacts, contain
 from trio_kubelet.runtime.config.dns import NodeDns, dns_config, parse_resolv_conf
 from trio_kubelet.runtime.config.environment import EnvironmentFacts, environment
 from trio_kubelet.runtime.config.field_refs import PodAddresses
-from trio_kubelet.runtime.config.mounts import PreparedVolume, container_mounts, mounted_sub_paths
+from trio_kubelet.runtime.config.mounts import (
+    MountSources,
+    PreparedVolume,
+    container_mounts,
+    mounted_sub_paths,
+)
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, ImageUser, SecurityFacts
 
@@ -49,13 +54,15 @@ def made_container(
             pod,
             container,
             node,
-            volumes=_mounted(pod, around),
-            sub_paths={
-                position: around.sub_paths[container.volume_mounts[position].name, sub_path]
-                for position, sub_path in sub_paths.items()
-            },
-            pod_ips=own_ips,
-            termination_message_file=termination_message_file,
+            MountSources(
+                volumes=_mounted(pod, around),
+                sub_paths={
+                    position: around.sub_paths[container.volume_mounts[position].name, sub_path]
+                    for position, sub_path in sub_paths.items()
+                },
+                pod_ips=own_ips,
+                termination_message_file=termination_message_file,
+            ),
         ),
         security=_security(pod),
     )

@@ -147,6 +147,13 @@ def test_asyncio_lives_under_rpc_alone() -> None:
     assert {module: found for module, found in roots.items() if found} == {}
 
 
+def test_containers_and_sandboxes_leave_the_runtime_by_one_way() -> None:
+    ours = set(SOURCES) - set(under("trio_kubelet.rpc")) - set(under("trio_kubelet.hollow"))
+    calls = (".remove_container(", ".remove_pod_sandbox(")
+    found = {name for name in ours if any(call in SOURCES[name].read_text() for call in calls)}
+    assert found == {"trio_kubelet.runtime.garbage.removal"}
+
+
 def test_the_rule_sees_an_import_that_points_upward() -> None:
     assert imports("trio_kubelet.agent")
     assert HEIGHT["sync"] > HEIGHT["pleg"] > HEIGHT["rpc"]

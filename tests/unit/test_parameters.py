@@ -26,7 +26,6 @@ NOT_YET = {
     "hollow.containers.Containers.__init__",
     "k8s.client.client.ApiClient.__init__",
     "k8s.client.family.open_api_clients",
-    "runtime.config.mounts.container_mounts",
     "runtime.lifecycle.container_stopper.ContainerStopper.stop_container",
     "sources.file.watch_manifest_files",
     "sources.http.watch_manifest_url",

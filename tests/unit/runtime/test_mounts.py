@@ -7,6 +7,7 @@ from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeMount
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.mounts import (
+    MountSources,
     PreparedVolume,
     container_mounts,
     mounted_sub_paths,
@@ -37,10 +38,12 @@ def mounted(
             POD,
             container,
             node,
-            volumes=volumes,
-            sub_paths=sub_paths or {},
-            pod_ips=(),
-            recursive_read_only=recursive_read_only,
+            MountSources(
+                volumes=volumes,
+                sub_paths=sub_paths or {},
+                pod_ips=(),
+                recursive_read_only=recursive_read_only,
+            ),
         )
     )
 
@@ -194,10 +197,12 @@ def test_the_nodes_own_files_come_last() -> None:
         POD,
         container,
         evolve(NODE, selinux=True),
-        volumes=VOLUMES,
-        sub_paths={},
-        pod_ips=("10.0.0.5",),
-        termination_message_file="/k/m",
+        MountSources(
+            volumes=VOLUMES,
+            sub_paths={},
+            pod_ips=("10.0.0.5",),
+            termination_message_file="/k/m",
+        ),
     )
     assert [(each.container_path, each.host_path) for each in made] == [
         ("/data", "/k/data"),

@@ -77,23 +77,27 @@ def path_in_container(mount: VolumeMount) -> str:
     return str(PurePosixPath("/", mount.mount_path))
 
 
-def container_mounts(
-    pod: Pod,
-    container: Container,
-    node: NodeFacts,
-    *,
-    volumes: Mapping[str, PreparedVolume],
-    sub_paths: Mapping[int, str],
-    pod_ips: tuple[str, ...],
-    termination_message_file: str = "",
-    recursive_read_only: bool = False,
-) -> tuple[cri.Mount, ...]:
-    """All mounts of a container, in the order in which they are made.
+@frozen(kw_only=True)
+class MountSources:
+    """What a container's mounts are made of.
 
     `volumes` are the pod's, by name; `sub_paths` maps the positions that `mounted_sub_paths`
     names to the resolved paths on the node (for image volumes, to the sub-path itself);
     `termination_message_file` is the file made for this incarnation, if any;
     `recursive_read_only` says whether the pod's runtime handler makes such mounts.
+    """
+
+    volumes: Mapping[str, PreparedVolume]
+    sub_paths: Mapping[int, str]
+    pod_ips: tuple[str, ...]
+    termination_message_file: str = ""
+    recursive_read_only: bool = False
+
+
+def container_mounts(
+    pod: Pod, container: Container, node: NodeFacts, sources: MountSources
+) -> tuple[cri.Mount, ...]:
+    """All mounts of a container, in the order in which they are made.
 
     Raises ConfigError for a volume that is not mounted and for modes that contradict each other.
     """
@@ -101,19 +105,19 @@ def container_mounts(
         _volume_mount(
             container,
             mount,
-            volumes.get(mount.name),
-            sub_paths.get(position),
+            sources.volumes.get(mount.name),
+            sources.sub_paths.get(position),
             selinux=node.selinux,
-            recursive_read_only=recursive_read_only,
+            recursive_read_only=sources.recursive_read_only,
         )
         for position, mount in enumerate(container.volume_mounts)
     ]
-    if mounts_etc_hosts(pod, container, pod_ips):
+    if mounts_etc_hosts(pod, container, sources.pod_ips):
         host_path = etc_hosts_path(node.root_directory, pod.metadata.uid)
         mounts.append(_file_mount(ETC_HOSTS, host_path, node))
-    if container.termination_message_path and termination_message_file:
+    if container.termination_message_path and sources.termination_message_file:
         container_path = str(PurePosixPath("/", container.termination_message_path))
-        mounts.append(_file_mount(container_path, termination_message_file, node))
+        mounts.append(_file_mount(container_path, sources.termination_message_file, node))
     return tuple(mounts)
 
 

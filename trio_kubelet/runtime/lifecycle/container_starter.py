@@ -35,6 +35,7 @@ from trio_kubelet.runtime.config.environment import (
 from trio_kubelet.runtime.config.field_refs import PodAddresses
 from trio_kubelet.runtime.config.hostname import etc_hosts, pod_hostname
 from trio_kubelet.runtime.config.mounts import (
+    MountSources,
     PreparedVolume,
     container_mounts,
     mounted_sub_paths,
@@ -177,22 +178,20 @@ class ContainerStarter:
         pod, container, sandbox = context.pod, order.container, context.sandbox
         try:
             files = await self._make_files(container, context)
+            sources = MountSources(
+                volumes=context.inputs.volumes,
+                sub_paths=sub_paths,
+                pod_ips=sandbox.ips,
+                termination_message_file=files.termination_message_file,
+                recursive_read_only=(
+                    sandbox.runtime_handler in self._runtime_features().recursive_read_only
+                ),
+            )
             facts = ContainerFacts(
                 image_id=image.id,
                 image_user=image_user(image),
                 environment=variables,
-                mounts=container_mounts(
-                    pod,
-                    container,
-                    self._node,
-                    volumes=context.inputs.volumes,
-                    sub_paths=sub_paths,
-                    pod_ips=sandbox.ips,
-                    termination_message_file=files.termination_message_file,
-                    recursive_read_only=(
-                        sandbox.runtime_handler in self._runtime_features().recursive_read_only
-                    ),
-                ),
+                mounts=container_mounts(pod, container, self._node, sources),
                 allocation=context.inputs.allocations.get(container.name, NO_ALLOCATION),
                 target_container_id=_target_container_id(order, context.observed),
             )
