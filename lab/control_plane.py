@@ -25,7 +25,7 @@ from lab.ports import LOOPBACK, free_ports
 from lab.processes import last_words, run, wait_until
 from lab.started import Started
 
-START_DEADLINE_SECONDS = 60
+START_DEADLINE_SECONDS = 180
 STOP_DEADLINE_SECONDS = 15
 KUBECTL_DEADLINE_SECONDS = 120
 

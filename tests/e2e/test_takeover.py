@@ -235,9 +235,14 @@ def hand_over(node: LocalCluster, kind: type[Agent]) -> None:
     node.hand_over(kind)
     node.wait_node_ready()
     node.agent.wait_for(
-        lambda pods: all(is_running(pod) or is_over(pod) for pod in pods.values()),
+        lambda pods: bool(pods) and all(map(is_running_or_over, pods.values())),
         deadline_seconds=SYNC_DEADLINE_SECONDS,
     )
+
+
+def is_running_or_over(pod: Json) -> bool:
+    """Whether the new one has seen how the pod is."""
+    return is_running(pod) or is_over(pod)
 
 
 def versions_since(
