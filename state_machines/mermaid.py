@@ -23,6 +23,7 @@ from state_machines.machine import C, E, Machine, Row, S
 from state_machines.pleg import PLEG
 from state_machines.pod import POD
 from state_machines.pressure import PRESSURE
+from state_machines.probe import PROBE
 
 EVENTS_A_LINE = 3
 
@@ -66,6 +67,7 @@ def blocks() -> Mapping[str, str]:
         **_blocks_of(IMAGE),
         **_blocks_of(PLEG),
         **_blocks_of(PRESSURE),
+        **_blocks_of(PROBE),
     }
 
 
