@@ -1,0 +1,110 @@
+"""Servers on loopback that do to a probe what containers do."""
+
+import socket
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import trio
+import trustme
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import RequestReceived, StreamEnded
+
+LOOPBACK = "127.0.0.1"
+Serve = Callable[[trio.abc.Stream], Awaitable[None]]
+
+
+@asynccontextmanager
+async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """Serve each connection on a port of its own."""
+
+    async def handle(stream: trio.abc.Stream) -> None:
+        secured = stream if tls is None else trio.SSLStream(stream, tls, server_side=True)
+        try:
+            async with secured:
+                await serve(secured)
+        except trio.BrokenResourceError:
+            pass
+
+    async with trio.open_nursery() as nursery:
+        listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
+        nursery.start_soon(trio.serve_listeners, handle, listeners)
+        yield listeners[0].socket.getsockname()[1]
+        nursery.cancel_scope.cancel()
+
+
+def answer(data: bytes, seen: list[str] | None = None) -> Serve:
+    """Read the head of a request, and answer it with some bytes."""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        head = b""
+        while b"\r\n\r\n" not in head:
+            received = await stream.receive_some()
+            if not received:
+                return
+            head += received
+        if seen is not None:
+            seen.append(head.decode())
+        await stream.send_all(data)
+
+    return serve
+
+
+def http(status: int, *headers: str, body: str = "") -> bytes:
+    """A response."""
+    lines = (f"HTTP/1.1 {status} Words", *headers, f"Content-Length: {len(body)}")
+    return "\r\n".join((*lines, "", body)).encode()
+
+
+async def hang(_stream: trio.abc.Stream) -> None:
+    """Take the connection, and say nothing."""
+    await trio.sleep_forever()
+
+
+async def reset(stream: trio.abc.Stream) -> None:
+    """Drop the connection without a goodbye, once something came."""
+    await stream.receive_some()
+    assert isinstance(stream, trio.SocketStream)
+    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+def server_tls(*names: str) -> ssl.SSLContext:
+    """The context of a server with a certificate that nobody trusts."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trustme.CA().issue_cert(*names).configure_cert(context)
+    return context
+
+
+def health(
+    trailers: dict[str, str],
+    message: bytes | None = None,
+    seen: list[dict[str, str]] | None = None,
+) -> Serve:
+    """A server of gRPC's health service with one answer."""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        h2.initiate_connection()
+        await stream.send_all(h2.data_to_send())
+        while received := await stream.receive_some():
+            for event in h2.receive_data(received):
+                if isinstance(event, RequestReceived) and seen is not None:
+                    seen.append({str(name): str(value) for name, value in event.headers})
+                if isinstance(event, StreamEnded):
+                    _answer_call(h2, event.stream_id, trailers, message)
+            await stream.send_all(h2.data_to_send())
+
+    return serve
+
+
+def _answer_call(
+    h2: H2Connection, stream_id: int, trailers: dict[str, str], message: bytes | None
+) -> None:
+    head = [(":status", "200"), ("content-type", "application/grpc")]
+    if message is None:
+        h2.send_headers(stream_id, [*head, *trailers.items()], end_stream=True)
+        return
+    h2.send_headers(stream_id, head)
+    h2.send_data(stream_id, b"\0" + len(message).to_bytes(4, "big") + message)
+    h2.send_headers(stream_id, list(trailers.items()), end_stream=True)

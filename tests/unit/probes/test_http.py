@@ -1,0 +1,211 @@
+"""The httpGet probe against real servers: what succeeds, what fails, and in which words."""
+
+import socket
+import threading
+
+import pytest
+import trio
+
+from tests.unit.probes.servers import (
+    LOOPBACK,
+    Serve,
+    answer,
+    hang,
+    http,
+    reset,
+    server_tls,
+    serving,
+)
+from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
+from trio_kubelet.probes.answer import OUTPUT_LIMIT_BYTES, Answer, Outcome, ProbeError
+from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.http import HttpProber
+
+CONTAINER = Container(name="c")
+PATIENCE_SECONDS = 30
+
+
+async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) -> Answer:
+    action = HTTPGetAction(port=IntOrString(port), **{"path": "/healthz", **fields})  # type: ignore[arg-type]
+    return await HttpProber(Dialer()).probe(action, CONTAINER, LOOPBACK, seconds)
+
+
+@pytest.mark.parametrize(
+    ("status", "outcome", "output"),
+    [
+        (200, Outcome.SUCCESS, "body"),
+        (399, Outcome.WARNING, "Probe terminated redirects, Response body: body"),
+        (400, Outcome.FAILURE, "HTTP probe failed with statuscode: 400"),
+        (404, Outcome.FAILURE, "HTTP probe failed with statuscode: 404"),
+        (500, Outcome.FAILURE, "HTTP probe failed with statuscode: 500"),
+    ],
+)
+async def test_the_status_decides(status: int, outcome: Outcome, output: str) -> None:
+    async with serving(answer(http(status, body="body"))) as port:
+        came = await ask(port)
+    assert (came.outcome, came.output, came.by_container) == (outcome, output, True)
+
+
+async def test_a_probe_says_who_asks_and_takes_anything() -> None:
+    seen: list[str] = []
+    async with serving(answer(http(200), seen)) as port:
+        await ask(port, path="/x?y=1")
+    assert seen[0].split("\r\n")[:-2] == [
+        "GET /x?y=1 HTTP/1.1",
+        f"Host: 127.0.0.1:{port}",
+        "User-Agent: kube-probe/1.36",
+        "Accept: */*",
+        "Connection: close",
+    ]
+
+
+async def test_headers_of_the_spec_are_sent_and_a_host_header_replaces_the_address() -> None:
+    seen: list[str] = []
+    headers = (
+        HTTPHeader(name="host", value="web.example"),
+        HTTPHeader(name="X-Token", value="a"),
+        HTTPHeader(name="x-token", value="b"),
+        HTTPHeader(name="user-agent", value="mine"),
+        HTTPHeader(name="Accept", value=""),
+    )
+    async with serving(answer(http(200), seen)) as port:
+        await ask(port, http_headers=headers)
+    assert seen[0].split("\r\n")[1:-2] == [
+        "Host: web.example",
+        "User-Agent: mine",
+        "X-Token: a",
+        "X-Token: b",
+        "Connection: close",
+    ]
+
+
+async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
+    async with serving(answer(http(200))) as port:
+        assert (await ask(port)).outcome is Outcome.SUCCESS
+
+
+async def test_no_certificate_is_verified() -> None:
+    async with serving(answer(http(200, body="ok")), server_tls("elsewhere.example")) as port:
+        came = await ask(port, scheme="HTTPS")
+    assert (came.outcome, came.output) == (Outcome.SUCCESS, "ok")
+
+
+async def test_a_redirect_on_the_same_host_is_followed() -> None:
+    seen: list[str] = []
+    async with serving(answer(http(200, body="there"), seen)) as there:
+        moved = http(302, f"Location: http://127.0.0.1:{there}/new?x=1")
+        async with serving(answer(moved)) as port:
+            came = await ask(port)
+    assert (came.outcome, came.output) == (Outcome.SUCCESS, "there")
+    assert seen[0].startswith("GET /new?x=1 HTTP/1.1\r\n")
+
+
+async def test_a_redirect_to_another_host_is_a_success_with_a_warning() -> None:
+    moved = http(302, "Location: http://other.example/", body="moved")
+    async with serving(answer(moved)) as port:
+        came = await ask(port)
+    assert came.outcome is Outcome.WARNING
+    assert came.output == "Probe terminated redirects, Response body: moved"
+
+
+async def test_redirects_in_a_circle_fail() -> None:
+    async with serving(answer(http(302, "Location: /healthz"))) as port:
+        came = await ask(port)
+    assert came.outcome is Outcome.FAILURE
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": stopped after 10 redirects'
+
+
+async def test_an_endless_body_is_read_up_to_its_limit() -> None:
+    async def pour(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"HTTP/1.1 200 OK\r\n\r\n")
+        while True:
+            await stream.send_all(b"x" * 1000)
+
+    async with serving(pour) as port:
+        came = await ask(port)
+    assert (came.outcome, len(came.output)) == (Outcome.SUCCESS, OUTPUT_LIMIT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("serve", "words"),
+    [
+        (answer(b""), "EOF"),
+        (answer(b"HTTP/1.1 200 O"), "unexpected EOF"),
+        (
+            answer(b"hello\r\n\r\n"),
+            'net/http: HTTP/1.x transport connection broken: malformed HTTP response "hello"',
+        ),
+    ],
+)
+async def test_a_server_that_gives_no_response_fails(serve: Serve, words: str) -> None:
+    async with serving(serve) as port:
+        came = await ask(port)
+    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {words}'
+
+
+async def test_a_connection_that_is_reset_fails() -> None:
+    async with serving(reset) as port:
+        came = await ask(port)
+    assert came.outcome is Outcome.FAILURE
+    assert came.output.endswith(f"->127.0.0.1:{port}: read: connection reset by peer")
+
+
+async def test_a_connection_that_is_refused_fails() -> None:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        port = taken.getsockname()[1]
+    came = await ask(port)
+    assert came.outcome is Outcome.FAILURE
+    dialed = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {dialed}'
+
+
+async def test_a_server_without_tls_is_told_from_one_with_it() -> None:
+    async with serving(answer_anything) as port:
+        came = await ask(port, scheme="HTTPS")
+    words = "http: server gave HTTP response to HTTPS client"
+    assert came.output == f'Get "https://127.0.0.1:{port}/healthz": {words}'
+
+
+async def answer_anything(stream: trio.abc.Stream) -> None:
+    await stream.receive_some()
+    await stream.send_all(http(400))
+
+
+async def test_a_server_that_says_nothing_is_late(autojump_clock: trio.testing.MockClock) -> None:
+    async with serving(hang) as port:
+        came = await ask(port, seconds=1)
+    assert came.outcome is Outcome.FAILURE
+    late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {late}'
+
+
+async def test_a_body_that_breaks_off_is_an_error() -> None:
+    async with serving(answer(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx")) as port:
+        with pytest.raises(ProbeError, match="unexpected EOF") as caught:
+            await ask(port)
+    assert caught.value.outcome is Outcome.FAILURE
+
+
+async def test_a_name_that_does_not_exist_fails_without_a_wait_in_the_loop() -> None:
+    came = await ask(80, host="no-such-host.invalid")
+    assert came.outcome is Outcome.FAILURE
+    dialed = "dial tcp: lookup no-such-host.invalid: no such host"
+    assert came.output == f'Get "http://no-such-host.invalid:80/healthz": {dialed}'
+
+
+async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, asked = threading.get_ident(), []
+    known = socket.getaddrinfo
+
+    def look_up(host: str, *args: object, **kwargs: object) -> object:
+        asked.append((host, threading.get_ident() == loop))
+        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    async with serving(answer(http(200))) as port:
+        assert (await ask(port, host="web.example")).outcome is Outcome.SUCCESS
+    assert ("web.example", False) in asked

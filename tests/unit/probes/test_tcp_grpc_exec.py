@@ -1,0 +1,202 @@
+"""The tcpSocket, grpc and exec probes: what succeeds, what fails, and in which words."""
+
+import socket
+
+import pytest
+import trio
+
+from tests.unit.probes.servers import LOOPBACK, Serve, answer, hang, health, http, serving
+from trio_kubelet.k8s import (
+    Container,
+    EnvVar,
+    EnvVarSource,
+    ExecAction,
+    GRPCAction,
+    IntOrString,
+    TCPSocketAction,
+)
+from trio_kubelet.probes.answer import OUTPUT_LIMIT_BYTES, Answer, Outcome, ProbeError
+from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.exec import probe_exec
+from trio_kubelet.probes.grpc import probe_grpc
+from trio_kubelet.probes.tcp import probe_tcp
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+
+SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
+OK = {"grpc-status": "0"}
+
+
+def free_port() -> int:
+    with socket.create_server((LOOPBACK, 0)) as taken:
+        return int(taken.getsockname()[1])
+
+
+async def connect(port: int) -> Answer:
+    action = TCPSocketAction(port=IntOrString(port))
+    return await probe_tcp(Dialer(), action, Container(), LOOPBACK, 1)
+
+
+async def test_a_port_that_takes_connections_is_well() -> None:
+    async with serving(hang) as port:
+        assert (await connect(port)).outcome is Outcome.SUCCESS
+
+
+async def test_a_port_that_refuses_connections_fails() -> None:
+    port = free_port()
+    came = await connect(port)
+    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert came.output == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
+
+
+async def test_a_port_that_does_not_answer_is_late(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    with socket.socket() as full:
+        full.bind((LOOPBACK, 0))
+        full.listen(0)
+        port = full.getsockname()[1]
+        with socket.create_connection((LOOPBACK, port)):
+            came = await connect(port)
+    assert (came.outcome, came.output) == (
+        Outcome.FAILURE,
+        f"dial tcp 127.0.0.1:{port}: i/o timeout",
+    )
+
+
+async def check(port: int, service: str | None = None, seconds: float = 30) -> Answer:
+    action = GRPCAction(port=port, service=service)
+    return await probe_grpc(Dialer(), action, LOOPBACK, seconds)
+
+
+async def test_a_server_that_serves_is_well() -> None:
+    seen: list[dict[str, str]] = []
+    async with serving(health(OK, SERVING, seen)) as port:
+        came = await check(port, "orders")
+    assert (came.outcome, came.output) == (Outcome.SUCCESS, "service healthy")
+    assert seen[0][":path"] == "/grpc.health.v1.Health/Check"
+    assert seen[0]["user-agent"] == "kube-probe/1.36"
+
+
+@pytest.mark.parametrize(
+    ("serve", "output"),
+    [
+        (health(OK, NOT_SERVING), 'service unhealthy (responded with "NOT_SERVING")'),
+        (health(OK, b""), 'service unhealthy (responded with "UNKNOWN")'),
+        (
+            health({"grpc-status": "12", "grpc-message": "unknown service"}),
+            "error: this server does not implement the grpc health protocol "
+            "(grpc.health.v1.Health): unknown service",
+        ),
+        (
+            health({"grpc-status": "5", "grpc-message": "no%20such service"}),
+            "error: health rpc probe failed: rpc error: code = NotFound desc = no such service",
+        ),
+        (
+            health({"grpc-status": "x"}),
+            "error: health rpc probe failed: rpc error: code = Unknown desc = ",
+        ),
+    ],
+)
+async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) -> None:
+    async with serving(serve) as port:
+        came = await check(port)
+    assert (came.outcome, came.output, came.by_container) == (Outcome.FAILURE, output, True)
+
+
+@pytest.mark.parametrize("serve", [hang, answer(http(400))])
+async def test_what_is_no_server_of_grpc_is_not_connected_to(
+    serve: Serve, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with serving(serve) as port:
+        came = await check(port, seconds=2)
+    late = "within 2s: context deadline exceeded"
+    assert came.output == f'timeout: failed to connect service "127.0.0.1:{port}" {late}'
+
+
+async def test_a_server_that_comes_up_in_time_is_well(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    port = free_port()
+
+    async def come_up() -> None:
+        await trio.sleep(1.5)
+        listener = await trio.open_tcp_listeners(port, host=LOOPBACK)
+        await trio.serve_listeners(health(OK, SERVING), listener)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come_up)
+        came = await check(port, seconds=5)
+        nursery.cancel_scope.cancel()
+    assert came.outcome is Outcome.SUCCESS
+
+
+async def test_a_server_that_does_not_answer_the_call_is_late(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def greet(stream: trio.abc.Stream) -> None:
+        await stream.send_all(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame
+        await trio.sleep_forever()
+
+    async with serving(greet) as port:
+        came = await check(port, seconds=1)
+    assert came.output == "timeout: health rpc did not complete within 1s"
+
+
+class Shell:
+    """Stands in for the runtime's ExecSync."""
+
+    def __init__(self, result: cri.ExecSyncResponse | RpcError) -> None:
+        self.result = result
+        self.asked: list[tuple[str, list[str], int]] = []
+
+    async def __call__(self, container_id: str, command: object, timeout_seconds: int) -> object:
+        await trio.lowlevel.checkpoint()
+        self.asked.append((container_id, list(command), timeout_seconds))  # type: ignore[call-overload]
+        if isinstance(self.result, RpcError):
+            raise self.result
+        return self.result
+
+
+async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[Answer, Shell]:
+    shell = Shell(result)
+    container = Container(
+        name="c",
+        env=(
+            EnvVar(name="FILE", value="/tmp/up"),
+            EnvVar(name="NODE", value_from=EnvVarSource()),
+        ),
+    )
+    action = ExecAction(command=("cat", "$(FILE)", "$(NODE)", "$$(FILE)"))
+    answer_ = await probe_exec(shell, action, container, "id", 3)  # type: ignore[arg-type]
+    return answer_, shell
+
+
+async def test_a_command_is_run_with_the_variables_that_the_spec_gives_values_to() -> None:
+    came, shell = await execute(cri.ExecSyncResponse(stdout=b"fine"))
+    assert (came.outcome, came.output) == (Outcome.SUCCESS, "fine")
+    assert shell.asked == [("id", ["cat", "/tmp/up", "$(NODE)", "$(FILE)"], 3)]
+
+
+async def test_a_command_that_fails_says_what_it_printed() -> None:
+    came, _ = await execute(cri.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=1))
+    assert (came.outcome, came.output) == (Outcome.FAILURE, "out\nerr\n")
+
+
+async def test_what_a_command_prints_is_cut() -> None:
+    came, _ = await execute(cri.ExecSyncResponse(stdout=b"x" * 20000, exit_code=1))
+    assert len(came.output) == OUTPUT_LIMIT_BYTES
+
+
+async def test_a_command_that_is_late_fails() -> None:
+    came, _ = await execute(RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded"))
+    assert (came.outcome, came.timed_out) == (Outcome.FAILURE, True)
+    said = 'command timed out: "cat /tmp/up $(NODE) $(FILE)" timed out after 3s'
+    assert came.output == said
+
+
+async def test_a_command_that_the_runtime_cannot_run_is_an_error() -> None:
+    with pytest.raises(ProbeError) as caught:
+        await execute(RpcError(Code.UNKNOWN, "failed to exec in container"))
+    said = "rpc error: code = Unknown desc = failed to exec in container"
+    assert (str(caught.value), caught.value.outcome) == (said, Outcome.UNKNOWN)

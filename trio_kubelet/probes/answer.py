@@ -1,0 +1,60 @@
+"""How a run of a probe came out, in words that users know."""
+
+from enum import StrEnum
+
+from attrs import frozen
+
+from trio_kubelet import KUBERNETES_VERSION
+from trio_kubelet.rpc import Code
+
+USER_AGENT = f"kube-probe/{'.'.join(KUBERNETES_VERSION.removeprefix('v').split('.')[:2])}"
+OUTPUT_LIMIT_BYTES = 10 * 1024
+"""How much is read of what a container answers."""
+
+
+class Outcome(StrEnum):
+    """What one run shows; `WARNING` is a success that users are told something about."""
+
+    SUCCESS = "success"
+    WARNING = "warning"
+    FAILURE = "failure"
+    UNKNOWN = "unknown"
+
+
+@frozen(kw_only=True)
+class Answer:
+    """How a run came out. `output` is what the event says.
+
+    `by_container`: the container itself has answered. A failure of another kind may only mean
+    that it ended meanwhile. `timed_out`: a command did not end in its time.
+    """
+
+    outcome: Outcome
+    output: str = ""
+    by_container: bool = False
+    timed_out: bool = False
+
+
+@frozen
+class ProbeError(Exception):
+    """A probe could not be run to its end, which says nothing about the container.
+
+    `outcome` is what the event calls the state that this resulted in.
+    """
+
+    message: str
+    outcome: Outcome = Outcome.UNKNOWN
+
+    def __str__(self) -> str:
+        return self.message
+
+
+def failure(output: str, *, by_container: bool = False) -> Answer:
+    """Return a failure."""
+    return Answer(outcome=Outcome.FAILURE, output=output, by_container=by_container)
+
+
+def rpc_words(code: Code, message: str) -> str:
+    """Return how Go's gRPC shows an error."""
+    name = "".join(word.capitalize() for word in code.name.split("_"))
+    return f"rpc error: code = {name} desc = {message}"

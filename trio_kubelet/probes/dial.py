@@ -1,0 +1,125 @@
+"""TCP connections of probes: numeric addresses without a detour, names without standing still.
+
+A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
+are known as numbers. Names are looked up in threads of their own kind: a name server that hangs
+takes nothing else with it.
+"""
+
+import errno
+import os
+import socket
+from ipaddress import ip_address
+
+import trio
+from attrs import frozen
+
+from trio_kubelet.k8s import Container, IntOrString
+from trio_kubelet.probes.answer import ProbeError
+
+LOOKUP_THREADS = 8
+
+Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
+
+
+@frozen
+class DialError(Exception):
+    """There is no connection. The text is Go's."""
+
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class Dialer:
+    """Makes the connections of all probes."""
+
+    def __init__(self) -> None:
+        self._lookups = trio.CapacityLimiter(LOOKUP_THREADS)
+
+    async def dial(self, host: str, port: int) -> socket.socket:
+        """Connect; the socket does not block. Raises DialError.
+
+        Cancelled, it leaves nothing, except that the lookup of a name ends on its own.
+        """
+        addresses = _numeric(host, port) or await self._look_up(host, port)
+        for family, address in addresses[:-1]:
+            try:
+                return await _connect(family, address)
+            except DialError:
+                continue
+        return await _connect(*addresses[-1])
+
+    async def _look_up(self, host: str, port: int) -> list[Address]:
+        try:
+            return await trio.to_thread.run_sync(
+                _addresses, host, port, limiter=self._lookups, abandon_on_cancel=True
+            )
+        except (OSError, UnicodeError) as error:
+            raise DialError(f"dial tcp: lookup {host}: no such host") from error
+
+
+async def _connect(
+    family: socket.AddressFamily, address: tuple[str, int] | tuple[str, int, int, int]
+) -> socket.socket:
+    where = host_port(*address[:2])
+    try:
+        connecting = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    except OSError as error:
+        raise DialError(f"dial tcp {where}: socket: {_words(error.errno)}") from error
+    try:
+        code = connecting.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(connecting)
+            code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        else:
+            await trio.lowlevel.checkpoint()
+        if code:
+            raise DialError(f"dial tcp {where}: connect: {_words(code)}")
+    except BaseException:
+        connecting.close()
+        raise
+    return connecting
+
+
+def _numeric(host: str, port: int) -> list[Address]:
+    try:
+        parsed = ip_address(host)
+    except ValueError:
+        return []
+    if parsed.version == 4:
+        return [(socket.AF_INET, (host, port))]
+    if "%" not in host:
+        return [(socket.AF_INET6, (host, port, 0, 0))]
+    return []
+
+
+def _addresses(host: str, port: int) -> list[Address]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, address) for family, _, _, _, address in found]  # type: ignore[misc]
+
+
+def host_port(host: str, port: int) -> str:
+    """Return host and port as one text, the former in brackets where it has colons."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def port_number(container: Container, port: IntOrString) -> int:
+    """Return the number of a port of a container, which may be given by name. Raises ProbeError."""
+    value = port.value
+    if isinstance(value, str):
+        named = [declared for declared in container.ports if declared.name == value]
+        value = named[0].container_port if named else _number(value)
+    if not 0 < value < 65536:
+        raise ProbeError(f"invalid port number: {value}")
+    return value
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.removeprefix("-").isdigit() or len(text) > 9:
+        raise ProbeError(f'strconv.Atoi: parsing "{text}": invalid syntax')
+    return int(text)
+
+
+def _words(code: int | None) -> str:
+    return os.strerror(code or 0).lower()

@@ -1,0 +1,54 @@
+"""The exec probe: a command in the container, through the runtime."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from trio_kubelet.k8s import Container, ExecAction
+from trio_kubelet.probes.answer import (
+    OUTPUT_LIMIT_BYTES,
+    Answer,
+    Outcome,
+    ProbeError,
+    failure,
+    rpc_words,
+)
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.expansion import expand_all
+
+
+class ExecSync(Protocol):
+    """Runs commands in containers; see `RuntimeClient.exec_sync`."""
+
+    async def __call__(
+        self, container_id: str, command: Sequence[str], timeout_seconds: int
+    ) -> cri.ExecSyncResponse:
+        """Run a command to its end. Raises RpcError, DEADLINE_EXCEEDED when its time is over."""
+        ...
+
+
+async def probe_exec(
+    exec_sync: ExecSync,
+    action: ExecAction,
+    container: Container,
+    container_id: str,
+    timeout_seconds: int,
+) -> Answer:
+    """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
+
+    Of the container's variables only those are expanded that its spec gives a value.
+    """
+    static = {each.name: each.value for each in container.env if each.value_from is None}
+    command = expand_all(action.command, static)
+    try:
+        result = await exec_sync(container_id, command, timeout_seconds)
+    except RpcError as error:
+        if error.code is Code.DEADLINE_EXCEEDED:
+            late = f"timed out after {timeout_seconds}s"
+            output = f'command timed out: "{" ".join(command)}" {late}'
+            return Answer(outcome=Outcome.FAILURE, output=output, timed_out=True)
+        raise ProbeError(rpc_words(error.code, error.message)) from error
+    output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")
+    if result.exit_code != 0:
+        return failure(output)
+    return Answer(outcome=Outcome.SUCCESS, output=output, by_container=True)

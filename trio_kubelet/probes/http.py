@@ -1,0 +1,195 @@
+"""The httpGet probe: one GET over a connection of its own, on trio and h11.
+
+What a client for applications brings along (pools, proxies, cookies, encodings) a probe must not
+have, and hundreds of probes a second could not afford. The certificate of a workload is never
+verified, nor does the environment name a proxy. A failure that came over the wire is an answer; a
+body that breaks off is an error, which says nothing about the container.
+"""
+
+import json
+import ssl
+from collections.abc import Sequence
+
+import h11
+import trio
+from attrs import define, field, frozen
+
+from trio_kubelet.k8s import Container, HTTPGetAction
+from trio_kubelet.probes.answer import (
+    OUTPUT_LIMIT_BYTES,
+    Answer,
+    Outcome,
+    ProbeError,
+    failure,
+)
+from trio_kubelet.probes.dial import Dialer, DialError, host_port
+from trio_kubelet.probes.http_request import (
+    MOST_REDIRECTS,
+    REDIRECTS,
+    HttpRequest,
+    RequestError,
+    http_request,
+    location_of,
+    redirected,
+)
+from trio_kubelet.probes.wire import RECEIVE_BYTES, Wire, WireError
+
+HEAD_LIMIT_BYTES = 1024 * 1024
+OK, MULTIPLE_CHOICES, BAD_REQUEST = 200, 300, 400
+SWITCHING_PROTOCOLS = 101
+HEAD_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
+BODY_TIMEOUT = (
+    "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
+)
+
+
+class HttpError(Exception):
+    """There is no response. The text is Go's as far as it is known."""
+
+
+@frozen(kw_only=True)
+class Response:
+    """A response, of whose body no more than the limit was read."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
+
+
+class HttpProber:
+    """Runs the httpGet probes of all containers."""
+
+    def __init__(self, dialer: Dialer) -> None:
+        self._dialer = dialer
+        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._tls.check_hostname = False
+        self._tls.verify_mode = ssl.CERT_NONE
+
+    async def probe(
+        self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
+    ) -> Answer:
+        """Ask, and judge the answer. Raises ProbeError where the probe itself went wrong."""
+        run = _Run(self._dialer, self._tls, http_request(action, container, pod_ip))
+        with trio.move_on_after(timeout_seconds):
+            try:
+                return _judged(await run.get())
+            except (HttpError, RequestError) as error:
+                return failure(f'Get "{run.request.url}": {error}')
+        if run.has_head:
+            raise ProbeError(BODY_TIMEOUT, Outcome.FAILURE)
+        return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
+
+
+def _judged(response: Response) -> Answer:
+    status = response.status
+    if not OK <= status < BAD_REQUEST:
+        return failure(f"HTTP probe failed with statuscode: {status}", by_container=True)
+    body = response.body.decode(errors="replace")
+    if status >= MULTIPLE_CHOICES:
+        output = f"Probe terminated redirects, Response body: {body}"
+        return Answer(outcome=Outcome.WARNING, output=output, by_container=True)
+    return Answer(outcome=Outcome.SUCCESS, output=body, by_container=True)
+
+
+@define
+class _Run:
+    """One run of a probe: how far it is, should its time be over."""
+
+    dialer: Dialer
+    tls: ssl.SSLContext
+    request: HttpRequest
+    has_head: bool = field(default=False, init=False)
+
+    async def get(self) -> Response:
+        """Ask, and follow redirects on the same host.
+
+        Raises HttpError and RequestError, and ProbeError for a body that breaks off.
+        """
+        first = self.request
+        for _ in range(MOST_REDIRECTS):
+            response = await self._exchange()
+            location = location_of(response.headers)
+            if response.status not in REDIRECTS or not location:
+                return response
+            following = redirected(self.request, first, location)
+            if following is None:
+                return response
+            self.request, self.has_head = following, False
+        raise RequestError(f"stopped after {MOST_REDIRECTS} redirects")
+
+    async def _exchange(self) -> Response:
+        conversation = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT_BYTES)
+        data = _encoded(conversation, self.request)
+        try:
+            connection = await self.dialer.dial(self.request.host, self.request.port)
+        except DialError as error:
+            raise HttpError(str(error)) from error
+        wire = Wire(connection, host_port(self.request.host, self.request.port))
+        try:
+            stream = self._secured(wire)
+            await stream.send_all(data)
+            return await self._read(conversation, stream)
+        except (WireError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+            if self.has_head:
+                raise ProbeError(_words(error, wire), Outcome.FAILURE) from error
+            raise HttpError(_words(error, wire)) from error
+        finally:
+            wire.close()
+
+    def _secured(self, wire: Wire) -> trio.abc.Stream:
+        if self.request.scheme == "http":
+            return wire
+        return trio.SSLStream(
+            wire, self.tls, server_hostname=self.request.host, https_compatible=True
+        )
+
+    async def _read(self, conversation: h11.Connection, stream: trio.abc.Stream) -> Response:
+        """The head of the response, and its body up to the limit."""
+        head: h11.Response | h11.InformationalResponse | None = None
+        body = b""
+        while len(body) < OUTPUT_LIMIT_BYTES:
+            event = conversation.next_event()
+            if event is h11.NEED_DATA:
+                received = await stream.receive_some(RECEIVE_BYTES)
+                if not received and not self.has_head:
+                    beginning = conversation.trailing_data[0]
+                    raise HttpError("unexpected EOF" if beginning else "EOF")
+                conversation.receive_data(bytes(received))
+            elif isinstance(event, h11.Data):
+                body += event.data
+            elif not isinstance(event, (h11.Response, h11.InformationalResponse)):
+                break
+            elif event.status_code >= OK or event.status_code == SWITCHING_PROTOCOLS:
+                head, self.has_head = event, True
+        assert head is not None, "a body follows a head"
+        return Response(
+            status=head.status_code, headers=head.headers, body=body[:OUTPUT_LIMIT_BYTES]
+        )
+
+
+def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
+    """The bytes of a request. Raises HttpError where a header cannot be sent."""
+    try:
+        head = h11.Request(method="GET", target=request.target, headers=list(request.lines))
+    except (h11.LocalProtocolError, UnicodeError) as error:
+        raise HttpError(f"net/http: invalid header field: {error}") from error
+    return (conversation.send(head) or b"") + (conversation.send(h11.EndOfMessage()) or b"")
+
+
+def _words(error: Exception, wire: Wire) -> str:
+    """What went wrong on the wire, in Go's words as far as they are known."""
+    cause = error.__cause__
+    for each in (error, cause):
+        if isinstance(each, WireError):
+            return str(each)
+    if isinstance(error, h11.RemoteProtocolError):
+        if "without sending complete" in str(error):
+            return "unexpected EOF"
+        line = wire.beginning.partition(b"\r\n")[0].decode("latin-1")
+        broken = "net/http: HTTP/1.x transport connection broken"
+        return f"{broken}: malformed HTTP response {json.dumps(line)}"
+    if wire.beginning.startswith(b"HTTP/"):
+        return "http: server gave HTTP response to HTTPS client"
+    if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
+        return f"tls: {(cause.reason or str(cause)).lower().replace('_', ' ')}"
+    return "EOF"

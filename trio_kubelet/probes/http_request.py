@@ -1,0 +1,134 @@
+"""What a httpGet probe asks for: pure, from the action and the pod's address.
+
+Headers are the action's, with what the Go kubelet's clients send of themselves. A redirect leads
+to another request, if it stays on the same host.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote, urljoin, urlsplit
+
+from attrs import evolve, frozen
+
+from trio_kubelet.k8s import Container, HTTPGetAction
+from trio_kubelet.probes.answer import USER_AGENT
+from trio_kubelet.probes.dial import host_port, port_number
+
+MOST_REDIRECTS = 10
+REDIRECTS = frozenset({301, 302, 303, 307, 308})
+PORTS: Mapping[str, int] = {"http": 80, "https": 443}
+_PATH_SAFE = "/!$&'()*+,;=:@~%"
+_QUERY_SAFE = _PATH_SAFE + '?[]|^`{}"<>\\#'
+_SENT_BY_ITSELF = frozenset(
+    {"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"}
+)
+_BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+
+Headers = tuple[tuple[str, str], ...]
+
+
+class RequestError(Exception):
+    """A redirect that cannot be followed. The text is Go's."""
+
+
+@frozen(kw_only=True)
+class HttpRequest:
+    """One request. `host_header` replaces the address in the Host header unless it is empty."""
+
+    scheme: str
+    host: str
+    port: int
+    target: str
+    headers: Headers
+    host_header: str = ""
+    user_agent: str = USER_AGENT
+
+    @property
+    def url(self) -> str:
+        """The whole URL."""
+        return f"{self.scheme}://{host_port(self.host, self.port)}{self.target}"
+
+    @property
+    def lines(self) -> Headers:
+        """All headers in the order in which they are sent."""
+        agent = (("User-Agent", self.user_agent),) if self.user_agent else ()
+        is_upgrade = any(name == "Connection" and value for name, value in self.headers)
+        close = () if is_upgrade else (("Connection", "close"),)
+        host = self.host_header or host_port(self.host, self.port)
+        return (("Host", host), *agent, *self.headers, *close)
+
+
+def http_request(action: HTTPGetAction, container: Container, pod_ip: str) -> HttpRequest:
+    """Return the first request of a probe. Raises ProbeError where the port has no number."""
+    values: dict[str, list[str]] = {}
+    for header in action.http_headers:
+        values.setdefault(_canonical(header.name), []).append(header.value)
+    accept = values.pop("Accept", ["*/*"])
+    if accept[0]:
+        values["Accept"] = accept
+    return HttpRequest(
+        scheme=(action.scheme or "http").lower(),
+        host=action.host or pod_ip,
+        port=port_number(container, action.port),
+        target=_target(action.path),
+        headers=tuple(
+            (name, value)
+            for name in sorted(values)
+            if name not in _SENT_BY_ITSELF
+            for value in values[name]
+        ),
+        host_header=values.get("Host", [""])[0],
+        user_agent=values.get("User-Agent", [USER_AGENT])[0],
+    )
+
+
+def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpRequest | None:
+    """Return the request that a redirect leads to; None where it leads to another host.
+
+    Raises RequestError where nobody could follow.
+    """
+    try:
+        there = urlsplit(urljoin(request.url, location))
+        host, port = there.hostname or "", there.port
+        is_relative = not urlsplit(location).scheme
+    except ValueError as error:
+        raise RequestError(f'failed to parse Location header "{location}": {error}') from error
+    if host != first.host.lower():
+        return None
+    if there.scheme not in PORTS:
+        raise RequestError(f'unsupported protocol scheme "{there.scheme}"')
+    return evolve(
+        request,
+        scheme=there.scheme,
+        port=port or PORTS[there.scheme],
+        target=_escaped(there.path, there.query),
+        host_header=request.host_header if is_relative else "",
+    )
+
+
+def _target(path: str) -> str:
+    """The path as it is sent, with its query; what is no part of a URL is escaped."""
+    try:
+        parts = urlsplit(path)
+    except ValueError:
+        return _escaped(path.replace("%", "%25"), "")
+    if _BAD_PERCENT.search(parts.path):
+        return _escaped(path.replace("%", "%25").replace("?", "%3F"), "")
+    return _escaped(parts.path, parts.query)
+
+
+def _escaped(path: str, query: str) -> str:
+    path = path if path.startswith("/") else f"/{path}"
+    target = quote(path, safe=_PATH_SAFE)
+    return f"{target}?{quote(query, safe=_QUERY_SAFE)}" if query else target
+
+
+def _canonical(name: str) -> str:
+    """A header's name as Go writes it: `x-real-ip` is `X-Real-Ip`."""
+    return "-".join(part.capitalize() for part in name.split("-"))
+
+
+def location_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
+    """Where a response redirects to; empty if it does not say."""
+    found = next((value for name, value in headers if name == b"location"), b"")
+    return found.decode("latin-1")

@@ -1,0 +1,75 @@
+"""A connection as a stream of trio, with as little around the socket as can be.
+
+`trio.SocketStream` sets options and guards against uses that a probe never makes: at hundreds of
+probes a second that is a fifth of what they cost.
+"""
+
+import os
+import socket
+
+import trio
+
+from trio_kubelet.probes.dial import host_port
+
+RECEIVE_BYTES = 16 * 1024
+BEGINNING_BYTES = 64
+
+
+class WireError(Exception):
+    """The connection broke. The text is Go's."""
+
+
+class Wire(trio.abc.Stream):
+    """Reads and writes a connected socket that does not block. Raises WireError.
+
+    `peer` is whom it is connected to, as `host:port`.
+    `beginning` is what came first, for words about what is not understood.
+    """
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self._socket = connection
+        self._peer = peer
+        self.beginning = b""
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send all of it; cancelled, it may have sent a part."""
+        with memoryview(data) as view:
+            sent = 0
+            while sent < len(view):
+                try:
+                    sent += self._socket.send(view[sent:])
+                except BlockingIOError:
+                    await trio.lowlevel.wait_writable(self._socket)
+                except OSError as error:
+                    raise self._broken("write", error) from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait for room in the socket's buffer."""
+        await trio.lowlevel.wait_writable(self._socket)
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return what has come, nothing at the end."""
+        while True:
+            try:
+                received = self._socket.recv(max_bytes or RECEIVE_BYTES)
+            except BlockingIOError:
+                await trio.lowlevel.wait_readable(self._socket)
+            except OSError as error:
+                raise self._broken("read", error) from error
+            else:
+                self.beginning = self.beginning or received[:BEGINNING_BYTES]
+                return received
+
+    async def aclose(self) -> None:
+        """Close. Never waits."""
+        self.close()
+        await trio.lowlevel.checkpoint()
+
+    def close(self) -> None:
+        """Close at once."""
+        self._socket.close()
+
+    def _broken(self, what: str, error: OSError) -> WireError:
+        own = host_port(*self._socket.getsockname()[:2])
+        why = os.strerror(error.errno or 0).lower()
+        return WireError(f"{what} tcp {own}->{self._peer}: {what}: {why}")
