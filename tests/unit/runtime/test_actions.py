@@ -6,7 +6,7 @@ import pytest
 from attrs import evolve
 
 from state_machines.backoff import Backoff
-from trio_kubelet.k8s import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec, Probe
 from trio_kubelet.runtime.config.container_hash import container_hash
 from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
 from trio_kubelet.runtime.lifecycle.container_table import ContainerTable
@@ -397,6 +397,35 @@ def test_a_failed_probe_restarts_as_the_policy_says(policy: str, expected: str) 
     observed = observe(sandbox(), seen("a"), seen("b"))
     given = evolve(GIVEN, failed_probes={"a-s0": "liveness"})
     assert summary(planned(pod, observed, given)) == expected
+
+
+@pytest.mark.parametrize(
+    ("failed", "grace_seconds"), [("liveness", 7), ("startup", None), ("definition", None)]
+)
+def test_a_probe_that_failed_may_give_its_container_a_grace_of_its_own(
+    failed: str, grace_seconds: int | None
+) -> None:
+    liveness = Probe(termination_grace_period_seconds=7)
+    probed = evolve(container("a"), liveness_probe=liveness, startup_probe=Probe())
+    pod = evolve(make_pod("a"), spec=evolve(make_pod("a").spec, containers=(probed,)))
+    spec = probed if failed != "definition" else container("a", image="other")
+    given = evolve(GIVEN, failed_probes={"a-s0": failed})
+    plan = planned(pod, observe(sandbox(), seen("a", spec=spec)), given)
+    (order,) = plan.stop
+    assert order.grace_seconds == grace_seconds
+
+
+@pytest.mark.parametrize(
+    ("ended_ago", "expected"), [(9.9, "stop a, wait a"), (10.0, "stop a, start a")]
+)
+def test_a_container_that_fails_its_probe_again_and_again_is_slowed_down(
+    ended_ago: float, expected: str
+) -> None:
+    before = evolve(exited("a", 137, ended_ago=ended_ago), id="a-before")
+    observed = observe(sandbox(), seen("a"), before)
+    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
+    given = evolve(GIVEN, failed_probes={"a-s0": "liveness"})
+    assert summary(planned(make_pod("a"), observed, given, backoffs={"a": backoff})) == expected
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ restarted yet is named with the time at which it may.
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy, remaining_seconds
 from state_machines.container import (
@@ -38,10 +38,14 @@ STOPPED_EXIT_CODE = 137
 
 @frozen(kw_only=True)
 class StopContainer:
-    """Stop a running container. `message` is what the event `Killing` says."""
+    """Stop a running container. `message` is what the event `Killing` says.
+
+    `grace_seconds` is its own grace; None: the pod's.
+    """
 
     container: ObservedContainer
     message: str
+    grace_seconds: int | None = None
 
 
 @frozen(kw_only=True)
@@ -355,7 +359,10 @@ def _when_running(planned: _Planned, given: PlanContext) -> _Step:
         restart = restarts_after(planned.evidence.terms, STOPPED_EXIT_CODE)
         message = f"Container {planned.name} failed {probe} probe"
         message += ", will be restarted" if restart else ""
-        return _stopped(planned, message, restart=restart, is_restart=True)
+        step = _stopped(planned, message, restart=restart, is_restart=True)
+        assert step.stop is not None, "what failed a probe is stopped"
+        grace_seconds = _probe_grace_seconds(planned.container, probe)
+        return evolve(step, stop=evolve(step.stop, grace_seconds=grace_seconds))
     started = planned.role is ContainerRole.SIDECAR and planned.instance_id not in given.unstarted
     return _Step(planned=planned, passed=started)
 
@@ -385,6 +392,12 @@ def _stopped(planned: _Planned, message: str, *, restart: bool, is_restart: bool
         stop=StopContainer(container=planned.record.instance, message=message),
         start=restart,
     )
+
+
+def _probe_grace_seconds(container: Container, name: str) -> int | None:
+    """The grace of a container whose probe has failed, if the probe has one (KEP-2238)."""
+    probe = container.startup_probe if name == "startup" else container.liveness_probe
+    return probe.termination_grace_period_seconds if probe is not None else None
 
 
 def _is_changed(planned: _Planned) -> bool:
@@ -452,7 +465,7 @@ def _starts(
     postponed: list[Postponed] = []
     for planned in wanted:
         last = observed.container(planned.name) or planned.record.instance
-        wait_seconds = _backoff_seconds(planned, given)
+        wait_seconds = _backoff_seconds(planned, observed, given)
         if wait_seconds > 0:
             postponed.append(_postponed(pod, planned, given, wait_seconds))
         else:
@@ -461,11 +474,13 @@ def _starts(
     return tuple(starts), tuple(postponed)
 
 
-def _backoff_seconds(planned: _Planned, given: PlanContext) -> float:
+def _backoff_seconds(planned: _Planned, observed: ObservedPod, given: PlanContext) -> float:
     """How long a container must still wait. Only one that is restarted ever has to."""
     last, waits = planned.record.instance, planned.record.is_restart
     if planned.record.state is ContainerStage.EXITED:
         waits = planned.allows(ContainerEvent.RESTARTED)
+    elif waits and last is not None:
+        waits = _failed_probes_too_often(planned, last, observed, given)
     if last is None or not waits or last.state is not ObservedState.EXITED:
         return 0.0
     return remaining_seconds(
@@ -474,6 +489,27 @@ def _backoff_seconds(planned: _Planned, given: PlanContext) -> float:
         failed_at_ns=last.finished_at,
         now_ns=given.now_ns,
     )
+
+
+def _failed_probes_too_often(
+    planned: _Planned, last: ObservedContainer, observed: ObservedPod, given: PlanContext
+) -> bool:
+    """Whether an instance that was stopped for its probe ended within the back-off of another.
+
+    One that ran for longer than that is restarted at once, as by the Go kubelet. Of ends that
+    nobody knows any more, each may have been too soon.
+    """
+    others = (c for c in observed.containers if c.name == planned.name and c.id != last.id)
+    before = next((c for c in others if c.state is ObservedState.EXITED), None)
+    if before is None:
+        return True
+    remaining = remaining_seconds(
+        planned.record.backoff,
+        given.backoff_policy,
+        failed_at_ns=before.finished_at,
+        now_ns=last.finished_at,
+    )
+    return remaining > 0
 
 
 def _postponed(pod: Pod, planned: _Planned, given: PlanContext, wait_seconds: float) -> Postponed:

@@ -50,11 +50,10 @@ class ContainerStopper:
     async def stop_containers(
         self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
     ) -> None:
-        """Stop some containers side by side, each with the pod's own grace. Raises RpcError.
+        """Stop some containers side by side, each with its own grace or the pod's. Raises RpcError.
 
         One that cannot be stopped cuts no other's hook or grace short.
         """
-        grace = own_grace_seconds(pod)
         await run_all(
             *(
                 partial(
@@ -63,7 +62,7 @@ class ContainerStopper:
                     o.container.name,
                     o.container.id,
                     observed.ips,
-                    grace,
+                    own_grace_seconds(pod, o.grace_seconds),
                     o.message,
                 )
                 for o in orders
@@ -167,9 +166,11 @@ class ContainerStopper:
                 raise
 
 
-def own_grace_seconds(pod: Pod) -> int:
-    """The grace of a container that is replaced: the pod's own, but never a kill at once."""
-    return max(pod.spec.termination_grace_period_seconds or 0, GRACE_AFTER_HOOK_SECONDS)
+def own_grace_seconds(pod: Pod, grace_seconds: int | None = None) -> int:
+    """The grace of a container that is replaced: its own or the pod's, but never a kill at once."""
+    if grace_seconds is None:
+        grace_seconds = pod.spec.termination_grace_period_seconds or 0
+    return max(grace_seconds, GRACE_AFTER_HOOK_SECONDS)
 
 
 def container_spec(pod: Pod, name: str) -> Container | None:
