@@ -221,6 +221,7 @@ class Pods:
             monitor=core.monitor,
             config=self._updates.channel,
             pleg=core.runtime_changes,
+            probes=core.probe_changes,
             sources=core.static_sources | cluster.sources,
             clean_up=Housekeeper(store=core.store, tasks=self.tasks, places=parts.places).clean_up,
             recorder=core.recorder,

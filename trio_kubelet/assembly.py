@@ -8,7 +8,7 @@ from functools import partial
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import evolve, frozen
 
 from state_machines.container import crash_loop_policy
 from trio_kubelet.cluster import Cluster, Standalone
@@ -23,6 +23,7 @@ from trio_kubelet.node.enforcement import (
     failed_message,
 )
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
+from trio_kubelet.probes import NodeNetwork, ProbeRunner, Probes, answer_for_all
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
@@ -136,8 +137,9 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         privileged=core.host.privileged,
     )
     storage = PodStorage(volumes, cluster.references, core.recorder, node, files)
+    probes = _probes(core, node)
     sync = SyncDependencies(
-        runtime=_pod_runtime(core, node, storage, files, cluster),
+        runtime=evolve(_pod_runtime(core, node, storage, files, cluster), open_probes=probes.open),
         cache=core.cache,
         statuses=StatusReporter(
             statuses=core.statuses,
@@ -145,6 +147,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
             node=NodeIdentity(host_ips=node.host_ips, runtime_name=runtime.name),
             allocations=core.allocations,
             runtime_features=core.gate.runtime_features,
+            probed=probes.verdicts,
         ),
         storage=storage,
         cgroups=cgroups,
@@ -224,6 +227,30 @@ def _pod_runtime(
             reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
         ),
     )
+
+
+def _probes(core: Core, node: NodeFacts) -> Probes:
+    """What runs the probes of all pods. Pods of the hollow runtime have no network."""
+    settings = core.settings
+    runner = ProbeRunner(
+        client=core.client,
+        ask_over_network=answer_for_all if settings.options.hollow else NodeNetwork().ask,
+        exec_timeouts=settings.gates["ExecProbeTimeout"],
+    )
+    return Probes(
+        runner=runner,
+        recorder=core.recorder,
+        journal=core.journal,
+        clock=core.clock,
+        changes=core.tell_of_probe,
+        pod_ip=partial(_pod_ip, core, node),
+    )
+
+
+def _pod_ip(core: Core, node: NodeFacts, pod: Pod) -> str:
+    """The address at which the containers of a pod are asked; empty if it has none."""
+    ips = node.host_ips if pod.spec.host_network else core.cache.get(pod.metadata.uid).ips
+    return ips[0] if ips else ""
 
 
 def _images(core: Core, cluster: Cluster | Standalone) -> ImageManager:

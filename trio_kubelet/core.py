@@ -19,6 +19,7 @@ from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.signals import MeasuredPlaces
 from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
@@ -40,6 +41,7 @@ from trio_kubelet.volumes import PodFolders
 from trio_kubelet.volumes.folders import make_folders
 
 PLEG_CHANNEL_SIZE = 1000
+PROBE_CHANNEL_SIZE = 100
 IDLE_SECONDS = 0.1
 """When no pod has been started or stopped for so long, events are written."""
 
@@ -81,6 +83,9 @@ class Core:
         self.oom_kills = _oom_kills(settings, host)
         self.cache = RuntimeCache()
         changes, self.runtime_changes = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
+        self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
+            PROBE_CHANNEL_SIZE
+        )
         self.pleg = Pleg(
             inspector=PodInspector(client=self.client, oom_kills=self.oom_kills),
             cache=self.cache,

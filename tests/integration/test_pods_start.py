@@ -55,16 +55,6 @@ def test_a_running_pod_has_a_complete_status(node: Node) -> None:
     node.remove("status")
 
 
-def test_a_pod_with_a_probe_says_that_nobody_asks_it(node: Node) -> None:
-    never = {"exec": {"command": ["false"]}}
-    pod = node.run(pod_manifest("probed", until_term("c", readinessProbe=never)))
-    (ready,) = (each for each in pod["status"]["conditions"] if each["type"] == "Ready")
-    assert (ready["status"], ready["reason"]) == ("True", "ProbesNotRun")
-    assert ready["message"].endswith("[c]")
-    assert "ProbeWarning" in [reason for reason, _ in node.events("probed")]
-    node.remove("probed")
-
-
 def test_a_pod_waits_for_a_volume_of_a_kind_that_is_not_there(node: Node) -> None:
     container = until_term("c", volumeMounts=[{"name": "far", "mountPath": "/far"}])
     volume = {"name": "far", "nfs": {"server": "192.0.2.1", "path": "/"}}

@@ -16,11 +16,10 @@ def _names(text: str) -> frozenset[str]:
 
 ACTED_ON = _names(
     """
-    ClusterTrustBundleProjection ContainerStopSignals EventedPLEG KubeletCrashLoopBackOffMax
-    KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz LoggingAlphaOptions MemoryQoS
-    NodeDeclaredFeatures NodeSwap PodLogsQuerySplitStreams
-    ReduceDefaultCrashLoopBackOffDecay
-    TaintTolerationComparisonOperators
+    ClusterTrustBundleProjection ContainerStopSignals EventedPLEG ExecProbeTimeout
+    KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz
+    LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeSwap PodLogsQuerySplitStreams
+    ReduceDefaultCrashLoopBackOffDecay TaintTolerationComparisonOperators
     """
 )
 """Gates that the agent asks for, or that decide about what the configuration may say."""
@@ -49,7 +48,6 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
             NodeLogQuery PodAndContainerStatsFromCRI PodsAPI
             RotateKubeletServerCertificate
         """,
-        "probes": "ExecProbeTimeout",
         "credential providers": "KubeletServiceAccountTokenForCredentialProviders",
         "garbage collection of images": "ImageMaximumGCAge",
         "images": "ImageVolume ImageVolumeWithDigest RuntimeClassInImageCriApi",

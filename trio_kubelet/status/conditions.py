@@ -20,7 +20,6 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.probes import PROBES_NOT_RUN, unprobed_message
 from trio_kubelet.restarts import init_role
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
@@ -171,17 +170,15 @@ def _containers_ready(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) ->
     kind = PodConditionType.CONTAINERS_READY
     if reason := ENDED_REASONS.get(phase):
         return _condition(kind, holds=False, reason=reason)
-    sidecars = [
-        (container, status)
+    sidecars = (
+        status
         for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
         if init_role(container) is ContainerRole.SIDECAR
-    ]
-    needed = (*(status for _, status in sidecars), *statuses.regular)
+    )
+    needed = (*sidecars, *statuses.regular)
     unready = [status.name for status in needed if not status.ready]
     if not unready:
-        unprobed = unprobed_message((*(each for each, _ in sidecars), *pod.spec.containers))
-        reason = PROBES_NOT_RUN if unprobed else ""
-        return _condition(kind, holds=True, reason=reason, message=unprobed)
+        return _condition(kind, holds=True)
     return _condition(
         kind,
         holds=False,

@@ -161,7 +161,10 @@ def _status(
             last_state=status.last_state,
             restart_count=status.restart_count,
         )
-    return _with_readiness(context, role, status, instances[0].id if instances else "")
+    if role is ContainerRole.EPHEMERAL:
+        return status
+    verdict = context.probed.get(instances[0].id) if instances else None
+    return _with_readiness(role, status, verdict or _first_verdict(container, status, before))
 
 
 def _blank_status(context: StatusContext, container: Container) -> ContainerStatus:
@@ -339,13 +342,10 @@ def _reason_to_wait(context: StatusContext, container: Container) -> Reason | No
 
 
 def _with_readiness(
-    context: StatusContext, role: ContainerRole, status: ContainerStatus, container_id: str
+    role: ContainerRole, status: ContainerStatus, verdict: ProbeVerdict
 ) -> ContainerStatus:
     """Whether the container is started and ready, in the sense that its role gives to it."""
-    if role is ContainerRole.EPHEMERAL:
-        return status
     running = status.state is not None and status.state.running is not None
-    verdict = context.probed.get(container_id, ProbeVerdict())
     started = running and verdict.started
     if role is ContainerRole.INIT:
         end = terminated(status)
@@ -353,6 +353,19 @@ def _with_readiness(
     else:
         ready = started and verdict.ready
     return evolve(status, started=started, ready=ready)
+
+
+def _first_verdict(
+    container: Container, status: ContainerStatus, before: ContainerStatus | None
+) -> ProbeVerdict:
+    """What holds before a probe was run: of an instance that is known, what was told last."""
+    told = ContainerStatus()
+    if before is not None and before.container_id == status.container_id:
+        told = before
+    return ProbeVerdict(
+        started=container.startup_probe is None or bool(told.started),
+        ready=container.readiness_probe is None or told.ready,
+    )
 
 
 def _without_open_ends(pod: Pod, statuses: ContainerStatuses) -> ContainerStatuses:

@@ -83,7 +83,7 @@ def pod_status(
     `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
     say why containers wait, by name. `failure` is why the pod failed if it was not for its
     containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
-    by container id; a container that is not in it is ready as soon as it runs. `actuated` is what
+    by container id. `actuated` is what
     containers were made with, by name, where not with what they were allocated;
     `refused_resize`: why the pod does not get the resources that its source wants it to have.
     """

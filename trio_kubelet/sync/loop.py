@@ -2,6 +2,7 @@
 
     config         what the sources want            → store, admission, pod tasks
     pleg           what changed in the runtime      → the pod's task looks
+    probes         what containers say of themselves → the pod's status, its task
     housekeeping   every two seconds                → what nobody wants any more goes
 
 A handler runs from start to end without a checkpoint, so nothing interleaves inside it and no
@@ -90,6 +91,20 @@ class Allocations(Protocol):
         ...
 
 
+class ContainerVerdict(Protocol):
+    """What a probe says of a container of one pod has changed."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's UID."""
+        ...
+
+    @property
+    def kind(self) -> str:
+        """Which probe, for the journal."""
+        ...
+
+
 class RuntimeChange(Protocol):
     """Something changed in the runtime for one pod."""
 
@@ -140,6 +155,7 @@ class SyncLoop:
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
     _pleg: trio.MemoryReceiveChannel[RuntimeChange]
+    _probes: trio.MemoryReceiveChannel[ContainerVerdict]
     _sources: frozenset[Source]
     _clean_up: Callable[[], Awaitable[None]]
     _recorder: EventRecorder
@@ -161,6 +177,7 @@ class SyncLoop:
                 self._consume, "config", self._config, self.on_config, self._before_config
             )
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
+            nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
             nursery.start_soon(self._see_victims_off)
             task_status.started()
@@ -242,6 +259,13 @@ class SyncLoop:
     def on_runtime_change(self, change: RuntimeChange) -> None:
         """A pod looks different in the runtime: its task is to look."""
         self._tasks.put(change.uid, Request(why=(change.kind,)))
+
+    def on_verdict(self, change: ContainerVerdict) -> None:
+        """A probe has changed its mind: the API is told at once, and the pod's task looks."""
+        task = self._tasks.get(change.uid)
+        if task is not None:
+            task.report()
+            task.put(Request(why=(change.kind,)))
 
     def on_finished(self, uid: str, incarnation: int) -> None:
         """A task has ended. A pod that came back under its UID starts now."""

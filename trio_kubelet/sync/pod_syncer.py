@@ -382,6 +382,10 @@ class PodSyncer:
         except PreparationError as error:
             raise UnfinishedError(error.message) from error
 
+    def report(self, pod: Pod) -> None:
+        """Report the status by what is known, whatever is under way."""
+        self._report_newest(pod)
+
     def let_go(self) -> None:
         """No source has the pod any more, and its status is nobody's.
 

@@ -91,6 +91,10 @@ class PodSteps(Protocol):
         """Give back what the pod held and others could want."""
         ...
 
+    def report(self, pod: Pod) -> None:
+        """Report the status by what is known, whatever is under way."""
+        ...
+
     def let_go(self) -> None:
         """No source has the pod any more, and its status is nobody's."""
         ...
@@ -170,6 +174,11 @@ class PodTask:
         self._syncer.notice(self.pod)
         if self.stopped.is_set():
             self._answer_waiters()
+
+    def report(self) -> None:
+        """Report the pod's status at once: something other than the runtime has changed it."""
+        if may_have_running_containers(self.state):
+            self._syncer.report(self.pod)
 
     def hurry(self) -> None:
         """Somebody waits for the end of the task: it puts nothing off."""

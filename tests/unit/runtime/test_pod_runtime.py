@@ -37,7 +37,6 @@ from trio_kubelet.k8s import (
     ObjectMeta,
     Pod,
     PodSpec,
-    Probe,
     SleepAction,
     VolumeMount,
 )
@@ -450,16 +449,6 @@ async def test_a_debug_container_does_not_start_without_the_processes_it_is_to_s
         words = "unable to find target container gone"
         assert (reason.reason, reason.message) == ("CreateContainerConfigError", words)
         assert [container.name for container in outcome.observed.containers] == ["c"]
-
-
-async def test_a_container_with_a_probe_starts_with_a_warning_that_nobody_asks_it(
-    mock_clock: MockClock, tmp_path: Path
-) -> None:
-    probed = Container(name="c", image="busybox", readiness_probe=Probe())
-    async with node(tmp_path) as at:
-        await at.sync(evolve(POD, spec=evolve(POD.spec, containers=(probed,))))
-        events = [e.event for e in at.journal.entries("shop/web/c") if e.kind == "event"]
-        assert events == ["Created", "Started", "ProbeWarning"]
 
 
 async def test_a_volume_that_hangs_holds_no_slot_that_others_start_with(tmp_path: Path) -> None:

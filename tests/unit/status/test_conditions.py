@@ -1,10 +1,8 @@
 """Conditions: their status, their words, since when they hold, and whose they are."""
 
 import pytest
-from attrs import evolve
 
 from tests.unit.status.pods import (
-    CREATED,
     EXITED,
     NOTHING,
     NOW,
@@ -17,7 +15,7 @@ from tests.unit.status.pods import (
     sidecar,
     status_of,
 )
-from trio_kubelet.k8s import Container, Pod, PodCondition, PodStatus, Probe, Time
+from trio_kubelet.k8s import Container, Pod, PodCondition, PodStatus, Time
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, ProbeVerdict
 
@@ -278,19 +276,3 @@ def test_an_unready_probe_makes_the_pod_unready() -> None:
         "ContainersNotReady",
         "containers with unready status: [c]",
     )
-
-
-UNPROBED = "this kubelet does not run probes yet: containers counted as ready while they run: [c]"
-
-
-@pytest.mark.parametrize("kind", ["Ready", "ContainersReady"])
-def test_readiness_that_a_probe_should_decide_is_not_shown_without_a_word(kind: str) -> None:
-    probed = Container(name="c", readiness_probe=Probe())
-    pod = a_pod(containers=(probed,))
-    running = seen(instance("c", RUNNING))
-    assert words(status_of(pod, running), kind) == ("True", "ProbesNotRun", UNPROBED)
-    helped = a_pod("d", init=(evolve(probed, restart_policy="Always"),))
-    running = seen(instance("c", RUNNING), instance("d", RUNNING))
-    assert words(status_of(helped, running), kind) == ("True", "ProbesNotRun", UNPROBED)
-    starting = seen(instance("c", CREATED))
-    assert words(status_of(pod, starting), kind)[:2] == ("False", "ContainersNotReady")

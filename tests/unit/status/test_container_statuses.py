@@ -1,5 +1,8 @@
 """Container statuses: what is shown of a container that waits, runs, has ended or is lost."""
 
+from typing import Any
+
+import pytest
 from attrs import evolve
 
 from tests.unit.status.pods import (
@@ -28,6 +31,7 @@ from trio_kubelet.k8s import (
     LinuxContainerUser,
     Pod,
     PodStatus,
+    Probe,
     Quantity,
     ResourceRequirements,
     Time,
@@ -347,6 +351,51 @@ def test_a_container_is_ready_once_it_runs_unless_probes_say_otherwise() -> None
         probed = {"c-0": verdict} if verdict is not None else {}
         status = only(status_of(pod, observed, probed=probed))
         assert (status.started, status.ready) == (started, ready)
+
+
+@pytest.mark.parametrize(
+    ("probes", "told", "expected"),
+    [
+        ({}, (False, False), (True, True)),
+        ({"liveness_probe"}, (False, False), (True, True)),
+        ({"readiness_probe"}, (True, False), (True, False)),
+        ({"readiness_probe"}, (True, True), (True, True)),
+        ({"startup_probe"}, (False, False), (False, False)),
+        ({"startup_probe"}, (True, True), (True, True)),
+        ({"startup_probe", "readiness_probe"}, (True, False), (True, False)),
+    ],
+)
+def test_before_a_probe_was_run_what_was_told_of_the_same_instance_holds(
+    probes: set[str], told: tuple[bool, bool], expected: tuple[bool, bool]
+) -> None:
+    fields: dict[str, Any] = dict.fromkeys(probes, Probe())
+    container = Container(name="c", **fields)
+    pod, observed = a_pod(containers=(container,)), seen(instance("c", RUNNING))
+    started, ready = told
+    before = ContainerStatus(
+        name="c", container_id="containerd://c-0", started=started, ready=ready
+    )
+    status = only(status_of(pod, observed, previous=PodStatus(container_statuses=(before,))))
+    assert (status.started, status.ready) == expected
+
+
+@pytest.mark.parametrize(
+    ("probe", "expected"),
+    [
+        ("liveness_probe", (True, True)),
+        ("readiness_probe", (True, False)),
+        ("startup_probe", (False, False)),
+    ],
+)
+def test_a_new_instance_has_nothing_of_the_one_before_it(
+    probe: str, expected: tuple[bool, bool]
+) -> None:
+    fields: dict[str, Any] = {probe: Probe()}
+    container = Container(name="c", **fields)
+    pod, observed = a_pod(containers=(container,)), seen(instance("c", RUNNING))
+    before = ContainerStatus(name="c", container_id="containerd://c-9", started=True, ready=True)
+    status = only(status_of(pod, observed, previous=PodStatus(container_statuses=(before,))))
+    assert (status.started, status.ready) == expected
 
 
 def test_an_init_container_is_ready_when_it_is_through_and_a_sidecar_while_it_runs() -> None:

@@ -31,6 +31,7 @@ class FakeSyncer:
         self.on_sync: Callable[[Pod], Awaitable[SyncResult]] = nothing_to_do
         self.on_terminate: Callable[[Ending], Awaitable[StopEvidence]] = stopped
         self.on_release: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.on_report: Callable[[], None] = lambda: None
         self.on_let_go: Callable[[], None] = lambda: None
         self.on_clean: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
@@ -57,6 +58,11 @@ class FakeSyncer:
         del pod
         self.asked.append(("release", None))
         await self.on_release()
+
+    def report(self, pod: Pod) -> None:
+        del pod
+        self.asked.append(("report", trio.current_time()))
+        self.on_report()
 
     def let_go(self) -> None:
         self.asked.append(("let go", None))

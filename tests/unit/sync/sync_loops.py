@@ -15,6 +15,7 @@ from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
+from trio_kubelet.probes import ProbeChange
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
@@ -50,6 +51,7 @@ def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
     syncer.on_sync, syncer.on_terminate = sync, stop
     syncer.on_release, syncer.on_clean = partial(note, "release"), partial(note, "clean")
     syncer.on_let_go = lambda: log.append(f"let go {name}")
+    syncer.on_report = lambda: log.append(f"report {name}")
     return syncer
 
 
@@ -63,6 +65,7 @@ class Loop:
     monitor: LoopMonitor
     config: trio.MemorySendChannel[PodUpdate]
     pleg: trio.MemorySendChannel[PodChange]
+    probes: trio.MemorySendChannel[ProbeChange]
     journal: Journal
     log: list[str]
 
@@ -95,6 +98,7 @@ async def running(
     activity = Activity()
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
+    probes_in, probes_out = trio.open_memory_channel[ProbeChange](10)
 
     def admit(pod: Pod, active: Iterable[Pod]) -> Verdict:
         others = tuple(active)
@@ -128,6 +132,7 @@ async def running(
             monitor=monitor,
             config=config_out,
             pleg=pleg_out,
+            probes=probes_out,
             sources=frozenset(sources),
             clean_up=clean_up,
             recorder=recorder,
@@ -146,6 +151,7 @@ async def running(
             monitor=monitor,
             config=config_in,
             pleg=pleg_in,
+            probes=probes_in,
             journal=journal,
             log=log,
         )

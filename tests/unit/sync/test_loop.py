@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
 from state_machines.pod_ending import Ending
+from state_machines.probe import ProbeKind, Verdict
 from tests.unit.sync.admission.pods_and_nodes import make_admission
 from tests.unit.sync.admission.pods_and_nodes import make_pod as pod_asking
 from tests.unit.sync.sync_loops import UP, make_pod, running
@@ -25,6 +26,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.pleg import PodChange
+from trio_kubelet.probes import ProbeChange
 from trio_kubelet.sources import PodOperation, Source
 from trio_kubelet.sync.store import PodStore, StoredPod
 
@@ -269,6 +271,21 @@ async def test_a_change_in_the_runtime_makes_the_pod_look(autojump_clock: MockCl
         await at.pleg.send(PodChange(uid="unknown", kind="event"))
         await trio.testing.wait_all_tasks_blocked()
         assert at.heard() == ["sync a i"]
+
+
+async def test_what_a_probe_says_is_reported_at_once_and_makes_the_pod_look(
+    autojump_clock: MockClock,
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, make_pod("a"))
+        at.heard()
+        change = ProbeChange(uid="uid-a", kind=ProbeKind.READINESS, verdict=Verdict.SUCCESS)
+        await at.probes.send(change)
+        await trio.testing.wait_all_tasks_blocked()
+        assert at.heard() == ["report a", "sync a i"]
+        await at.probes.send(evolve(change, uid="gone"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert at.heard() == []
 
 
 async def test_while_the_runtime_is_down_nothing_is_started_and_nothing_is_lost(

@@ -49,8 +49,9 @@ Place = Said | Left | PassedOn
 VOLUMES = Left("persistent volumes")
 RESIZE = Left("resize in place")
 IMAGE_COLLECTION = Left("garbage collection of images")
-PROBES = Left("probes")
 EVICTION = Left("eviction")
+
+PROBES = "probes/runner.py"
 
 OOM_REASONS = "runtime/oom_reasons.py"
 STARTER = "runtime/lifecycle/container_starter.py"
@@ -109,7 +110,7 @@ REASONS: Mapping[str, Said | Left] = {
     "NodeSchedulable": Said("node/reporter.py"),
     "PossibleMemoryBackedVolumesOnDisk": Said("node/host_warnings.py"),
     "Preempting": Said("sync/loop.py"),
-    "ProbeWarning": Said(STARTER),
+    "ProbeWarning": Said(PROBES),
     "Pulled": Said(IMAGES),
     "Pulling": Said(IMAGES),
     "Rebooted": Said("node/reporter.py"),
@@ -124,7 +125,7 @@ REASONS: Mapping[str, Said | Left] = {
     "Starting": Said("agent.py"),
     "SuccessfulAttachVolume": VOLUMES,
     "SuccessfulMountVolume": VOLUMES,
-    "Unhealthy": PROBES,
+    "Unhealthy": Said(PROBES),
     "VolumePermissionChangeInProgress": VOLUMES,
     "VolumeResizeFailed": VOLUMES,
     "VolumeResizeSuccessful": VOLUMES,
@@ -144,7 +145,10 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "Created", "Container created"): Said(STARTER),
     ("event", "Started", "Container started"): Said(STARTER),
     ("event", "Killing", "Stopping container"): Said(STOPPER),
-    ("event", "Killing", "Container <name> failed liveness probe"): PROBES,
+    ("event", "Killing", "Container <name> failed liveness probe"): Said(
+        f"{STOPPER} runtime/lifecycle/actions.py",
+        parts=("Container ", " failed ", " probe", ", will be restarted"),
+    ),
     ("event", "Killing", "FailedPostStartHook"): Said(f"{STOPPER} {STARTER}"),
     ("event", "FailedPostStartHook", "PostStartHook failed"): Said(STARTER),
     ("event", "FailedPreStopHook", "PreStopHook failed"): Said(STOPPER),
@@ -175,9 +179,14 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ),
     ("event", "Failed", "Error: <the runtime's words"): Said(STARTER),
     ("event", "FailedMount", "MountVolume.SetUp failed"): Said(f"{STORAGE} volumes/plugin.py"),
-    ("event", "Unhealthy", "Liveness probe failed"): PROBES,
-    ("event", "Unhealthy", "Readiness probe failed: Get"): PROBES,
-    ("event", "Unhealthy", "Readiness probe failed: dial"): PROBES,
+    ("event", "Unhealthy", "Liveness probe failed"): Said(PROBES, parts=(" probe failed: ",)),
+    ("event", "Unhealthy", "Readiness probe failed: Get"): Said(
+        f"{PROBES} probes/http.py probes/dial.py",
+        parts=(" probe failed: ", 'Get "', "dial tcp ", ": connect: "),
+    ),
+    ("event", "Unhealthy", "Readiness probe failed: dial"): Said(
+        f"{PROBES} probes/dial.py", parts=(" probe failed: ", "dial tcp ", ": connect: ")
+    ),
     ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
     ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,
     ("event", "OutOfcpu", "Node didn't have enough"): Said(

@@ -15,7 +15,6 @@ from attrs import frozen
 from state_machines.container import ContainerRole
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.probes import PROBE_WARNING, probe_warnings
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -295,10 +294,6 @@ class ContainerStarter:
         except RpcError as error:
             raise self._failed(pod, container, "RunContainerError", error.message) from error
         self._event(pod, container, "Started", "Container started")
-        for warning in probe_warnings(container):
-            self._recorder.pod(
-                pod, EventType.WARNING, PROBE_WARNING, warning, container=container.name
-            )
 
     async def _link_log(
         self, pod: Pod, container: Container, container_id: str, restart_count: int

@@ -1,0 +1,370 @@
+"""When containers are asked, what is made of their answers, and who is told, on a mock clock."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+import pytest
+import trio
+from attrs import define, evolve, field
+from trio.testing import MockClock
+
+from state_machines.probe import ProbeKind, Verdict
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.k8s import (
+    Container,
+    ContainerStatus,
+    HTTPGetAction,
+    ObjectMeta,
+    Pod,
+    PodStatus,
+    Probe,
+)
+from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
+from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
+from trio_kubelet.probes.pod_probes import PodProbes
+from trio_kubelet.probes.runner import Target
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedState
+from trio_kubelet.status import ProbeVerdict
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
+EVERY_10_S = Probe(
+    http_get=HTTPGetAction(), period_seconds=10, timeout_seconds=1, failure_threshold=3
+)
+WELL = Answer(outcome=Outcome.SUCCESS, by_container=True)
+ILL = Answer(outcome=Outcome.FAILURE, output="ill", by_container=True)
+REFUSED = Answer(outcome=Outcome.FAILURE, output="refused")
+
+
+@define
+class Node:
+    """The probes of one pod. `answers` are the next ones of its container; the last one stays.
+
+    `asked` are the seconds at which which kind was asked, `ended` what the runtime says has.
+    """
+
+    began: float
+    answers: list[Answer | ProbeError | float] = field(factory=lambda: [WELL])
+    asked: list[tuple[str, float]] = field(factory=list)
+    ended: set[str] = field(factory=set)
+    changes: list[tuple[ProbeKind, Verdict]] = field(factory=list)
+    events: list[str] = field(factory=list)
+    probes: Probes = field(init=False)
+    pod: PodProbes = field(init=False)
+    workers: ContainerWorkers = field(factory=ContainerWorkers)
+    kinds: dict[int, str] = field(factory=dict)
+
+    async def answer(self, probe: Probe, _target: Target, _seconds: int) -> Answer:
+        self.asked.append((self.kinds[id(probe)], trio.current_time() - self.began))
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, float):
+            await trio.sleep(answer)
+            return WELL
+        await trio.lowlevel.checkpoint()
+        if isinstance(answer, ProbeError):
+            raise answer
+        return answer
+
+    async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
+        await trio.lowlevel.checkpoint()
+        if container_id in self.ended:
+            raise RpcError(Code.NOT_FOUND, "gone")
+        running = cri.ContainerState(cri.ContainerState.CONTAINER_RUNNING)
+        return cri.ContainerStatusResponse(status=cri.ContainerStatus(state=running))
+
+    def start(self, container_id: str = "c-0", *, pod: Pod = POD, **probes: Probe) -> None:
+        """An instance is seen to run."""
+        for kind, probe in probes.items():
+            self.kinds[id(probe)] = kind
+        fields: dict[str, Any] = {f"{kind}_probe": probe for kind, probe in probes.items()}
+        container = Container(name="c", **fields)
+        now = self.probes.clock.now_ns()
+        self.pod.container_started(pod, container, instance(container_id, now))
+
+    def end(self, container_id: str = "c-0") -> None:
+        """An instance is seen to have ended."""
+        self.workers.end(container_id)
+        self.pod.container_ended(container_id)
+
+    async def pass_time(self, seconds: float) -> None:
+        """Wait, a moment longer than some seconds after the beginning."""
+        await trio.sleep(self.began + seconds + 0.1 - trio.current_time())
+
+    def when(self, kind: str) -> Sequence[float]:
+        """The seconds at which a kind was asked."""
+        return [round(at, 3) for asked, at in self.asked if asked == kind]
+
+
+def instance(container_id: str, started_at: int) -> ObservedContainer:
+    return ObservedContainer(
+        id=container_id,
+        name="c",
+        sandbox_id="s",
+        state=ObservedState.RUNNING,
+        started_at=started_at,
+    )
+
+
+@asynccontextmanager
+async def node() -> AsyncIterator[Node]:
+    at = Node(began=trio.current_time())
+    clock = TrioClock()
+    changes_in, changes_out = trio.open_memory_channel[ProbeChange](10)
+    recorder = EventRecorder(Journal(clock), "node")
+    recorder.add_sink(lambda event: at.events.append(f"{event.reason} {event.message}"))
+    at.probes = Probes(
+        runner=ProbeRunner(client=cast("RuntimeClient", at), ask_over_network=at.answer),
+        recorder=recorder,
+        journal=Journal(clock),
+        clock=clock,
+        changes=changes_in,
+        pod_ip=lambda _pod: "10.0.0.2",
+        chance=lambda: 0.5,
+    )
+    at.pod = at.probes.open(POD, at.workers)
+
+    async def take() -> None:
+        async for change in changes_out:
+            at.changes.append((change.kind, change.verdict))
+
+    async with trio.open_nursery() as nursery, at.workers.running():
+        nursery.start_soon(take)
+        yield at
+        nursery.cancel_scope.cancel()
+
+
+async def test_readiness_is_asked_for_at_once_and_then_each_period(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.start(readiness=EVERY_10_S)
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=True, ready=False)
+        await at.pass_time(25)
+        assert at.when("readiness") == [0, 10, 20]
+        assert at.changes == [(ProbeKind.READINESS, Verdict.SUCCESS)]
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=True, ready=True)
+        assert at.events == []
+
+
+async def test_nothing_is_asked_before_the_initial_delay_is_over(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        delayed = evolve(EVERY_10_S, initial_delay_seconds=15)
+        at.start(readiness=delayed, liveness=evolve(delayed))
+        await at.pass_time(25)
+        assert at.when("readiness") == [15, 25]
+        assert at.when("liveness") == [15, 25]
+
+
+async def test_a_container_that_fails_its_liveness_probe_is_to_be_restarted(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [WELL, ILL]
+        at.start(liveness=EVERY_10_S)
+        await at.pass_time(35)
+        assert (at.when("liveness"), at.pod.failed(), at.changes) == ([10, 20, 30], {}, [])
+        await at.pass_time(45)
+        assert at.pod.failed() == {"c-0": "liveness"}
+        assert at.changes == [(ProbeKind.LIVENESS, Verdict.FAILURE)]
+        await at.pass_time(95)
+        assert at.when("liveness") == [10, 20, 30, 40]
+        assert at.events == ["Unhealthy Liveness probe failed: ill"] * 3
+
+
+async def test_the_next_instance_is_counted_anew(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.answers = [ILL]
+        at.start("c-0", liveness=EVERY_10_S)
+        await at.pass_time(25)
+        at.end("c-0")
+        at.start("c-1", liveness=EVERY_10_S)
+        await at.pass_time(50)
+        assert at.pod.failed() == {}
+        await at.pass_time(60)
+        assert at.pod.failed() == {"c-1": "liveness"}
+
+
+async def test_startup_holds_the_others_back_and_then_readiness_is_asked_for_at_once(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [ILL, WELL]
+        at.start(startup=EVERY_10_S, readiness=evolve(EVERY_10_S), liveness=evolve(EVERY_10_S))
+        assert at.pod.unstarted() == {"c-0"}
+        await at.pass_time(15)
+        assert at.asked == [("startup", 10)]
+        await at.pass_time(35)
+        assert at.when("startup") == [10, 20]
+        assert at.when("readiness") == [20, 30]
+        assert at.when("liveness") == [20, 30]
+        assert at.pod.unstarted() == frozenset()
+        assert at.changes == [
+            (ProbeKind.STARTUP, Verdict.SUCCESS),
+            (ProbeKind.READINESS, Verdict.SUCCESS),
+        ]
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=True, ready=True)
+
+
+async def test_a_container_that_does_not_start_up_is_to_be_restarted(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [ILL]
+        at.start(startup=EVERY_10_S, liveness=evolve(EVERY_10_S))
+        await at.pass_time(35)
+        assert at.pod.failed() == {"c-0": "startup"}
+        assert at.pod.unstarted() == {"c-0"}
+        assert at.when("liveness") == []
+        assert at.probes.verdicts["c-0"].started is False
+
+
+async def test_a_container_that_flaps_within_its_thresholds_stays_ready(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [WELL, ILL, ILL, WELL, ILL, ILL, WELL]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(65)
+        assert at.changes == [(ProbeKind.READINESS, Verdict.SUCCESS)]
+
+
+async def test_while_the_pod_ends_only_readiness_is_asked_for(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.start(readiness=EVERY_10_S, liveness=evolve(EVERY_10_S))
+        await at.pass_time(15)
+        at.answers = [ILL]
+        at.pod.pod_stops()
+        await at.pass_time(45)
+        assert at.when("liveness") == [10]
+        assert at.when("readiness") == [0, 10, 20, 30, 40]
+        assert at.changes[-1] == (ProbeKind.READINESS, Verdict.FAILURE)
+        assert at.pod.failed() == {}
+
+
+async def test_a_run_that_was_cut_off_says_nothing(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.answers = [5.0]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(2)
+        at.end()
+        await at.pass_time(20)
+        assert (at.changes, at.events, dict(at.probes.verdicts)) == ([], [], {})
+
+
+@pytest.mark.parametrize("answer", [REFUSED, ProbeError("no such task")])
+async def test_what_fails_because_the_container_has_ended_says_nothing(
+    autojump_clock: MockClock,
+    answer: Answer | ProbeError,
+) -> None:
+    async with node() as at:
+        at.answers = [answer]
+        at.ended.add("c-0")
+        at.start(liveness=evolve(EVERY_10_S, failure_threshold=1))
+        await at.pass_time(25)
+        assert (at.events, at.pod.failed()) == ([], {})
+        at.ended.clear()
+        await at.pass_time(35)
+        assert len(at.events) == 1
+
+
+async def test_a_slow_run_does_not_move_those_that_follow(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.answers = [3.0]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(25)
+        assert at.when("readiness") == [0, 10, 20]
+
+
+async def test_a_run_longer_than_the_period_is_followed_at_once_and_then_in_step(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [25.0, WELL]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(45)
+        assert at.when("readiness") == [0, 25, 30, 40]
+
+
+@pytest.mark.parametrize(
+    ("answer", "event"),
+    [
+        (ILL, "Unhealthy Readiness probe failed: ill"),
+        (
+            evolve(WELL, outcome=Outcome.WARNING, output="moved"),
+            "ProbeWarning Readiness probe warning: moved",
+        ),
+        (
+            ProbeError("no port"),
+            "Unhealthy Readiness probe errored and resulted in unknown state: no port",
+        ),
+        (
+            ProbeError("cut", Outcome.FAILURE),
+            "Unhealthy Readiness probe errored and resulted in failure state: cut",
+        ),
+    ],
+)
+async def test_users_are_told_in_the_words_of_the_go_kubelet(
+    autojump_clock: MockClock, answer: Answer | ProbeError, event: str
+) -> None:
+    async with node() as at:
+        at.answers = [answer]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(5)
+        assert at.events == [event]
+
+
+async def test_what_could_not_be_run_is_tried_three_times_and_proves_nothing(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [ProbeError("no port")]
+        at.start(liveness=evolve(EVERY_10_S, failure_threshold=1))
+        await at.pass_time(15)
+        assert at.when("liveness") == [10, 10, 10]
+        assert at.pod.failed() == {}
+
+
+def told(**fields: bool) -> Pod:
+    status = ContainerStatus(name="c", container_id="containerd://c-0", **fields)  # type: ignore[arg-type]
+    return evolve(POD, status=PodStatus(container_statuses=(status,)))
+
+
+async def test_an_agent_that_is_started_goes_on_where_the_last_one_was(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.pod._opened_at_ns += 1
+        at.start(
+            pod=told(started=True, ready=True),
+            startup=EVERY_10_S,
+            readiness=evolve(EVERY_10_S),
+            liveness=evolve(EVERY_10_S),
+        )
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=True, ready=True)
+        assert at.pod.unstarted() == frozenset()
+        await at.pass_time(25)
+        assert at.when("startup") == []
+        assert at.when("readiness") == [5, 15, 25]
+        assert at.when("liveness") == [5, 15, 25]
+        assert at.changes == []
+
+
+async def test_an_agent_that_is_started_asks_at_once_what_was_not_ready(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.pod._opened_at_ns += 1
+        at.start(pod=told(started=True, ready=False), readiness=EVERY_10_S)
+        await at.pass_time(5)
+        assert at.when("readiness") == [0]
+
+
+async def test_a_container_without_probes_has_no_verdict(autojump_clock: MockClock) -> None:
+    async with node() as at:
+        at.start()
+        assert (dict(at.probes.verdicts), at.pod.unstarted()) == ({}, frozenset())

@@ -1,0 +1,353 @@
+"""The probes of one incarnation of a pod: a task for each probe of each container that runs.
+
+A task begins when an instance of its container was seen to run and ends with it. It walks the
+probe machine (`state_machines/probe.py`), keeps to its period whatever a run takes, and puts what
+changes about its container into the node's verdicts before it sends word to the sync loop. What
+fails only because its container has ended is no failure: before it is told of, the runtime is
+asked whether the container still runs.
+"""
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+import structlog
+import trio
+from attrs import define, field, frozen
+
+from state_machines.probe import (
+    PROBE,
+    RUNS_IN,
+    ProbeEvent,
+    ProbeEvidence,
+    ProbeKind,
+    ProbeState,
+    Streak,
+    Verdict,
+    first_run_seconds,
+    lengthened,
+    verdict,
+)
+from trio_kubelet.clock import Clock
+from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
+from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
+from trio_kubelet.probes.runner import (
+    ProbeMessage,
+    ProbeRunner,
+    Target,
+    message_of,
+    message_of_error,
+)
+from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
+from trio_kubelet.runtime.observed import ObservedContainer
+from trio_kubelet.status import ProbeVerdict
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+log = structlog.get_logger("probes")
+
+
+@frozen(kw_only=True)
+class ProbeChange:
+    """What a probe says of a container of a pod has changed."""
+
+    uid: str
+    kind: ProbeKind
+    verdict: Verdict
+
+
+@frozen(kw_only=True)
+class Probes:
+    """What the probes of all pods are made of.
+
+    `verdicts` is what they say of containers that run, by their ids. `pod_ip` returns a pod's
+    address, `chance` the share of a period that the first run of a probe waits where many would
+    come at once.
+    """
+
+    runner: ProbeRunner
+    recorder: EventRecorder
+    journal: Journal
+    clock: Clock
+    changes: trio.MemorySendChannel[ProbeChange]
+    pod_ip: Callable[[Pod], str]
+    chance: Callable[[], float] = random.random
+    verdicts: dict[str, ProbeVerdict] = field(factory=dict)
+
+    def open(self, pod: Pod, workers: ContainerWorkers) -> "PodProbes":
+        """Make the probes of a new incarnation of a pod, whose tasks are some of its workers."""
+        return PodProbes(self, pod, workers)
+
+
+@define(eq=False)
+class _ContainerProbe:
+    """One probe of one instance of a container. `scope` is that of its task, if there is one."""
+
+    kind: ProbeKind
+    spec: Probe
+    state: ProbeState
+    entered_at: float
+    streak: Streak = field(factory=Streak)
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+    @property
+    def verdict(self) -> Verdict:
+        """What it says of its container now."""
+        return verdict(self.kind, self.state)
+
+    @property
+    def period(self) -> int:
+        """Seconds from run to run."""
+        return self.spec.period_seconds or 1
+
+    def came_out(self, *, succeeded: bool) -> ProbeEvidence:
+        """Count a run, and return what the machine asks about it."""
+        self.streak = lengthened(self.streak, succeeded=succeeded)
+        threshold = self.spec.success_threshold if succeeded else self.spec.failure_threshold
+        return ProbeEvidence(kind=self.kind, in_a_row=self.streak.length, threshold=threshold or 1)
+
+
+@frozen(kw_only=True)
+class _Instance:
+    """An instance of a container that runs, with its probes."""
+
+    pod: Pod
+    container: Container
+    id: str
+    started_at_ns: int
+    probes: Mapping[ProbeKind, _ContainerProbe]
+
+    def says(self, kind: ProbeKind) -> Verdict:
+        """What its probe of a kind says; one that it does not have has nothing against it."""
+        probe = self.probes.get(kind)
+        return probe.verdict if probe is not None else Verdict.SUCCESS
+
+
+class PodProbes:
+    """The probes of one incarnation of a pod. Plain functions, called by the pod's task."""
+
+    def __init__(self, node: Probes, pod: Pod, workers: ContainerWorkers) -> None:
+        self._node = node
+        self._uid = pod.metadata.uid
+        self._workers = workers
+        self._opened_at_ns = node.clock.now_ns()
+        self._instances: dict[str, _Instance] = {}
+        self._pod_stops = False
+
+    def container_started(
+        self, pod: Pod, container: Container, instance: ObservedContainer
+    ) -> None:
+        """An instance was seen to run: its probes begin, or go on where an earlier agent was."""
+        probes = {
+            kind: _ContainerProbe(kind=kind, spec=spec, state=state, entered_at=trio.current_time())
+            for kind, spec, state in _beginnings(container, _last_told(pod, instance.id))
+        }
+        if not probes:
+            return
+        known = _Instance(
+            pod=pod,
+            container=container,
+            id=instance.id,
+            started_at_ns=instance.started_at,
+            probes=probes,
+        )
+        self._instances[instance.id] = known
+        self._tell(known)
+        for probe in probes.values():
+            self._node.journal.transition(
+                PROBE.name, _key(known, probe), source="", event="Began", target=probe.state
+            )
+            if self._pod_stops:
+                self._step(known, probe, ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
+            self._start(known, probe)
+
+    def container_ended(self, container_id: str) -> None:
+        """An instance was seen not to run any more."""
+        self._node.verdicts.pop(container_id, None)
+        instance = self._instances.pop(container_id, None)
+        if instance is None:
+            return
+        for probe in instance.probes.values():
+            probe.scope.cancel()
+            if not PROBE.is_terminal(probe.state):
+                self._step(instance, probe, ProbeEvent.CONTAINER_ENDED)
+
+    def pod_stops(self) -> None:
+        """The pod is being stopped: from now on only readiness is asked for."""
+        self._pod_stops = True
+        for instance, probe in self._living():
+            self._step(instance, probe, ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
+            if probe.state not in RUNS_IN:
+                probe.scope.cancel()
+
+    def failed(self) -> Mapping[str, str]:
+        """The probe that failed (`liveness`, `startup`), by the ids of containers to restart."""
+        return {
+            instance.id: probe.kind.lower()
+            for instance, probe in self._living()
+            if probe.state is ProbeState.FAILED
+        }
+
+    def unstarted(self) -> frozenset[str]:
+        """The ids of running containers whose startup probe has not succeeded yet."""
+        return frozenset(
+            instance.id
+            for instance in self._instances.values()
+            if instance.says(ProbeKind.STARTUP) is not Verdict.SUCCESS
+        )
+
+    def _living(self) -> Iterator[tuple[_Instance, _ContainerProbe]]:
+        for instance in tuple(self._instances.values()):
+            for probe in instance.probes.values():
+                if not PROBE.is_terminal(probe.state):
+                    yield instance, probe
+
+    def _start(self, instance: _Instance, probe: _ContainerProbe) -> None:
+        if probe.state in RUNS_IN:
+            self._workers.start(instance.id, lambda: self._keep_asking(instance, probe))
+
+    async def _keep_asking(self, instance: _Instance, probe: _ContainerProbe) -> None:
+        """Run a probe each period until it is over."""
+        with trio.CancelScope() as probe.scope:
+            due = trio.current_time() + self._first_run_seconds(instance, probe)
+            while probe.state in RUNS_IN:
+                await trio.sleep_until(due)
+                await self._ask(instance, probe)
+                due += probe.period
+                missed = max(0.0, trio.current_time() - due) // probe.period
+                due += missed * probe.period
+
+    def _first_run_seconds(self, instance: _Instance, probe: _ContainerProbe) -> float:
+        """At an agent's start what is well is asked at times of its own, not all at once."""
+        if instance.started_at_ns < self._opened_at_ns and probe.verdict is Verdict.SUCCESS:
+            return self._node.chance() * probe.period
+        age_ns = self._node.clock.now_ns() - instance.started_at_ns
+        return first_run_seconds(
+            probe.kind,
+            initial_delay_seconds=probe.spec.initial_delay_seconds or 0,
+            period_seconds=probe.period,
+            age_seconds=age_ns / 1e9,
+        )
+
+    async def _ask(self, instance: _Instance, probe: _ContainerProbe) -> None:
+        target = Target(
+            container=instance.container,
+            container_id=instance.id,
+            pod_ip=self._node.pod_ip(instance.pod),
+        )
+        try:
+            answer = await self._node.runner.run(probe.spec, target)
+        except ProbeError as error:
+            if await self._node.runner.runs(instance.id) and probe.state in RUNS_IN:
+                self._event(instance, message_of_error(probe.kind, error))
+                self._step(instance, probe, ProbeEvent.ERRORED)
+            return
+        if await self._is_true(instance, answer) and probe.state in RUNS_IN:
+            self._event(instance, message_of(probe.kind, answer))
+            await self._take(instance, probe, answer)
+
+    async def _is_true(self, instance: _Instance, answer: Answer) -> bool:
+        """Whether an answer is the container's own, not only what its end looks like."""
+        if answer.outcome is not Outcome.FAILURE or answer.by_container:
+            return True
+        return await self._node.runner.runs(instance.id)
+
+    async def _take(self, instance: _Instance, probe: _ContainerProbe, answer: Answer) -> None:
+        """Step by how a run came out; who has to act on it is told of a change."""
+        before = probe.verdict
+        succeeded = answer.outcome is not Outcome.FAILURE
+        event = ProbeEvent.SUCCEEDED if succeeded else ProbeEvent.FAILED
+        self._step(instance, probe, event, probe.came_out(succeeded=succeeded))
+        if probe.verdict is before:
+            return
+        if probe.state is ProbeState.PASSED:
+            self._let_others_begin(instance)
+        self._tell(instance)
+        log.info(
+            "probe verdict",
+            container=instance.container.name,
+            probe=str(probe.kind),
+            verdict=str(probe.verdict),
+        )
+        await self._node.changes.send(
+            ProbeChange(uid=self._uid, kind=probe.kind, verdict=probe.verdict)
+        )
+
+    def _let_others_begin(self, instance: _Instance) -> None:
+        for probe in instance.probes.values():
+            if probe.state is ProbeState.HELD:
+                self._step(instance, probe, ProbeEvent.STARTED_UP)
+                self._start(instance, probe)
+
+    def _tell(self, instance: _Instance) -> None:
+        """Put what the probes say into the node's verdicts, where statuses find it."""
+        self._node.verdicts[instance.id] = ProbeVerdict(
+            started=instance.says(ProbeKind.STARTUP) is Verdict.SUCCESS,
+            ready=instance.says(ProbeKind.READINESS) is Verdict.SUCCESS,
+        )
+
+    def _event(self, instance: _Instance, message: ProbeMessage | None) -> None:
+        if message is not None:
+            self._node.recorder.pod(
+                instance.pod,
+                message.type,
+                message.reason,
+                message.message,
+                container=instance.container.name,
+            )
+
+    def _step(
+        self,
+        instance: _Instance,
+        probe: _ContainerProbe,
+        event: ProbeEvent,
+        evidence: ProbeEvidence | None = None,
+    ) -> None:
+        """Move through the machine; a move, not each run, is written into the journal."""
+        source, target = probe.state, PROBE.step(probe.state, event, evidence)
+        if target is source:
+            return
+        now = trio.current_time()
+        self._node.journal.transition(
+            PROBE.name,
+            _key(instance, probe),
+            source=source,
+            event=event,
+            target=target,
+            duration_seconds=now - probe.entered_at,
+        )
+        probe.state, probe.entered_at = target, now
+
+
+def _key(instance: _Instance, probe: _ContainerProbe) -> str:
+    meta = instance.pod.metadata
+    return f"{meta.namespace}/{meta.name}/{instance.container.name}/{probe.kind.lower()}"
+
+
+def _last_told(pod: Pod, container_id: str) -> ContainerStatus | None:
+    """What an earlier agent last told of this very instance, if it did."""
+    told = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return next((s for s in told if s.container_id.endswith(f"://{container_id}")), None)
+
+
+def _beginnings(
+    container: Container, told: ContainerStatus | None
+) -> Iterator[tuple[ProbeKind, Probe, ProbeState]]:
+    """The probes of an instance that runs, and where each of them begins."""
+    specs = {
+        ProbeKind.STARTUP: container.startup_probe,
+        ProbeKind.READINESS: container.readiness_probe,
+        ProbeKind.LIVENESS: container.liveness_probe,
+    }
+    had_started = told is not None and bool(told.started)
+    was_ready = told is not None and told.ready
+    is_held = container.startup_probe is not None and not had_started
+    for kind, spec in specs.items():
+        if spec is None:
+            continue
+        state = ProbeState.UNDECIDED
+        if kind is ProbeKind.STARTUP and had_started:
+            state = ProbeState.PASSED
+        elif kind is not ProbeKind.STARTUP and is_held:
+            state = ProbeState.HELD
+        elif kind is ProbeKind.READINESS and was_ready:
+            state = ProbeState.PASSING
+        yield kind, spec, state

@@ -1,0 +1,128 @@
+"""Runs a probe once, by whichever of the four ways it asks for, and says what users are told.
+
+What could not be run is tried again at once, as by the Go kubelet; what the container answers
+counts as it is.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import trio
+from attrs import frozen
+
+from state_machines.probe import ProbeKind
+from trio_kubelet.k8s import Container, Probe
+from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
+from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.exec import probe_exec
+from trio_kubelet.probes.grpc import probe_grpc
+from trio_kubelet.probes.http import HttpProber
+from trio_kubelet.probes.tcp import probe_tcp
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.telemetry import EventType
+
+MOST_TRIES = 3
+LOOK_SECONDS = 1.0
+"""A runtime that takes longer to say whether a container runs is not waited for."""
+
+
+@frozen(kw_only=True)
+class Target:
+    """Whom a probe asks: an instance of a container, and the address of its pod."""
+
+    container: Container
+    container_id: str
+    pod_ip: str
+
+
+AskOverNetwork = Callable[[Probe, Target, int], Awaitable[Answer]]
+"""Runs a probe of another kind than exec, in some seconds at most. Raises ProbeError."""
+
+
+class NodeNetwork:
+    """Runs probes over the network of the node."""
+
+    def __init__(self) -> None:
+        self._dialer = Dialer()
+        self._http = HttpProber(self._dialer)
+
+    async def ask(self, probe: Probe, target: Target, seconds: int) -> Answer:
+        """Run a probe that is no command. Raises ProbeError."""
+        dialer, container, ip = self._dialer, target.container, target.pod_ip
+        if probe.http_get is not None:
+            return await self._http.probe(probe.http_get, container, ip, seconds)
+        if probe.tcp_socket is not None:
+            return await probe_tcp(dialer, probe.tcp_socket, container, ip, seconds)
+        if probe.grpc is not None:
+            return await probe_grpc(dialer, probe.grpc, ip, seconds)
+        raise ProbeError(f"missing probe handler for container {container.name}")
+
+
+async def answer_for_all(_probe: Probe, _target: Target, _seconds: int) -> Answer:
+    """Answer in place of containers: for a runtime without a kernel, whose pods have no network."""
+    await trio.lowlevel.checkpoint()
+    return Answer(outcome=Outcome.SUCCESS, by_container=True)
+
+
+@frozen(kw_only=True)
+class ProbeRunner:
+    """Runs probes. `exec_timeouts` is the gate ExecProbeTimeout: a late command has failed."""
+
+    client: RuntimeClient
+    ask_over_network: AskOverNetwork
+    exec_timeouts: bool = True
+
+    async def run(self, probe: Probe, target: Target) -> Answer:
+        """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
+        for _ in range(MOST_TRIES - 1):
+            try:
+                return await self._run(probe, target)
+            except ProbeError:
+                continue
+        return await self._run(probe, target)
+
+    async def _run(self, probe: Probe, target: Target) -> Answer:
+        seconds = probe.timeout_seconds or 1
+        if probe.exec is None:
+            return await self.ask_over_network(probe, target, seconds)
+        answer = await probe_exec(
+            self.client.exec_sync, probe.exec, target.container, target.container_id, seconds
+        )
+        if answer.timed_out and not self.exec_timeouts:
+            raise ProbeError(answer.output)
+        return answer
+
+    async def runs(self, container_id: str) -> bool:
+        """Whether a container still runs, as far as the runtime tells in time."""
+        with trio.move_on_after(LOOK_SECONDS):
+            try:
+                response = await self.client.container_status(container_id)
+            except RpcError as error:
+                return error.code is not Code.NOT_FOUND
+            return response.status.state is cri.ContainerState.CONTAINER_RUNNING
+        return True
+
+
+@frozen(kw_only=True)
+class ProbeMessage:
+    """What an event says of a run."""
+
+    reason: str
+    message: str
+    type: EventType = EventType.WARNING
+
+
+def message_of(kind: ProbeKind, answer: Answer) -> ProbeMessage | None:
+    """Return what users are told of a run; nothing of a plain success."""
+    if answer.outcome is Outcome.WARNING:
+        return ProbeMessage(reason="ProbeWarning", message=f"{kind} probe warning: {answer.output}")
+    if answer.outcome is Outcome.FAILURE:
+        return ProbeMessage(reason="Unhealthy", message=f"{kind} probe failed: {answer.output}")
+    return None
+
+
+def message_of_error(kind: ProbeKind, error: ProbeError) -> ProbeMessage:
+    """Return what users are told of a probe that could not be run."""
+    resulted = f"probe errored and resulted in {error.outcome} state"
+    return ProbeMessage(reason="Unhealthy", message=f"{kind} {resulted}: {error}")
