@@ -29,7 +29,7 @@ NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CONTAINER = {"name": "main", "image": "busybox", "command": ["sleep", "1000"]}
 
 AS_NOBODY = """
-import os, sys
+import encodings.utf_8_sig, os, sys
 import trio_kubelet.main, trio_kubelet.cli.commands, trio_kubelet.telemetry.log
 from trio_kubelet.cli.start import start
 os.setuid(65534)
