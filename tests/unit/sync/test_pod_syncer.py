@@ -162,6 +162,12 @@ def a_gate() -> RuntimeGate:
     return gate
 
 
+@pytest.fixture(autouse=True)
+def folder_of_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test keeps of allocations goes into a folder of its own, the current one."""
+    monkeypatch.chdir(tmp_path)
+
+
 def make_parts(
     runtime: FailingOnce,
     others: Others,
@@ -176,7 +182,7 @@ def make_parts(
         statuses=cast("StatusReporter", others),
         storage=cast("Storage", others),
         cgroups=cast("CgroupSteps", others),
-        allocations=Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
+        allocations=Allocations(Path(), trio.CapacityLimiter(1)),
         gate=gate or a_gate(),
         activity=Activity(),
         recorder=EventRecorder(journal or Journal(clock), "node"),
