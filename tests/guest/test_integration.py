@@ -6,7 +6,8 @@ node itself (`test_oom_kills`, `test_crun`).
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -53,14 +54,19 @@ def read(report: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcome(request: pytest.FixtureRequest, guest: Guest) -> Outcome:
-    """What came of all modules on one kind of containerd."""
+def outcome_on(guest: Guest) -> Callable[[str], Outcome]:
+    """Gives what came of all modules on one kind of containerd; they run once."""
+    return cache(partial(run_tests, guest))
+
+
+def run_tests(guest: Guest, containerd: str) -> Outcome:
+    """Run the modules of one kind of containerd in the guest."""
     report, said = guest.shared / "report.xml", guest.shared / "pytest.log"
-    modules = " ".join(f"{FOLDER}/{module}.py" for module in MODULES[request.param])
+    modules = " ".join(f"{FOLDER}/{module}.py" for module in MODULES[containerd])
     guest.call(
         f"exec {PYTEST} --junit-xml=/shared/{report.name} {modules} >/shared/{said.name} 2>&1",
         folder="/src",
-        environment={"TRIO_KUBELET_CONTAINERD": request.param},
+        environment={"TRIO_KUBELET_CONTAINERD": containerd},
         deadline_seconds=DEADLINE_SECONDS,
     )
     if not report.exists():
@@ -72,11 +78,12 @@ def outcome(request: pytest.FixtureRequest, guest: Guest) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "module"),
+    ("containerd", "module"),
     [(containerd, module) for containerd, modules in MODULES.items() for module in modules],
-    indirect=["outcome"],
-    scope="module",
 )
-def test_what_holds_on_the_host_holds_here(outcome: Outcome, module: str) -> None:
+def test_what_holds_on_the_host_holds_here(
+    outcome_on: Callable[[str], Outcome], containerd: str, module: str
+) -> None:
+    outcome = outcome_on(containerd)
     assert not outcome.failures[module], "\n\n".join(outcome.failures[module])
     assert outcome.passed[module]
