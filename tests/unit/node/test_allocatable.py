@@ -80,7 +80,7 @@ def test_all_reservations_add_up() -> None:
 
 def test_huge_pages_come_off_memory_whether_used_or_not() -> None:
     pages = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={GIB: GIB, 2 << 20: GIB})
-    left = allocatable(capacity(resources=pages), Reservations())
+    left = allocatable(capacity(size=pages), Reservations())
     assert left["memory"].canonical == "6Gi"
     assert left["hugepages-1Gi"].canonical == "1Gi"
 
@@ -153,7 +153,7 @@ def test_allocatable_lies_between_nothing_and_the_capacity(
     system: Resources, kube: Resources, percent: int, pages: int
 ) -> None:
     size = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: pages})
-    whole = capacity(resources=size)
+    whole = capacity(size=size)
     eviction = {"memory.available": f"{percent}%", "nodefs.available": f"{percent}%"}
     left = allocatable(whole, Reservations(system=system, kube=kube, eviction=eviction))
     assert left.keys() == whole.keys()

@@ -442,6 +442,19 @@ def test_a_crashed_container_waits_for_its_back_off(ended_ago: float, expected: 
     assert summary(planned(pod, observed, backoffs={"a": backoff})) == expected
 
 
+def test_a_crashed_container_waits_whenever_the_one_before_it_ended() -> None:
+    pod = make_pod("a", "b")
+    before = evolve(exited("a", 1, ended_ago=60), id="a-before")
+    observed = observe(sandbox(), exited("a", 1), before, seen("b"))
+    containers = table(pod, observed)
+    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
+    for _ in range(2):
+        records = {**containers.records, "a": evolve(containers["a"], backoff=backoff)}
+        plan = plan_pod(pod, observed, evolve(GIVEN, containers=records))
+        assert summary(plan) == "wait a"
+        containers.decide(pod, plan.decisions)
+
+
 def test_a_postponed_container_says_when_and_in_the_words_of_the_go_kubelet() -> None:
     pod = make_pod("a", "b")
     observed = observe(sandbox(), exited("a", 1, ended_ago=3), seen("b"))

@@ -479,7 +479,7 @@ def _backoff_seconds(planned: _Planned, observed: ObservedPod, given: PlanContex
     last, waits = planned.record.instance, planned.record.is_restart
     if planned.record.state is ContainerStage.EXITED:
         waits = planned.allows(ContainerEvent.RESTARTED)
-    elif waits and last is not None:
+    elif waits and last is not None and planned.record.was_stopped:
         waits = _failed_probes_too_often(planned, last, observed, given)
     if last is None or not waits or last.state is not ObservedState.EXITED:
         return 0.0

@@ -53,14 +53,16 @@ class ContainerRecord:
 
     `instance` is the newest one, as it was seen last. `left_behind` are the ids of earlier ones
     that are still listed. `is_restart`: what follows the newest instance was asked for by the
-    restart policy, so it waits for its back-off. `reason` is the last failed action, `backoff`
-    how long the container must wait after its next exit.
+    restart policy, so it waits for its back-off. `was_stopped`: that instance did not end by
+    itself, it was stopped for its successor. `reason` is the last failed action, `backoff` how
+    long the container must wait after its next exit.
     """
 
     state: ContainerStage = ContainerStage.WAITING
     instance: ObservedContainer | None = None
     left_behind: frozenset[str] = frozenset()
     is_restart: bool = False
+    was_stopped: bool = False
     reason: Reason | None = None
     backoff: Backoff | None = None
 
@@ -162,8 +164,11 @@ class ContainerTable:
             CONTAINER.row(self[each.name].state, each.event, each.evidence)
         for each in decisions:
             self._step(pod, each.name, each.event, each.evidence, cause=each.cause)
-            known = self[each.name]
-            self._records[each.name] = evolve(known, is_restart=each.is_restart)
+            self._records[each.name] = evolve(
+                self[each.name],
+                is_restart=each.is_restart,
+                was_stopped=each.event is ContainerEvent.REPLACED,
+            )
 
     def stop(self, pod: Pod) -> None:
         """The pod is being stopped: nothing takes the place of what still runs."""
@@ -204,7 +209,11 @@ class ContainerTable:
         )
         known = self[newest.name]
         self._records[newest.name] = evolve(
-            known, state=ContainerStage.WAITING, instance=None, is_restart=False
+            known,
+            state=ContainerStage.WAITING,
+            instance=None,
+            is_restart=False,
+            was_stopped=False,
         )
 
     def _step(
