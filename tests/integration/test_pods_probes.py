@@ -73,7 +73,9 @@ def health_service() -> Iterator[int]:
     ids=lambda action: next(iter(action)),
 )
 def test_a_container_is_ready_when_its_probe_says_so(node: Node, action: Json) -> None:
-    probe = {**action, **EACH_SECOND, "periodSeconds": 600}
+    # What serves a port may come to listen only after the first run, which is made at once.
+    period = 600 if "exec" in action else 1
+    probe = {**action, **EACH_SECOND, "periodSeconds": period}
     name = f"ready-{next(iter(action)).lower()}"
     node.add(pod_manifest(name, {**WEB_CONTAINER, "readinessProbe": probe}))
     pod = node.wait(name, is_ready)
