@@ -37,6 +37,9 @@ FOLLOWED_ON_SECONDS = 60.0
 _PATIENCE_SECONDS = 1.0
 """How long one question waits for an object that the server has failed to give for long."""
 
+_REPAIR_SECONDS = 1.0
+"""The least time before an object that a bug ended the watch of is watched again."""
+
 
 class WatchedObjects(Generic[T]):
     """The objects of one kind. `on_change` is told the UID of each pod that uses what changed.
@@ -135,13 +138,20 @@ class WatchedObjects(Generic[T]):
 
     async def _follow(self, entry: "_Entry[T]") -> None:
         namespace, name = entry.key
+        retries = Retries(RETRY)
         with entry.scope:
-            try:
-                await self._look_and_watch(entry)
-            except Exception:
-                log.exception(
-                    "an object is not followed", kind=self._kind.kind, object=f"{namespace}/{name}"
-                )
+            while True:
+                try:
+                    await self._look_and_watch(entry)
+                except Exception:
+                    log.exception(
+                        "object watch failed, will retry",
+                        kind=self._kind.kind,
+                        object=f"{namespace}/{name}",
+                    )
+                else:
+                    return
+                await retries.wait(at_least=_REPAIR_SECONDS)
 
     async def _look_and_watch(self, entry: "_Entry[T]") -> None:
         await self._look(entry)

@@ -311,5 +311,26 @@ async def test_an_object_that_a_watch_stumbles_over_is_named_and_the_others_go_o
             await wait_all_tasks_blocked()
             cluster.put_map("good", a="2")
             assert await cluster.told.wait() == ["good"]
-    named = [e["object"] for e in logs if e["event"] == "an object is not followed"]
+    named = [e["object"] for e in logs if e["event"] == "object watch failed, will retry"]
     assert named == [f"{NAMESPACE}/bad"]
+
+
+async def test_an_object_that_its_pod_stumbles_over_is_followed_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, stumbles = watched.WatchedObjects.store, [True]
+
+    def stumble(self: Any, entry: Any, found: Any) -> None:
+        store(self, entry, found)
+        if stumbles:
+            stumbles.pop()
+            raise RuntimeError("a bug")
+
+    monkeypatch.setattr(watched.WatchedObjects, "store", stumble)
+    async with open_cluster() as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        assert await data_of(cluster, "settings") == {"a": "1"}
+        await trio.sleep(5)
+        cluster.put_map("settings", a="2")
+        assert await cluster.told.wait() == ["u1"]
