@@ -19,6 +19,15 @@ class Callbacks(Generic[P]):
         self._functions.append(function)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Tell all of them, in the order in which they were added."""
+        """Tell all of them, in the order in which they were added.
+
+        One that fails keeps no other from being told; the first error is raised after the last.
+        """
+        errors: list[Exception] = []
         for function in self._functions:
-            function(*args, **kwargs)
+            try:
+                function(*args, **kwargs)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]

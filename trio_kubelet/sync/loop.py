@@ -273,8 +273,12 @@ class SyncLoop:
         self._preemptions.finished(uid)
         self._let_in()
         stored = self._store.get(uid)
-        if stored is not None and not stored.over:
+        if stored is None or stored.over:
+            return
+        try:
             self._start(stored)
+        except Exception:
+            log.exception("sync loop handler failed", pod=pod_key(stored.pod), op="restart")
 
     def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
         """End a pod for a reason of the node's own (eviction, shutdown)."""
@@ -334,7 +338,10 @@ class SyncLoop:
         return (self._allocations.allocated(stored.pod) for stored in self._store.active())
 
     def _let_in(self) -> None:
-        self._preemptions.let_in(self._active())
+        try:
+            self._preemptions.let_in(self._active())
+        except Exception:
+            log.exception("pods that wait for preempted pods were not started")
 
     def _reject(self, pod: Pod, rejection: Rejection) -> None:
         self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)

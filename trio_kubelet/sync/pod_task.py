@@ -171,14 +171,24 @@ class PodTask:
             self._work.cancel()
         self._pending = merge(self._pending, request)
         self._wake.set()
-        self._syncer.notice(self.pod)
+        try:
+            self._syncer.notice(self.pod)
+        except Exception as error:
+            self._failed(error)
         if self.stopped.is_set():
             self._answer_waiters()
 
     def report(self) -> None:
-        """Report the pod's status at once: something other than the runtime has changed it."""
-        if may_have_running_containers(self.state):
+        """Report the pod's status at once: something other than the runtime has changed it.
+
+        Never fails.
+        """
+        if not may_have_running_containers(self.state):
+            return
+        try:
             self._syncer.report(self.pod)
+        except Exception as error:
+            self._failed(error)
 
     def hurry(self) -> None:
         """Somebody waits for the end of the task: it puts nothing off."""
@@ -277,11 +287,15 @@ class PodTask:
         except UnfinishedError as error:
             log.warning("pod work unfinished, will retry", state=str(self.state), error=str(error))
         except Exception as error:
-            log.exception("pod sync failed", state=str(self.state))
-            self._recorder.pod(
-                self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
-            )
+            self._failed(error)
         return None
+
+    def _failed(self, error: Exception) -> None:
+        """Tell of a bug that this pod brings out. For use where the error is handled."""
+        log.exception("pod sync failed", pod=pod_key(self.pod), state=str(self.state))
+        self._recorder.pod(
+            self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
+        )
 
     async def _wait_for_others(self) -> None:
         """Wait for room, if there is none for the pod yet, unless it ends first.

@@ -161,4 +161,7 @@ class PodTasks:
         if self._last_of_name.get(pod_key(task.pod)) is task:
             del self._last_of_name[pod_key(task.pod)]
         self._finished_at[uid] = trio.current_time()
-        self.on_finished.call(uid, task.incarnation)
+        try:
+            self.on_finished.call(uid, task.incarnation)
+        except Exception:
+            log.exception("pod cleanup after its end failed", pod=pod_key(task.pod))

@@ -11,11 +11,15 @@ Plain methods that decide; the sync loop is the owner and acts.
 from collections.abc import Iterable
 from typing import Protocol
 
+import structlog
 import trio
 from attrs import frozen
 
 from state_machines.pod_ending import Ending, with_grace
 from trio_kubelet.k8s import Pod
+from trio_kubelet.sync.pod_task import pod_key
+
+log = structlog.get_logger("sync")
 
 LEAST_PATIENCE_SECONDS = 10.0
 PATIENCE = 1.5
@@ -85,7 +89,14 @@ class Preemptions:
         """Let those start that fit now, in the order of their admission."""
         known = tuple(active) if self._waiting else ()
         for uid, waiting in tuple(self._waiting.items()):
-            if self._has_room(waiting.pod, self._running(known)):
+            try:
+                has_room = self._has_room(waiting.pod, self._running(known))
+            except Exception:
+                log.exception(
+                    "pod that waits for preempted pods was not started", pod=pod_key(waiting.pod)
+                )
+                continue
+            if has_room:
                 del self._waiting[uid]
                 waiting.room.set()
 

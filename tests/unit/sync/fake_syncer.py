@@ -31,6 +31,7 @@ class FakeSyncer:
         self.on_sync: Callable[[Pod], Awaitable[SyncResult]] = nothing_to_do
         self.on_terminate: Callable[[Ending], Awaitable[StopEvidence]] = stopped
         self.on_release: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.on_notice: Callable[[], None] = lambda: None
         self.on_report: Callable[[], None] = lambda: None
         self.on_let_go: Callable[[], None] = lambda: None
         self.on_clean: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
@@ -44,6 +45,7 @@ class FakeSyncer:
 
     def notice(self, pod: Pod) -> None:
         del pod
+        self.on_notice()
 
     async def sync(self, pod: Pod) -> SyncResult:
         self.asked.append(("sync", trio.current_time()))

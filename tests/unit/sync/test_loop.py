@@ -27,6 +27,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, Source
 from trio_kubelet.sync.store import PodStore, StoredPod
 
@@ -375,3 +376,44 @@ async def test_a_pod_that_a_handler_stumbles_over_is_named_and_the_others_go_on(
             await at.say(PodOperation.ADD, make_pod("bad"), make_pod("good"))
             assert "sync good i" in at.heard()
     assert [e["pod"] for e in logs if e["event"] == "sync loop handler failed"] == ["ns/bad"]
+
+
+async def test_a_pod_that_its_second_start_stumbles_over_is_named_and_the_others_go_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(self: Allocations, pod: Pod, *, was_admitted: bool = False) -> None:
+        raise RuntimeError("a bug")
+
+    with capture_logs() as logs:
+        async with running() as at:
+            await at.say(PodOperation.ADD, A)
+            await at.say(PodOperation.REMOVE, A)
+            await at.say(PodOperation.ADD, A)
+            with monkeypatch.context() as patch:
+                patch.setattr(Allocations, "allocate", stumble)
+                await trio.sleep(5)
+            await at.say(PodOperation.ADD, B)
+            assert "sync b i" in at.heard()
+    assert [e["pod"] for e in logs if e["event"] == "sync loop handler failed"] == ["ns/a"]
+
+
+async def test_a_pod_whose_end_somebody_stumbles_over_is_named_and_the_others_go_on(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[str] = []
+
+    def stumble(uid: str, incarnation: int) -> None:
+        raise RuntimeError("a bug")
+
+    with capture_logs() as logs:
+        async with running() as at:
+            at.tasks.on_finished.add(stumble)
+            at.tasks.on_finished.add(lambda uid, _: told.append(uid))
+            await at.say(PodOperation.ADD, A, B)
+            await at.say(PodOperation.REMOVE, A)
+            await trio.sleep(5)
+            await at.say(PodOperation.UPDATE, make_pod("b", image="new"))
+            assert "sync b new" in at.heard()
+    assert told == ["uid-a"]
+    named = [e["pod"] for e in logs if e["event"] == "pod cleanup after its end failed"]
+    assert named == ["ns/a"]

@@ -9,6 +9,7 @@ import pytest
 import trio
 import trio.testing
 from attrs import evolve
+from structlog.testing import capture_logs
 
 from state_machines.pod import PodEvent, PodState, StopEvidence
 from state_machines.pod_ending import Ending
@@ -334,3 +335,24 @@ async def test_what_cannot_be_removed_is_tried_again_and_keeps_nobody_from_its_t
             assert not task.finished.is_set()
         await task.finished.wait()
     assert syncer.steps == ["let go", "clean", "clean", "clean"]
+
+
+def _stumble(*_args: object) -> None:
+    raise ZeroDivisionError("a bug")
+
+
+async def test_who_puts_a_request_never_stumbles_over_a_bug_of_the_pod(
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
+) -> None:
+    syncer.on_notice = syncer.on_report = _stumble
+    with capture_logs() as logs:
+        async with running(syncer, journal) as task:
+            await trio.testing.wait_all_tasks_blocked()
+            task.report()
+            task.put(Request(why=("runtime is up",)))
+            await trio.testing.wait_all_tasks_blocked()
+            assert syncer.steps == ["sync", "report", "sync"]
+    named = [entry["pod"] for entry in logs if entry["event"] == "pod sync failed"]
+    assert named == ["default/web", "default/web"]
+    failed = [entry.cause for entry in journal.entries() if entry.event == "FailedSync"]
+    assert failed == ["Error syncing pod, skipping: a bug"] * 2

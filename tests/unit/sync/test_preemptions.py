@@ -1,10 +1,13 @@
 """While pods make way for a critical one: who waits for whom, and what is told of it."""
 
+from collections.abc import Iterable
+
 import pytest
 import trio
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from state_machines.pod import PodEvent
@@ -13,7 +16,7 @@ from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
 from tests.unit.sync.sync_loops import Loop, running
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.sources import PodOperation
-from trio_kubelet.sync.admission import Preemption, Rejection
+from trio_kubelet.sync.admission import Admission, Preemption, Rejection
 from trio_kubelet.sync.admission.resource_fit import request
 from trio_kubelet.sync.preemptions import Preemptions, patience_seconds
 
@@ -188,6 +191,45 @@ async def test_a_victim_that_cannot_be_killed_is_told_of_and_waited_for_no_longe
         assert synced(at) == {"critical"}
         message = "Container runtime did not kill the pod within specified grace period."
         assert told(at, "humble")[1:] == [("ExceededGracePeriod", message)]
+
+
+async def test_a_pod_that_its_wait_for_room_stumbles_over_is_named_and_the_others_start(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_room = type(ADMISSION).has_room
+
+    def stumble(self: Admission, pod: Pod, others: Iterable[Pod]) -> bool:
+        if is_broken and pod.metadata.name == "critical":
+            raise RuntimeError("a bug")
+        return has_room(self, pod, others)
+
+    is_broken = False
+    monkeypatch.setattr(type(ADMISSION), "has_room", stumble)
+    with capture_logs() as logs:
+        async with running(admission=ADMISSION, stop_seconds={"humble": 40}) as at:
+            await at.say(PodOperation.ADD, HUMBLE)
+            await at.say(PodOperation.ADD, CRITICAL_POD)
+            await at.say(PodOperation.ADD, asking("next", "1"))
+            is_broken = True
+            await trio.sleep(50)
+            assert synced(at) == {"humble", "next"}
+    named = {e["pod"] for e in logs if e["event"].endswith("was not started")}
+    assert named == {"ns/critical"}
+
+
+async def test_a_bug_while_room_is_given_ends_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stumble(*_args: object) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(Preemptions, "let_in", stumble)
+    async with running(admission=ADMISSION) as at:
+        await at.say(PodOperation.ADD, HUMBLE)
+        await at.say(PodOperation.ADD, CRITICAL_POD)
+        await trio.sleep(50)
+        await at.say(PodOperation.ADD, asking("new", "500m"))
+        assert "new" in synced(at)
 
 
 async def test_what_ran_before_the_agent_was_started_waits_for_nobody(
