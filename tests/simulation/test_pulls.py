@@ -20,6 +20,16 @@ def with_slow_sibling() -> Pod:
     return evolve(first, spec=evolve(first.spec, containers=(*first.spec.containers, second)))
 
 
+def with_sidecar() -> Pod:
+    """Its sidecar starts at once; the image of its container takes its time."""
+    first = pod(image=PRESENT)
+    main = first.spec.containers[0]
+    sidecar = evolve(main, name="sidecar", restart_policy="Always")
+    slow = evolve(main, name="slow", image="registry.example.com/large:1")
+    spec = evolve(first.spec, init_containers=(sidecar,), containers=(slow,))
+    return evolve(first, spec=spec)
+
+
 def states(scene: Scene) -> dict[str, ContainerState | None]:
     return {each.name: each.state for each in scene.status().container_statuses}
 
@@ -44,6 +54,41 @@ def test_a_container_is_shown_running_and_ended_while_its_sibling_is_pulled(
         await trio.sleep(PULL_SECONDS + 60)
         assert {each.config.metadata.name for each in scene.running()} == {"main", "slow"}
         assert scene.status().phase == "Running"
+
+    registry = Registry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
+
+
+def test_a_sidecar_is_shown_running_while_a_container_is_pulled(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(with_sidecar())
+        await trio.sleep(30)
+        (sidecar,) = scene.status().init_container_statuses
+        assert sidecar.state is not None
+        assert sidecar.state.running is not None
+        scene.runtime.containers.kill(scene.running()[0].id)
+        await trio.sleep(30)
+        (sidecar,) = scene.status().init_container_statuses
+        assert sidecar.state is not None
+        assert sidecar.state.running is None
+        await trio.sleep(PULL_SECONDS)
+        assert {each.config.metadata.name for each in scene.running()} == {"sidecar", "slow"}
+
+    registry = Registry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
+
+
+def test_an_end_is_shown_while_an_agent_that_was_restarted_pulls(tmp_path: Path) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(with_slow_sibling())
+        await trio.sleep(10)
+        await scene.restart_agent()
+        (main,) = scene.running()
+        scene.runtime.containers.kill(main.id)
+        await trio.sleep(30)
+        shown = states(scene)
+        assert shown["main"] is not None
+        assert shown["main"].terminated is not None
 
     registry = Registry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))

@@ -381,7 +381,7 @@ class PodContainers:
             if self._table[name].state is not ContainerStage.WAITING:
                 failures.append(STILL_RUNNING)  # none is made beside another
                 continue
-            if made and not images[name].is_settled:
+            if (made or context.observed.living) and not images[name].is_settled:
                 so_far = Made(sandbox_id=context.sandbox.id, containers=tuple(made))
                 await self._wait_for(images[name], so_far, context.observed, work)
             try:
