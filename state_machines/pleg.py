@@ -208,7 +208,7 @@ def runtime_traits(name: str, version: str, *, events_enabled: bool = True) -> R
         return RuntimeTraits(streams_events=False)
     if name != "containerd":
         return RuntimeTraits(streams_events=True)
-    match = re.match(r"v?(\d+)\.(\d+)", version)
+    match = re.match(r"v?(\d{1,9})\.(\d{1,9})(?!\d)", version)
     if match is None:
         return RuntimeTraits(streams_events=True, shares_channel=True)
     release = (int(match[1]), int(match[2]))

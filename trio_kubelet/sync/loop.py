@@ -206,8 +206,12 @@ class SyncLoop:
         if self._prepare is None or update.op is not PodOperation.ADD:
             return
         new = [pod for pod in update.pods if not self._was_admitted(pod)]
-        if new:
+        if not new:
+            return
+        try:
             await self._prepare(new)
+        except Exception:  # the pods are decided on all the same, one by one
+            log.exception("admission of pods not prepared", pods=[pod_key(pod) for pod in new])
 
     async def _housekeeping(self) -> None:
         while True:

@@ -103,6 +103,8 @@ def test_only_the_evented_relist_may_be_older_than_three_minutes() -> None:
     [
         ("containerd", "1.6.20~ds1", SILENT),
         ("containerd", "v1.6.33", RuntimeTraits(streams_events=False)),
+        ("containerd", "9" * 5000 + ".1", SHARED),
+        ("containerd", "2." + "9" * 5000, SHARED),
         ("containerd", "1.7.27", SHARED),
         ("containerd", "v2.0.0", STREAMS),
         ("containerd", "v2.1.9", STREAMS),

@@ -223,6 +223,17 @@ async def test_new_pods_are_prepared_for_before_they_are_decided_on(
         assert at.heard()[-1] == "sync a new"
 
 
+async def test_pods_are_decided_on_although_they_could_not_be_prepared_for(
+    autojump_clock: MockClock,
+) -> None:
+    async def prepare(_pods: Sequence[Pod]) -> None:
+        raise ValueError("a label that is no number")
+
+    async with running(prepare=prepare) as at:
+        await at.say(PodOperation.ADD, A)
+        assert at.heard()[-1] == "sync a i"
+
+
 async def test_a_deletion_carries_its_grace_period(autojump_clock: MockClock) -> None:
     async with running() as at:
         await at.say(PodOperation.ADD, A)

@@ -15,7 +15,7 @@ from trio_kubelet.k8s import (
     Pod,
 )
 
-_INTEGER = re.compile(r"[+-]?\d+", re.ASCII)
+_INTEGER = re.compile(r"[+-]?\d{1,100}", re.ASCII)
 _LARGEST = 2**63 - 1
 
 Values = tuple[str, ...]

@@ -59,6 +59,7 @@ def test_a_node_selector_wants_all_its_labels(selector: dict[str, str], matches:
         (label("cores", "Lt", "16"), True),
         (label("cores", "Lt", "8"), False),
         (label("cores", "Gt", "-1"), True),
+        (label("cores", "Gt", "9" * 5000), False),
         (label("cores", "Gt", "1_0"), False),
         (label("cores", "Gt", "4", "5"), False),
         (label("cores", "Lt", str(2**63)), False),
