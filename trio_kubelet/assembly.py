@@ -23,7 +23,7 @@ from trio_kubelet.node.enforcement import (
     failed_message,
 )
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
-from trio_kubelet.probes import NodeNetwork, ProbeRunner, Probes, answer_for_all
+from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
@@ -230,11 +230,11 @@ def _pod_runtime(
 
 
 def _probes(core: Core, node: NodeFacts) -> Probes:
-    """What runs the probes of all pods. Pods of the hollow runtime have no network."""
+    """What runs the probes of all pods."""
     settings = core.settings
     runner = ProbeRunner(
         client=core.client,
-        ask_over_network=answer_for_all if settings.options.hollow else NodeNetwork().ask,
+        ask_over_network=core.host.ask_over_network,
         exec_timeouts=settings.gates["ExecProbeTimeout"],
     )
     return Probes(

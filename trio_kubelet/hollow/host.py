@@ -10,6 +10,7 @@ from trio_kubelet.hollow.runtime import open_hollow_runtime
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host import Host, read_this_machine
 from trio_kubelet.node.machine import Machine
+from trio_kubelet.probes import answer_for_all
 from trio_kubelet.rpc import InProcess, Transport
 
 
@@ -27,6 +28,7 @@ def hollow_host(
         set_up=lambda _settings: None,
         warnings=tuple,
         read_hosts=read_hosts,
+        ask_over_network=answer_for_all,
     )
 
 

@@ -20,6 +20,7 @@ from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host_warnings import SWAPS, HostWarning, host_warnings, read_swap_areas
 from trio_kubelet.node.machine import Machine, apparmor_enabled, read_machine
+from trio_kubelet.probes import AskOverNetwork, NodeNetwork
 from trio_kubelet.process import raise_open_files_limit, set_oom_score
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
@@ -40,7 +41,7 @@ class Host:
     mounts can be made and files given away. `images_on_disk`: the runtime keeps images on a file
     system of this machine. `set_up(settings)` gives the agent its limits and its root folder the
     mounts it needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file;
-    all three block.
+    all three block. `ask_over_network` runs the probes that need the pods' network.
     """
 
     transports: Transports
@@ -51,6 +52,7 @@ class Host:
     images_on_disk: bool
     set_up: Callable[[Settings], None]
     warnings: Callable[[], tuple[HostWarning, ...]]
+    ask_over_network: AskOverNetwork
     read_hosts: Callable[[], str] = read_hosts
 
 
@@ -94,6 +96,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
         images_on_disk=True,
         set_up=_set_up,
         warnings=partial(_warnings, cgroups),
+        ask_over_network=NodeNetwork().ask,
     )
 
 

@@ -6,6 +6,13 @@ into statuses; a change wakes the pod, whose plan restarts what has failed.
 """
 
 from trio_kubelet.probes.pod_probes import ProbeChange, Probes
-from trio_kubelet.probes.runner import NodeNetwork, ProbeRunner, answer_for_all
+from trio_kubelet.probes.runner import AskOverNetwork, NodeNetwork, ProbeRunner, answer_for_all
 
-__all__ = ["NodeNetwork", "ProbeChange", "ProbeRunner", "Probes", "answer_for_all"]
+__all__ = [
+    "AskOverNetwork",
+    "NodeNetwork",
+    "ProbeChange",
+    "ProbeRunner",
+    "Probes",
+    "answer_for_all",
+]
