@@ -93,7 +93,7 @@ class Agent:
             nursery.start_soon(self._tell_service_manager)
             async with self._open_clients() as clients:
                 cluster = Cluster(core, clients) if clients is not None else Standalone()
-                await self.serve_others(cluster, nursery)
+                nursery.start_soon(self.serve_others, cluster, nursery)
                 await self._run_node(cluster)
 
     async def warn_of_host(self) -> None:
@@ -113,9 +113,13 @@ class Agent:
             nursery.start_soon(self._listeners.serve_pods)
 
     async def serve_others(self, cluster: Cluster | Standalone, nursery: trio.Nursery) -> None:
-        """Open the port for others, served in the nursery, if it is on. Raises StartError."""
+        """Open the port for others, served in the nursery, if it is on. Raises StartError.
+
+        Pods do not wait for it, but the Node object does, which tells the port.
+        """
         core = self.core
         if not core.settings.configuration.enable_server:
+            core.serves_others.set()
             return
         endpoints = PodEndpoints(
             settings=core.settings,
@@ -132,6 +136,7 @@ class Agent:
             reviews=cluster.reviews,
         )
         await nursery.start(port.serve)
+        core.serves_others.set()
 
     async def _tell_service_manager(self) -> None:
         self._notifier.ready()

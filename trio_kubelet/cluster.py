@@ -137,7 +137,7 @@ class Cluster:
             nursery.start_soon(self._core.events.run, self.clients.events)
             nursery.start_soon(self.view.watch, self.clients.main)
             nursery.start_soon(self._classes.run)
-            nursery.start_soon(self.reporter.run)
+            nursery.start_soon(self._report)
             nursery.start_soon(self._lease.run)
             await nursery.start(self.references.run)
             task_status.started()
@@ -145,6 +145,10 @@ class Cluster:
     def join(self, tasks: PodTasks, updates: PodUpdates) -> Callable[[], Awaitable[None]]:
         """Follow what becomes of pods from now on; run what is returned until the end."""
         return ClusterPods(self._core, self, tasks, updates).run
+
+    async def _report(self) -> None:
+        await self._core.serves_others.wait()
+        await self.reporter.run()
 
     def _has_listed(self) -> bool:
         return math.isfinite(self._core.pleg.seconds_since_relist())

@@ -49,6 +49,7 @@ IDLE_SECONDS = 0.1
 class Core:
     """The parts that depend on settings and host alone, each an attribute.
 
+    `serves_others` is set when the port for others is open, or is not to be.
     Raises StartError for a node that reserves more than the machine has.
     """
 
@@ -64,6 +65,7 @@ class Core:
             raise StartError(problem)
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
+        self.serves_others = trio.Event()
         self.client = RuntimeClient(
             *host.transports,
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),

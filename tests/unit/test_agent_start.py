@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from lab.ports import free_port
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.cluster import Standalone
+from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
@@ -58,6 +58,13 @@ class Quiet(Agent):
         await trio.sleep_forever()
 
 
+class Deaf(Quiet):
+    """One that does not come to open its port for others."""
+
+    async def serve_others(self, cluster: Cluster | Standalone, nursery: trio.Nursery) -> None:
+        await trio.sleep_forever()
+
+
 @define
 class Start:
     """An agent on a hollow host, before it is run."""
@@ -83,7 +90,13 @@ class Start:
 
 @asynccontextmanager
 async def start(
-    root: Path, *, logs: Path | None = None, resolv_conf: str = "", api: bool = False, **fields: Any
+    root: Path,
+    *,
+    logs: Path | None = None,
+    resolv_conf: str = "",
+    api: bool = False,
+    kind: type[Agent] = Quiet,
+    **fields: Any,
 ) -> AsyncIterator[Start]:
     manifests = root / "manifests"
     configuration = evolve(
@@ -112,7 +125,7 @@ async def start(
     ) as runtime:
         host = hollow_host(InProcess(runtime), read_machine(root))
         settings = Settings(configuration=configuration, options=options)
-        agent = Quiet(settings, clock, host, service, clients if api else None)
+        agent = kind(settings, clock, host, service, clients if api else None)
         yield Start(agent, runtime, service, faults, manifests)
 
 
@@ -201,6 +214,16 @@ async def test_a_resolv_conf_that_is_not_there_is_told_of(tmp_path: Path) -> Non
         assert starting.told() == [
             ("CheckLimitsForResolvConf", f"open {tmp_path}/none: no such file or directory")
         ]
+
+
+async def test_pods_do_not_wait_for_a_port_that_cannot_be_opened_yet(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with start(tmp_path, kind=Deaf) as starting:
+        write(starting)
+        async with starting.running():
+            await trio.sleep(60)
+            assert len(list(starting.runtime.containers)) == 1
 
 
 @pytest.mark.parametrize("enabled", [True, False])
