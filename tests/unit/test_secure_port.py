@@ -1,5 +1,6 @@
 """The node's port for others: TLS, who is let in for what, and which files it is made of."""
 
+import errno
 import ssl
 import stat
 from collections.abc import AsyncIterator
@@ -27,6 +28,7 @@ from trio_kubelet.config.parts import (
     KubeletX509Authentication,
 )
 from trio_kubelet.errors import StartError
+from trio_kubelet.inotify import Inotify
 from trio_kubelet.node.serving_certificate import ensure_self_signed
 from trio_kubelet.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
@@ -174,6 +176,22 @@ async def test_certificates_are_read_again_when_they_change(node: Node) -> None:
         (node.folder / "ca.crt").write_bytes(others.cert_pem.bytes())
         await until(known, 401)
         assert (await stranger.get("/pods")).status_code == 200
+
+
+async def test_certificates_are_read_again_where_the_kernel_tells_of_no_change(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_queue_left(*_: object) -> None:
+        raise OSError(errno.EMFILE, "inotify_init1: Too many open files")
+
+    monkeypatch.setattr(Inotify, "__init__", no_queue_left)
+    monkeypatch.setattr("trio_kubelet.server.current_tls.RE_READ_SECONDS", 0.01)
+    node.server.reviews.rights = set(RIGHTS)
+    others = trustme.CA()
+    async with node.serving(node.configuration()), node.client(user(others, "jo")) as stranger:
+        (node.folder / "ca.crt").write_bytes(others.cert_pem.bytes())
+        with trio.fail_after(60):
+            await until(stranger, 200)
 
 
 async def until(client: httpx.AsyncClient, status: int) -> None:

@@ -7,11 +7,14 @@ when its writer closed it, not when its first bytes arrived.
 """
 
 import errno
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import structlog
+import trio
 from attrs import frozen
 
 from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
@@ -41,7 +44,9 @@ class PathWatch:
         self._path = path
         self._refusal = ""
         self._watches: dict[int, _Watch] = {}
-        self._inotify = Inotify()
+        self._inotify: Inotify | None = None
+        with suppress(OSError):  # arming tries again, and tells why it cannot
+            self._inotify = Inotify()
 
     def __enter__(self) -> Self:
         return self
@@ -52,12 +57,14 @@ class PathWatch:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._inotify.__exit__(exc_type, exc, traceback)
+        if self._inotify is not None:
+            self._inotify.__exit__(exc_type, exc, traceback)
 
     def arm(self) -> None:
         """Watch what is at the path now. Looks paths up, so it belongs into a thread.
 
-        Where the kernel refuses (too many watches) it says so once; changes are not told then.
+        Where the kernel refuses (too many queues or watches) it says so once; changes are not
+        told then.
         """
         try:
             self._arm()
@@ -71,25 +78,35 @@ class PathWatch:
             self._refusal = str(error)
 
     def _arm(self) -> None:
+        inotify = self._inotify = self._inotify or Inotify()
         wanted: dict[int, _Watch] = {}
+        add = partial(self._add, inotify, wanted)
         parent, missing = self._path.parent, self._path.name
-        while not self._add(wanted, parent, missing, _ENTRIES | _SELF | InotifyMask.CLOSE_WRITE):
+        while not add(parent, missing, _ENTRIES | _SELF | InotifyMask.CLOSE_WRITE):
             parent, missing = parent.parent, parent.name
-        self._add(wanted, self._path, "", _CONTENT)
+        add(self._path, "", _CONTENT)
         for stale in self._watches.keys() - wanted.keys():
-            self._inotify.unwatch(stale)
+            inotify.unwatch(stale)
         self._watches = wanted
 
     async def changed(self) -> None:
-        """Return once something happened to the path since the watches were armed."""
+        """Return once something happened to the path since the watches were armed.
+
+        Where the kernel refused nothing is heard, so whoever waits looks again after some time.
+        """
+        if self._inotify is None:
+            await trio.sleep_forever()
         while True:
             events = await self._inotify.events()
             if any(self._matters(event) for event in events):
                 return
 
-    def _add(self, wanted: dict[int, _Watch], path: Path, only: str, mask: InotifyMask) -> bool:
+    @staticmethod
+    def _add(
+        inotify: Inotify, wanted: dict[int, _Watch], path: Path, only: str, mask: InotifyMask
+    ) -> bool:
         try:
-            number = self._inotify.watch(path, mask)
+            number = inotify.watch(path, mask)
         except OSError as error:
             if error.errno in _ABSENT and path != path.parent:
                 return False

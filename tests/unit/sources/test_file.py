@@ -1,4 +1,5 @@
 # ruff: noqa: ASYNC240 - the tests write the files themselves
+import errno
 import json
 import os
 import threading
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.clock import SystemClock
+from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import Source, watch_manifest_files
 from trio_kubelet.sources.file import look
@@ -19,6 +21,11 @@ from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
 from trio_kubelet.telemetry import Journal
 
 DEADLINE_SECONDS = 60
+
+
+def no_queue_left(*_: object) -> None:
+    """What opening a queue does when the user has as many as are allowed."""
+    raise OSError(errno.EMFILE, "inotify_init1: Too many open files")
 
 
 class Node:
@@ -175,6 +182,16 @@ async def test_the_folder_is_looked_at_again_even_if_nothing_is_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trio_kubelet.sources.inotify.PathWatch.arm", lambda self: None)
+    async with node.running(check_seconds=0.01):
+        assert await node.names() == []
+        node.write("web.yaml", manifest("web"))
+        assert await node.names() == ["web"]
+
+
+async def test_without_a_queue_for_its_events_the_folder_is_looked_at_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Inotify, "__init__", no_queue_left)
     async with node.running(check_seconds=0.01):
         assert await node.names() == []
         node.write("web.yaml", manifest("web"))

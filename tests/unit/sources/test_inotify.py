@@ -1,3 +1,4 @@
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -5,6 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from trio_kubelet.inotify import Inotify
 from trio_kubelet.sources import inotify
 from trio_kubelet.sources.inotify import PathWatch
 
@@ -24,6 +26,11 @@ async def is_not_seen(watch: PathWatch, act: Callable[[], object]) -> None:
     with trio.move_on_after(0.1) as scope:
         await watch.changed()
     assert scope.cancelled_caught
+
+
+def no_queue_left(*_: object) -> None:
+    """What opening a queue does when the user has as many as are allowed."""
+    raise OSError(errno.EMFILE, "inotify_init1: Too many open files")
 
 
 def _move(old: Path, new: Path) -> Callable[[], object]:
@@ -126,3 +133,21 @@ def test_a_kernel_that_refuses_is_told_once(folder: Path, monkeypatch: pytest.Mo
         watch.arm()
         watch.arm()
     assert warnings == ["file watch failed, falling back to polling"]
+
+
+async def test_a_kernel_without_a_queue_is_told_once_and_asked_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problems: list[str] = []
+    monkeypatch.setattr(
+        inotify.log, "warning", lambda _, **facts: problems.append(facts["problem"])
+    )
+    with monkeypatch.context() as full:
+        full.setattr(Inotify, "__init__", no_queue_left)
+        watch = PathWatch(folder)
+        with watch:
+            watch.arm()
+            await is_not_seen(watch, lambda: (folder / "new").write_text("x"))
+            full.undo()
+            await is_seen(watch, lambda: (folder / "newer").write_text("x"))
+    assert problems == ["[Errno 24] inotify_init1: Too many open files"]
