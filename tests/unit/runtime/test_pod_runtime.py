@@ -308,6 +308,17 @@ async def test_a_runtime_class_that_nobody_knows_makes_no_sandbox(
         assert ("FailedCreatePodSandBox", words) in told
 
 
+async def test_a_pod_that_cannot_be_called_what_it_asks_for_gets_no_sandbox_and_is_told(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        outcome = await at.sync(evolve(POD, spec=evolve(POD.spec, subdomain="no label")))
+        assert outcome.failed
+        told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
+        words = 'Failed to create pod sandbox: pod Subdomain "no label" is not a valid DNS label'
+        assert ("FailedCreatePodSandBox", words) in told
+
+
 async def test_a_sandbox_whose_state_the_runtime_does_not_tell_gets_no_containers_yet(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:

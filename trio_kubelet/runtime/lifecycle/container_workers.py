@@ -2,7 +2,8 @@
 
 They live in the nursery of the pod's task. A worker belongs to one instance of a container and
 ends with it, at the latest with the pod. A bug in one is that worker's problem: it is logged,
-and the worker is started again after a while.
+and the worker is started again after a while. A bug in the pod's task ends them all; they are
+started again with it.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,24 +11,40 @@ from contextlib import asynccontextmanager
 
 import structlog
 import trio
+from attrs import define, field
 
 log = structlog.get_logger("containers")
 
 RETRY_SECONDS = 10.0
 
 
+@define(eq=False)
+class _Worker:
+    """Work that has not returned yet, for one instance of a container."""
+
+    container_id: str
+    work: Callable[[], Awaitable[object]]
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
+
+
 class ContainerWorkers:
-    """Owns the workers of one incarnation of a pod, by the ids of their containers."""
+    """Owns the workers of one incarnation of a pod."""
 
     def __init__(self) -> None:
         self._nursery: trio.Nursery | None = None
-        self._scopes: dict[str, list[trio.CancelScope]] = {}
+        self._unfinished: list[_Worker] = []
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Workers may be started while this is held; at its end all are cancelled."""
+        """Workers may be started while this is held; at its end all are cancelled.
+
+        Held again, it starts those anew that were cut off, unless their container has ended.
+        """
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            for worker in self._unfinished:
+                worker.scope = trio.CancelScope()
+                nursery.start_soon(self._run, worker)
             try:
                 yield
             finally:
@@ -37,29 +54,28 @@ class ContainerWorkers:
     def start(self, container_id: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do some work until it returns, or until the container has ended."""
         assert self._nursery is not None, "workers are started by the pod's task"
-        scope = trio.CancelScope()
-        self._scopes.setdefault(container_id, []).append(scope)
-        self._nursery.start_soon(self._run, container_id, scope, work)
+        worker = _Worker(container_id, work)
+        self._unfinished.append(worker)
+        self._nursery.start_soon(self._run, worker)
 
     def end(self, container_id: str) -> None:
         """Cancel the workers of a container."""
-        for scope in self._scopes.pop(container_id, ()):
-            scope.cancel()
+        for worker in tuple(self._unfinished):
+            if worker.container_id == container_id:
+                worker.scope.cancel()
+                self._unfinished.remove(worker)
 
-    async def _run(
-        self, container_id: str, scope: trio.CancelScope, work: Callable[[], Awaitable[object]]
-    ) -> None:
-        with scope:
+    async def _run(self, worker: _Worker) -> None:
+        with worker.scope:
             while True:
                 try:
-                    await work()
+                    await worker.work()
                 except Exception:
-                    log.exception("container worker failed, will retry", container=container_id)
+                    log.exception(
+                        "container worker failed, will retry", container=worker.container_id
+                    )
                 else:
                     break
                 await trio.sleep(RETRY_SECONDS)
-        scopes = self._scopes.get(container_id, [])
-        if scope in scopes:
-            scopes.remove(scope)
-        if not scopes:
-            self._scopes.pop(container_id, None)
+        if worker in self._unfinished:
+            self._unfinished.remove(worker)
