@@ -6,7 +6,7 @@ become bad leaves its pods running as they were, over a restart of the agent too
 """
 
 import hashlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -66,13 +66,13 @@ async def watch_manifest_url(
     ) as session:
         while True:
             try:
-                with trio.fail_after(_REQUEST_SECONDS):
-                    body = await fetch(session)
-                if manifest is None or hashlib.sha256(body).hexdigest() != manifest.digest:
-                    manifest = await pods.in_thread(partial(reader.read, url, body))
-                await pods.take([manifest] if body else [])
-            except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, _BadAnswerError) as error:
-                await pods.take_trouble(url, f"cannot be fetched: {type(error).__name__}: {error}")
+                body, problem = await _asked(fetch, session)
+                if problem:
+                    await pods.take_trouble(url, problem)
+                else:
+                    if manifest is None or hashlib.sha256(body).hexdigest() != manifest.digest:
+                        manifest = await pods.in_thread(partial(reader.read, url, body))
+                    await pods.take([manifest] if body else [])
             except Exception:
                 log.exception("manifest processing failed", file=url)
             await trio.sleep(check_seconds)
@@ -80,6 +80,17 @@ async def watch_manifest_url(
 
 class _BadAnswerError(Exception):
     """The server answered, but not with a manifest."""
+
+
+async def _asked(
+    fetch: Callable[[httpx.AsyncClient], Awaitable[bytes]], client: httpx.AsyncClient
+) -> tuple[bytes, str]:
+    """Return the body, and why there is none."""
+    try:
+        with trio.fail_after(_REQUEST_SECONDS):
+            return await fetch(client), ""
+    except (httpx.HTTPError, httpx.InvalidURL, trio.TooSlowError, _BadAnswerError) as error:
+        return b"", f"cannot be fetched: {type(error).__name__}: {error}"
 
 
 async def _fetch(url: str, headers: Sequence[tuple[str, str]], client: httpx.AsyncClient) -> bytes:

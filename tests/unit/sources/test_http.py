@@ -11,6 +11,7 @@ from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import watch_manifest_url
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
+from trio_kubelet.sources.static_pods import StaticPodSet
 from trio_kubelet.telemetry import Journal
 
 URL = "http://manifests.test/pods"
@@ -188,4 +189,19 @@ async def test_an_answer_that_it_stumbles_over_is_asked_for_again(
     monkeypatch.setattr(ManifestReader, "read", failing_once)
     server.body = manifest("web").encode()
     async with server.watched():
+        assert await server.names() == ["web"]
+
+
+async def test_a_bug_while_a_failure_is_dealt_with_ends_nothing(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stumble(*_: object) -> float:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(StaticPodSet, "take_trouble", stumble)
+    server.body = manifest("web").encode()
+    server.down = True
+    async with server.watched():
+        await server.asked_again()
+        server.down = False
         assert await server.names() == ["web"]
