@@ -127,7 +127,11 @@ class Pleg:
                 if first:
                     task_status.started()
                     first = False
-            self._judge()
+            try:
+                self._judge()
+            except Exception:
+                log.exception("event stream audit failed")
+                is_complete = False
             state = self.state if is_complete else PlegState.GENERIC
             period = relist_period_seconds(state)
             with trio.move_on_after(period):
@@ -182,18 +186,16 @@ class Pleg:
                 observed = await self._inspector.inspect_listed(
                     known, listed.sandboxes, listed.containers, listed_at
                 )
+            self._cache.put(observed)
+            self._tell(uid, "relist")
         except RpcError as error:
             if uid not in self._cache.unseen:
                 log.warning("pod inspection failed, will retry", uid=uid, error=str(error))
             unseen.add(uid)
-            return
         except Exception:
             if uid not in self._cache.unseen:
                 log.exception("pod inspection failed, will retry", uid=uid)
             unseen.add(uid)
-            return
-        self._cache.put(observed)
-        self._tell(uid, "relist")
 
     async def _listen_forever(self) -> None:
         """Keep the event stream open, as long as the runtime has one."""
@@ -211,6 +213,9 @@ class Pleg:
                 if self._audit:
                     retries.reset()
                 self._stream_failed(error)
+            except Exception as error:
+                log.exception("event stream failed, will retry")
+                self._stream_failed(RpcError(Code.UNKNOWN, str(error)))
             with trio.move_on_after(retries.next_seconds()):
                 await self._returned.wait()
 
@@ -248,26 +253,28 @@ class Pleg:
         elif uses_events(self.state) and self._nursery is not None:
             news = Announcement(event.container_id, event.container_event_type)
             if is_news(news, self._cache.get(uid)):
-                self._nursery.start_soon(self._inspect_announced, uid, news, heard_at)
+                self._nursery.start_soon(self._follow_up, uid, news, heard_at)
         self._judge()
 
+    async def _follow_up(self, uid: str, news: Announcement, heard_at: float) -> None:
+        """Look at a pod of which an event told; where that fails, the relist does."""
+        try:
+            await self._inspect_announced(uid, news, heard_at)
+        except RpcError as error:
+            log.debug("pod inspection failed, relist will retry", error=str(error))
+            self._relist_now.set()
+        except Exception:
+            log.exception("pod inspection failed, relist will retry", uid=uid)
+            self._relist_now.set()
+
     async def _inspect_announced(self, uid: str, news: Announcement, heard_at: float) -> None:
-        """Look at a pod of which an event told, unless what it told is known since."""
+        """Look at a pod of which an event told, unless what it told is known since; RpcError."""
         await self._cache.wait_inspection_resumed(uid)
         async with self._inspections:
             known = self._cache.get(uid)
             if known.observed_at >= heard_at or not is_news(news, known):
                 return
-            try:
-                observed = await self._inspector.inspect(known)
-            except RpcError as error:
-                log.debug("pod inspection failed, relist will retry", error=str(error))
-                self._relist_now.set()
-                return
-            except Exception:
-                log.exception("pod inspection failed, relist will retry", uid=uid)
-                self._relist_now.set()
-                return
+            observed = await self._inspector.inspect(known)
             stored = self._cache.put(observed)
         is_newest = stored.observed_at == observed.observed_at
         if is_newest and _looks_different(known, observed):

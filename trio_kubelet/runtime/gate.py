@@ -90,17 +90,29 @@ async def check_runtime(client: RuntimeClient, gate: RuntimeGate) -> None:
     retries = Retries(RETRY)
     while True:
         try:
-            with trio.fail_after(STATUS_DEADLINE_SECONDS):
-                response = await client.status()
-        except (RpcError, trio.TooSlowError) as error:
-            reason = error.message if isinstance(error, RpcError) else "it does not answer"
-            gate.mark_down(f"container runtime is down: {reason}")
-            retries.warn(log, "waiting for the container runtime", reason=reason)
+            is_up = await _check_once(client, gate, retries)
+        except Exception:
+            log.exception("runtime status check failed, will retry")
+            is_up = False
+        if is_up:
+            retries.reset()
+            await trio.sleep(CHECK_SECONDS if gate.state.network_ready else 1.0)
+        else:
             await retries.wait()
-            continue
-        retries.reset()
-        gate.update(runtime_state(response))
-        await trio.sleep(CHECK_SECONDS if gate.state.network_ready else 1.0)
+
+
+async def _check_once(client: RuntimeClient, gate: RuntimeGate, retries: Retries) -> bool:
+    """Ask the runtime and tell the gate; whether there was an answer."""
+    try:
+        with trio.fail_after(STATUS_DEADLINE_SECONDS):
+            response = await client.status()
+    except (RpcError, trio.TooSlowError) as error:
+        reason = error.message if isinstance(error, RpcError) else "it does not answer"
+        retries.warn(log, "waiting for the container runtime", reason=reason)
+        gate.mark_down(f"container runtime is down: {reason}")
+        return False
+    gate.update(runtime_state(response))
+    return True
 
 
 def runtime_state(response: cri.StatusResponse) -> RuntimeState:

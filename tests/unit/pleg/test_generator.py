@@ -23,6 +23,7 @@ from trio_kubelet.hollow import (
     open_hollow_runtime,
 )
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -374,6 +375,57 @@ async def test_an_event_that_an_inspection_stumbles_over_ends_nothing(
         await at.start_pod("a")
         with trio.fail_after(10):
             assert (await at.changes.receive()).kind == "relist"
+
+
+@pytest.mark.parametrize("has_events", [True, False])
+async def test_a_pod_that_the_cache_stumbles_over_hides_no_other(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, has_events: bool
+) -> None:
+    put = RuntimeCache.put
+
+    def stumble(cache: RuntimeCache, observed: ObservedPod) -> ObservedPod:
+        if observed.uid == "bad":
+            raise RuntimeError("a bug")
+        return put(cache, observed)
+
+    monkeypatch.setattr(RuntimeCache, "put", stumble)
+    async with node(events=has_events) as at:
+        await at.start_pod("bad")
+        await at.start_pod("good")
+        await trio.sleep(10)
+        assert at.cache.unseen == {"bad"}
+        assert at.cache.get("good").is_running
+        assert at.is_healthy
+
+
+@pytest.mark.parametrize(
+    ("where", "what"),
+    [(RuntimeClient, "version"), (Pleg, "_on_event"), (EventStreamAudit, "missed")],
+)
+async def test_a_bug_in_listening_to_events_leaves_the_relist_and_is_tried_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, where: type, what: str
+) -> None:
+    stumbled_at: list[float] = []
+
+    def stumble(*_: object, **__: object) -> None:
+        stumbled_at.append(trio.current_time())
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(where, what, stumble)
+        async with node() as at:
+            await at.start_pod("a")
+            await trio.sleep(60)
+            assert at.state("a") is ObservedState.RUNNING
+            assert at.is_healthy
+            assert 1 <= len(stumbled_at) <= 100, "no hot loop"
+            broken.undo()
+            await trio.sleep(60)
+            await at.start_pod("b")
+            with trio.fail_after(1):
+                while (await at.changes.receive()).uid != "b":
+                    pass
+            assert at.pleg.state is not PlegState.GENERIC
 
 
 @pytest.mark.parametrize("uid", ["../../up", "/", "..", "a\0b"])

@@ -2,6 +2,7 @@
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from trio_kubelet.clock import TrioClock
@@ -79,3 +80,43 @@ async def test_a_status_that_takes_too_long_closes_the_gate_and_leaves_the_netwo
         assert not gate.state.up
         assert gate.state.network_error == ""
         nursery.cancel_scope.cancel()
+
+
+async def test_a_bug_in_whoever_is_told_keeps_the_gate_true_and_the_others_told(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[bool] = []
+
+    def stumble(before: RuntimeState, after: RuntimeState) -> None:
+        raise RuntimeError("a bug")
+
+    async with (
+        open_hollow_runtime(TrioClock(), HollowOptions()) as runtime,
+        trio.open_nursery() as nursery,
+    ):
+        gate, transport = RuntimeGate(), InProcess(runtime)
+        gate.on_change.add(stumble)
+        gate.on_change.add(lambda _, after: told.append(after.up))
+        nursery.start_soon(check_runtime, RuntimeClient(transport, transport), gate)
+        await trio.sleep(20)
+        gate.state = evolve(gate.state, up=False)
+        await trio.sleep(20)
+        assert gate.state.up
+        nursery.cancel_scope.cancel()
+    assert told == [True, True]
+
+
+async def test_a_status_that_is_stumbled_over_is_asked_for_more_and_more_rarely(
+    autojump_clock: MockClock,
+) -> None:
+    class Odd(RuntimeClient):
+        async def status(self, *, verbose: bool = False) -> cri.StatusResponse:
+            asked_at.append(trio.current_time())
+            raise RuntimeError("a bug")
+
+    asked_at: list[float] = []
+    async with open_hollow_runtime(TrioClock(), HollowOptions()) as runtime:
+        transport = InProcess(runtime)
+        with trio.move_on_after(60):
+            await check_runtime(Odd(transport, transport), RuntimeGate())
+    assert 10 < len(asked_at) < 25

@@ -11,6 +11,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.images import filesystem
 from trio_kubelet.runtime.images.filesystem import capacity_bytes, watch_image_filesystem
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -76,3 +77,18 @@ async def test_a_filesystem_without_size_is_told_of_every_five_minutes(
 
 def test_the_size_is_that_of_the_filesystem(tmp_path: Path) -> None:
     assert capacity_bytes([str(tmp_path)]) > 1 << 20
+
+
+async def test_an_answer_that_is_stumbled_over_ends_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stumbles = [True]
+
+    def stumble(places: list[str]) -> int:
+        if stumbles:
+            stumbles.pop()
+            raise RuntimeError("a bug")
+        return capacity_bytes(places)
+
+    monkeypatch.setattr(filesystem, "capacity_bytes", stumble)
+    assert await told(["/nowhere"], ["/nowhere"]) == [(5, *NO_SIZE)]

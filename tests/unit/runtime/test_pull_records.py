@@ -383,6 +383,27 @@ async def test_records_are_tidied_every_five_minutes_whatever_the_runtime_says(
         nursery.cancel_scope.cancel()
 
 
+async def test_a_bug_in_tidying_ends_nothing(tmp_path: Path, mock_clock: MockClock) -> None:
+    class Odd(Runtime):
+        async def list_images(self) -> Sequence[cri.Image]:
+            if not await super().list_images() and self.lists == 1:
+                raise RuntimeError("a bug")
+            return ()
+
+    mock_clock.autojump_threshold = 0
+    put(record_path(tmp_path), RECORD_FILE)
+    at = await records(tmp_path)
+    gate, runtime = RuntimeGate(), Odd()
+    gate.update(RuntimeState(up=True))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(at.tend, runtime, gate)
+        await trio.sleep(PERIOD_SECONDS / 2)
+        assert record_path(tmp_path).exists()
+        await trio.sleep(PERIOD_SECONDS)
+        assert not record_path(tmp_path).exists()
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_cannot_be_written_is_pulled_by_nobody_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,15 +33,16 @@ async def watch_image_filesystem(
         await gate.wait_up()
         try:
             found = await client.image_fs_info()
-        except RpcError as error:
-            log.warning("image filesystem info failed, will retry", error=str(error))
-        else:
             # The first one counts, as for the Go kubelet; the others are of snapshotters.
             mount_points = [each.fs_id.mountpoint for each in found.image_filesystems[:1]]
             size = await trio.to_thread.run_sync(capacity_bytes, mount_points, limiter=file_limiter)
             if mount_points and not size:
                 log.warning("image filesystem has no size", mountpoint=mount_points[0])
                 recorder.node(EventType.WARNING, INVALID_DISK_CAPACITY, NO_CAPACITY)
+        except RpcError as error:
+            log.warning("image filesystem info failed, will retry", error=str(error))
+        except Exception:
+            log.exception("image filesystem check failed, will retry")
         await trio.sleep(PERIOD_SECONDS)
 
 

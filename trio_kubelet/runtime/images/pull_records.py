@@ -215,6 +215,8 @@ class PullRecords:
                 await self.tidy(runtime)
             except RpcError as error:
                 log.warning("image pull record cleanup failed", error=str(error))
+            except Exception:
+                log.exception("image pull record cleanup failed, will retry")
             with trio.move_on_after(PERIOD_SECONDS):
                 await self._opened.wait()
 
