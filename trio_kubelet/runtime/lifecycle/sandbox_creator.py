@@ -83,6 +83,7 @@ class SandboxCreator:
         try:
             node_dns = await trio.to_thread.run_sync(self._prepare, pod, limiter=self.file_limiter)
             dns, warnings = dns_config(pod, node_dns)
+            config = sandbox_config(pod, self.node, attempt=plan.attempt, dns=dns)
         except (ConfigError, OSError) as error:
             raise SandboxError.not_made(str(error)) from error
         for warning in warnings if plan.create_sandbox else ():
@@ -90,7 +91,7 @@ class SandboxCreator:
                 self.recorder.node(EventType.WARNING, warning.reason, warning.message)
             else:
                 self.recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
-        return sandbox_config(pod, self.node, attempt=plan.attempt, dns=dns)
+        return config
 
     async def ensure(
         self, pod: Pod, plan: PodActions, config: cri.PodSandboxConfig, observed: ObservedPod
