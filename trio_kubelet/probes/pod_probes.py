@@ -79,13 +79,18 @@ class Probes:
 
 @define(eq=False)
 class _ContainerProbe:
-    """One probe of one instance of a container. `scope` is that of its task, if there is one."""
+    """One probe of one instance of a container.
+
+    `due` is when it runs next, once its task has begun: one that is started again keeps to it.
+    `scope` is that of its task, if there is one.
+    """
 
     kind: ProbeKind
     spec: Probe
     state: ProbeState
     entered_at: float
     streak: Streak = field(factory=Streak)
+    due: float | None = None
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     @property
@@ -207,13 +212,14 @@ class PodProbes:
     async def _keep_asking(self, instance: _Instance, probe: _ContainerProbe) -> None:
         """Run a probe each period until it is over."""
         with trio.CancelScope() as probe.scope:
-            due = trio.current_time() + self._first_run_seconds(instance, probe)
+            if probe.due is None:
+                probe.due = trio.current_time() + self._first_run_seconds(instance, probe)
             while probe.state in RUNS_IN:
-                await trio.sleep_until(due)
+                await trio.sleep_until(probe.due)
                 await self._ask(instance, probe)
-                due += probe.period
-                missed = max(0.0, trio.current_time() - due) // probe.period
-                due += missed * probe.period
+                probe.due += probe.period
+                missed = max(0.0, trio.current_time() - probe.due) // probe.period
+                probe.due += missed * probe.period
 
     def _first_run_seconds(self, instance: _Instance, probe: _ContainerProbe) -> float:
         """At an agent's start what is well is asked at times of its own, not all at once."""

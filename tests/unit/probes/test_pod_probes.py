@@ -329,6 +329,20 @@ async def test_what_could_not_be_run_is_tried_three_times_and_proves_nothing(
         assert at.pod.failed() == {}
 
 
+async def test_probes_go_on_in_step_after_a_bug_in_the_task_of_their_pod(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [WELL, ILL]
+        async with at.workers.running():
+            at.start(liveness=EVERY_10_S)
+            await at.pass_time(22)
+        async with at.workers.running():
+            await at.pass_time(45)
+        assert at.when("liveness") == [10, 20, 30, 40]
+        assert at.pod.failed() == {"c-0": "liveness"}
+
+
 def told(**fields: bool) -> Pod:
     status = ContainerStatus(name="c", container_id="containerd://c-0", **fields)  # type: ignore[arg-type]
     return evolve(POD, status=PodStatus(container_statuses=(status,)))

@@ -49,3 +49,29 @@ async def test_a_worker_with_a_bug_is_started_again_and_disturbs_nobody(
             await done.wait()
             assert ended == []
     assert len(attempts) == 2
+
+
+async def test_workers_that_were_cut_off_start_again_with_the_task_of_their_pod() -> None:
+    workers, begun, ended = ContainerWorkers(), list[str](), list[str]()
+
+    async def work(name: str) -> None:
+        begun.append(name)
+        if name == "done":
+            return
+        await note_end(ended, name)
+
+    with trio.fail_after(10):
+        async with workers.running():
+            for name in ("a", "b", "done", "gone"):
+                workers.start(name, partial(work, name))
+            await trio.testing.wait_all_tasks_blocked()
+            workers.end("gone")
+        workers.end("b")
+        begun.clear()
+        async with workers.running():
+            await trio.testing.wait_all_tasks_blocked()
+            assert begun == ["a"]
+            ended.clear()
+            workers.end("a")
+            await trio.testing.wait_all_tasks_blocked()
+            assert ended == ["a"]
