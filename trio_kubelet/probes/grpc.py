@@ -42,7 +42,10 @@ from trio_kubelet.rpc import Code
 
 METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
+CALL_LIMIT_BYTES = 64 * 1024
+"""How much is read in one call, frames of all kinds: the answer itself has a few hundred bytes."""
 STREAM = 1
+TOO_LONG = "the answer is too long"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
 _PREFIX_BYTES = 5
 _SERVICE_FIELD = b"\x0a"
@@ -125,7 +128,7 @@ class _Call:
 
     async def check(self, dialer: Dialer, host: str, action: GRPCAction) -> int:
         """Return the status that the server tells. Raises DialError and CallError."""
-        wire = Wire(await dialer.dial(host, action.port), self.authority)
+        wire, read_bytes = Wire(await dialer.dial(host, action.port), self.authority), 0
         try:
             self._ask(action.service or "")
             await wire.send_all(self.h2.data_to_send())
@@ -134,6 +137,9 @@ class _Call:
                 if not received:
                     raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
                 self._take(self.h2.receive_data(received))
+                read_bytes += len(received)
+                if read_bytes > CALL_LIMIT_BYTES:
+                    raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
                 if not self.has_ended:
                     await wire.send_all(self.h2.data_to_send())
         except (ProtocolError, UnicodeError) as error:
@@ -179,7 +185,7 @@ class _Call:
             elif isinstance(event, StreamEnded):
                 self.has_ended = True
         if len(self.data) > OUTPUT_LIMIT_BYTES:
-            raise CallError(Code.RESOURCE_EXHAUSTED, "the answer is too long", by_server=True)
+            raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
 
     def _answer(self) -> int:
         """What the server has said, once it has said all."""

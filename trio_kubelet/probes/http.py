@@ -34,12 +34,17 @@ from trio_kubelet.probes.http_request import (
 )
 from trio_kubelet.probes.wire import RECEIVE_BYTES, Wire, WireError
 
-HEAD_LIMIT_BYTES = 1024 * 1024
+HEAD_LIMIT_BYTES = 64 * 1024
+"""How much is read until the head of a response is complete, with informational ones before it."""
 OK, MULTIPLE_CHOICES, BAD_REQUEST = 200, 300, 400
 SWITCHING_PROTOCOLS = 101
 HEAD_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 BODY_TIMEOUT = (
     "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
+)
+BROKEN = "net/http: HTTP/1.x transport connection broken"
+HEAD_TOO_LONG = (
+    f"{BROKEN}: net/http: server response headers exceeded {HEAD_LIMIT_BYTES} bytes; aborted"
 )
 
 
@@ -118,7 +123,8 @@ class _Run:
         raise RequestError(f"stopped after {MOST_REDIRECTS} redirects")
 
     async def _exchange(self) -> Response:
-        conversation = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_LIMIT_BYTES)
+        limit = HEAD_LIMIT_BYTES + RECEIVE_BYTES
+        conversation = h11.Connection(h11.CLIENT, max_incomplete_event_size=limit)
         data = _encoded(conversation, self.request)
         try:
             connection = await self.dialer.dial(self.request.host, self.request.port)
@@ -146,7 +152,7 @@ class _Run:
     async def _read(self, conversation: h11.Connection, stream: trio.abc.Stream) -> Response:
         """The head of the response, and its body up to the limit."""
         head: h11.Response | h11.InformationalResponse | None = None
-        body = b""
+        body, head_bytes = b"", 0
         while len(body) < OUTPUT_LIMIT_BYTES:
             event = conversation.next_event()
             if event is h11.NEED_DATA:
@@ -154,6 +160,9 @@ class _Run:
                 if not received and not self.has_head:
                     beginning = conversation.trailing_data[0]
                     raise HttpError("unexpected EOF" if beginning else "EOF")
+                head_bytes += 0 if self.has_head else len(received)
+                if head_bytes > HEAD_LIMIT_BYTES:
+                    raise HttpError(HEAD_TOO_LONG)
                 conversation.receive_data(bytes(received))
             elif isinstance(event, h11.Data):
                 body += event.data
@@ -186,8 +195,7 @@ def _words(error: Exception, wire: Wire) -> str:
         if "without sending complete" in str(error):
             return "unexpected EOF"
         line = wire.beginning.partition(b"\r\n")[0].decode("latin-1")
-        broken = "net/http: HTTP/1.x transport connection broken"
-        return f"{broken}: malformed HTTP response {json.dumps(line)}"
+        return f"{BROKEN}: malformed HTTP response {json.dumps(line)}"
     if wire.beginning.startswith(b"HTTP/"):
         return "http: server gave HTTP response to HTTPS client"
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):

@@ -2,14 +2,17 @@
 
 import socket
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import trio
 import trustme
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
+
+from trio_kubelet.probes.answer import Answer
 
 LOOPBACK = "127.0.0.1"
 Serve = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -67,6 +70,53 @@ async def reset(stream: trio.abc.Stream) -> None:
     await stream.receive_some()
     assert isinstance(stream, trio.SocketStream)
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+
+@contextmanager
+def flooding(opening: bytes, flood: bytes) -> Iterator[tuple[int, threading.Event]]:
+    """Answer one connection with a flood that comes faster than it is read, from a thread.
+
+    The event is set once it has begun. It ends with the connection, after 32 MiB at the latest.
+    """
+    begun = threading.Event()
+    listener = socket.create_server((LOOPBACK, 0))
+    listener.settimeout(30)
+
+    def pour() -> None:
+        connection, _ = listener.accept()
+        with connection, suppress(OSError):
+            connection.recv(16 * 1024)
+            connection.sendall(opening)
+            for _ in range(32 * 1024 * 1024 // len(flood)):
+                connection.sendall(flood)
+                begun.set()
+
+    peer = threading.Thread(target=pour)
+    peer.start()
+    try:
+        yield listener.getsockname()[1], begun
+    finally:
+        peer.join()
+        listener.close()
+
+
+async def beats_beside(
+    run: Callable[[], Awaitable[Answer]], begun: threading.Event
+) -> tuple[Answer, int]:
+    """Run a probe, and count how often another task has run since an event."""
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            await trio.sleep(0.01)
+            beats += begun.is_set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(beat)
+        came = await run()
+        nursery.cancel_scope.cancel()
+    return came, beats
 
 
 def server_tls(*names: str) -> ssl.SSLContext:

@@ -1,6 +1,7 @@
 """The httpGet probe against real servers: what succeeds, what fails, and in which words."""
 
 import socket
+import sys
 import threading
 
 import pytest
@@ -10,6 +11,8 @@ from tests.unit.probes.servers import (
     LOOPBACK,
     Serve,
     answer,
+    beats_beside,
+    flooding,
     hang,
     http,
     reset,
@@ -19,10 +22,11 @@ from tests.unit.probes.servers import (
 from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
 from trio_kubelet.probes.answer import OUTPUT_LIMIT_BYTES, Answer, Outcome, ProbeError
 from trio_kubelet.probes.dial import Dialer
-from trio_kubelet.probes.http import HttpProber
+from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber
 
 CONTAINER = Container(name="c")
 PATIENCE_SECONDS = 30
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) -> Answer:
@@ -127,6 +131,29 @@ async def test_an_endless_body_is_read_up_to_its_limit() -> None:
     async with serving(pour) as port:
         came = await ask(port)
     assert (came.outcome, len(came.output)) == (Outcome.SUCCESS, OUTPUT_LIMIT_BYTES)
+
+
+async def test_informational_responses_go_before_the_answer() -> None:
+    async with serving(answer(CONTINUE * 5 + http(200, body="body"))) as port:
+        assert (await ask(port)).output == "body"
+
+
+@pytest.mark.parametrize("flood", [CONTINUE * 1000, b"a:b\r\n" * 5000])
+async def test_a_head_without_an_end_is_not_read_for_ever(flood: bytes) -> None:
+    with flooding(b"HTTP/1.1 100 Continue\r\n" if flood[:1] == b"a" else b"", flood) as (port, _):
+        came = await ask(port)
+    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert came.output.endswith(": net/http: server response headers exceeded 65536 bytes; aborted")
+
+
+async def test_a_server_that_floods_the_probe_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trio_kubelet.probes.http.HEAD_LIMIT_BYTES", sys.maxsize // 2)
+    with flooding(b"", CONTINUE * 1000) as (port, begun):
+        came, beats = await beats_beside(lambda: ask(port, seconds=1), begun)
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {HEAD_TIMEOUT}'
+    assert beats > 2
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,23 @@
 """The tcpSocket, grpc and exec probes: what succeeds, what fails, and in which words."""
 
 import socket
+import sys
 
 import pytest
 import trio
+import trio.testing
 
-from tests.unit.probes.servers import LOOPBACK, Serve, answer, hang, health, http, serving
+from tests.unit.probes.servers import (
+    LOOPBACK,
+    Serve,
+    answer,
+    beats_beside,
+    flooding,
+    hang,
+    health,
+    http,
+    serving,
+)
 from trio_kubelet.k8s import (
     Container,
     EnvVar,
@@ -20,11 +32,15 @@ from trio_kubelet.probes.dial import Dialer
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.tcp import probe_tcp
+from trio_kubelet.probes.wire import Wire
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 OK = {"grpc-status": "0"}
+SETTINGS = b"\0\0\0\4\0\0\0\0\0"
+"""An empty frame of HTTP/2."""
+PRIORITIES = b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10" * 3000
 
 
 def free_port() -> int:
@@ -135,12 +151,41 @@ async def test_a_server_that_does_not_answer_the_call_is_late(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async def greet(stream: trio.abc.Stream) -> None:
-        await stream.send_all(b"\0\0\0\4\0\0\0\0\0")  # an empty SETTINGS frame
+        await stream.send_all(SETTINGS)
         await trio.sleep_forever()
 
     async with serving(greet) as port:
         came = await check(port, seconds=1)
     assert came.output == "timeout: health rpc did not complete within 1s"
+
+
+async def test_a_call_without_an_end_is_not_read_for_ever() -> None:
+    with flooding(SETTINGS, PRIORITIES) as (port, _):
+        came = await check(port)
+    words = "rpc error: code = ResourceExhausted desc = the answer is too long"
+    assert came.output == f"error: health rpc probe failed: {words}"
+
+
+async def test_a_server_that_floods_the_call_holds_up_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trio_kubelet.probes.grpc.CALL_LIMIT_BYTES", sys.maxsize)
+    with flooding(SETTINGS, PRIORITIES) as (port, begun):
+        came, beats = await beats_beside(lambda: check(port, seconds=1), begun)
+    assert came.output == "timeout: health rpc did not complete within 1s"
+    assert beats > 2
+
+
+async def test_a_connection_lets_others_run_however_much_there_is_to_read() -> None:
+    own, peer = socket.socketpair()
+    with own, peer:
+        own.setblocking(False)
+        peer.sendall(b"xx")
+        wire = Wire(own, "peer:1")
+        with trio.testing.assert_checkpoints():
+            assert await wire.receive_some(1) == b"x"
+        with trio.testing.assert_checkpoints():
+            await wire.send_all(b"y")
 
 
 class Shell:
