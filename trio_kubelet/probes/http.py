@@ -179,7 +179,8 @@ class _Run:
 def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     """The bytes of a request. Raises HttpError where a header cannot be sent."""
     try:
-        head = h11.Request(method="GET", target=request.target, headers=list(request.lines))
+        lines = [(name, value.encode()) for name, value in request.lines]
+        head = h11.Request(method="GET", target=request.target, headers=lines)
     except (h11.LocalProtocolError, UnicodeError) as error:
         raise HttpError(f"net/http: invalid header field: {error}") from error
     return (conversation.send(head) or b"") + (conversation.send(h11.EndOfMessage()) or b"")

@@ -83,6 +83,14 @@ async def test_headers_of_the_spec_are_sent_and_a_host_header_replaces_the_addre
     ]
 
 
+async def test_a_header_may_hold_what_is_not_ascii() -> None:
+    seen: list[str] = []
+    async with serving(answer(http(200), seen)) as port:
+        came = await ask(port, http_headers=(HTTPHeader(name="X-Name", value="Größe"),))
+    assert came.outcome is Outcome.SUCCESS
+    assert "X-Name: Größe\r\n" in seen[0]
+
+
 async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
