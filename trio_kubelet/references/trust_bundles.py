@@ -84,8 +84,10 @@ class TrustBundles:
         while True:
             try:
                 await self._api.list(CLUSTER_TRUST_BUNDLES, limit=1)
-            except ApiError as error:
-                if not error.is_not_found:
+            except Exception as error:
+                if not isinstance(error, ApiError):
+                    log.exception("cluster trust bundles not listed, will retry")
+                if not isinstance(error, ApiError) or not error.is_not_found:
                     await retries.wait()
                     continue
                 self._served = False
