@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
 from attrs import frozen
 
 from trio_kubelet.config import KubeletConfiguration
@@ -12,6 +13,8 @@ from trio_kubelet.runtime.config.dns import (
     parse_resolv_conf,
     resolv_conf_complaint,
 )
+
+log = structlog.get_logger("node")
 
 SWAPS = Path("/proc/swaps")
 
@@ -62,6 +65,9 @@ def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
     try:
         return swap_areas(swaps.read_text(errors="replace"))
     except FileNotFoundError:
+        return ()
+    except OSError as error:
+        log.warning("swap areas cannot be read, none is assumed", error=str(error))
         return ()
 
 

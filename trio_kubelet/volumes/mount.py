@@ -6,6 +6,7 @@ way, and a failure is an OSError with its number. They block, so they belong int
 
 import ctypes
 import os
+import re
 from pathlib import Path
 
 from trio_kubelet.mountinfo import mount_of, mount_points
@@ -77,7 +78,7 @@ def memory_options(size_bytes: int) -> str:
 
 def keeps_out_of_swap() -> bool:
     """Return whether the kernel can keep a file system in memory out of the swap."""
-    return _kernel_version() >= _NOSWAP_SINCE
+    return kernel_version(os.uname().release) >= _NOSWAP_SINCE
 
 
 def mount_memory(folder: Path, size_bytes: int) -> None:
@@ -90,6 +91,7 @@ def has_own_file_system(folder: Path) -> bool:
     return folder.stat().st_dev != folder.parent.stat().st_dev
 
 
-def _kernel_version() -> tuple[int, int]:
-    major, minor, *_ = os.uname().release.split(".")
-    return int(major), int(minor.partition("-")[0])
+def kernel_version(release: str) -> tuple[int, int]:
+    """Return major and minor of a kernel's release; zeros where it does not begin with them."""
+    found = re.match(r"(\d{1,9})(?:\.(\d{1,9}))?", release)
+    return (int(found[1]), int(found[2] or 0)) if found is not None else (0, 0)

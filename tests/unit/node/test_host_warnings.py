@@ -52,9 +52,13 @@ def test_swap_is_what_the_kernel_lists_but_for_memory(lines: str, areas: tuple[s
 
 def test_a_kernel_without_swap_uses_none(tmp_path: Path) -> None:
     assert read_swap_areas(tmp_path / "swaps") == ()
+    assert read_swap_areas(tmp_path) == (), "what cannot be read ends no start"
 
 
-@pytest.mark.parametrize(("release", "noswap"), [("6.3.9-1", False), ("6.4.0", True)])
+@pytest.mark.parametrize(
+    ("release", "noswap"),
+    [("6.3.9-1", False), ("6.4.0", True), ("6.9+", True), ("7", True), ("custom-1", False)],
+)
 def test_the_warning_is_of_what_volumes_in_memory_are_mounted_with(
     monkeypatch: pytest.MonkeyPatch, release: str, noswap: bool
 ) -> None:
