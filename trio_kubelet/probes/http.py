@@ -179,7 +179,7 @@ class _Run:
 def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     """The bytes of a request. Raises HttpError where a header cannot be sent."""
     try:
-        lines = [(name, value.encode()) for name, value in request.lines]
+        lines = [(name.encode(), value.encode()) for name, value in request.lines]
         head = h11.Request(method="GET", target=request.target, headers=lines)
     except (h11.LocalProtocolError, UnicodeError) as error:
         raise HttpError(f"net/http: invalid header field: {error}") from error
