@@ -31,7 +31,7 @@ LAYERS: dict[str, set[str]] = {
         *("callbacks", "errors", "retries", "work_queue"),
     },
     "parts": {
-        *("hollow", "logs", "node", "plugins", "pleg", "probes", "process", "resources", "runtime"),
+        *("hollow", "logs", "node", "pleg", "probes", "process", "resources", "runtime"),
         *("references", "server", "sources", "status", "streaming", "volumes"),
     },
     "sync": {"sync"},

@@ -28,7 +28,7 @@ log = structlog.get_logger("pods")
 RETRY_SECONDS = 1.0
 
 
-class OpenSession(Protocol):
+class OpenSyncer(Protocol):
     """Makes the syncer of a new incarnation."""
 
     def __call__(self, pod: Pod) -> PodSteps:
@@ -50,7 +50,7 @@ class PodTasks:
         self,
         nursery: trio.Nursery,
         *,
-        open_syncer: OpenSession,
+        open_syncer: OpenSyncer,
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,
@@ -59,7 +59,7 @@ class PodTasks:
         self.on_released: Callbacks[[str]] = Callbacks()
         self.on_finished: Callbacks[[str, int]] = Callbacks()
         self._nursery = nursery
-        self._open_session = open_syncer
+        self._open_syncer = open_syncer
         self._journal = journal
         self._recorder = recorder
         self._resync_seconds = resync_seconds
@@ -119,7 +119,7 @@ class PodTasks:
         task = PodTask(
             pod,
             incarnation=incarnation,
-            syncer=self._open_session(pod),
+            syncer=self._open_syncer(pod),
             journal=self._journal,
             recorder=self._recorder,
             resync_seconds=self._resync_seconds,
