@@ -27,6 +27,7 @@ from state_machines.probe import (
     lengthened,
     verdict,
 )
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
 from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
@@ -55,12 +56,27 @@ class ProbeChange:
 
 
 @frozen(kw_only=True)
+class ProbeRun:
+    """One run of a probe that came to its end, for whoever counts them.
+
+    `outcome` is unknown where the probe could not be run. Runs that were cut off are not told of,
+    nor are those that failed because their container had ended.
+    """
+
+    pod: Pod
+    container: str
+    kind: ProbeKind
+    outcome: Outcome
+    duration_seconds: float
+
+
+@frozen(kw_only=True)
 class Probes:
     """What the probes of all pods are made of.
 
     `verdicts` is what they say of containers that run, by their ids. `pod_ip` returns a pod's
     address, `chance` the share of a period that the first run of a probe waits where many would
-    come at once.
+    come at once. `on_run` is called after each run.
     """
 
     runner: ProbeRunner
@@ -71,6 +87,7 @@ class Probes:
     pod_ip: Callable[[Pod], str]
     chance: Callable[[], float] = random.random
     verdicts: dict[str, ProbeVerdict] = field(factory=dict)
+    on_run: Callbacks[[ProbeRun]] = field(factory=Callbacks)
 
     def open(self, pod: Pod, workers: ContainerWorkers) -> "PodProbes":
         """Make the probes of a new incarnation of a pod, whose tasks are some of its workers."""
@@ -239,16 +256,34 @@ class PodProbes:
             container_id=instance.id,
             pod_ip=self._node.pod_ip(instance.pod),
         )
+        began = trio.current_time()
         try:
             answer = await self._node.runner.run(probe.spec, target)
         except ProbeError as error:
+            seconds = trio.current_time() - began
             if await self._node.runner.runs(instance.id) and probe.state in RUNS_IN:
+                self._ran(instance, probe, Outcome.UNKNOWN, seconds)
                 self._event(instance, message_of_error(probe.kind, error))
                 self._step(instance, probe, ProbeEvent.ERRORED)
             return
+        seconds = trio.current_time() - began
         if await self._is_true(instance, answer) and probe.state in RUNS_IN:
+            self._ran(instance, probe, answer.outcome, seconds)
             self._event(instance, message_of(probe.kind, answer))
             await self._take(instance, probe, answer)
+
+    def _ran(
+        self, instance: _Instance, probe: _ContainerProbe, outcome: Outcome, seconds: float
+    ) -> None:
+        self._node.on_run.call(
+            ProbeRun(
+                pod=instance.pod,
+                container=instance.container.name,
+                kind=probe.kind,
+                outcome=outcome,
+                duration_seconds=seconds,
+            )
+        )
 
     async def _is_true(self, instance: _Instance, answer: Answer) -> bool:
         """Whether an answer is the container's own, not only what its end looks like."""

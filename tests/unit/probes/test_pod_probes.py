@@ -53,6 +53,7 @@ class Node:
     asked: list[tuple[str, float]] = field(factory=list)
     ended: set[str] = field(factory=set)
     changes: list[tuple[ProbeKind, Verdict]] = field(factory=list)
+    runs: list[tuple[str, ProbeKind, Outcome, float]] = field(factory=list)
     events: list[str] = field(factory=list)
     probes: Probes = field(init=False)
     pod: PodProbes = field(init=False)
@@ -125,6 +126,9 @@ async def node() -> AsyncIterator[Node]:
         changes=changes_in,
         pod_ip=lambda _pod: "10.0.0.2",
         chance=lambda: 0.5,
+    )
+    at.probes.on_run.add(
+        lambda run: at.runs.append((run.container, run.kind, run.outcome, run.duration_seconds))
     )
     at.pod = at.probes.open(POD, at.workers)
 
@@ -253,7 +257,7 @@ async def test_a_run_that_was_cut_off_says_nothing(autojump_clock: MockClock) ->
         await at.pass_time(2)
         at.end()
         await at.pass_time(20)
-        assert (at.changes, at.events, dict(at.probes.verdicts)) == ([], [], {})
+        assert (at.changes, at.events, at.runs, dict(at.probes.verdicts)) == ([], [], [], {})
 
 
 @pytest.mark.parametrize("answer", [REFUSED, ProbeError("no such task")])
@@ -266,7 +270,7 @@ async def test_what_fails_because_the_container_has_ended_says_nothing(
         at.ended.add("c-0")
         at.start(liveness=evolve(EVERY_10_S, failure_threshold=1))
         await at.pass_time(25)
-        assert (at.events, at.pod.failed()) == ([], {})
+        assert (at.events, at.runs, at.pod.failed()) == ([], [], {})
         at.ended.clear()
         await at.pass_time(35)
         assert len(at.events) == 1
@@ -316,6 +320,24 @@ async def test_users_are_told_in_the_words_of_the_go_kubelet(
         at.start(readiness=EVERY_10_S)
         await at.pass_time(5)
         assert at.events == [event]
+
+
+async def test_each_run_is_told_of_with_its_outcome_and_how_long_it_took(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        warning = evolve(WELL, outcome=Outcome.WARNING)
+        at.answers = [2.0, ILL, warning, *[ProbeError("no port")] * 3, WELL]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(35)
+        outcomes = [(outcome, round(seconds, 3)) for _, _, outcome, seconds in at.runs]
+        assert outcomes == [
+            (Outcome.SUCCESS, 2),
+            (Outcome.FAILURE, 0),
+            (Outcome.WARNING, 0),
+            (Outcome.UNKNOWN, 0),
+        ]
+        assert {(name, kind) for name, kind, _, _ in at.runs} == {("c", ProbeKind.READINESS)}
 
 
 async def test_what_could_not_be_run_is_tried_three_times_and_proves_nothing(
