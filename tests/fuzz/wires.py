@@ -19,7 +19,7 @@ from tests.fuzz.values import Values, as_json
 from tests.simulation.node import ApiWire
 from trio_kubelet.rpc import InProcess, RpcError
 from trio_kubelet.rpc.messages import decode
-from trio_kubelet.rpc.methods import Request, Response, StreamStub, UnaryStub, method_of
+from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
@@ -57,19 +57,19 @@ class FuzzedRuntime:
 
     async def unary(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> Response:
+    ) -> ResponseT:
         """As `Transport.unary`."""
         answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
         return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
@@ -94,19 +94,19 @@ class FuzzedRuntime:
     @asynccontextmanager
     async def stream(
         self,
-        method: StreamStub[Request, Response],
-        request: Request,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> AsyncIterator[AsyncIterator[Response]]:
+    ) -> AsyncIterator[AsyncIterator[ResponseT]]:
         """As `Transport.stream`."""
         inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
         async with inner as answers:
             yield self._with_strange_events(method_of(method).response_type, answers)
 
     async def _with_strange_events(
-        self, kind: type[Response], answers: AsyncIterator[Response]
-    ) -> AsyncIterator[Response]:
+        self, kind: type[ResponseT], answers: AsyncIterator[ResponseT]
+    ) -> AsyncIterator[ResponseT]:
         async for answer in answers:
             yield answer
             if self._noise.comes(self._chance):

@@ -16,7 +16,7 @@ import trio
 
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.answers import within
-from trio_kubelet.rpc.methods import Request, Response, StreamStub, UnaryStub, method_of
+from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 
 T = TypeVar("T")
 
@@ -40,16 +40,16 @@ class Wire:
 
     async def unary(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> Response:
+    ) -> ResponseT:
         """As `Transport.unary`."""
         called = method_of(method)
-        handler: Callable[[Request], Awaitable[Response]] = getattr(self._service, called.name)
+        handler: Callable[[RequestT], Awaitable[ResponseT]] = getattr(self._service, called.name)
 
-        async def call() -> Response:
+        async def call() -> ResponseT:
             await trio.lowlevel.checkpoint()
             return await handler(request)
 
@@ -57,8 +57,8 @@ class Wire:
 
     async def unary_raw(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
@@ -70,11 +70,11 @@ class Wire:
     @asynccontextmanager
     async def stream(
         self,
-        method: StreamStub[Request, Response],
-        request: Request,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> AsyncIterator[AsyncIterator[Response]]:
+    ) -> AsyncIterator[AsyncIterator[ResponseT]]:
         """As `Transport.stream`."""
         inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
         async with inner as answers:

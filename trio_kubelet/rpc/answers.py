@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.messages import decode
-from trio_kubelet.rpc.methods import Method, Request, Response
+from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 T = TypeVar("T")
 
@@ -68,17 +68,17 @@ class Inbox:
             raise StopAsyncIteration from None
 
 
-class _Answers(Generic[Response]):
+class _Answers(Generic[ResponseT]):
     __slots__ = ("_inbox", "_type")
 
-    def __init__(self, inbox: Inbox, answer_type: type[Response]) -> None:
+    def __init__(self, inbox: Inbox, answer_type: type[ResponseT]) -> None:
         self._inbox = inbox
         self._type = answer_type
 
-    def __aiter__(self) -> AsyncIterator[Response]:
+    def __aiter__(self) -> AsyncIterator[ResponseT]:
         return self
 
-    async def __anext__(self) -> Response:
+    async def __anext__(self) -> ResponseT:
         return decode(self._type, await self._inbox.get())
 
 
@@ -94,9 +94,9 @@ async def within(seconds: float | None, path: str, call: Awaitable[T]) -> T:
 @asynccontextmanager
 async def read_answers(
     call: Callable[[Inbox], Awaitable[None]],
-    method: Method[Request, Response],
+    method: Method[RequestT, ResponseT],
     deadline_seconds: float | None,
-) -> AsyncIterator[AsyncIterator[Response]]:
+) -> AsyncIterator[AsyncIterator[ResponseT]]:
     """Run a call in a task while the body reads its answers; leaving the body cancels the call.
 
     Errors of the body pass as they are, not in a group.

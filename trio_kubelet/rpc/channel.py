@@ -33,8 +33,8 @@ from trio_kubelet.rpc.loop import current_rpc_loop
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import (
     Method,
-    Request,
-    Response,
+    RequestT,
+    ResponseT,
     StreamStub,
     UnaryStub,
     method_of,
@@ -103,19 +103,19 @@ class Channel:
 
     async def unary(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> Response:
+    ) -> ResponseT:
         """Call a method with one answer; raises RpcError."""
         answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
         return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
@@ -128,11 +128,11 @@ class Channel:
 
     def stream(
         self,
-        method: StreamStub[Request, Response],
-        request: Request,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
         data = encode(request)
@@ -154,7 +154,7 @@ class Channel:
             raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
 
     async def _unary(
-        self, method: Method[Request, Response], request: bytes, deadline_seconds: float | None
+        self, method: Method[RequestT, ResponseT], request: bytes, deadline_seconds: float | None
     ) -> bytes:
         async def talk(call: _Call) -> bytes | None:
             await call.send_message(request, end=True)
@@ -167,7 +167,7 @@ class Channel:
 
     async def _stream(
         self,
-        method: Method[Request, Response],
+        method: Method[RequestT, ResponseT],
         request: bytes,
         deadline_seconds: float | None,
         inbox: Inbox,
@@ -185,7 +185,7 @@ class Channel:
 
     async def _talk(
         self,
-        method: Method[Request, Response],
+        method: Method[RequestT, ResponseT],
         deadline_seconds: float | None,
         talk: Callable[[_Call], Awaitable[bytes | None]],
     ) -> bytes | None:

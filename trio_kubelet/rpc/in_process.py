@@ -14,8 +14,8 @@ from trio_kubelet.rpc.answers import Inbox, read_answers, within
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import (
     Method,
-    Request,
-    Response,
+    RequestT,
+    ResponseT,
     StreamStub,
     UnaryStub,
     method_of,
@@ -31,19 +31,19 @@ class InProcess:
 
     async def unary(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> Response:
+    ) -> ResponseT:
         """Call a method with one answer; raises RpcError."""
         answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
         return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
@@ -54,11 +54,11 @@ class InProcess:
 
     def stream(
         self,
-        method: StreamStub[Request, Response],
-        request: Request,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
         data = encode(request)
@@ -70,6 +70,6 @@ class InProcess:
 
         return read_answers(call, called, deadline_seconds)
 
-    async def _unary(self, method: Method[Request, Response], request: bytes) -> bytes:
+    async def _unary(self, method: Method[RequestT, ResponseT], request: bytes) -> bytes:
         await trio.lowlevel.checkpoint()
         return await self._services.unary(method, request)

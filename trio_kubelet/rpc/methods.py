@@ -15,11 +15,11 @@ import betterproto
 from attrs import frozen
 from grpclib.const import Handler
 
-Request = TypeVar("Request", bound=betterproto.Message)
-Response = TypeVar("Response", bound=betterproto.Message)
+RequestT = TypeVar("RequestT", bound=betterproto.Message)
+ResponseT = TypeVar("ResponseT", bound=betterproto.Message)
 
-UnaryStub = Callable[Concatenate[Any, Request, ...], Coroutine[Any, Any, Response]]
-StreamStub = Callable[Concatenate[Any, Request, ...], AsyncIterator[Response]]
+UnaryStub = Callable[Concatenate[Any, RequestT, ...], Coroutine[Any, Any, ResponseT]]
+StreamStub = Callable[Concatenate[Any, RequestT, ...], AsyncIterator[ResponseT]]
 
 
 class Servable(Protocol):
@@ -43,18 +43,18 @@ class Transport(Protocol):
 
     async def unary(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> Response:
+    ) -> ResponseT:
         """Call a method with one answer."""
         ...
 
     async def unary_raw(
         self,
-        method: UnaryStub[Request, Response],
-        request: Request,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
@@ -63,11 +63,11 @@ class Transport(Protocol):
 
     def stream(
         self,
-        method: StreamStub[Request, Response],
-        request: Request,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
         *,
         deadline_seconds: float | None = None,
-    ) -> AbstractAsyncContextManager[AsyncIterator[Response]]:
+    ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """Call a method with many answers.
 
         Entering the context sends the request; the iterator ends when the peer ends the call
@@ -78,13 +78,13 @@ class Transport(Protocol):
 
 
 @frozen
-class Method(Generic[Request, Response]):
+class Method(Generic[RequestT, ResponseT]):
     """One method of a contract: its path on the wire, the name of its coroutine, its types."""
 
     path: str
     name: str
-    request_type: type[Request]
-    response_type: type[Response]
+    request_type: type[RequestT]
+    response_type: type[ResponseT]
     streams: bool
 
 
@@ -108,8 +108,8 @@ def methods_of(contract: Contract) -> Mapping[str, AnyMethod]:
 
 
 def method_of(
-    stub: UnaryStub[Request, Response] | StreamStub[Request, Response],
-) -> Method[Request, Response]:
+    stub: UnaryStub[RequestT, ResponseT] | StreamStub[RequestT, ResponseT],
+) -> Method[RequestT, ResponseT]:
     """Look up the method that a generated stub's function stands for."""
     return _method_of(stub)  # type: ignore[return-value]
 

@@ -15,7 +15,7 @@ import structlog
 
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.messages import decode
-from trio_kubelet.rpc.methods import Method, Request, Response
+from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 log = structlog.get_logger()
 
@@ -26,7 +26,7 @@ class Services:
     def __init__(self, *services: object) -> None:
         self._services = services
 
-    async def unary(self, method: Method[Request, Response], request: bytes) -> bytes:
+    async def unary(self, method: Method[RequestT, ResponseT], request: bytes) -> bytes:
         """Answer one call.
 
         Raises RpcError: what the service raised, UNIMPLEMENTED without such a method, INTERNAL
@@ -41,7 +41,7 @@ class Services:
 
     async def stream(
         self,
-        method: Method[Request, Response],
+        method: Method[RequestT, ResponseT],
         request: bytes,
         send: Callable[[bytes], Awaitable[None]],
     ) -> None:
@@ -58,7 +58,7 @@ class Services:
         except Exception as error:
             raise _as_rpc_error(method, error) from error
 
-    def _handler(self, method: Method[Request, Response]) -> Callable[..., Any]:
+    def _handler(self, method: Method[RequestT, ResponseT]) -> Callable[..., Any]:
         for service in self._services:
             handler = getattr(service, method.name, None)
             if callable(handler):
@@ -66,7 +66,7 @@ class Services:
         raise RpcError(Code.UNIMPLEMENTED, f"method {method.path} is not implemented")
 
 
-def _as_rpc_error(method: Method[Request, Response], error: Exception) -> RpcError:
+def _as_rpc_error(method: Method[RequestT, ResponseT], error: Exception) -> RpcError:
     if isinstance(error, RpcError):
         return RpcError(error.code, error.message)
     if isinstance(error, grpclib.GRPCError):

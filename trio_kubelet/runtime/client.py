@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 
 from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, is_present
-from trio_kubelet.rpc.methods import Request, Response, UnaryStub
+from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.garbage.lost_tasks import delete_lost_task
 
@@ -234,10 +234,12 @@ class RuntimeClient:
         """Ask how full the file systems of images and containers are."""
         return await self._ask_images(_Images.image_fs_info, cri.ImageFsInfoRequest())
 
-    async def _ask(self, method: UnaryStub[Request, Response], request: Request) -> Response:
+    async def _ask(self, method: UnaryStub[RequestT, ResponseT], request: RequestT) -> ResponseT:
         return await self._runtime.unary(method, request, deadline_seconds=self._seconds)
 
-    async def _ask_images(self, method: UnaryStub[Request, Response], request: Request) -> Response:
+    async def _ask_images(
+        self, method: UnaryStub[RequestT, ResponseT], request: RequestT
+    ) -> ResponseT:
         return await self._images.unary(method, request, deadline_seconds=self._seconds)
 
 
