@@ -30,7 +30,7 @@ from trio_kubelet.runtime.runtime_classes import RuntimeClasses
 from trio_kubelet.sources import PodUpdates, Source, watch_api_pods
 from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.status import StatusWriter
-from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_tasks import PodTasks
 
 log = structlog.get_logger("cluster")
@@ -187,7 +187,7 @@ class ClusterPods:
         tasks.on_released.add(self._mirrors.released)
         tasks.on_finished.add(lambda uid, _: self._writer.look_at(uid))
         cluster.references.on_change.add(
-            lambda uid: tasks.put(uid, Request(why=("configuration data",)))
+            lambda uid: tasks.put(uid, PodRequest(why=("configuration data",)))
         )
         cluster.view.on_version.add(self._on_node)
         self._on_node(cluster.view.current)

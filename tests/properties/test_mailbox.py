@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from state_machines.pod import ENDINGS
 from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.sync.mailbox import Request, merge
+from trio_kubelet.sync.mailbox import PodRequest, merge
 
 
 class Somebody:
@@ -26,7 +26,7 @@ endings = st.builds(
     delete_remains=st.booleans(),
 )
 requests = st.builds(
-    Request,
+    PodRequest,
     pod=st.none()
     | st.builds(Pod, metadata=st.builds(ObjectMeta, resource_version=st.text("0123456789"))),
     ending=st.none() | endings,
@@ -36,14 +36,14 @@ requests = st.builds(
 sequences = st.lists(requests, min_size=1, max_size=8)
 
 
-def merged(sequence: list[Request]) -> Request:
-    result: Request | None = reduce(merge, sequence, None)
+def merged(sequence: list[PodRequest]) -> PodRequest:
+    result: PodRequest | None = reduce(merge, sequence, None)
     assert result is not None
     return result
 
 
 @given(sequences)
-def test_no_kill_is_lost_and_the_first_cause_stays(sequence: list[Request]) -> None:
+def test_no_kill_is_lost_and_the_first_cause_stays(sequence: list[PodRequest]) -> None:
     wanted = [request.ending for request in sequence if request.ending is not None]
     ending = merged(sequence).ending
     assert (ending is not None) == bool(wanted)
@@ -55,7 +55,7 @@ def test_no_kill_is_lost_and_the_first_cause_stays(sequence: list[Request]) -> N
 
 
 @given(sequences, requests)
-def test_grace_never_grows(sequence: list[Request], new: Request) -> None:
+def test_grace_never_grows(sequence: list[PodRequest], new: PodRequest) -> None:
     before, after = merged(sequence).ending, merged([*sequence, new]).ending
     if before is None or before.grace_seconds is None:
         return
@@ -65,19 +65,19 @@ def test_grace_never_grows(sequence: list[Request], new: Request) -> None:
 
 
 @given(sequences)
-def test_every_waiter_is_remembered_in_order(sequence: list[Request]) -> None:
+def test_every_waiter_is_remembered_in_order(sequence: list[PodRequest]) -> None:
     expected = [waiter for request in sequence for waiter in request.waiters]
     assert list(merged(sequence).waiters) == expected
 
 
 @given(sequences)
-def test_the_newest_spec_wins(sequence: list[Request]) -> None:
+def test_the_newest_spec_wins(sequence: list[PodRequest]) -> None:
     pods = [request.pod for request in sequence if request.pod is not None]
     assert merged(sequence).pod is (pods[-1] if pods else None)
 
 
 @given(sequences, sequences)
 def test_it_does_not_matter_how_far_the_task_has_read(
-    first: list[Request], second: list[Request]
+    first: list[PodRequest], second: list[PodRequest]
 ) -> None:
     assert merge(merged(first), merged(second)) == merged([*first, *second])

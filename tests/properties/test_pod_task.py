@@ -18,7 +18,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -251,7 +251,7 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
                     waiters.append(waiter)
                     nursery.start_soon(wait, waiter)
                 task.put(
-                    Request(
+                    PodRequest(
                         pod=pod(ask.spec) if ask.spec is not None else None,
                         ending=ask.ending,
                         waiters=(waiter,) if ask.waits else (),

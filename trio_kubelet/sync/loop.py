@@ -39,7 +39,7 @@ from trio_kubelet.sync.admission import (
     Verdict,
     was_admitted,
 )
-from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
@@ -63,7 +63,7 @@ class Admit(Protocol):
         ...
 
 
-class Gate(Protocol):
+class RuntimeGate(Protocol):
     """Whether the runtime is up."""
 
     @property
@@ -151,7 +151,7 @@ class SyncLoop:
     _has_room: HasRoom
     _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
     _allocations: Allocations
-    _gate: Gate
+    _gate: RuntimeGate
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
     _pleg: trio.MemoryReceiveChannel[RuntimeChange]
@@ -262,14 +262,14 @@ class SyncLoop:
 
     def on_runtime_change(self, change: RuntimeChange) -> None:
         """A pod looks different in the runtime: its task is to look."""
-        self._tasks.put(change.uid, Request(why=(change.kind,)))
+        self._tasks.put(change.uid, PodRequest(why=(change.kind,)))
 
     def on_verdict(self, change: ContainerVerdict) -> None:
         """A probe has changed its mind: the API is told at once, and the pod's task looks."""
         task = self._tasks.get(change.uid)
         if task is not None:
             task.report()
-            task.put(Request(why=(change.kind,)))
+            task.put(PodRequest(why=(change.kind,)))
 
     def on_finished(self, uid: str, incarnation: int) -> None:
         """A task has ended. A pod that came back under its UID starts now."""
@@ -287,7 +287,7 @@ class SyncLoop:
     def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
         """End a pod for a reason of the node's own (eviction, shutdown)."""
         waiters = (waiter,) if waiter is not None else ()
-        self._tasks.put(uid, Request(ending=ending, waiters=waiters, why=(ending.cause,)))
+        self._tasks.put(uid, PodRequest(ending=ending, waiters=waiters, why=(ending.cause,)))
 
     def _admission_order(self, pod: Pod) -> tuple[bool, int, str, str]:
         """What was admitted once stays and holds its place: it comes before what is new.
@@ -304,7 +304,7 @@ class SyncLoop:
         if replaced is not None and self._is_current(replaced):
             # Another source had the same UID: one of them can run.
             ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
-            self._tasks.put(pod.metadata.uid, Request(ending=ending))
+            self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
         stored = self._store.add(pod, trio.current_time())
         if pod.metadata.uid in self._tasks:
             self._tasks.hurry(pod.metadata.uid)
@@ -355,7 +355,7 @@ class SyncLoop:
             reason=rejection.reason,
             message=f"Pod was rejected: {rejection.message}",
         )
-        self._tasks.put(pod.metadata.uid, Request(ending=ending))
+        self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
 
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """End the victims. Who needs their room waits until they have stopped."""
@@ -382,7 +382,7 @@ class SyncLoop:
     def _update(self, pod: Pod) -> None:
         stored = self._store.update(pod)
         if stored is not None and self._is_current(stored):
-            self._tasks.put(pod.metadata.uid, Request(pod=pod, why=("spec",)))
+            self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("spec",)))
 
     def _reconcile(self, pod: Pod) -> None:
         """Only its status differs. The pod looks again if others' part of it says something new."""
@@ -391,7 +391,7 @@ class SyncLoop:
         if before is None or stored is None or not self._is_current(stored):
             return
         if _told_by_others(before.pod) != _told_by_others(pod):
-            self._tasks.put(pod.metadata.uid, Request(pod=pod, why=("status",)))
+            self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("status",)))
 
     def _delete(self, pod: Pod) -> None:
         stored = self._store.update(pod)
@@ -400,7 +400,7 @@ class SyncLoop:
         ending = Ending(
             causes=(PodEvent.DELETED,), grace_seconds=pod.metadata.deletion_grace_period_seconds
         )
-        self._tasks.put(pod.metadata.uid, Request(pod=pod, ending=ending))
+        self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, ending=ending))
 
     def _remove(self, pod: Pod) -> None:
         stored = self._store.remove(pod)
@@ -408,7 +408,7 @@ class SyncLoop:
             return
         ending = Ending(causes=(PodEvent.REMOVED,), delete_remains=True)
         if self._is_current(stored):
-            self._tasks.put(pod.metadata.uid, Request(ending=ending))
+            self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
         elif pod.metadata.uid not in self._tasks:
             self._tasks.start(pod, stored.incarnation, state=PodState.RELEASED, ending=ending)
 

@@ -23,7 +23,7 @@ class Waiter(Protocol):
 
 
 @frozen(kw_only=True)
-class Request:
+class PodRequest:
     """One request to a pod's task. `why` tells the journal who asked, without repeats."""
 
     pod: Pod | None = None
@@ -32,11 +32,11 @@ class Request:
     why: tuple[str, ...] = ()
 
 
-def merge(pending: Request | None, new: Request) -> Request:
+def merge(pending: PodRequest | None, new: PodRequest) -> PodRequest:
     """One request that asks for all that `pending` and then `new` asked for."""
     if pending is None:
         return new
-    return Request(
+    return PodRequest(
         pod=pending.pod if new.pod is None else new.pod,
         ending=merge_endings(pending.ending, new.ending),
         waiters=pending.waiters + new.waiters,

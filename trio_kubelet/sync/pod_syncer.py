@@ -50,7 +50,7 @@ STOP_IS_LONG_SECONDS = 5.0
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 
 
-class Outcome(Protocol):
+class RuntimeOutcome(Protocol):
     """What a sync with the runtime came to."""
 
     @property
@@ -101,7 +101,7 @@ class Containers(Protocol):
         observed: ObservedPod,
         inputs: Future[PodInputs],
         report: Callable[[ObservedPod], object],
-    ) -> Outcome:
+    ) -> RuntimeOutcome:
         """Bring the containers closer to the spec; `report` what there is before long waits."""
         ...
 
@@ -122,7 +122,7 @@ class Runtime(Protocol):
         ...
 
 
-class Gate(Protocol):
+class RuntimeGate(Protocol):
     """What is known of the runtime."""
 
     @property
@@ -233,7 +233,7 @@ class SyncDependencies:
     storage: Storage
     cgroups: CgroupSteps
     allocations: Allocations
-    gate: Gate
+    gate: RuntimeGate
     activity: Activity
     recorder: EventRecorder
     clock: Clock
@@ -296,7 +296,7 @@ class PodSyncer:
             ),
         )
 
-    async def _bring_about(self, pod: Pod, observed: ObservedPod) -> Outcome:
+    async def _bring_about(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:
         """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
         Only where they will be there for certain: a pod that waits for an object holds no
@@ -307,7 +307,7 @@ class PodSyncer:
         given = Future[Mapping[str, ContainerAllocation]]()
         report = partial(self._report, pod)
         pod = parts.allocations.allocated(pod)
-        outcomes: list[Outcome] = []
+        outcomes: list[RuntimeOutcome] = []
 
         async def prepare() -> PodInputs:
             made = await parts.storage.prepare(pod)

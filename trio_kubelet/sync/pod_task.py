@@ -36,7 +36,7 @@ from state_machines.pod_ending import (
 from trio_kubelet.k8s import Pod
 from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Request, Waiter, merge
+from trio_kubelet.sync.mailbox import PodRequest, Waiter, merge
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("pod")
@@ -153,14 +153,14 @@ class PodTask:
         self._hurry = trio.Event()
         self._predecessor = predecessor
         self._after = after
-        self._pending: Request | None = None
+        self._pending: PodRequest | None = None
         self._waiters: tuple[Waiter, ...] = ()
         self._wake = trio.Event()
         self._work = trio.CancelScope()
         self._entered_at = self.started_at
         self._retries = Retries(RETRY)
 
-    def put(self, request: Request) -> None:
+    def put(self, request: PodRequest) -> None:
         """Ask for something. Returns at once; never fails, whatever state the pod is in."""
         if POD.is_terminal(self.state):
             _answer(request.waiters)
@@ -230,7 +230,7 @@ class PodTask:
                 return
             result = await self._attempt(self._syncer.sync, self.pod)
             if result is not None and result.ending is not None:
-                self.put(Request(ending=result.ending))
+                self.put(PodRequest(ending=result.ending))
             delay = self._next_delay(result)
 
     async def _stop_containers(self) -> None:

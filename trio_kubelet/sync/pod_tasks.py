@@ -19,7 +19,7 @@ from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import PodSteps, PodTask, pod_key
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -135,7 +135,7 @@ class PodTasks:
             self._last_of_name[pod_key(pod)] = task
         self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod_key(pod)}")
 
-    def put(self, uid: str, request: Request) -> None:
+    def put(self, uid: str, request: PodRequest) -> None:
         """Hand a request to a pod's task; who waits for a pod without one is answered at once."""
         task = self._tasks.get(uid)
         if task is not None:
@@ -148,7 +148,7 @@ class PodTasks:
         """Make every pod that should run look again."""
         for task in self:
             if task.state is PodState.SYNC_POD:
-                task.put(Request(why=(why,)))
+                task.put(PodRequest(why=(why,)))
 
     async def _run_task(self, uid: str, task: PodTask) -> None:
         while not task.finished.is_set():

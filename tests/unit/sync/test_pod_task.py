@@ -18,7 +18,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import Request
+from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -65,7 +65,7 @@ async def test_a_pod_that_is_removed_walks_the_whole_machine(
 ) -> None:
     async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
-        task.put(Request(ending=REMOVED))
+        task.put(PodRequest(ending=REMOVED))
         await task.finished.wait()
     assert syncer.steps == ["sync", "terminate", "release", "let go", "clean"]
     added, *walked = [entry.target for entry in journal.entries() if entry.kind == "pod"]
@@ -92,7 +92,7 @@ async def test_an_ending_cancels_the_sync_in_flight(
     syncer.on_sync = hang
     async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
-        task.put(Request(ending=DELETED))
+        task.put(PodRequest(ending=DELETED))
         await task.finished.wait()
     assert cancelled.is_set()
     assert syncer.steps == ["sync", "terminate", "release"]
@@ -112,7 +112,7 @@ async def test_a_new_spec_waits_for_the_sync_in_flight(
     newer = evolve(POD, metadata=evolve(POD.metadata, resource_version="2"))
     async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
-        task.put(Request(pod=newer))
+        task.put(PodRequest(pod=newer))
         await trio.sleep(11)
     assert seen == ["", "2"]
 
@@ -128,10 +128,10 @@ async def test_a_shorter_grace_period_makes_the_stop_again(
     syncer.on_terminate = stop
     async with running(syncer, journal) as task:
         await trio.testing.wait_all_tasks_blocked()
-        task.put(Request(ending=DELETED))
+        task.put(PodRequest(ending=DELETED))
         await trio.sleep(2)
-        task.put(Request(ending=replace(DELETED, grace_seconds=5)))
-        task.put(Request(ending=replace(DELETED, grace_seconds=20)))
+        task.put(PodRequest(ending=replace(DELETED, grace_seconds=5)))
+        task.put(PodRequest(ending=replace(DELETED, grace_seconds=20)))
         began = trio.current_time()
         await task.finished.wait()
         assert trio.current_time() - began == pytest.approx(5)
@@ -152,7 +152,7 @@ async def test_a_pod_is_only_stopped_when_a_fresh_listing_shows_it(
 
     syncer.on_terminate = look
     async with running(syncer, journal) as task:
-        task.put(Request(ending=DELETED))
+        task.put(PodRequest(ending=DELETED))
         await task.stopped.wait()
     assert not answers
 
@@ -162,12 +162,12 @@ async def test_who_waits_for_the_end_is_told_when_the_containers_have_stopped(
 ) -> None:
     early, late, after = trio.Event(), trio.Event(), trio.Event()
     async with running(syncer, journal) as task:
-        task.put(Request(ending=DELETED, waiters=(early,)))
-        task.put(Request(waiters=(late,)))
+        task.put(PodRequest(ending=DELETED, waiters=(early,)))
+        task.put(PodRequest(waiters=(late,)))
         await early.wait()
         await late.wait()
         await task.finished.wait()
-        task.put(Request(waiters=(after,)))
+        task.put(PodRequest(waiters=(after,)))
         assert after.is_set()
 
 
@@ -224,7 +224,7 @@ async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
         await trio.sleep(100)
         assert syncer.steps == []
         with activity.starting():
-            first.put(Request(ending=REMOVED))
+            first.put(PodRequest(ending=REMOVED))
             await first.released.wait()
             await trio.testing.wait_all_tasks_blocked()
             assert syncer.steps == ["sync"]
@@ -240,7 +240,7 @@ async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
         running(syncer, journal, predecessor=first) as second,
     ):
         await trio.testing.wait_all_tasks_blocked()
-        second.put(Request(ending=REMOVED))
+        second.put(PodRequest(ending=REMOVED))
         await second.finished.wait()
     assert syncer.steps == ["terminate", "release", "let go", "clean"]
 
@@ -252,7 +252,7 @@ async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
         running(FakeSyncer(), journal) as first,
         running(syncer, journal, predecessor=first) as second,
     ):
-        second.put(Request(ending=REMOVED))
+        second.put(PodRequest(ending=REMOVED))
         with trio.fail_after(5):
             await second.finished.wait()
 
@@ -266,10 +266,10 @@ async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
         running(syncer, journal, predecessor=second),
     ):
         await trio.testing.wait_all_tasks_blocked()
-        second.put(Request(ending=REMOVED))
+        second.put(PodRequest(ending=REMOVED))
         await trio.sleep(100)
         assert syncer.steps == []
-        first.put(Request(ending=REMOVED))
+        first.put(PodRequest(ending=REMOVED))
         await trio.sleep(100)
         assert "sync" in syncer.steps
 
@@ -298,7 +298,7 @@ async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_i
     options = {"cleaning": CleaningTurns(activity.wait_idle), "on_released": told.append}
     async with running(syncer, journal, **options) as task:
         with activity.starting():
-            task.put(Request(ending=REMOVED))
+            task.put(PodRequest(ending=REMOVED))
             await task.released.wait()
             assert told == ["u1"]
             await trio.sleep(5)
@@ -311,7 +311,7 @@ async def test_what_its_source_still_has_is_kept_for_its_readers(
     autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     async with running(syncer, journal) as task:
-        task.put(Request(ending=DELETED))
+        task.put(PodRequest(ending=DELETED))
         await task.finished.wait()
     assert syncer.steps == ["terminate", "release"]
 
@@ -349,7 +349,7 @@ async def test_who_puts_a_request_never_stumbles_over_a_bug_of_the_pod(
         async with running(syncer, journal) as task:
             await trio.testing.wait_all_tasks_blocked()
             task.report()
-            task.put(Request(why=("runtime is up",)))
+            task.put(PodRequest(why=("runtime is up",)))
             await trio.testing.wait_all_tasks_blocked()
             assert syncer.steps == ["sync", "report", "sync"]
     named = [entry["pod"] for entry in logs if entry["event"] == "pod sync failed"]
