@@ -5,15 +5,15 @@ once, and the other modules are the ways to ask: http, tcp, grpc and exec. What 
 into statuses; a change wakes the pod, whose plan restarts what has failed.
 """
 
-from trio_kubelet.probes.answer import Outcome
 from trio_kubelet.probes.pod_probes import ProbeChange, ProbeRun, Probes
+from trio_kubelet.probes.result import ProbeOutcome
 from trio_kubelet.probes.runner import AskOverNetwork, NodeNetwork, ProbeRunner, answer_for_all
 
 __all__ = [
     "AskOverNetwork",
     "NodeNetwork",
-    "Outcome",
     "ProbeChange",
+    "ProbeOutcome",
     "ProbeRun",
     "ProbeRunner",
     "Probes",

@@ -14,7 +14,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.k8s import Container, IntOrString
-from trio_kubelet.probes.answer import ProbeError
+from trio_kubelet.probes.result import ProbeError
 
 LOOKUP_THREADS = 8
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trio_kubelet.k8s import Container, ExecAction
-from trio_kubelet.probes.answer import (
+from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
-    Answer,
-    Outcome,
     ProbeError,
+    ProbeOutcome,
+    ProbeResult,
     failure,
     rpc_words,
 )
@@ -33,7 +33,7 @@ async def probe_exec(
     container: Container,
     container_id: str,
     timeout_seconds: int,
-) -> Answer:
+) -> ProbeResult:
     """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
 
     Of the container's variables only those are expanded that its spec gives a value.
@@ -46,9 +46,9 @@ async def probe_exec(
         if error.code is Code.DEADLINE_EXCEEDED:
             late = f"timed out after {timeout_seconds}s"
             output = f'command timed out: "{" ".join(command)}" {late}'
-            return Answer(outcome=Outcome.FAILURE, output=output, timed_out=True)
+            return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, timed_out=True)
         raise ProbeError(rpc_words(error.code, error.message)) from error
     output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")
     if result.exit_code != 0:
         return failure(output)
-    return Answer(outcome=Outcome.SUCCESS, output=output, by_container=True)
+    return ProbeResult(outcome=ProbeOutcome.SUCCESS, output=output, by_container=True)

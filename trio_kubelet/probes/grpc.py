@@ -28,16 +28,16 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 
 from trio_kubelet.k8s import Duration, GRPCAction
-from trio_kubelet.probes.answer import (
+from trio_kubelet.probes.dial import Dialer, DialError, host_port
+from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
-    Answer,
-    Outcome,
+    ProbeOutcome,
+    ProbeResult,
     failure,
     rpc_words,
 )
-from trio_kubelet.probes.dial import Dialer, DialError, host_port
-from trio_kubelet.probes.wire import RECEIVE_BYTES, Wire, WireError
+from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 from trio_kubelet.rpc import Code
 
 METHOD = "/grpc.health.v1.Health/Check"
@@ -73,7 +73,7 @@ class CallError(Exception):
 
 async def probe_grpc(
     dialer: Dialer, action: GRPCAction, pod_ip: str, timeout_seconds: float
-) -> Answer:
+) -> ProbeResult:
     """Ask the health service for one service, or for the server as a whole."""
     call: _Call | None = None
     with trio.move_on_after(timeout_seconds):
@@ -94,15 +94,17 @@ async def probe_grpc(
     return failure(f'timeout: failed to connect service "{where}" within {limit}: {late}')
 
 
-def _judged(status: int) -> Answer:
+def _judged(status: int) -> ProbeResult:
     if status == ServingStatus.SERVING:
-        return Answer(outcome=Outcome.SUCCESS, output="service healthy", by_container=True)
+        return ProbeResult(
+            outcome=ProbeOutcome.SUCCESS, output="service healthy", by_container=True
+        )
     known = {each.value: each.name for each in ServingStatus}
     name = known.get(status, str(status))
     return failure(f'service unhealthy (responded with "{name}")', by_container=True)
 
 
-def _failed(error: CallError) -> Answer:
+def _failed(error: CallError) -> ProbeResult:
     if error.code is Code.UNIMPLEMENTED:
         missing = "error: this server does not implement the grpc health protocol"
         message = f"{missing} (grpc.health.v1.Health): {error.message}"
@@ -128,12 +130,12 @@ class _Call:
 
     async def check(self, dialer: Dialer, host: str, action: GRPCAction) -> int:
         """Return the status that the server tells. Raises DialError and CallError."""
-        wire, read_bytes = Wire(await dialer.dial(host, action.port), self.authority), 0
+        stream, read_bytes = ProbeStream(await dialer.dial(host, action.port), self.authority), 0
         try:
             self._ask(action.service or "")
-            await wire.send_all(self.h2.data_to_send())
+            await stream.send_all(self.h2.data_to_send())
             while not self.has_ended:
-                received = await wire.receive_some(RECEIVE_BYTES)
+                received = await stream.receive_some(RECEIVE_BYTES)
                 if not received:
                     raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
                 self._take(self.h2.receive_data(received))
@@ -141,13 +143,13 @@ class _Call:
                 if read_bytes > CALL_LIMIT_BYTES:
                     raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
                 if not self.has_ended:
-                    await wire.send_all(self.h2.data_to_send())
+                    await stream.send_all(self.h2.data_to_send())
         except (ProtocolError, UnicodeError) as error:
             raise CallError(Code.UNAVAILABLE, f"connection error: {error}") from error
-        except WireError as error:
+        except ProbeStreamError as error:
             raise CallError(Code.UNAVAILABLE, f"error reading from server: {error}") from error
         finally:
-            wire.close()
+            stream.close()
         return self._answer()
 
     def _ask(self, service: str) -> None:

@@ -15,24 +15,24 @@ import trio
 from attrs import define, field, frozen
 
 from trio_kubelet.k8s import Container, HTTPGetAction
-from trio_kubelet.probes.answer import (
-    OUTPUT_LIMIT_BYTES,
-    Answer,
-    Outcome,
-    ProbeError,
-    failure,
-)
 from trio_kubelet.probes.dial import Dialer, DialError, host_port
 from trio_kubelet.probes.http_request import (
     MOST_REDIRECTS,
     REDIRECTS,
     HttpRequest,
-    RequestError,
+    RedirectError,
     http_request,
     location_of,
     redirected,
 )
-from trio_kubelet.probes.wire import RECEIVE_BYTES, Wire, WireError
+from trio_kubelet.probes.result import (
+    OUTPUT_LIMIT_BYTES,
+    ProbeError,
+    ProbeOutcome,
+    ProbeResult,
+    failure,
+)
+from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 
 HEAD_LIMIT_BYTES = 64 * 1024
 """How much is read until the head of a response is complete, with informational ones before it."""
@@ -53,7 +53,7 @@ class HttpError(Exception):
 
 
 @frozen(kw_only=True)
-class Response:
+class ProbeResponse:
     """A response, of whose body no more than the limit was read."""
 
     status: int
@@ -72,28 +72,28 @@ class HttpProber:
 
     async def probe(
         self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
-    ) -> Answer:
+    ) -> ProbeResult:
         """Ask, and judge the answer. Raises ProbeError where the probe itself went wrong."""
         run = _Run(self._dialer, self._tls, http_request(action, container, pod_ip))
         with trio.move_on_after(timeout_seconds):
             try:
                 return _judged(await run.get())
-            except (HttpError, RequestError) as error:
+            except (HttpError, RedirectError) as error:
                 return failure(f'Get "{run.request.url}": {error}')
         if run.has_head:
-            raise ProbeError(BODY_TIMEOUT, Outcome.FAILURE)
+            raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
 
 
-def _judged(response: Response) -> Answer:
+def _judged(response: ProbeResponse) -> ProbeResult:
     status = response.status
     if not OK <= status < BAD_REQUEST:
         return failure(f"HTTP probe failed with statuscode: {status}", by_container=True)
     body = response.body.decode(errors="replace")
     if status >= MULTIPLE_CHOICES:
         output = f"Probe terminated redirects, Response body: {body}"
-        return Answer(outcome=Outcome.WARNING, output=output, by_container=True)
-    return Answer(outcome=Outcome.SUCCESS, output=body, by_container=True)
+        return ProbeResult(outcome=ProbeOutcome.WARNING, output=output, by_container=True)
+    return ProbeResult(outcome=ProbeOutcome.SUCCESS, output=body, by_container=True)
 
 
 @define
@@ -105,10 +105,10 @@ class _Run:
     request: HttpRequest
     has_head: bool = field(default=False, init=False)
 
-    async def get(self) -> Response:
+    async def get(self) -> ProbeResponse:
         """Ask, and follow redirects on the same host.
 
-        Raises HttpError and RequestError, and ProbeError for a body that breaks off.
+        Raises HttpError and RedirectError, and ProbeError for a body that breaks off.
         """
         first = self.request
         for _ in range(MOST_REDIRECTS):
@@ -120,9 +120,9 @@ class _Run:
             if following is None:
                 return response
             self.request, self.has_head = following, False
-        raise RequestError(f"stopped after {MOST_REDIRECTS} redirects")
+        raise RedirectError(f"stopped after {MOST_REDIRECTS} redirects")
 
-    async def _exchange(self) -> Response:
+    async def _exchange(self) -> ProbeResponse:
         limit = HEAD_LIMIT_BYTES + RECEIVE_BYTES
         conversation = h11.Connection(h11.CLIENT, max_incomplete_event_size=limit)
         data = _encoded(conversation, self.request)
@@ -130,26 +130,26 @@ class _Run:
             connection = await self.dialer.dial(self.request.host, self.request.port)
         except DialError as error:
             raise HttpError(str(error)) from error
-        wire = Wire(connection, host_port(self.request.host, self.request.port))
+        raw = ProbeStream(connection, host_port(self.request.host, self.request.port))
         try:
-            stream = self._secured(wire)
+            stream = self._secured(raw)
             await stream.send_all(data)
             return await self._read(conversation, stream)
-        except (WireError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
+        except (ProbeStreamError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             if self.has_head:
-                raise ProbeError(_words(error, wire), Outcome.FAILURE) from error
-            raise HttpError(_words(error, wire)) from error
+                raise ProbeError(_words(error, raw), ProbeOutcome.FAILURE) from error
+            raise HttpError(_words(error, raw)) from error
         finally:
-            wire.close()
+            raw.close()
 
-    def _secured(self, wire: Wire) -> trio.abc.Stream:
+    def _secured(self, raw: ProbeStream) -> trio.abc.Stream:
         if self.request.scheme == "http":
-            return wire
+            return raw
         return trio.SSLStream(
-            wire, self.tls, server_hostname=self.request.host, https_compatible=True
+            raw, self.tls, server_hostname=self.request.host, https_compatible=True
         )
 
-    async def _read(self, conversation: h11.Connection, stream: trio.abc.Stream) -> Response:
+    async def _read(self, conversation: h11.Connection, stream: trio.abc.Stream) -> ProbeResponse:
         """The head of the response, and its body up to the limit."""
         head: h11.Response | h11.InformationalResponse | None = None
         body, head_bytes = b"", 0
@@ -171,7 +171,7 @@ class _Run:
             elif event.status_code >= OK or event.status_code == SWITCHING_PROTOCOLS:
                 head, self.has_head = event, True
         assert head is not None, "a body follows a head"
-        return Response(
+        return ProbeResponse(
             status=head.status_code, headers=head.headers, body=body[:OUTPUT_LIMIT_BYTES]
         )
 
@@ -186,18 +186,18 @@ def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     return (conversation.send(head) or b"") + (conversation.send(h11.EndOfMessage()) or b"")
 
 
-def _words(error: Exception, wire: Wire) -> str:
-    """What went wrong on the wire, in Go's words as far as they are known."""
+def _words(error: Exception, raw: ProbeStream) -> str:
+    """What went wrong with the connection, in Go's words as far as they are known."""
     cause = error.__cause__
     for each in (error, cause):
-        if isinstance(each, WireError):
+        if isinstance(each, ProbeStreamError):
             return str(each)
     if isinstance(error, h11.RemoteProtocolError):
         if "without sending complete" in str(error):
             return "unexpected EOF"
-        line = wire.beginning.partition(b"\r\n")[0].decode("latin-1")
+        line = raw.beginning.partition(b"\r\n")[0].decode("latin-1")
         return f"{BROKEN}: malformed HTTP response {json.dumps(line)}"
-    if wire.beginning.startswith(b"HTTP/"):
+    if raw.beginning.startswith(b"HTTP/"):
         return "http: server gave HTTP response to HTTPS client"
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
         return f"tls: {(cause.reason or str(cause)).lower().replace('_', ' ')}"

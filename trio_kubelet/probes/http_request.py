@@ -11,8 +11,8 @@ from urllib.parse import quote, urljoin, urlsplit
 from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Container, HTTPGetAction
-from trio_kubelet.probes.answer import USER_AGENT
 from trio_kubelet.probes.dial import host_port, port_number
+from trio_kubelet.probes.result import USER_AGENT
 
 MOST_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -27,7 +27,7 @@ _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 Headers = tuple[tuple[str, str], ...]
 
 
-class RequestError(Exception):
+class RedirectError(Exception):
     """A redirect that cannot be followed. The text is Go's."""
 
 
@@ -85,18 +85,18 @@ def http_request(action: HTTPGetAction, container: Container, pod_ip: str) -> Ht
 def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpRequest | None:
     """Return the request that a redirect leads to; None where it leads to another host.
 
-    Raises RequestError where nobody could follow.
+    Raises RedirectError where nobody could follow.
     """
     try:
         there = urlsplit(urljoin(request.url, location))
         host, port = there.hostname or "", there.port
         is_relative = not urlsplit(location).scheme
     except ValueError as error:
-        raise RequestError(f'failed to parse Location header "{location}": {error}') from error
+        raise RedirectError(f'failed to parse Location header "{location}": {error}') from error
     if host != first.host.lower():
         return None
     if there.scheme not in PORTS:
-        raise RequestError(f'unsupported protocol scheme "{there.scheme}"')
+        raise RedirectError(f'unsupported protocol scheme "{there.scheme}"')
     return evolve(
         request,
         scheme=there.scheme,

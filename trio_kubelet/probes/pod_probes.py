@@ -30,7 +30,7 @@ from state_machines.probe import (
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
-from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import (
     ProbeMessage,
     ProbeRunner,
@@ -66,7 +66,7 @@ class ProbeRun:
     pod: Pod
     container: str
     kind: ProbeKind
-    outcome: Outcome
+    outcome: ProbeOutcome
     duration_seconds: float
 
 
@@ -258,22 +258,22 @@ class PodProbes:
         )
         began = trio.current_time()
         try:
-            answer = await self._node.runner.run(probe.spec, target)
+            result = await self._node.runner.run(probe.spec, target)
         except ProbeError as error:
             seconds = trio.current_time() - began
             if await self._node.runner.runs(instance.id) and probe.state in RUNS_IN:
-                self._ran(instance, probe, Outcome.UNKNOWN, seconds)
+                self._ran(instance, probe, ProbeOutcome.UNKNOWN, seconds)
                 self._event(instance, message_of_error(probe.kind, error))
                 self._step(instance, probe, ProbeEvent.ERRORED)
             return
         seconds = trio.current_time() - began
-        if await self._is_true(instance, answer) and probe.state in RUNS_IN:
-            self._ran(instance, probe, answer.outcome, seconds)
-            self._event(instance, message_of(probe.kind, answer))
-            await self._take(instance, probe, answer)
+        if await self._is_true(instance, result) and probe.state in RUNS_IN:
+            self._ran(instance, probe, result.outcome, seconds)
+            self._event(instance, message_of(probe.kind, result))
+            await self._take(instance, probe, result)
 
     def _ran(
-        self, instance: _Instance, probe: _ContainerProbe, outcome: Outcome, seconds: float
+        self, instance: _Instance, probe: _ContainerProbe, outcome: ProbeOutcome, seconds: float
     ) -> None:
         self._node.on_run.call(
             ProbeRun(
@@ -285,16 +285,16 @@ class PodProbes:
             )
         )
 
-    async def _is_true(self, instance: _Instance, answer: Answer) -> bool:
-        """Whether an answer is the container's own, not only what its end looks like."""
-        if answer.outcome is not Outcome.FAILURE or answer.by_container:
+    async def _is_true(self, instance: _Instance, result: ProbeResult) -> bool:
+        """Whether a result is the container's own, not only what its end looks like."""
+        if result.outcome is not ProbeOutcome.FAILURE or result.by_container:
             return True
         return await self._node.runner.runs(instance.id)
 
-    async def _take(self, instance: _Instance, probe: _ContainerProbe, answer: Answer) -> None:
+    async def _take(self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult) -> None:
         """Step by how a run came out; who has to act on it is told of a change."""
         before = probe.verdict
-        succeeded = answer.outcome is not Outcome.FAILURE
+        succeeded = result.outcome is not ProbeOutcome.FAILURE
         event = ProbeEvent.SUCCEEDED if succeeded else ProbeEvent.FAILED
         self._step(instance, probe, event, probe.came_out(succeeded=succeeded))
         if probe.verdict is before:

@@ -11,11 +11,11 @@ from attrs import frozen
 
 from state_machines.probe import ProbeKind
 from trio_kubelet.k8s import Container, Probe
-from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
 from trio_kubelet.probes.dial import Dialer
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.tcp import probe_tcp
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -36,7 +36,7 @@ class Target:
     pod_ip: str
 
 
-AskOverNetwork = Callable[[Probe, Target, int], Awaitable[Answer]]
+AskOverNetwork = Callable[[Probe, Target, int], Awaitable[ProbeResult]]
 """Runs a probe of another kind than exec, in some seconds at most. Raises ProbeError."""
 
 
@@ -47,7 +47,7 @@ class NodeNetwork:
         self._dialer = Dialer()
         self._http = HttpProber(self._dialer)
 
-    async def ask(self, probe: Probe, target: Target, seconds: int) -> Answer:
+    async def ask(self, probe: Probe, target: Target, seconds: int) -> ProbeResult:
         """Run a probe that is no command. Raises ProbeError."""
         dialer, container, ip = self._dialer, target.container, target.pod_ip
         if probe.http_get is not None:
@@ -59,10 +59,10 @@ class NodeNetwork:
         raise ProbeError(f"missing probe handler for container {container.name}")
 
 
-async def answer_for_all(_probe: Probe, _target: Target, _seconds: int) -> Answer:
+async def answer_for_all(_probe: Probe, _target: Target, _seconds: int) -> ProbeResult:
     """Answer in place of containers: for a runtime without a kernel, whose pods have no network."""
     await trio.lowlevel.checkpoint()
-    return Answer(outcome=Outcome.SUCCESS, by_container=True)
+    return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
 
 
 @frozen(kw_only=True)
@@ -73,7 +73,7 @@ class ProbeRunner:
     ask_over_network: AskOverNetwork
     exec_timeouts: bool = True
 
-    async def run(self, probe: Probe, target: Target) -> Answer:
+    async def run(self, probe: Probe, target: Target) -> ProbeResult:
         """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
         for _ in range(MOST_TRIES - 1):
             try:
@@ -82,16 +82,16 @@ class ProbeRunner:
                 continue
         return await self._run(probe, target)
 
-    async def _run(self, probe: Probe, target: Target) -> Answer:
+    async def _run(self, probe: Probe, target: Target) -> ProbeResult:
         seconds = probe.timeout_seconds or 1
         if probe.exec is None:
             return await self.ask_over_network(probe, target, seconds)
-        answer = await probe_exec(
+        result = await probe_exec(
             self.client.exec_sync, probe.exec, target.container, target.container_id, seconds
         )
-        if answer.timed_out and not self.exec_timeouts:
-            raise ProbeError(answer.output)
-        return answer
+        if result.timed_out and not self.exec_timeouts:
+            raise ProbeError(result.output)
+        return result
 
     async def runs(self, container_id: str) -> bool:
         """Whether a container still runs, as far as the runtime tells in time."""
@@ -113,12 +113,12 @@ class ProbeMessage:
     type: EventType = EventType.WARNING
 
 
-def message_of(kind: ProbeKind, answer: Answer) -> ProbeMessage | None:
+def message_of(kind: ProbeKind, result: ProbeResult) -> ProbeMessage | None:
     """Return what users are told of a run; nothing of a plain success."""
-    if answer.outcome is Outcome.WARNING:
-        return ProbeMessage(reason="ProbeWarning", message=f"{kind} probe warning: {answer.output}")
-    if answer.outcome is Outcome.FAILURE:
-        return ProbeMessage(reason="Unhealthy", message=f"{kind} probe failed: {answer.output}")
+    if result.outcome is ProbeOutcome.WARNING:
+        return ProbeMessage(reason="ProbeWarning", message=f"{kind} probe warning: {result.output}")
+    if result.outcome is ProbeOutcome.FAILURE:
+        return ProbeMessage(reason="Unhealthy", message=f"{kind} probe failed: {result.output}")
     return None
 
 

@@ -3,8 +3,8 @@
 import trio
 
 from trio_kubelet.k8s import Container, TCPSocketAction
-from trio_kubelet.probes.answer import Answer, Outcome, failure
 from trio_kubelet.probes.dial import Dialer, DialError, host_port, port_number
+from trio_kubelet.probes.result import ProbeOutcome, ProbeResult, failure
 
 
 async def probe_tcp(
@@ -13,7 +13,7 @@ async def probe_tcp(
     container: Container,
     pod_ip: str,
     timeout_seconds: float,
-) -> Answer:
+) -> ProbeResult:
     """Connect, and close at once. Raises ProbeError where the port has no number."""
     host, port = action.host or pod_ip, port_number(container, action.port)
     with trio.move_on_after(timeout_seconds):
@@ -22,5 +22,5 @@ async def probe_tcp(
         except DialError as error:
             return failure(str(error))
         connection.close()
-        return Answer(outcome=Outcome.SUCCESS, by_container=True)
+        return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
     return failure(f"dial tcp {host_port(host, port)}: i/o timeout")

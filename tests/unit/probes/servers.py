@@ -12,7 +12,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
 
-from trio_kubelet.probes.answer import Answer
+from trio_kubelet.probes.result import ProbeResult
 
 LOOPBACK = "127.0.0.1"
 Serve = Callable[[trio.abc.Stream], Awaitable[None]]
@@ -101,8 +101,8 @@ def flooding(opening: bytes, flood: bytes) -> Iterator[tuple[int, threading.Even
 
 
 async def beats_beside(
-    run: Callable[[], Awaitable[Answer]], begun: threading.Event
-) -> tuple[Answer, int]:
+    run: Callable[[], Awaitable[ProbeResult]], begun: threading.Event
+) -> tuple[ProbeResult, int]:
     """Run a probe, and count how often another task has run since an event."""
     beats = 0
 

@@ -20,16 +20,16 @@ from tests.unit.probes.servers import (
     serving,
 )
 from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.probes.answer import OUTPUT_LIMIT_BYTES, Answer, Outcome, ProbeError
 from trio_kubelet.probes.dial import Dialer
 from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber
+from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
 
 CONTAINER = Container(name="c")
 PATIENCE_SECONDS = 30
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
-async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) -> Answer:
+async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) -> ProbeResult:
     action = HTTPGetAction(port=IntOrString(port), **{"path": "/healthz", **fields})  # type: ignore[arg-type]
     return await HttpProber(Dialer()).probe(action, CONTAINER, LOOPBACK, seconds)
 
@@ -37,14 +37,14 @@ async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) ->
 @pytest.mark.parametrize(
     ("status", "outcome", "output"),
     [
-        (200, Outcome.SUCCESS, "body"),
-        (399, Outcome.WARNING, "Probe terminated redirects, Response body: body"),
-        (400, Outcome.FAILURE, "HTTP probe failed with statuscode: 400"),
-        (404, Outcome.FAILURE, "HTTP probe failed with statuscode: 404"),
-        (500, Outcome.FAILURE, "HTTP probe failed with statuscode: 500"),
+        (200, ProbeOutcome.SUCCESS, "body"),
+        (399, ProbeOutcome.WARNING, "Probe terminated redirects, Response body: body"),
+        (400, ProbeOutcome.FAILURE, "HTTP probe failed with statuscode: 400"),
+        (404, ProbeOutcome.FAILURE, "HTTP probe failed with statuscode: 404"),
+        (500, ProbeOutcome.FAILURE, "HTTP probe failed with statuscode: 500"),
     ],
 )
-async def test_the_status_decides(status: int, outcome: Outcome, output: str) -> None:
+async def test_the_status_decides(status: int, outcome: ProbeOutcome, output: str) -> None:
     async with serving(answer(http(status, body="body"))) as port:
         came = await ask(port)
     assert (came.outcome, came.output, came.by_container) == (outcome, output, True)
@@ -87,7 +87,7 @@ async def test_a_header_may_hold_what_is_not_ascii() -> None:
     seen: list[str] = []
     async with serving(answer(http(200), seen)) as port:
         came = await ask(port, http_headers=(HTTPHeader(name="X-Name", value="Größe"),))
-    assert came.outcome is Outcome.SUCCESS
+    assert came.outcome is ProbeOutcome.SUCCESS
     assert "X-Name: Größe\r\n" in seen[0]
 
 
@@ -95,13 +95,13 @@ async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.Monkey
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
     async with serving(answer(http(200))) as port:
-        assert (await ask(port)).outcome is Outcome.SUCCESS
+        assert (await ask(port)).outcome is ProbeOutcome.SUCCESS
 
 
 async def test_no_certificate_is_verified() -> None:
     async with serving(answer(http(200, body="ok")), server_tls("elsewhere.example")) as port:
         came = await ask(port, scheme="HTTPS")
-    assert (came.outcome, came.output) == (Outcome.SUCCESS, "ok")
+    assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "ok")
 
 
 async def test_a_redirect_on_the_same_host_is_followed() -> None:
@@ -110,7 +110,7 @@ async def test_a_redirect_on_the_same_host_is_followed() -> None:
         moved = http(302, f"Location: http://127.0.0.1:{there}/new?x=1")
         async with serving(answer(moved)) as port:
             came = await ask(port)
-    assert (came.outcome, came.output) == (Outcome.SUCCESS, "there")
+    assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "there")
     assert seen[0].startswith("GET /new?x=1 HTTP/1.1\r\n")
 
 
@@ -118,14 +118,14 @@ async def test_a_redirect_to_another_host_is_a_success_with_a_warning() -> None:
     moved = http(302, "Location: http://other.example/", body="moved")
     async with serving(answer(moved)) as port:
         came = await ask(port)
-    assert came.outcome is Outcome.WARNING
+    assert came.outcome is ProbeOutcome.WARNING
     assert came.output == "Probe terminated redirects, Response body: moved"
 
 
 async def test_redirects_in_a_circle_fail() -> None:
     async with serving(answer(http(302, "Location: /healthz"))) as port:
         came = await ask(port)
-    assert came.outcome is Outcome.FAILURE
+    assert came.outcome is ProbeOutcome.FAILURE
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": stopped after 10 redirects'
 
 
@@ -138,7 +138,7 @@ async def test_an_endless_body_is_read_up_to_its_limit() -> None:
 
     async with serving(pour) as port:
         came = await ask(port)
-    assert (came.outcome, len(came.output)) == (Outcome.SUCCESS, OUTPUT_LIMIT_BYTES)
+    assert (came.outcome, len(came.output)) == (ProbeOutcome.SUCCESS, OUTPUT_LIMIT_BYTES)
 
 
 async def test_informational_responses_go_before_the_answer() -> None:
@@ -150,7 +150,7 @@ async def test_informational_responses_go_before_the_answer() -> None:
 async def test_a_head_without_an_end_is_not_read_for_ever(flood: bytes) -> None:
     with flooding(b"HTTP/1.1 100 Continue\r\n" if flood[:1] == b"a" else b"", flood) as (port, _):
         came = await ask(port)
-    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
     assert came.output.endswith(": net/http: server response headers exceeded 65536 bytes; aborted")
 
 
@@ -178,14 +178,14 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
 async def test_a_server_that_gives_no_response_fails(serve: Serve, words: str) -> None:
     async with serving(serve) as port:
         came = await ask(port)
-    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {words}'
 
 
 async def test_a_connection_that_is_reset_fails() -> None:
     async with serving(reset) as port:
         came = await ask(port)
-    assert came.outcome is Outcome.FAILURE
+    assert came.outcome is ProbeOutcome.FAILURE
     assert came.output.endswith(f"->127.0.0.1:{port}: read: connection reset by peer")
 
 
@@ -193,7 +193,7 @@ async def test_a_connection_that_is_refused_fails() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
     came = await ask(port)
-    assert came.outcome is Outcome.FAILURE
+    assert came.outcome is ProbeOutcome.FAILURE
     dialed = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {dialed}'
 
@@ -213,7 +213,7 @@ async def answer_anything(stream: trio.abc.Stream) -> None:
 async def test_a_server_that_says_nothing_is_late(autojump_clock: trio.testing.MockClock) -> None:
     async with serving(hang) as port:
         came = await ask(port, seconds=1)
-    assert came.outcome is Outcome.FAILURE
+    assert came.outcome is ProbeOutcome.FAILURE
     late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {late}'
 
@@ -222,12 +222,12 @@ async def test_a_body_that_breaks_off_is_an_error() -> None:
     async with serving(answer(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nx")) as port:
         with pytest.raises(ProbeError, match="unexpected EOF") as caught:
             await ask(port)
-    assert caught.value.outcome is Outcome.FAILURE
+    assert caught.value.outcome is ProbeOutcome.FAILURE
 
 
 async def test_a_name_that_does_not_exist_fails_without_a_wait_in_the_loop() -> None:
     came = await ask(80, host="no-such-host.invalid")
-    assert came.outcome is Outcome.FAILURE
+    assert came.outcome is ProbeOutcome.FAILURE
     dialed = "dial tcp: lookup no-such-host.invalid: no such host"
     assert came.output == f'Get "http://no-such-host.invalid:80/healthz": {dialed}'
 
@@ -242,5 +242,5 @@ async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     async with serving(answer(http(200))) as port:
-        assert (await ask(port, host="web.example")).outcome is Outcome.SUCCESS
+        assert (await ask(port, host="web.example")).outcome is ProbeOutcome.SUCCESS
     assert ("web.example", False) in asked

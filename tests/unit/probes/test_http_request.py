@@ -3,8 +3,8 @@
 import pytest
 
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, IntOrString
-from trio_kubelet.probes.answer import ProbeError
-from trio_kubelet.probes.http_request import RequestError, http_request, redirected
+from trio_kubelet.probes.http_request import RedirectError, http_request, redirected
+from trio_kubelet.probes.result import ProbeError
 
 CONTAINER = Container(name="c", ports=(ContainerPort(name="web", container_port=8080),))
 
@@ -67,5 +67,5 @@ def test_where_a_redirect_leads(location: str, url: str | None) -> None:
 @pytest.mark.parametrize("location", ["ftp://10.0.0.2/", "http://10.0.0.2:port/", "http://[/"])
 def test_a_redirect_that_nobody_could_follow_is_an_error(location: str) -> None:
     first = http_request(HTTPGetAction(port=IntOrString(80)), CONTAINER, "10.0.0.2")
-    with pytest.raises(RequestError):
+    with pytest.raises(RedirectError):
         redirected(first, first, location)

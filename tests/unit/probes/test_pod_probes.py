@@ -21,8 +21,8 @@ from trio_kubelet.k8s import (
     Probe,
 )
 from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
-from trio_kubelet.probes.answer import Answer, Outcome, ProbeError
 from trio_kubelet.probes.pod_probes import PodProbes
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import Target
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -36,9 +36,9 @@ POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 EVERY_10_S = Probe(
     http_get=HTTPGetAction(), period_seconds=10, timeout_seconds=1, failure_threshold=3
 )
-WELL = Answer(outcome=Outcome.SUCCESS, by_container=True)
-ILL = Answer(outcome=Outcome.FAILURE, output="ill", by_container=True)
-REFUSED = Answer(outcome=Outcome.FAILURE, output="refused")
+WELL = ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
+ILL = ProbeResult(outcome=ProbeOutcome.FAILURE, output="ill", by_container=True)
+REFUSED = ProbeResult(outcome=ProbeOutcome.FAILURE, output="refused")
 
 
 @define
@@ -49,27 +49,27 @@ class Node:
     """
 
     began: float
-    answers: list[Answer | ProbeError | float] = field(factory=lambda: [WELL])
+    answers: list[ProbeResult | ProbeError | float] = field(factory=lambda: [WELL])
     asked: list[tuple[str, float]] = field(factory=list)
     ended: set[str] = field(factory=set)
     changes: list[tuple[ProbeKind, Verdict]] = field(factory=list)
-    runs: list[tuple[str, ProbeKind, Outcome, float]] = field(factory=list)
+    runs: list[tuple[str, ProbeKind, ProbeOutcome, float]] = field(factory=list)
     events: list[str] = field(factory=list)
     probes: Probes = field(init=False)
     pod: PodProbes = field(init=False)
     workers: ContainerWorkers = field(factory=ContainerWorkers)
     kinds: dict[int, str] = field(factory=dict)
 
-    async def answer(self, probe: Probe, _target: Target, _seconds: int) -> Answer:
+    async def answer(self, probe: Probe, _target: Target, _seconds: int) -> ProbeResult:
         self.asked.append((self.kinds[id(probe)], trio.current_time() - self.began))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, float):
-            await trio.sleep(answer)
+        result = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(result, float):
+            await trio.sleep(result)
             return WELL
         await trio.lowlevel.checkpoint()
-        if isinstance(answer, ProbeError):
-            raise answer
-        return answer
+        if isinstance(result, ProbeError):
+            raise result
+        return result
 
     async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
         await trio.lowlevel.checkpoint()
@@ -260,13 +260,13 @@ async def test_a_run_that_was_cut_off_says_nothing(autojump_clock: MockClock) ->
         assert (at.changes, at.events, at.runs, dict(at.probes.verdicts)) == ([], [], [], {})
 
 
-@pytest.mark.parametrize("answer", [REFUSED, ProbeError("no such task")])
+@pytest.mark.parametrize("result", [REFUSED, ProbeError("no such task")])
 async def test_what_fails_because_the_container_has_ended_says_nothing(
     autojump_clock: MockClock,
-    answer: Answer | ProbeError,
+    result: ProbeResult | ProbeError,
 ) -> None:
     async with node() as at:
-        at.answers = [answer]
+        at.answers = [result]
         at.ended.add("c-0")
         at.start(liveness=evolve(EVERY_10_S, failure_threshold=1))
         await at.pass_time(25)
@@ -295,11 +295,11 @@ async def test_a_run_longer_than_the_period_is_followed_at_once_and_then_in_step
 
 
 @pytest.mark.parametrize(
-    ("answer", "event"),
+    ("result", "event"),
     [
         (ILL, "Unhealthy Readiness probe failed: ill"),
         (
-            evolve(WELL, outcome=Outcome.WARNING, output="moved"),
+            evolve(WELL, outcome=ProbeOutcome.WARNING, output="moved"),
             "ProbeWarning Readiness probe warning: moved",
         ),
         (
@@ -307,16 +307,16 @@ async def test_a_run_longer_than_the_period_is_followed_at_once_and_then_in_step
             "Unhealthy Readiness probe errored and resulted in unknown state: no port",
         ),
         (
-            ProbeError("cut", Outcome.FAILURE),
+            ProbeError("cut", ProbeOutcome.FAILURE),
             "Unhealthy Readiness probe errored and resulted in failure state: cut",
         ),
     ],
 )
 async def test_users_are_told_in_the_words_of_the_go_kubelet(
-    autojump_clock: MockClock, answer: Answer | ProbeError, event: str
+    autojump_clock: MockClock, result: ProbeResult | ProbeError, event: str
 ) -> None:
     async with node() as at:
-        at.answers = [answer]
+        at.answers = [result]
         at.start(readiness=EVERY_10_S)
         await at.pass_time(5)
         assert at.events == [event]
@@ -326,16 +326,16 @@ async def test_each_run_is_told_of_with_its_outcome_and_how_long_it_took(
     autojump_clock: MockClock,
 ) -> None:
     async with node() as at:
-        warning = evolve(WELL, outcome=Outcome.WARNING)
+        warning = evolve(WELL, outcome=ProbeOutcome.WARNING)
         at.answers = [2.0, ILL, warning, *[ProbeError("no port")] * 3, WELL]
         at.start(readiness=EVERY_10_S)
         await at.pass_time(35)
         outcomes = [(outcome, round(seconds, 3)) for _, _, outcome, seconds in at.runs]
         assert outcomes == [
-            (Outcome.SUCCESS, 2),
-            (Outcome.FAILURE, 0),
-            (Outcome.WARNING, 0),
-            (Outcome.UNKNOWN, 0),
+            (ProbeOutcome.SUCCESS, 2),
+            (ProbeOutcome.FAILURE, 0),
+            (ProbeOutcome.WARNING, 0),
+            (ProbeOutcome.UNKNOWN, 0),
         ]
         assert {(name, kind) for name, kind, _, _ in at.runs} == {("c", ProbeKind.READINESS)}
 

@@ -27,12 +27,12 @@ from trio_kubelet.k8s import (
     IntOrString,
     TCPSocketAction,
 )
-from trio_kubelet.probes.answer import OUTPUT_LIMIT_BYTES, Answer, Outcome, ProbeError
 from trio_kubelet.probes.dial import Dialer
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
+from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.stream import ProbeStream
 from trio_kubelet.probes.tcp import probe_tcp
-from trio_kubelet.probes.wire import Wire
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -48,20 +48,20 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-async def connect(port: int) -> Answer:
+async def connect(port: int) -> ProbeResult:
     action = TCPSocketAction(port=IntOrString(port))
     return await probe_tcp(Dialer(), action, Container(), LOOPBACK, 1)
 
 
 async def test_a_port_that_takes_connections_is_well() -> None:
     async with serving(hang) as port:
-        assert (await connect(port)).outcome is Outcome.SUCCESS
+        assert (await connect(port)).outcome is ProbeOutcome.SUCCESS
 
 
 async def test_a_port_that_refuses_connections_fails() -> None:
     port = free_port()
     came = await connect(port)
-    assert (came.outcome, came.by_container) == (Outcome.FAILURE, False)
+    assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
     assert came.output == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
 
 
@@ -75,12 +75,12 @@ async def test_a_port_that_does_not_answer_is_late(
         with socket.create_connection((LOOPBACK, port)):
             came = await connect(port)
     assert (came.outcome, came.output) == (
-        Outcome.FAILURE,
+        ProbeOutcome.FAILURE,
         f"dial tcp 127.0.0.1:{port}: i/o timeout",
     )
 
 
-async def check(port: int, service: str | None = None, seconds: float = 30) -> Answer:
+async def check(port: int, service: str | None = None, seconds: float = 30) -> ProbeResult:
     action = GRPCAction(port=port, service=service)
     return await probe_grpc(Dialer(), action, LOOPBACK, seconds)
 
@@ -89,7 +89,7 @@ async def test_a_server_that_serves_is_well() -> None:
     seen: list[dict[str, str]] = []
     async with serving(health(OK, SERVING, seen)) as port:
         came = await check(port, "orders")
-    assert (came.outcome, came.output) == (Outcome.SUCCESS, "service healthy")
+    assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "service healthy")
     assert seen[0][":path"] == "/grpc.health.v1.Health/Check"
     assert seen[0]["user-agent"] == "kube-probe/1.36"
 
@@ -117,7 +117,7 @@ async def test_a_server_that_serves_is_well() -> None:
 async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) -> None:
     async with serving(serve) as port:
         came = await check(port)
-    assert (came.outcome, came.output, came.by_container) == (Outcome.FAILURE, output, True)
+    assert (came.outcome, came.output, came.by_container) == (ProbeOutcome.FAILURE, output, True)
 
 
 @pytest.mark.parametrize("serve", [hang, answer(http(400))])
@@ -144,7 +144,7 @@ async def test_a_server_that_comes_up_in_time_is_well(
         nursery.start_soon(come_up)
         came = await check(port, seconds=5)
         nursery.cancel_scope.cancel()
-    assert came.outcome is Outcome.SUCCESS
+    assert came.outcome is ProbeOutcome.SUCCESS
 
 
 async def test_a_server_that_does_not_answer_the_call_is_late(
@@ -181,11 +181,11 @@ async def test_a_connection_lets_others_run_however_much_there_is_to_read() -> N
     with own, peer:
         own.setblocking(False)
         peer.sendall(b"xx")
-        wire = Wire(own, "peer:1")
+        raw = ProbeStream(own, "peer:1")
         with trio.testing.assert_checkpoints():
-            assert await wire.receive_some(1) == b"x"
+            assert await raw.receive_some(1) == b"x"
         with trio.testing.assert_checkpoints():
-            await wire.send_all(b"y")
+            await raw.send_all(b"y")
 
 
 class Shell:
@@ -203,7 +203,7 @@ class Shell:
         return self.result
 
 
-async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[Answer, Shell]:
+async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult, Shell]:
     shell = Shell(result)
     container = Container(
         name="c",
@@ -219,13 +219,13 @@ async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[Answer, Shel
 
 async def test_a_command_is_run_with_the_variables_that_the_spec_gives_values_to() -> None:
     came, shell = await execute(cri.ExecSyncResponse(stdout=b"fine"))
-    assert (came.outcome, came.output) == (Outcome.SUCCESS, "fine")
+    assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "fine")
     assert shell.asked == [("id", ["cat", "/tmp/up", "$(NODE)", "$(FILE)"], 3)]
 
 
 async def test_a_command_that_fails_says_what_it_printed() -> None:
     came, _ = await execute(cri.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=1))
-    assert (came.outcome, came.output) == (Outcome.FAILURE, "out\nerr\n")
+    assert (came.outcome, came.output) == (ProbeOutcome.FAILURE, "out\nerr\n")
 
 
 async def test_what_a_command_prints_is_cut() -> None:
@@ -235,7 +235,7 @@ async def test_what_a_command_prints_is_cut() -> None:
 
 async def test_a_command_that_is_late_fails() -> None:
     came, _ = await execute(RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded"))
-    assert (came.outcome, came.timed_out) == (Outcome.FAILURE, True)
+    assert (came.outcome, came.timed_out) == (ProbeOutcome.FAILURE, True)
     said = 'command timed out: "cat /tmp/up $(NODE) $(FILE)" timed out after 3s'
     assert came.output == said
 
@@ -244,4 +244,4 @@ async def test_a_command_that_the_runtime_cannot_run_is_an_error() -> None:
     with pytest.raises(ProbeError) as caught:
         await execute(RpcError(Code.UNKNOWN, "failed to exec in container"))
     said = "rpc error: code = Unknown desc = failed to exec in container"
-    assert (str(caught.value), caught.value.outcome) == (said, Outcome.UNKNOWN)
+    assert (str(caught.value), caught.value.outcome) == (said, ProbeOutcome.UNKNOWN)

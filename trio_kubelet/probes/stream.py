@@ -16,12 +16,12 @@ RECEIVE_BYTES = 16 * 1024
 BEGINNING_BYTES = 64
 
 
-class WireError(Exception):
+class ProbeStreamError(Exception):
     """The connection broke. The text is Go's."""
 
 
-class Wire(trio.abc.Stream):
-    """Reads and writes a connected socket that does not block. Raises WireError.
+class ProbeStream(trio.abc.Stream):
+    """Reads and writes a connected socket that does not block. Raises ProbeStreamError.
 
     `peer` is whom it is connected to, as `host:port`.
     `beginning` is what came first, for words about what is not understood.
@@ -72,7 +72,7 @@ class Wire(trio.abc.Stream):
         """Close at once."""
         self._socket.close()
 
-    def _broken(self, what: str, error: OSError) -> WireError:
+    def _broken(self, what: str, error: OSError) -> ProbeStreamError:
         own = host_port(*self._socket.getsockname()[:2])
         why = os.strerror(error.errno or 0).lower()
-        return WireError(f"{what} tcp {own}->{self._peer}: {what}: {why}")
+        return ProbeStreamError(f"{what} tcp {own}->{self._peer}: {what}: {why}")

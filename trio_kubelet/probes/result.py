@@ -12,7 +12,7 @@ OUTPUT_LIMIT_BYTES = 10 * 1024
 """How much is read of what a container answers."""
 
 
-class Outcome(StrEnum):
+class ProbeOutcome(StrEnum):
     """What one run shows; `WARNING` is a success that users are told something about."""
 
     SUCCESS = "success"
@@ -22,14 +22,14 @@ class Outcome(StrEnum):
 
 
 @frozen(kw_only=True)
-class Answer:
+class ProbeResult:
     """How a run came out. `output` is what the event says.
 
     `by_container`: the container itself has answered. A failure of another kind may only mean
     that it ended meanwhile. `timed_out`: a command did not end in its time.
     """
 
-    outcome: Outcome
+    outcome: ProbeOutcome
     output: str = ""
     by_container: bool = False
     timed_out: bool = False
@@ -43,15 +43,15 @@ class ProbeError(Exception):
     """
 
     message: str
-    outcome: Outcome = Outcome.UNKNOWN
+    outcome: ProbeOutcome = ProbeOutcome.UNKNOWN
 
     def __str__(self) -> str:
         return self.message
 
 
-def failure(output: str, *, by_container: bool = False) -> Answer:
+def failure(output: str, *, by_container: bool = False) -> ProbeResult:
     """Return a failure."""
-    return Answer(outcome=Outcome.FAILURE, output=output, by_container=by_container)
+    return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, by_container=by_container)
 
 
 def rpc_words(code: Code, message: str) -> str:
