@@ -5,150 +5,24 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
-from state_machines.backoff import Backoff
-from trio_kubelet.k8s import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec, Probe
-from trio_kubelet.runtime.config.container_hash import container_hash
-from trio_kubelet.runtime.lifecycle.actions import PlanContext, PodActions, plan_pod
-from trio_kubelet.runtime.lifecycle.container_table import ContainerTable
+from tests.unit.runtime.planned_pods import (
+    GIVEN,
+    container,
+    exited,
+    make_pod,
+    observe,
+    planned,
+    sandbox,
+    seen,
+    summary,
+    table,
+)
+from trio_kubelet.k8s import Pod, Probe
+from trio_kubelet.runtime.lifecycle.actions import plan_pod
 from trio_kubelet.runtime.observed import (
-    ObservedContainer,
     ObservedPod,
-    ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.telemetry import Journal
-
-NOW_NS = 1_000_000_000_000
-SECOND_NS = 1_000_000_000
-GIVEN = PlanContext(now_ns=NOW_NS)
-
-
-def container(name: str, *, policy: str = "", image: str = "busybox") -> Container:
-    return Container(name=name, image=image, restart_policy=policy)
-
-
-def make_pod(
-    *regular: str,
-    init: tuple[Container, ...] = (),
-    ephemeral: tuple[str, ...] = (),
-    policy: str = "Always",
-    host_network: bool | None = None,
-) -> Pod:
-    return Pod(
-        metadata=ObjectMeta(name="p", namespace="ns", uid="u"),
-        spec=PodSpec(
-            containers=tuple(container(name) for name in regular),
-            init_containers=init,
-            ephemeral_containers=tuple(EphemeralContainer(name=n, image="i") for n in ephemeral),
-            restart_policy=policy,
-            host_network=host_network,
-        ),
-    )
-
-
-def sandbox(
-    *,
-    attempt: int = 0,
-    ready: bool = True,
-    ips: tuple[str, ...] = ("10.0.0.2",),
-    host: bool = False,
-) -> ObservedSandbox:
-    return ObservedSandbox(
-        id=f"s{attempt}",
-        name="p",
-        namespace="ns",
-        uid="u",
-        attempt=attempt,
-        ready=ready,
-        created_at=attempt + 1,
-        ips=ips,
-        host_network=host,
-    )
-
-
-def seen(
-    name: str,
-    state: ObservedState = ObservedState.RUNNING,
-    *,
-    exit_code: int = 0,
-    in_sandbox: str = "s0",
-    spec: Container | None = None,
-    ended_ago: float = 0.0,
-) -> ObservedContainer:
-    return ObservedContainer(
-        id=f"{name}-{in_sandbox}",
-        name=name,
-        sandbox_id=in_sandbox,
-        state=state,
-        exit_code=exit_code,
-        hash=container_hash(spec or container(name)),
-        created_at=1,
-        finished_at=NOW_NS - round(ended_ago * SECOND_NS),
-    )
-
-
-def exited(name: str, exit_code: int, **options: object) -> ObservedContainer:
-    return seen(name, ObservedState.EXITED, exit_code=exit_code, **options)  # type: ignore[arg-type]
-
-
-def observe(*parts: ObservedSandbox | ObservedContainer) -> ObservedPod:
-    return ObservedPod(
-        uid="u",
-        name="p",
-        namespace="ns",
-        observed_at=0,
-        sandboxes=tuple(p for p in parts if isinstance(p, ObservedSandbox)),
-        containers=tuple(p for p in parts if isinstance(p, ObservedContainer)),
-    )
-
-
-class Clock:
-    """One at which it is always the same time."""
-
-    def now_ns(self) -> int:
-        return NOW_NS
-
-
-def table(pod: Pod, observed: ObservedPod) -> ContainerTable:
-    """The table of an agent that was just started and finds the pod so."""
-    containers = ContainerTable(Journal(Clock()))
-    containers.observe(pod, observed)
-    return containers
-
-
-def planned(
-    pod: Pod,
-    observed: ObservedPod,
-    given: PlanContext = GIVEN,
-    *,
-    backoffs: Mapping[str, Backoff] | None = None,
-) -> PodActions:
-    """The plan, whose decisions the table allows."""
-    containers = table(pod, observed)
-    records = {
-        name: evolve(record, backoff=(backoffs or {}).get(name))
-        for name, record in containers.records.items()
-    }
-    plan = plan_pod(pod, observed, evolve(given, containers=records))
-    containers.decide(pod, plan.decisions)
-    return plan
-
-
-def summary(plan: PodActions) -> str:
-    """A plan in a few words: `stop pod, sandbox 1, stop a, start a b, wait c`."""
-    words = []
-    if plan.stop_pod:
-        words.append("stop pod")
-    if plan.create_sandbox:
-        words.append(f"sandbox {plan.attempt}")
-    if plan.stop:
-        words.append("stop " + " ".join(order.container.name for order in plan.stop))
-    if plan.start:
-        words.append("start " + " ".join(order.container.name for order in plan.start))
-    if plan.postponed:
-        words.append("wait " + " ".join(order.container.name for order in plan.postponed))
-    return ", ".join(words) or "nothing"
-
 
 I1, I2 = container("i1"), container("i2")
 SIDE = container("side", policy="Always")
@@ -415,56 +289,6 @@ def test_a_probe_that_failed_may_give_its_container_a_grace_of_its_own(
     assert order.grace_seconds == grace_seconds
 
 
-@pytest.mark.parametrize(("ran_seconds", "expected"), [(9.9, "wait a"), (10.0, "start a")])
-def test_a_container_that_fails_its_probe_within_its_back_off_waits(
-    ran_seconds: float, expected: str
-) -> None:
-    pod = make_pod("a")
-    before = evolve(exited("a", 137, ended_ago=ran_seconds), id="a-before")
-    containers = table(pod, observed := observe(sandbox(), seen("a"), before))
-    given = evolve(GIVEN, failed_probes={"a-s0": "liveness"}, containers=containers.records)
-    containers.decide(pod, plan_pod(pod, observed, given).decisions)
-    observed = observe(sandbox(), exited("a", 137), before)
-    containers.observe(pod, observed)
-    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
-    records = {"a": evolve(containers["a"], backoff=backoff)}
-    plan = plan_pod(pod, observed, evolve(GIVEN, containers=records))
-    assert summary(plan) == expected
-
-
-@pytest.mark.parametrize(
-    ("ended_ago", "expected"), [(0.0, "wait a"), (9.9, "wait a"), (10.0, "start a")]
-)
-def test_a_crashed_container_waits_for_its_back_off(ended_ago: float, expected: str) -> None:
-    pod = make_pod("a", "b")
-    observed = observe(sandbox(), exited("a", 1, ended_ago=ended_ago), seen("b"))
-    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
-    assert summary(planned(pod, observed, backoffs={"a": backoff})) == expected
-
-
-def test_a_crashed_container_waits_whenever_the_one_before_it_ended() -> None:
-    pod = make_pod("a", "b")
-    before = evolve(exited("a", 1, ended_ago=60), id="a-before")
-    observed = observe(sandbox(), exited("a", 1), before, seen("b"))
-    containers = table(pod, observed)
-    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
-    for _ in range(2):
-        records = {**containers.records, "a": evolve(containers["a"], backoff=backoff)}
-        plan = plan_pod(pod, observed, evolve(GIVEN, containers=records))
-        assert summary(plan) == "wait a"
-        containers.decide(pod, plan.decisions)
-
-
-def test_a_postponed_container_says_when_and_in_the_words_of_the_go_kubelet() -> None:
-    pod = make_pod("a", "b")
-    observed = observe(sandbox(), exited("a", 1, ended_ago=3), seen("b"))
-    backoff = Backoff(delay_seconds=80, decided_at_ns=NOW_NS - 60 * SECOND_NS)
-    plan = planned(pod, observed, backoffs={"a": backoff})
-    (postponed,) = plan.postponed
-    assert postponed.until_ns == NOW_NS + 77 * SECOND_NS
-    assert postponed.message == "back-off 1m20s restarting failed container=a pod=p_ns(u)"
-
-
 def test_the_predecessor_of_a_restart_is_named() -> None:
     plan = planned(make_pod("a", "b"), observe(sandbox(), exited("a", 1), seen("b")))
     (order,) = plan.start
@@ -515,15 +339,3 @@ def test_a_container_that_somebody_removed_while_it_ran_is_made_anew() -> None:
     containers.observe(pod, observed)
     plan = plan_pod(pod, observed, evolve(GIVEN, containers=containers.records))
     assert summary(plan) == "start a"
-
-
-def test_a_container_that_fails_its_probe_again_waits_for_its_back_off() -> None:
-    pod = make_pod("a", "b")
-    containers = table(pod, before := observe(sandbox(), seen("a"), seen("b")))
-    given = evolve(GIVEN, containers=containers.records, failed_probes={"a-s0": "liveness"})
-    containers.decide(pod, plan_pod(pod, before, given).decisions)
-    containers.observe(pod, after := observe(sandbox(), exited("a", 0, ended_ago=3), seen("b")))
-    backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
-    records = {**containers.records, "a": evolve(containers["a"], backoff=backoff)}
-    plan = plan_pod(pod, after, evolve(GIVEN, containers=records))
-    assert summary(plan) == "wait a"

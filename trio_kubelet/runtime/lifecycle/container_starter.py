@@ -43,10 +43,10 @@ from trio_kubelet.runtime.config.mounts import (
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.inspection import observed_container
-from trio_kubelet.runtime.lifecycle.actions import StartContainer
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
 from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.plan import StartContainer
 from trio_kubelet.runtime.lifecycle.pod_files import (
     ContainerFiles,
     link_container_log,

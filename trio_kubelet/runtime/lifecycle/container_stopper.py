@@ -17,8 +17,8 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.restarts import is_sidecar
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.lifecycle.actions import StopContainer
 from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.plan import StopContainer
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ObservedContainer,

@@ -33,13 +33,7 @@ from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_conta
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.actions import (
-    PlanContext,
-    PodActions,
-    StartContainer,
-    StopContainer,
-    plan_pod,
-)
+from trio_kubelet.runtime.lifecycle.actions import plan_pod
 from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStarter,
     ContainerStartError,
@@ -53,6 +47,12 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
 from trio_kubelet.runtime.lifecycle.container_table import ContainerTable, Reason
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.plan import (
+    PlanContext,
+    PodActions,
+    StartContainer,
+    StopContainer,
+)
 from trio_kubelet.runtime.lifecycle.pod_probes import NoProbes, OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
 from trio_kubelet.runtime.observed import ObservationStore, ObservedPod

@@ -15,7 +15,7 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import NodeDns, dns_config
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
-from trio_kubelet.runtime.lifecycle.actions import PodActions
+from trio_kubelet.runtime.lifecycle.plan import PodActions
 from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
