@@ -296,6 +296,25 @@ def test_the_predecessor_of_a_restart_is_named() -> None:
     assert order.predecessor.id == "a-s0"
 
 
+@pytest.mark.parametrize(("policy", "restart"), [("Always", ", will be restarted"), ("Never", "")])
+def test_a_stop_for_a_failed_probe_that_is_made_again_keeps_the_probes_grace(
+    policy: str, restart: str
+) -> None:
+    policy_of_pod = make_pod("a", "b", policy=policy)
+    probe = Probe(termination_grace_period_seconds=7)
+    probed = evolve(container("a"), liveness_probe=probe)
+    spec = evolve(policy_of_pod.spec, containers=(probed, container("b")))
+    pod = evolve(policy_of_pod, spec=spec)
+    containers = table(pod, observed := observe(sandbox(), seen("a", spec=probed), seen("b")))
+    given = evolve(GIVEN, failed_probes={"a-s0": "liveness"})
+    for _ in range(2):
+        plan = plan_pod(pod, observed, evolve(given, containers=containers.records))
+        (order,) = plan.stop
+        assert order.grace_seconds == 7
+        assert order.message == f"Container a failed liveness probe{restart}"
+        containers.decide(pod, plan.decisions)
+
+
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
 def test_what_was_stopped_for_a_new_definition_is_started_whatever_it_exits_with(
     policy: str,

@@ -213,11 +213,14 @@ def _when_unknown(planned: PlannedContainer, _given: PlanContext) -> _Step:
     return _stopped(planned, message, restart=planned.allows(ContainerEvent.REPLACED))
 
 
-def _when_stopping(planned: PlannedContainer, _given: PlanContext) -> _Step:
-    """The stop is made again: it failed, or was cut short."""
-    restart = planned.record.state is ContainerStage.REPLACING or _is_changed(planned)
+def _when_stopping(planned: PlannedContainer, given: PlanContext) -> _Step:
+    """The stop is made again: it failed, or was cut short. It is for what it was for before."""
+    is_changed, record = _is_changed(planned), planned.record
+    restart = record.state is ContainerStage.REPLACING or is_changed
+    if not is_changed and (probe := given.failed_probes.get(planned.instance_id)):
+        return _stopped_for(probe, planned, restart=restart)
     message = f"Stopping container {planned.name}"
-    return _stopped(planned, message, restart=restart, is_restart=planned.record.is_restart)
+    return _stopped(planned, message, restart=restart, is_restart=record.is_restart)
 
 
 def _when_running(planned: PlannedContainer, given: PlanContext) -> _Step:
@@ -229,12 +232,7 @@ def _when_running(planned: PlannedContainer, given: PlanContext) -> _Step:
         return _stopped(planned, message, restart=True)
     if probe := given.failed_probes.get(planned.instance_id):
         restart = restarts_after(planned.evidence.terms, STOPPED_EXIT_CODE)
-        message = f"Container {planned.name} failed {probe} probe"
-        message += ", will be restarted" if restart else ""
-        step = _stopped(planned, message, restart=restart, is_restart=True)
-        assert step.stop is not None, "what failed a probe is stopped"
-        grace_seconds = _probe_grace_seconds(planned.container, probe)
-        return evolve(step, stop=evolve(step.stop, grace_seconds=grace_seconds))
+        return _stopped_for(probe, planned, restart=restart)
     started = planned.role is ContainerRole.SIDECAR and planned.instance_id not in given.unstarted
     return _Step(planned=planned, passed=started)
 
@@ -249,6 +247,16 @@ _STEPS: Mapping[ContainerStage, Callable[[PlannedContainer, PlanContext], _Step]
     ContainerStage.UNKNOWN: _when_unknown,
     ContainerStage.REMOVED: _leave,
 }
+
+
+def _stopped_for(probe: str, planned: PlannedContainer, *, restart: bool) -> _Step:
+    """A container that goes because this probe of it has failed."""
+    message = f"Container {planned.name} failed {probe} probe"
+    message += ", will be restarted" if restart else ""
+    step = _stopped(planned, message, restart=restart, is_restart=True)
+    assert step.stop is not None, "what failed a probe is stopped"
+    grace_seconds = _probe_grace_seconds(planned.container, probe)
+    return evolve(step, stop=evolve(step.stop, grace_seconds=grace_seconds))
 
 
 def _stopped(
