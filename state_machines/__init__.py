@@ -7,6 +7,6 @@ the standard library, holds no state and knows no clock: whoever owns a lifecycl
 in one variable and asks the table where it goes next.
 """
 
-from state_machines.machine import IllegalTransition, InvalidMachineError, Machine, Row, Start
+from state_machines.machine import IllegalTransition, InvalidMachineError, Row, Start, StateMachine
 
-__all__ = ["IllegalTransition", "InvalidMachineError", "Machine", "Row", "Start"]
+__all__ = ["IllegalTransition", "InvalidMachineError", "Row", "Start", "StateMachine"]

@@ -41,7 +41,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from state_machines.backoff import BackoffPolicy
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 
 class ContainerStage(StrEnum):
@@ -164,7 +164,7 @@ def it_may_be_repeated(evidence: RestartEvidence) -> bool:
 S, E = ContainerStage, ContainerEvent
 
 # fmt: off
-CONTAINER: Machine[ContainerStage, ContainerEvent, RestartEvidence] = Machine(
+CONTAINER: StateMachine[ContainerStage, ContainerEvent, RestartEvidence] = StateMachine(
     name="container",
     starts=(
         Start(S.WAITING, "the pod is on this node"),

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from state_machines.backoff import BackoffPolicy
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 IMAGE_BACKOFF = BackoffPolicy(initial_seconds=10.0, cap_seconds=300.0, forget_after_seconds=600.0)
 
@@ -118,7 +118,7 @@ def must_not_pull(evidence: ImageEvidence) -> bool:
 S, E = ImageState, ImageEvent
 
 # fmt: off
-IMAGE: Machine[ImageState, ImageEvent, ImageEvidence] = Machine(
+IMAGE: StateMachine[ImageState, ImageEvent, ImageEvidence] = StateMachine(
     name="image",
     starts=(
         Start(S.UNCHECKED, "a container is to be made"),

@@ -108,7 +108,7 @@ class Row(Generic[S, E, C]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine(Generic[S, E, C]):
+class StateMachine(Generic[S, E, C]):
     """A lifecycle as a table; `C` is the type of the evidence that guards ask for, or None.
 
     Raises `InvalidMachineError` at construction if the table has a gap (see the module).
@@ -183,7 +183,7 @@ class Machine(Generic[S, E, C]):
         return any(row.holds(evidence) for row in self._rows_at.get((state, event), ()))
 
 
-def _problems(machine: Machine[S, E, C]) -> Iterable[str]:
+def _problems(machine: StateMachine[S, E, C]) -> Iterable[str]:
     """List everything that is wrong with a table, in words."""
     if not machine.name or not machine.starts or not machine.rows:
         yield "needs a name, a start and a row"
@@ -195,7 +195,7 @@ def _problems(machine: Machine[S, E, C]) -> Iterable[str]:
     yield from (f"event {event} has no row" for event in machine.events if event not in used)
 
 
-def _missing_reasons(machine: Machine[S, E, C]) -> Iterable[str]:
+def _missing_reasons(machine: StateMachine[S, E, C]) -> Iterable[str]:
     for start in machine.starts:
         if not start.why.strip():
             yield f"start {start.state} has no reason"
@@ -204,7 +204,7 @@ def _missing_reasons(machine: Machine[S, E, C]) -> Iterable[str]:
             yield f"row {row.source}, {row.event} has no reason"
 
 
-def _competing_rows(machine: Machine[S, E, C]) -> Iterable[str]:
+def _competing_rows(machine: StateMachine[S, E, C]) -> Iterable[str]:
     groups: dict[tuple[S, E], list[Row[S, E, C]]] = {}
     for row in machine.rows:
         groups.setdefault((row.source, row.event), []).append(row)
@@ -216,7 +216,7 @@ def _competing_rows(machine: Machine[S, E, C]) -> Iterable[str]:
             yield f"rows {source}, {event} compete: the same guard twice"
 
 
-def _dead_ends(machine: Machine[S, E, C]) -> Iterable[str]:
+def _dead_ends(machine: StateMachine[S, E, C]) -> Iterable[str]:
     if len(set(machine.initial)) < len(machine.initial):
         yield "a state is a start twice"
     reached = _closure(machine.initial, [(row.source, row.target) for row in machine.rows])

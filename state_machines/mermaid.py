@@ -19,7 +19,7 @@ from pathlib import Path
 
 from state_machines.container import CONTAINER
 from state_machines.image import IMAGE
-from state_machines.machine import C, E, Machine, Row, S
+from state_machines.machine import C, E, Row, S, StateMachine
 from state_machines.pleg import PLEG
 from state_machines.pod import POD
 from state_machines.pressure import PRESSURE
@@ -30,11 +30,11 @@ EVENTS_A_LINE = 3
 _MARKER = re.compile(r"^<!-- (?P<block>[a-z-]+):(?P<side>begin|end) -->$", re.MULTILINE)
 
 
-class DocumentError(Exception):
+class MarkerError(Exception):
     """A document cannot be drawn into: it or its markers are missing or do not fit."""
 
 
-def diagram(machine: Machine[S, E, C]) -> str:
+def diagram(machine: StateMachine[S, E, C]) -> str:
     """Return the machine as a Mermaid state diagram; events on the same way share an arrow."""
     lines = ["stateDiagram-v2"]
     lines += [f"    [*] --> {start.state} : {start.why}" for start in machine.starts]
@@ -49,7 +49,7 @@ def diagram(machine: Machine[S, E, C]) -> str:
     return "\n".join(lines)
 
 
-def table(machine: Machine[S, E, C]) -> str:
+def table(machine: StateMachine[S, E, C]) -> str:
     """Return the rows of the machine as a Markdown table, each with its reason."""
     lines = ["| in | event | goes to | because |", "|---|---|---|---|"]
     for row in machine.rows:
@@ -74,21 +74,21 @@ def blocks() -> Mapping[str, str]:
 def redrawn(text: str, known: Mapping[str, str]) -> str:
     """Return the document with every block between markers replaced by its present form.
 
-    Raises `DocumentError` if there is no marker, or one that is unknown, open or out of place.
+    Raises `MarkerError` if there is no marker, or one that is unknown, open or out of place.
     """
     markers = list(_MARKER.finditer(text))
     if not markers:
-        raise DocumentError("has no marker such as <!-- pod-machine:begin -->")
+        raise MarkerError("has no marker such as <!-- pod-machine:begin -->")
     if len(markers) % 2:
-        raise DocumentError(f"the marker {markers[-1].group()} has no partner")
+        raise MarkerError(f"the marker {markers[-1].group()} has no partner")
     parts = []
     end_of_last = 0
     for begin, end in zip(markers[::2], markers[1::2], strict=True):
         block = begin["block"]
         if (begin["side"], end["side"], end["block"]) != ("begin", "end", block):
-            raise DocumentError(f"{begin.group()} is not followed by its end, but {end.group()}")
+            raise MarkerError(f"{begin.group()} is not followed by its end, but {end.group()}")
         if block not in known:
-            raise DocumentError(f"{begin.group()} is unknown; known are {', '.join(known)}")
+            raise MarkerError(f"{begin.group()} is unknown; known are {', '.join(known)}")
         parts += [text[end_of_last : begin.end()], f"\n{known[block]}\n"]
         end_of_last = end.start()
     return "".join([*parts, text[end_of_last:]])
@@ -97,12 +97,12 @@ def redrawn(text: str, known: Mapping[str, str]) -> str:
 def draw(path: Path, *, write: bool) -> bool:
     """Bring one document up to date, or only look; return whether it was up to date.
 
-    Raises `DocumentError` if it cannot be read or its markers do not fit.
+    Raises `MarkerError` if it cannot be read or its markers do not fit.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DocumentError(error.strerror or "cannot be read") from error
+        raise MarkerError(error.strerror or "cannot be read") from error
     new = redrawn(text, blocks())
     if write and new != text:
         path.write_text(new, encoding="utf-8")
@@ -127,14 +127,14 @@ def _problems(documents: Iterable[Path], *, write: bool) -> Iterable[str]:
     for path in documents:
         try:
             up_to_date = draw(path, write=write)
-        except DocumentError as error:
+        except MarkerError as error:
             yield f"{path}: {error}"
             continue
         if not up_to_date and not write:
             yield f"{path}: differs from the tables; run with --write"
 
 
-def _blocks_of(machine: Machine[S, E, C]) -> Mapping[str, str]:
+def _blocks_of(machine: StateMachine[S, E, C]) -> Mapping[str, str]:
     picture = f"```mermaid\n{diagram(machine)}\n```"
     return {
         f"{machine.name}-machine": f"{picture}\n\n{table(machine)}",
@@ -142,7 +142,7 @@ def _blocks_of(machine: Machine[S, E, C]) -> Mapping[str, str]:
     }
 
 
-def _event(machine: Machine[S, E, C], row: Row[S, E, C], condition: str) -> str:
+def _event(machine: StateMachine[S, E, C], row: Row[S, E, C], condition: str) -> str:
     if row.guard:
         return f"{row.event} {condition.format(row.guard_name)}"
     rivals = [r for r in machine.rows_from(row.source) if r.event is row.event and r.guard]

@@ -35,7 +35,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 PROOF_CHANGES = 8
 PROOF_DOUBLINGS = 7
@@ -121,7 +121,7 @@ def changes_to_prove(misses: int) -> int:
 S, E = PlegState, PlegEvent
 
 # fmt: off
-PLEG: Machine[PlegState, PlegEvent, PlegEvidence] = Machine(
+PLEG: StateMachine[PlegState, PlegEvent, PlegEvidence] = StateMachine(
     name="pleg",
     starts=(
         Start(S.GENERIC, "the runtime has not told what it can do"),

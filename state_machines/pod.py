@@ -42,7 +42,7 @@ pod's own fields imply, and how much grace is left.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 DEFAULT_GRACE_SECONDS = 30
 MINIMUM_GRACE_SECONDS = 1
@@ -118,7 +118,7 @@ def seen_stopped(evidence: StopEvidence) -> bool:
 S, E = PodState, PodEvent
 
 # fmt: off
-POD: Machine[PodState, PodEvent, StopEvidence] = Machine(
+POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
     name="pod",
     starts=(
         Start(S.SYNC_POD,    "a source has the pod"),

@@ -20,7 +20,7 @@ the condition is shown at once.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 
 class PressureState(StrEnum):
@@ -61,7 +61,7 @@ def is_shown(state: PressureState) -> bool:
 S, E = PressureState, PressureEvent
 
 # fmt: off
-PRESSURE: Machine[PressureState, PressureEvent, PressureEvidence] = Machine(
+PRESSURE: StateMachine[PressureState, PressureEvent, PressureEvidence] = StateMachine(
     name="pressure",
     starts=(
         Start(S.RELIEVED, "the agent has begun to measure"),

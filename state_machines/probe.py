@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from state_machines.machine import Machine, Row, Start
+from state_machines.machine import Row, Start, StateMachine
 
 
 class ProbeKind(StrEnum):
@@ -161,7 +161,7 @@ def asks_for_readiness(evidence: ProbeEvidence) -> bool:
 S, E = ProbeState, ProbeEvent
 
 # fmt: off
-PROBE: Machine[ProbeState, ProbeEvent, ProbeEvidence] = Machine(
+PROBE: StateMachine[ProbeState, ProbeEvent, ProbeEvidence] = StateMachine(
     name="probe",
     starts=(
         Start(S.HELD,      "the container runs, and its startup probe has not succeeded yet"),

@@ -3,7 +3,7 @@ from enum import StrEnum
 
 import pytest
 
-from state_machines.machine import IllegalTransition, InvalidMachineError, Machine, Row, Start
+from state_machines.machine import IllegalTransition, InvalidMachineError, Row, Start, StateMachine
 
 
 class Door(StrEnum):
@@ -38,7 +38,7 @@ BRICK = Row[Door, Act, Strength](
     Door.CLOSED, Act.BRICK, Door.WALLED_UP, "no more doors", bricks_suffice
 )
 
-DOOR: Machine[Door, Act, Strength] = Machine(
+DOOR: StateMachine[Door, Act, Strength] = StateMachine(
     name="door",
     starts=(Start(Door.OPEN, "doors are delivered open"),),
     terminal=frozenset({Door.WALLED_UP}),

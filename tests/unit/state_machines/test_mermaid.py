@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from state_machines.mermaid import DocumentError, blocks, diagram, main, redrawn, table
+from state_machines.mermaid import MarkerError, blocks, diagram, main, redrawn, table
 from state_machines.pod import POD
 
 ROOT = Path(__file__).parents[3]
@@ -55,7 +55,7 @@ def test_text_around_the_markers_is_left_alone() -> None:
     ],
 )
 def test_markers_that_do_not_fit_are_named(text: str, problem: str) -> None:
-    with pytest.raises(DocumentError, match=problem):
+    with pytest.raises(MarkerError, match=problem):
         redrawn(text, blocks())
 
 
