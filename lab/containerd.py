@@ -35,7 +35,7 @@ class Containerd(Started):
 
     `version` is `1.6`, `1.7`, `2.1` or `default`, or such a version with another OCI runtime than
     runc: `1.7+crun`. `folder` holds everything and may exist. `enter` are words to put before its
-    command, to run it on a `Machine`.
+    command, to run it on a `NamespacedMachine`.
     """
 
     def __init__(

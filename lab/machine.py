@@ -52,7 +52,7 @@ read nothing
 """
 
 
-class Machine(Started):
+class NamespacedMachine(Started):
     """One machine; a context manager that starts and stops it. `folder` may exist."""
 
     def __init__(self, folder: Path, name: str) -> None:

@@ -29,7 +29,7 @@ TABLE = re.compile(r"(?<=<!-- tested:begin -->\n).*?(?=<!-- tested:end -->)", re
 
 
 @frozen
-class Machine:
+class TestedEnvironment:
     """What the tests of one session run on."""
 
     tests: str
@@ -42,7 +42,7 @@ class Machine:
 
 
 @frozen
-class Host:
+class UsualHost:
     """The machine that sessions without guests run on."""
 
     kernel: str
@@ -51,7 +51,7 @@ class Host:
     oci_runtime: str
 
 
-GUEST = Machine(
+GUEST = TestedEnvironment(
     tests="`nox -s guest`",
     kernel="user-mode Linux 6.16 or newer",
     cgroups="v2",
@@ -62,17 +62,17 @@ GUEST = Machine(
 )
 
 
-def machines(host: Host) -> tuple[Machine, ...]:
+def environments(host: UsualHost) -> tuple[TestedEnvironment, ...]:
     """The rows of the table."""
     return (
-        Machine(
+        TestedEnvironment(
             "`nox -s integration`",
             *(host.kernel, host.cgroups, host.first_process, "cgroupfs"),
             f"containerd {' and '.join(USUAL.split(','))}, {host.oci_runtime}",
             "none",
         ),
         GUEST,
-        Machine(
+        TestedEnvironment(
             "`nox -s e2e`",
             *(host.kernel, host.cgroups, host.first_process, "cgroupfs"),
             f"containerd {USUAL_CONTAINERD}, {host.oci_runtime}",
@@ -83,16 +83,16 @@ def machines(host: Host) -> tuple[Machine, ...]:
 
 def table() -> str:
     """The table in Markdown."""
-    recorded = Host(**json.loads(RECORD.read_text()))
-    names = [field.name.replace("_", " ") for field in fields(Machine)]
-    rows = [names, ["---"] * len(names), *(astuple(machine) for machine in machines(recorded))]
+    recorded = UsualHost(**json.loads(RECORD.read_text()))
+    names = [field.name.replace("_", " ") for field in fields(TestedEnvironment)]
+    rows = [names, ["---"] * len(names), *(astuple(machine) for machine in environments(recorded))]
     return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
-def measured() -> Host:
+def measured() -> UsualHost:
     """This machine. LabError if there is no container runtime to be had."""
     is_systemd = Path("/proc/1/comm").read_text() == "systemd\n"
-    return Host(
+    return UsualHost(
         kernel=f"Linux {major_minor(os.uname().release)}",
         cgroups=f"v{cgroup_version()}",
         first_process="systemd" if is_systemd else "no systemd",

@@ -20,7 +20,7 @@ from lab.containerd import Containerd
 from lab.control_plane import ADVERTISED, ControlPlane
 from lab.go_kubelet import make_cgroups
 from lab.images import PAUSE
-from lab.machine import PATH, REPOSITORY, Machine
+from lab.machine import PATH, REPOSITORY, NamespacedMachine
 from lab.ports import LOOPBACK, free_ports
 from lab.processes import run, wait_until
 from tests.e2e.cluster import is_ready
@@ -89,7 +89,7 @@ class Site:
     """Where the guide is followed: the cluster, the machine, and who types."""
 
     plane: ControlPlane
-    machine: Machine
+    machine: NamespacedMachine
     node: Shell
     administrator: Shell
 
@@ -157,7 +157,7 @@ def site(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) 
     except UnavailableError as reason:
         do_without(str(reason))
     folder = tmp_path_factory.mktemp("guide")
-    machine = Machine(folder, NODE)
+    machine = NamespacedMachine(folder, NODE)
     with machine, Containerd("2.1", folder / "ctd", enter=machine.enter) as containerd:
         settings = settings_for(containerd.cgroup_root)
         leave_what_kubeadm_init_leaves(control_plane, kubeadm, settings, folder)
@@ -219,7 +219,9 @@ def leave_what_kubeadm_init_leaves(
         )
 
 
-def install_packages(machine: Machine, kubeadm: Path, go_kubelet: Path, runtime: Path) -> None:
+def install_packages(
+    machine: NamespacedMachine, kubeadm: Path, go_kubelet: Path, runtime: Path
+) -> None:
     """What is on a machine before the guide begins."""
     machine.write("/usr/lib/systemd/system/kubelet.service", KUBELET_UNIT)
     machine.write("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", KUBEADM_DROP_IN)
@@ -231,7 +233,7 @@ def install_packages(machine: Machine, kubeadm: Path, go_kubelet: Path, runtime:
     )
 
 
-def settle(plane: ControlPlane, machine: Machine, kubeadm: Path, folder: Path) -> Site:
+def settle(plane: ControlPlane, machine: NamespacedMachine, kubeadm: Path, folder: Path) -> Site:
     """Two people at their command lines. The node's begins in a checkout."""
     home, desk, programs = (folder / name for name in ("home", "desk", "bin"))
     for each in (home, desk, programs):

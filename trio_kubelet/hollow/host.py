@@ -9,13 +9,13 @@ from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.runtime import open_hollow_runtime
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host import Host, read_this_machine
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.probes import answer_for_all
 from trio_kubelet.rpc import InProcess, Transport
 
 
 def hollow_host(
-    transport: Transport, machine: Machine, read_hosts: Callable[[], str] = read_hosts
+    transport: Transport, machine: MachineInfo, read_hosts: Callable[[], str] = read_hosts
 ) -> Host:
     """Return a host without cgroups, mounts and limits; images are in the runtime's memory."""
     return Host(

@@ -5,7 +5,7 @@ is what the cluster says about it. `bootstrap.py` gets the node its first certif
 """
 
 from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses, read_hosts
-from trio_kubelet.node.machine import Machine, read_machine
+from trio_kubelet.node.machine import MachineInfo, read_machine
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.profile import NodeProfile, node_name, node_profile
 from trio_kubelet.node.readiness import relist_errors
@@ -13,7 +13,7 @@ from trio_kubelet.node.resources import NodeResources, node_resources
 from trio_kubelet.node.view import NodeView
 
 __all__ = [
-    "Machine",
+    "MachineInfo",
     "NodeProfile",
     "NodeResources",
     "NodeView",

@@ -14,7 +14,7 @@ from attrs import field, frozen
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 
 Resources = Mapping[str, Quantity]
 
@@ -78,7 +78,7 @@ def cpu_count(cpu_list: str) -> int:
 
 
 def machine_capacity(
-    machine: Machine, *, max_pods: int, pods_per_core: int = 0, storage: bool = True
+    machine: MachineInfo, *, max_pods: int, pods_per_core: int = 0, storage: bool = True
 ) -> Resources:
     """What the node has. `storage` is localStorageCapacityIsolation: disk space is a resource."""
     cores = machine.size.cpu_milli // 1000

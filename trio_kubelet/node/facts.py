@@ -15,7 +15,7 @@ from trio_kubelet.node.addresses import (
     parse_node_ip,
 )
 from trio_kubelet.node.allocatable import Resources
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.profile import node_name
 from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -45,7 +45,7 @@ def host_addresses(settings: Settings) -> tuple[str, ...]:
 
 def gather_facts(
     settings: Settings,
-    machine: Machine,
+    machine: MachineInfo,
     allocatable: Resources,
     *,
     cgroups: CgroupTree | None,

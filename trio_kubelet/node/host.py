@@ -19,7 +19,7 @@ from trio_kubelet.errors import StartError
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host_warnings import SWAPS, HostWarning, host_warnings, read_swap_areas
-from trio_kubelet.node.machine import Machine, apparmor_enabled, read_machine
+from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
 from trio_kubelet.probes import AskOverNetwork, NodeNetwork
 from trio_kubelet.process import raise_open_files_limit, set_oom_score
 from trio_kubelet.resources import CgroupError, CgroupTree
@@ -45,7 +45,7 @@ class Host:
     """
 
     transports: Transports
-    machine: Machine
+    machine: MachineInfo
     cgroups: CgroupTree | None
     apparmor: bool
     privileged: bool
@@ -100,7 +100,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
     )
 
 
-async def read_this_machine(settings: Settings, host: Path = Path("/")) -> Machine:
+async def read_this_machine(settings: Settings, host: Path = Path("/")) -> MachineInfo:
     """Read the machine; `host` is where its root is mounted. Raises StartError."""
     read = partial(read_machine, Path(settings.options.root_dir), host)
     try:

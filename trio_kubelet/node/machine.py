@@ -50,7 +50,7 @@ OPERATING_SYSTEM = "linux"
 
 
 @frozen(kw_only=True)
-class Machine:
+class MachineInfo:
     """One machine.
 
     `storage_bytes` is the size of --root-dir's file system, `max_pids` how many tasks the kernel
@@ -74,11 +74,11 @@ def go_architecture(machine: str) -> str:
     return GO_ARCHITECTURES.get(machine, machine)
 
 
-def read_machine(root_directory: Path, host: Path = Path("/")) -> Machine:
+def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
     """Read it. `host` is where the machine's root is mounted. Raises OSError, ValueError."""
     kernel = os.uname()
     meminfo = host / "proc/meminfo"
-    return Machine(
+    return MachineInfo(
         machine_id=_first(host, _MACHINE_IDS),
         system_uuid=_first(host, _SYSTEM_UUIDS),
         boot_id=_first(host, _BOOT_IDS),

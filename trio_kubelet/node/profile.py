@@ -15,7 +15,7 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Taint
 from trio_kubelet.node.addresses import parse_node_ip
 from trio_kubelet.node.allocatable import NodeAmounts
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 
 EXTERNAL_CLOUD_PROVIDER = "external"
 
@@ -40,7 +40,7 @@ class NodeProfile:
     """
 
     name: str
-    machine: Machine
+    machine: MachineInfo
     resources: NodeAmounts
     kubelet_version: str = KUBERNETES_VERSION
     kubelet_port: int = 10250
@@ -61,7 +61,7 @@ class NodeProfile:
     lease_seconds: int = 40
 
 
-def node_profile(settings: Settings, machine: Machine, resources: NodeAmounts) -> NodeProfile:
+def node_profile(settings: Settings, machine: MachineInfo, resources: NodeAmounts) -> NodeProfile:
     """The profile that these settings give a machine."""
     configuration, options = settings.configuration, settings.options
     return NodeProfile(

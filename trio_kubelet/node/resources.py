@@ -19,7 +19,7 @@ from trio_kubelet.node.allocatable import (
     reservations,
 )
 from trio_kubelet.node.enforcement import pods_cgroup_config
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.resources import CgroupConfig
 
 
@@ -73,7 +73,7 @@ class NodeResources:
         self.on_change.call()
 
 
-def node_resources(settings: Settings, machine: Machine) -> NodeResources:
+def node_resources(settings: Settings, machine: MachineInfo) -> NodeResources:
     """Return what these settings leave of a machine for pods."""
     configuration = settings.configuration
     capacity = machine_capacity(

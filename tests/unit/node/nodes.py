@@ -8,7 +8,7 @@ from attrs import evolve
 from trio_kubelet.config.gates import resolve
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
 from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
-from trio_kubelet.node.machine import Machine
+from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.resources.node import MachineSize
@@ -19,8 +19,8 @@ GIB = 1 << 30
 NAME = "node-1"
 
 
-def a_machine(**changes: Any) -> Machine:
-    machine = Machine(
+def a_machine(**changes: Any) -> MachineInfo:
+    machine = MachineInfo(
         machine_id="3d1219c7",
         system_uuid="4c4c4544-0042",
         boot_id="boot-1",
@@ -34,7 +34,7 @@ def a_machine(**changes: Any) -> Machine:
 
 
 def a_profile(
-    machine: Machine | None = None,
+    machine: MachineInfo | None = None,
     *,
     max_pods: int = 110,
     gates: Mapping[str, bool] | None = None,
