@@ -35,6 +35,7 @@ from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.secure_port import SecurePort
 from trio_kubelet.sources import (
+    ManifestContext,
     PodUpdates,
     Source,
     SourceMerge,
@@ -237,7 +238,12 @@ class Pods:
         """Read the folder and the URL of static pods, where they are set, until cancelled."""
         core, configuration = self._core, self._core.settings.configuration
         kept = core.root / "static-pods"
-        adopt = partial(adoptable_uid, core.cache.pods)
+        context = partial(
+            ManifestContext,
+            node_name=core.node_name,
+            adopt=partial(adoptable_uid, core.cache.pods),
+            journal=core.journal,
+        )
         async with trio.open_nursery() as nursery:
             if configuration.static_pod_path:
                 nursery.start_soon(
@@ -245,11 +251,8 @@ class Pods:
                         watch_manifest_files,
                         Path(configuration.static_pod_path),
                         partial(self._updates.take, Source.FILE),
-                        kept_folder=kept / "file",
+                        context(kept_folder=kept / "file"),
                         check_seconds=configuration.file_check_frequency.total_seconds(),
-                        node_name=core.node_name,
-                        adopt=adopt,
-                        journal=core.journal,
                     )
                 )
             if configuration.static_pod_url:
@@ -258,12 +261,9 @@ class Pods:
                         watch_manifest_url,
                         configuration.static_pod_url,
                         partial(self._updates.take, Source.HTTP),
-                        kept_folder=kept / "http",
+                        context(kept_folder=kept / "http"),
                         headers=configuration.static_pod_url_header,
                         check_seconds=configuration.http_check_frequency.total_seconds(),
-                        node_name=core.node_name,
-                        adopt=adopt,
-                        journal=core.journal,
                     )
                 )
 

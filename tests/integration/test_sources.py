@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources import SendPods, watch_manifest_files, watch_manifest_url
+from trio_kubelet.sources import ManifestContext, SendPods, watch_manifest_files, watch_manifest_url
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes.mount import mount, unmount
 
@@ -57,11 +57,13 @@ async def folder_watched(
             await watch_manifest_files(
                 folder,
                 sets.send,
-                node_name="n",
-                kept_folder=kept,
-                adopt=lambda pod, source: None,
-                journal=Journal(SystemClock()),
-                limiter=threads,
+                ManifestContext(
+                    node_name="n",
+                    kept_folder=kept,
+                    adopt=lambda pod, source: None,
+                    journal=Journal(SystemClock()),
+                    limiter=threads,
+                ),
             )
 
         nursery.start_soon(watch)
@@ -168,10 +170,12 @@ async def test_pods_come_from_a_server_that_goes_away_and_comes_back(tmp_path: P
                 await watch_manifest_url(
                     f"http://127.0.0.1:{port}/old",
                     sets.send,
-                    node_name="n",
-                    kept_folder=tmp_path / "kept",
-                    adopt=lambda pod, source: None,
-                    journal=Journal(SystemClock()),
+                    ManifestContext(
+                        node_name="n",
+                        kept_folder=tmp_path / "kept",
+                        adopt=lambda pod, source: None,
+                        journal=Journal(SystemClock()),
+                    ),
                     headers={"X-Token": ("secret",)},
                     check_seconds=0.02,
                 )

@@ -19,7 +19,13 @@ from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
+from trio_kubelet.sync.pod_task import (
+    Beginning,
+    PodTask,
+    SharedByTasks,
+    SyncResult,
+    UnfinishedError,
+)
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 OWN_GRACE_SECONDS = 30
@@ -229,13 +235,15 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
         journal = Journal(TrioClock())
         task = PodTask(
             pod(),
-            incarnation=1,
-            syncer=syncer,
-            journal=journal,
-            recorder=EventRecorder(Journal(TrioClock()), "node"),
-            resync_seconds=60,
-            cleaning=CleaningTurns(Activity().wait_idle),
-            on_released=lambda _uid: None,
+            syncer,
+            SharedByTasks(
+                journal=journal,
+                recorder=EventRecorder(Journal(TrioClock()), "node"),
+                resync_seconds=60,
+                cleaning=CleaningTurns(Activity().wait_idle),
+                on_released=lambda _uid: None,
+            ),
+            Beginning(incarnation=1),
         )
 
         async def wait(waiter: trio.Event) -> None:

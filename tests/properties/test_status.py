@@ -29,7 +29,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
+from trio_kubelet.status import Failure, NodeIdentity, PodStatusContext, ProbeVerdict, pod_status
 
 SECOND = 1_000_000_000
 START = 1_800_000_000 * SECOND
@@ -161,13 +161,15 @@ class Look:
         return pod_status(
             evolve(pod, metadata=deleted) if self.deleted else pod,
             self.observed,
-            previous=previous,
-            now_ns=now_ns,
-            node=NODE,
-            reasons=self.reasons,
-            failure=self.failure,
-            stopped=self.stopped,
-            probed=self.probed,
+            PodStatusContext(
+                previous=previous,
+                now_ns=now_ns,
+                node=NODE,
+                reasons=self.reasons,
+                failure=self.failure,
+                stopped=self.stopped,
+                probed=self.probed,
+            ),
         )
 
 

@@ -5,18 +5,15 @@ cancels a call either prevented the effect or got all of it. Error codes and the
 messages are those of containerd 2.1; the file `tests/cri/test_conformance.py` holds them to it.
 """
 
-import random
 from collections.abc import Iterator, Mapping
 
 import trio
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.annotation import BehaviourError
 from trio_kubelet.hollow.behaviour import KILLED, Behaviour, ExecResult, Invocation, LogLine
-from trio_kubelet.hollow.events import Events
+from trio_kubelet.hollow.events import Common
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.logs import LogWriter
-from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.process import End, Process
 from trio_kubelet.hollow.records import Container, Sandbox, container_status, log_path
 from trio_kubelet.hollow.shell import result_of_exec
@@ -32,22 +29,19 @@ class Containers:
 
     def __init__(
         self,
-        clock: Clock,
+        common: Common,
         nursery: trio.Nursery,
-        options: HollowOptions,
         images: ImageStore,
-        events: Events,
         sandboxes: Mapping[str, Sandbox],
-        ids: random.Random,
     ) -> None:
-        self._clock = clock
+        self._clock = common.clock
         self._nursery = nursery
-        self._options = options
+        self._options = common.options
         self._images = images
-        self._events = events
+        self._events = common.events
         self._sandboxes = sandboxes
-        self._ids = ids
-        self._log = LogWriter(clock) if options.write_files else None
+        self._ids = common.ids
+        self._log = LogWriter(common.clock) if common.options.write_files else None
         self._names: dict[str, str] = {}
         self._containers: dict[str, Container] = {}
 

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 
 import trio
+from attrs import frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.images import ImageStore
@@ -111,3 +112,13 @@ class Events:
             listener.send_nowait(event)
         except trio.WouldBlock:
             self.lost += 1
+
+
+@frozen(kw_only=True)
+class Common:
+    """What the containers and the sandboxes of one runtime share; `ids` makes their ids."""
+
+    clock: Clock
+    options: HollowOptions
+    events: Events
+    ids: random.Random

@@ -15,7 +15,7 @@ from betterproto import Message
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.containers import Containers, exec_sync
-from trio_kubelet.hollow.events import Events
+from trio_kubelet.hollow.events import Common, Events
 from trio_kubelet.hollow.faults import Fault
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.lists import (
@@ -58,10 +58,9 @@ class HollowRuntime:
         self._calls: set[trio.CancelScope] = set()
         self.images = ImageStore(clock, options.registry, options.images)
         self.events = Events(clock, self.images, options)
-        self.containers = Containers(
-            clock, nursery, options, self.images, self.events, sandboxes, ids
-        )
-        self.sandboxes = Sandboxes(clock, options, self.events, self.containers, sandboxes, ids)
+        common = Common(clock=clock, options=options, events=self.events, ids=ids)
+        self.containers = Containers(common, nursery, self.images, sandboxes)
+        self.sandboxes = Sandboxes(common, self.containers, sandboxes)
         self.runtime_ready = True
         self.faults = options.faults
         self.pod_cidr = ""

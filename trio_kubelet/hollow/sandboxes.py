@@ -5,15 +5,12 @@ is taken. A cancelled or failed RunPodSandbox leaves nothing behind.
 """
 
 import ipaddress
-import random
 from collections.abc import Iterator
 
 import trio
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.containers import Containers
-from trio_kubelet.hollow.events import Events
-from trio_kubelet.hollow.options import HollowOptions
+from trio_kubelet.hollow.events import Common
 from trio_kubelet.hollow.records import Sandbox, sandbox_status, uses_host_network
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -54,21 +51,18 @@ class Sandboxes:
 
     def __init__(
         self,
-        clock: Clock,
-        options: HollowOptions,
-        events: Events,
+        common: Common,
         containers: Containers,
         sandboxes: dict[str, Sandbox],
-        ids: random.Random,
     ) -> None:
-        self._clock = clock
-        self._options = options
-        self._events = events
+        self._clock = common.clock
+        self._options = common.options
+        self._events = common.events
         self._containers = containers
         self._sandboxes = sandboxes
-        self._ids = ids
+        self._ids = common.ids
         self._names: dict[str, str] = {}
-        self._addresses = Addresses(options.subnet)
+        self._addresses = Addresses(common.options.subnet)
         self.network_ready = True
 
     def __iter__(self) -> Iterator[Sandbox]:

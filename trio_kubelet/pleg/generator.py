@@ -38,7 +38,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry import Journal, Transition
 
 log = structlog.get_logger("pleg")
 
@@ -326,7 +326,9 @@ class Pleg:
     ) -> None:
         target = PLEG.step(self.state, event, evidence)
         self._journal.transition(
-            PLEG.name, "runtime", source=self.state, event=event, target=target, cause=cause
+            PLEG.name,
+            "runtime",
+            Transition(source=self.state, event=event, target=target, cause=cause),
         )
         if target is not self.state:
             log.info("pleg", source=str(self.state), reason=str(event), target=str(target))

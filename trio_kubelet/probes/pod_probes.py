@@ -41,7 +41,7 @@ from trio_kubelet.probes.runner import (
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.observed import ObservedContainer
 from trio_kubelet.status import ProbeVerdict
-from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry import EventRecorder, Journal, Transition
 
 log = structlog.get_logger("probes")
 
@@ -175,7 +175,9 @@ class PodProbes:
         self._tell(known)
         for probe in probes.values():
             self._node.journal.transition(
-                PROBE.name, _key(known, probe), source="", event="Began", target=probe.state
+                PROBE.name,
+                _key(known, probe),
+                Transition(source="", event="Began", target=probe.state),
             )
             if self._pod_stops:
                 self._step(known, probe, ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
@@ -350,10 +352,9 @@ class PodProbes:
         self._node.journal.transition(
             PROBE.name,
             _key(instance, probe),
-            source=source,
-            event=event,
-            target=target,
-            duration_seconds=now - probe.entered_at,
+            Transition(
+                source=source, event=event, target=target, duration_seconds=now - probe.entered_at
+            ),
         )
         probe.state, probe.entered_at = target, now
 

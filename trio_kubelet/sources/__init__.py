@@ -13,12 +13,13 @@ from trio_kubelet.sources.http import watch_manifest_url
 from trio_kubelet.sources.manifests import Adopt, ManifestReader
 from trio_kubelet.sources.merge import PodOperation, PodUpdate, SourceMerge
 from trio_kubelet.sources.mirrors import MirrorPods
-from trio_kubelet.sources.static_pods import SendPods
+from trio_kubelet.sources.static_pods import ManifestContext, SendPods
 from trio_kubelet.sources.updates import PodUpdates
 
 __all__ = [
     "Adopt",
     "InvalidManifest",
+    "ManifestContext",
     "ManifestReader",
     "MirrorPods",
     "PodFollower",

@@ -24,10 +24,9 @@ from attrs import field, frozen
 from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.inotify import PathWatch
 from trio_kubelet.sources.kept import KeptManifests
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
 from trio_kubelet.sources.reports import ManifestReports
-from trio_kubelet.sources.static_pods import SendPods, StaticPodSet
-from trio_kubelet.telemetry import Journal
+from trio_kubelet.sources.static_pods import ManifestContext, SendPods, StaticPodSet
 
 DEFAULT_CHECK_SECONDS = 20.0
 log = structlog.get_logger("sources")
@@ -57,28 +56,24 @@ class Look:
 async def watch_manifest_files(
     path: Path,
     send: SendPods,
+    given: ManifestContext,
     *,
-    node_name: str,
-    kept_folder: Path,
-    adopt: Adopt,
-    journal: Journal,
     check_seconds: float = DEFAULT_CHECK_SECONDS,
-    limiter: trio.CapacityLimiter | None = None,
 ) -> None:
     """Watch `staticPodPath` (absolute) forever and send every new full set of pods.
 
-    `kept_folder` holds the last good manifests; `check_seconds` is fileCheckFrequency. Errors
-    of the disk are reported and tried again. When cancelled it leaves nothing behind, except
-    that a thread may still be waiting for a disk that does not answer.
+    `check_seconds` is fileCheckFrequency. Errors of the disk are reported and tried again. When
+    cancelled it leaves nothing behind, except that a thread may still be waiting for a disk that
+    does not answer.
     """
-    reader = ManifestReader(source=Source.FILE, node_name=node_name)
+    reader = ManifestReader(source=Source.FILE, node_name=given.node_name)
     pods = StaticPodSet(
         reader,
-        KeptManifests(kept_folder, reader),
-        adopt=adopt,
-        reports=ManifestReports(journal),
+        KeptManifests(given.kept_folder, reader),
+        adopt=given.adopt,
+        reports=ManifestReports(given.journal),
         send=send,
-        limiter=limiter,
+        limiter=given.limiter,
     )
     await pods.load()
     seen: Mapping[str, SeenFile] = {}

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from pathlib import Path
 from typing import cast
 
 import httpx
@@ -18,10 +17,9 @@ import trio
 
 from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.kept import KeptManifests
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Adopt, Manifest, ManifestReader
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
 from trio_kubelet.sources.reports import ManifestReports
-from trio_kubelet.sources.static_pods import SendPods, StaticPodSet
-from trio_kubelet.telemetry import Journal
+from trio_kubelet.sources.static_pods import ManifestContext, SendPods, StaticPodSet
 
 DEFAULT_CHECK_SECONDS = 20.0
 _REQUEST_SECONDS = 10.0
@@ -32,15 +30,11 @@ log = structlog.get_logger("sources")
 async def watch_manifest_url(
     url: str,
     send: SendPods,
+    given: ManifestContext,
     *,
-    node_name: str,
-    kept_folder: Path,
-    adopt: Adopt,
-    journal: Journal,
     headers: Mapping[str, Sequence[str]] | None = None,
     check_seconds: float = DEFAULT_CHECK_SECONDS,
     client: httpx.AsyncClient | None = None,
-    limiter: trio.CapacityLimiter | None = None,
 ) -> None:
     """Ask `staticPodURL` forever and send every new full set of pods.
 
@@ -48,14 +42,14 @@ async def watch_manifest_url(
     httpCheckFrequency. While the URL does not answer, pods of an earlier run go on; where there
     are none nothing is sent. When cancelled it leaves nothing behind.
     """
-    reader = ManifestReader(source=Source.HTTP, node_name=node_name)
+    reader = ManifestReader(source=Source.HTTP, node_name=given.node_name)
     pods = StaticPodSet(
         reader,
-        KeptManifests(kept_folder, reader),
-        adopt=adopt,
-        reports=ManifestReports(journal, settle_seconds=0.0),
+        KeptManifests(given.kept_folder, reader),
+        adopt=given.adopt,
+        reports=ManifestReports(given.journal, settle_seconds=0.0),
         send=send,
-        limiter=limiter,
+        limiter=given.limiter,
     )
     await pods.load()
     sent_headers = [(name, value) for name, values in (headers or {}).items() for value in values]

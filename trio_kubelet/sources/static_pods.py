@@ -6,15 +6,18 @@ kept records up to date, reports, and calls back with the full set of pods when 
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import structlog
 import trio
+from attrs import frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources.kept import KeptManifests, Records
 from trio_kubelet.sources.manifests import Adopt, Manifest, ManifestReader, Resolved
 from trio_kubelet.sources.reports import Complaint, ManifestReports
+from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("sources")
 
@@ -22,6 +25,21 @@ T = TypeVar("T")
 
 SendPods = Callable[[tuple[Pod, ...]], Awaitable[None]]
 """Takes the full set of a source's pods. The first call means: the source has spoken."""
+
+
+@frozen(kw_only=True)
+class ManifestContext:
+    """What a source of manifests works with.
+
+    `kept_folder` holds its last good manifests, and is its own. Files are read and manifests
+    decoded in threads of `limiter`, else of one of its own.
+    """
+
+    node_name: str
+    kept_folder: Path
+    adopt: Adopt
+    journal: Journal
+    limiter: trio.CapacityLimiter | None = None
 
 
 class StaticPodSet:

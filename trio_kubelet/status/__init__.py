@@ -8,13 +8,15 @@ the status before; its parts are `phase`, `container_statuses` and `conditions`.
 """
 
 from trio_kubelet.status.container_statuses import ProbeVerdict
-from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
+from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
+from trio_kubelet.status.generate import pod_status
 from trio_kubelet.status.statuses import Statuses, StatusReporter
 from trio_kubelet.status.writer import StatusWriter
 
 __all__ = [
     "Failure",
     "NodeIdentity",
+    "PodStatusContext",
     "ProbeVerdict",
     "StatusReporter",
     "StatusWriter",

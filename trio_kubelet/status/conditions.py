@@ -23,6 +23,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.restarts import init_role
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
+from trio_kubelet.status.context import PodStatusContext
 
 OWN_CONDITIONS = frozenset(
     {
@@ -53,21 +54,18 @@ def pod_conditions(
     observed: ObservedPod,
     *,
     phase: PodPhase,
-    previous: PodStatus,
-    now_ns: int,
-    disruption: str = "",
-    refused_resize: str | None = None,
+    given: PodStatusContext,
 ) -> tuple[PodCondition, ...]:
     """All conditions of the pod: others' first, then the node's.
 
-    A condition whose status is what it was in `previous` keeps its time. `disruption` is why the
-    node disrupts the pod, empty where it does not. `refused_resize` is why the pod does not get
-    the resources that its source wants it to have, None if it has those.
+    A condition whose status is what it was before keeps its time.
     """
+    previous = given.previous
+    disruption = given.failure.disruption if given.failure is not None else ""
     others = others_conditions(pod, previous)
     containers_ready = _containers_ready(pod, statuses, phase)
     own = (
-        *_resize_pending(phase, refused_resize),
+        *_resize_pending(phase, given.refused_resize),
         *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
         _initialized(pod, statuses, phase),
@@ -84,7 +82,7 @@ def pod_conditions(
                 condition,
                 observed_generation=generation,
                 last_transition_time=_transition_time(
-                    condition, since.get(condition.type), Time.from_ns(now_ns)
+                    condition, since.get(condition.type), Time.from_ns(given.now_ns)
                 ),
             )
             for condition in own

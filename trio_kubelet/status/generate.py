@@ -5,10 +5,10 @@ them. What is first seen is kept: the start time, the pod's addresses after its 
 and the reason and message of the phase for as long as the phase stays what it is.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from trio_kubelet.k8s import (
     TERMINAL_PHASES,
@@ -26,68 +26,18 @@ from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import (
-    ProbeVerdict,
     StatusContext,
     container_statuses,
 )
+from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
 from trio_kubelet.status.phase import pod_phase
-
-
-@frozen(kw_only=True)
-class Failure:
-    """The words of the status of a pod that was rejected, disrupted, or over its deadline.
-
-    `rejected`: nothing of it was ever to run here. `disruption` is the message of its condition
-    DisruptionTarget (KEP-3329), empty where the failure was no disruption.
-    """
-
-    reason: str
-    message: str = ""
-    rejected: bool = False
-    disruption: str = ""
-
 
 IPAddress = IPv4Address | IPv6Address
 
 
-@frozen(kw_only=True)
-class NodeIdentity:
-    """What statuses say of the node.
-
-    `host_ips`: its addresses, the primary one first; at most one more, of the other family.
-    `runtime_name`: what stands before container ids. `recursive_read_only` names the
-    runtime handlers that make read-only mounts recursively so (KEP-3857).
-    """
-
-    host_ips: tuple[str, ...] = ()
-    runtime_name: str = "containerd"
-    recursive_read_only: frozenset[str] = frozenset()
-
-
-def pod_status(
-    pod: Pod,
-    observed: ObservedPod,
-    *,
-    previous: PodStatus,
-    now_ns: int,
-    node: NodeIdentity,
-    reasons: Mapping[str, Reason] | None = None,
-    failure: Failure | None = None,
-    stopped: bool = False,
-    probed: Mapping[str, ProbeVerdict] | None = None,
-    actuated: Mapping[str, ResourceRequirements] | None = None,
-    refused_resize: str | None = None,
-) -> PodStatus:
-    """The status of a pod whose resources are those that it was allocated.
-
-    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
-    say why containers wait, by name. `failure` is why the pod failed if it was not for its
-    containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
-    by container id. `actuated` is what
-    containers were made with, by name, where not with what they were allocated;
-    `refused_resize`: why the pod does not get the resources that its source wants it to have.
-    """
-    previous = _final(pod, previous)
+def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodStatus:
+    """The status of a pod whose resources are those that it was allocated."""
+    previous, failure, now_ns = _final(pod, given.previous), given.failure, given.now_ns
     if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
         return _rejected_status(pod, observed, previous, failure, now_ns)
     statuses = container_statuses(
@@ -95,12 +45,12 @@ def pod_status(
             pod=pod,
             observed=observed,
             previous=previous,
-            reasons=reasons or {},
-            stopped=stopped,
-            probed=probed or {},
-            runtime_name=node.runtime_name,
-            actuated=actuated or {},
-            recursive_read_only=_runtime_handler(pod, observed) in node.recursive_read_only,
+            reasons=given.reasons,
+            stopped=given.stopped,
+            probed=given.probed,
+            runtime_name=given.node.runtime_name,
+            actuated=given.actuated,
+            recursive_read_only=_runtime_handler(pod, observed) in given.node.recursive_read_only,
         )
     )
     phase = pod_phase(
@@ -109,10 +59,11 @@ def pod_status(
         observed,
         previous=previous.phase,
         failed=failure is not None,
-        stopped=stopped,
+        stopped=given.stopped,
     )
     told = _reason_of_phase(phase, previous, failure)
-    host_ips, pod_ips = node.host_ips[:2], _pod_ips(pod, observed, previous, node)
+    host_ips = given.node.host_ips[:2]
+    pod_ips = _pod_ips(pod, observed, previous, given.node)
     requests = pod_requests(pod)
     return evolve(
         pod.status,
@@ -124,10 +75,7 @@ def pod_status(
             statuses,
             observed,
             phase=phase,
-            previous=previous,
-            now_ns=now_ns,
-            disruption=failure.disruption if failure is not None else "",
-            refused_resize=refused_resize,
+            given=evolve(given, previous=previous),
         ),
         init_container_statuses=statuses.init,
         container_statuses=_by_name(statuses.regular),

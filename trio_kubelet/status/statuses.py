@@ -17,7 +17,8 @@ from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resi
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ProbeVerdict
-from trio_kubelet.status.generate import Failure, NodeIdentity, pod_status
+from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
+from trio_kubelet.status.generate import pod_status
 
 
 class Statuses:
@@ -73,22 +74,24 @@ class StatusReporter:
         *,
         stopped: bool,
     ) -> PodStatus:
-        """Make the status as of now and store it. For what the arguments mean see `pod_status`."""
+        """Make the status as of now and store it. The arguments are as in `PodStatusContext`."""
         uid = pod.metadata.uid
         given = self.allocations.allocated(pod)
         read_only = self.runtime_features().recursive_read_only
         status = pod_status(
             given,
             observed,
-            previous=self.statuses.get(uid) or pod.status,
-            now_ns=self.clock.now_ns(),
-            node=evolve(self.node, recursive_read_only=read_only),
-            reasons=reasons,
-            failure=failure,
-            stopped=stopped,
-            probed=self.probed,
-            actuated=self.allocations.actuated(uid),
-            refused_resize=refused_resize(pod, given),
+            PodStatusContext(
+                previous=self.statuses.get(uid) or pod.status,
+                now_ns=self.clock.now_ns(),
+                node=evolve(self.node, recursive_read_only=read_only),
+                reasons=reasons,
+                failure=failure,
+                stopped=stopped,
+                probed=self.probed,
+                actuated=self.allocations.actuated(uid),
+                refused_resize=refused_resize(pod, given),
+            ),
         )
         self.statuses.put(pod, status)
         return status

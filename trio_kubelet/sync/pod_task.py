@@ -37,7 +37,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest, Waiter, merge
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
 
 log = structlog.get_logger("pod")
 
@@ -109,6 +109,35 @@ def pod_key(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
+@frozen(kw_only=True)
+class SharedByTasks:
+    """What all tasks are made with.
+
+    A pod is looked at again after about `resync_seconds`. `on_released(uid)` is called when a pod
+    holds nothing any more that others could want.
+    """
+
+    journal: Journal
+    recorder: EventRecorder
+    resync_seconds: float
+    cleaning: CleaningTurns
+    on_released: Callable[[str], None]
+
+
+@frozen(kw_only=True)
+class Beginning:
+    """How an incarnation begins: in `state`, and with an `ending` if it only has to go.
+
+    It waits until `predecessor`, who has its name, is released, and for `after`.
+    """
+
+    incarnation: int
+    predecessor: "PodTask | None" = None
+    after: trio.Event | None = None
+    state: PodState = PodState.SYNC_POD
+    ending: Ending | None = None
+
+
 class PodTask:
     """Runs one incarnation of a pod. Made and owned by `PodTasks`.
 
@@ -119,23 +148,15 @@ class PodTask:
     def __init__(
         self,
         pod: Pod,
-        *,
-        incarnation: int,
         syncer: PodSteps,
-        journal: Journal,
-        recorder: EventRecorder,
-        resync_seconds: float,
-        cleaning: CleaningTurns,
-        on_released: Callable[[str], None],
-        predecessor: "PodTask | None" = None,
-        after: trio.Event | None = None,
-        state: PodState = PodState.SYNC_POD,
-        ending: Ending | None = None,
+        shared: SharedByTasks,
+        beginning: Beginning,
     ) -> None:
+        state, ending = beginning.state, beginning.ending
         assert state in POD.initial, f"no pod begins in {state}"
         assert (ending is None) is (state is PodState.SYNC_POD), "what ends has an ending"
         self.pod = pod
-        self.incarnation = incarnation
+        self.incarnation = beginning.incarnation
         self.state = state
         self.ending = ending
         self.started_at = trio.current_time()
@@ -145,14 +166,10 @@ class PodTask:
         self.released = trio.Event()
         self.finished = trio.Event()
         self._syncer = syncer
-        self._journal = journal
-        self._recorder = recorder
-        self._resync_seconds = resync_seconds
-        self._cleaning = cleaning
-        self._on_released = on_released
+        self._shared = shared
         self._hurry = trio.Event()
-        self._predecessor = predecessor
-        self._after = after
+        self._predecessor = beginning.predecessor
+        self._after = beginning.after
         self._pending: PodRequest | None = None
         self._waiters: tuple[Waiter, ...] = ()
         self._wake = trio.Event()
@@ -205,8 +222,8 @@ class PodTask:
         with structlog.contextvars.bound_contextvars(
             pod=pod_key(self.pod), uid=self.pod.metadata.uid
         ):
-            self._journal.transition(
-                POD.name, pod_key(self.pod), source="", event="Added", target=self.state
+            self._shared.journal.transition(
+                POD.name, pod_key(self.pod), Transition(source="", event="Added", target=self.state)
             )
             await self._wait_for_others()
             async with self._syncer.running():
@@ -261,11 +278,11 @@ class PodTask:
             if not is_kept:
                 self._syncer.let_go()
             self.released.set()
-            self._on_released(self.pod.metadata.uid)
+            self._shared.on_released(self.pod.metadata.uid)
         if is_kept:
             self._step(PodEvent.KEPT)
             return
-        async with self._cleaning.turn(self._hurry):
+        async with self._shared.cleaning.turn(self._hurry):
             cleaned = await self._attempt(self._done, self._syncer.clean)
         if not cleaned:
             await self._wait_for_request(self._next_delay(None))
@@ -293,7 +310,7 @@ class PodTask:
     def _failed(self, error: Exception) -> None:
         """Tell of a bug that this pod brings out. For use where the error is handled."""
         log.exception("pod sync failed", pod=pod_key(self.pod), state=str(self.state))
-        self._recorder.pod(
+        self._shared.recorder.pod(
             self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
         )
 
@@ -355,7 +372,7 @@ class PodTask:
             delay = self._retries.next_seconds()
         else:
             self._retries.reset()
-            delay = stretched(self._resync_seconds, RETRY.jitter)
+            delay = stretched(self._shared.resync_seconds, RETRY.jitter)
         if result is not None and result.due_seconds is not None:
             delay = min(delay, max(result.due_seconds, 0.0))
         return delay
@@ -364,14 +381,16 @@ class PodTask:
         """Move through the machine and write it into the journal."""
         target = POD.step(self.state, event, evidence)
         now = trio.current_time()
-        self._journal.transition(
+        self._shared.journal.transition(
             POD.name,
             pod_key(self.pod),
-            source=self.state,
-            event=event,
-            target=target,
-            cause=self.ending.message if self.ending else "",
-            duration_seconds=now - self._entered_at,
+            Transition(
+                source=self.state,
+                event=event,
+                target=target,
+                cause=self.ending.message if self.ending else "",
+                duration_seconds=now - self._entered_at,
+            ),
         )
         if target is not self.state:
             log.info("pod state", source=str(self.state), reason=str(event), target=str(target))

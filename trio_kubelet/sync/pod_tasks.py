@@ -20,7 +20,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import PodSteps, PodTask, pod_key
+from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks, pod_key
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
@@ -60,10 +60,13 @@ class PodTasks:
         self.on_finished: Callbacks[[str, int]] = Callbacks()
         self._nursery = nursery
         self._open_syncer = open_syncer
-        self._journal = journal
-        self._recorder = recorder
-        self._resync_seconds = resync_seconds
-        self._cleaning = cleaning
+        self._shared = SharedByTasks(
+            journal=journal,
+            recorder=recorder,
+            resync_seconds=resync_seconds,
+            cleaning=cleaning,
+            on_released=self.on_released.call,
+        )
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}
         self._finished_at: dict[str, float] = {}
@@ -118,17 +121,15 @@ class PodTasks:
         waits = takes_turns(state, is_static=is_static(pod))
         task = PodTask(
             pod,
-            incarnation=incarnation,
-            syncer=self._open_syncer(pod),
-            journal=self._journal,
-            recorder=self._recorder,
-            resync_seconds=self._resync_seconds,
-            cleaning=self._cleaning,
-            on_released=self.on_released.call,
-            predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
-            after=after,
-            state=state,
-            ending=ending,
+            self._open_syncer(pod),
+            self._shared,
+            Beginning(
+                incarnation=incarnation,
+                predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
+                after=after,
+                state=state,
+                ending=ending,
+            ),
         )
         self._tasks[uid] = task
         if has_successors:

@@ -37,6 +37,17 @@ class Entry:
     details: Mapping[str, str] = field(factory=dict)
 
 
+@frozen(kw_only=True)
+class Transition:
+    """A step of a state machine; it was in `source` for `duration_seconds`, if that is known."""
+
+    source: str
+    event: str
+    target: str
+    cause: str = ""
+    duration_seconds: float | None = None
+
+
 class Journal:
     """A ring of entries, newest last. One owner (the agent) hands it to all parts."""
 
@@ -56,12 +67,7 @@ class Journal:
         self,
         machine: str,
         key: str,
-        *,
-        source: str,
-        event: str,
-        target: str,
-        cause: str = "",
-        duration_seconds: float | None = None,
+        made: Transition,
     ) -> None:
         """Record one step of a state machine."""
         self._append(
@@ -69,11 +75,11 @@ class Journal:
                 time_ns=self._clock.now_ns(),
                 kind=machine,
                 key=key,
-                event=event,
-                cause=cause,
-                source=source,
-                target=target,
-                duration_seconds=duration_seconds,
+                event=made.event,
+                cause=made.cause,
+                source=made.source,
+                target=made.target,
+                duration_seconds=made.duration_seconds,
             )
         )
 

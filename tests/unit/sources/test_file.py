@@ -15,7 +15,7 @@ from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources import Source, watch_manifest_files
+from trio_kubelet.sources import ManifestContext, Source, watch_manifest_files
 from trio_kubelet.sources.file import look
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
 from trio_kubelet.telemetry import Journal
@@ -49,10 +49,9 @@ class Node:
         await watch_manifest_files(
             self.folder,
             self.sets.send,
-            node_name=NODE,
-            kept_folder=self.kept,
-            adopt=self._adopt,
-            journal=self.journal,
+            ManifestContext(
+                node_name=NODE, kept_folder=self.kept, adopt=self._adopt, journal=self.journal
+            ),
             check_seconds=check_seconds,
         )
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.sources.manifest_texts import NODE, manifest, reader
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources import watch_manifest_files
+from trio_kubelet.sources import ManifestContext, watch_manifest_files
 from trio_kubelet.sources.manifests import Manifest, Resolved
 from trio_kubelet.telemetry import Journal
 
@@ -167,10 +167,12 @@ async def test_two_hundred_bad_manifests_are_each_told_with_file_and_field(tmp_p
             await watch_manifest_files(
                 folder,
                 send.send,
-                node_name=NODE,
-                kept_folder=tmp_path / "static-pods",
-                adopt=lambda pod, source: None,
-                journal=journal,
+                ManifestContext(
+                    node_name=NODE,
+                    kept_folder=tmp_path / "static-pods",
+                    adopt=lambda pod, source: None,
+                    journal=journal,
+                ),
             )
 
         nursery.start_soon(watch)

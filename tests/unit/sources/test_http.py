@@ -9,7 +9,7 @@ import trio
 from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sources import watch_manifest_url
+from trio_kubelet.sources import ManifestContext, watch_manifest_url
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
 from trio_kubelet.sources.static_pods import StaticPodSet
 from trio_kubelet.telemetry import Journal
@@ -46,10 +46,12 @@ class Server:
         await watch_manifest_url(
             URL,
             self.sets.send,
-            node_name=NODE,
-            kept_folder=self.root / "static-pods",
-            adopt=lambda pod, source: None,
-            journal=self.journal,
+            ManifestContext(
+                node_name=NODE,
+                kept_folder=self.root / "static-pods",
+                adopt=lambda pod, source: None,
+                journal=self.journal,
+            ),
             headers={"X-Token": ("one", "two")},
             check_seconds=0.001,
             client=httpx.AsyncClient(transport=httpx.MockTransport(self.answer)),

@@ -20,7 +20,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict, pod_status
+from trio_kubelet.status import Failure, NodeIdentity, PodStatusContext, ProbeVerdict, pod_status
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND
@@ -143,12 +143,14 @@ def status_of(
     return pod_status(
         pod,
         observed,
-        previous=pod.status if previous is None else previous,
-        now_ns=now_ns,
-        node=node,
-        reasons=reasons,
-        failure=failure,
-        stopped=stopped,
-        probed=probed,
-        refused_resize=refused_resize,
+        PodStatusContext(
+            previous=pod.status if previous is None else previous,
+            now_ns=now_ns,
+            node=node,
+            reasons=reasons or {},
+            failure=failure,
+            stopped=stopped,
+            probed=probed or {},
+            refused_resize=refused_resize,
+        ),
     )

@@ -1,7 +1,7 @@
 """One pod's task, driven through a syncer that does as it is told."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -19,7 +19,13 @@ from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import PodTask, SyncResult, UnfinishedError
+from trio_kubelet.sync.pod_task import (
+    Beginning,
+    PodTask,
+    SharedByTasks,
+    SyncResult,
+    UnfinishedError,
+)
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default", uid="u1"))
@@ -37,23 +43,29 @@ def syncer() -> FakeSyncer:
     return FakeSyncer()
 
 
+FIRST = Beginning(incarnation=1)
+
+
 def _nobody(_uid: str) -> None:
     """Nobody waits for the release."""
 
 
 @asynccontextmanager
 async def running(
-    syncer: FakeSyncer, journal: Journal, **options: object
+    syncer: FakeSyncer,
+    journal: Journal,
+    beginning: Beginning = FIRST,
+    cleaning: CleaningTurns | None = None,
+    on_released: Callable[[str], None] = _nobody,
 ) -> AsyncIterator[PodTask]:
-    task = PodTask(
-        POD,
-        incarnation=1,
-        syncer=syncer,
+    shared = SharedByTasks(
         journal=journal,
         recorder=EventRecorder(journal, "node"),
         resync_seconds=60,
-        **{"cleaning": CleaningTurns(Activity().wait_idle), "on_released": _nobody} | options,  # type: ignore[arg-type]
+        cleaning=cleaning or CleaningTurns(Activity().wait_idle),
+        on_released=on_released,
     )
+    task = PodTask(POD, syncer, shared, beginning)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(task.run)
         yield task
@@ -219,7 +231,7 @@ async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
     cleaning = CleaningTurns(activity.wait_idle)
     async with (
         running(other, journal, cleaning=cleaning) as first,
-        running(syncer, journal, predecessor=first),
+        running(syncer, journal, Beginning(incarnation=2, predecessor=first)),
     ):
         await trio.sleep(100)
         assert syncer.steps == []
@@ -237,7 +249,7 @@ async def test_a_pod_that_ends_while_it_waits_for_its_predecessor_never_starts(
     other = FakeSyncer()
     async with (
         running(other, journal) as first,
-        running(syncer, journal, predecessor=first) as second,
+        running(syncer, journal, Beginning(incarnation=2, predecessor=first)) as second,
     ):
         await trio.testing.wait_all_tasks_blocked()
         second.put(PodRequest(ending=REMOVED))
@@ -250,7 +262,7 @@ async def test_a_pod_that_ends_before_its_task_has_run_waits_for_no_predecessor(
 ) -> None:
     async with (
         running(FakeSyncer(), journal) as first,
-        running(syncer, journal, predecessor=first) as second,
+        running(syncer, journal, Beginning(incarnation=2, predecessor=first)) as second,
     ):
         second.put(PodRequest(ending=REMOVED))
         with trio.fail_after(5):
@@ -262,8 +274,8 @@ async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
 ) -> None:
     async with (
         running(FakeSyncer(), journal) as first,
-        running(FakeSyncer(), journal, predecessor=first) as second,
-        running(syncer, journal, predecessor=second),
+        running(FakeSyncer(), journal, Beginning(incarnation=2, predecessor=first)) as second,
+        running(syncer, journal, Beginning(incarnation=3, predecessor=second)),
     ):
         await trio.testing.wait_all_tasks_blocked()
         second.put(PodRequest(ending=REMOVED))
@@ -277,7 +289,8 @@ async def test_a_pod_waits_for_the_one_that_its_predecessor_did_not_wait_for(
 async def test_an_orphan_is_never_synced(
     autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
-    async with running(syncer, journal, state=PodState.TERMINATING, ending=REMOVED) as task:
+    begun = Beginning(incarnation=1, state=PodState.TERMINATING, ending=REMOVED)
+    async with running(syncer, journal, begun) as task:
         await task.finished.wait()
     assert syncer.steps == ["terminate", "release", "let go", "clean"]
 
@@ -285,7 +298,8 @@ async def test_an_orphan_is_never_synced(
 async def test_what_is_left_of_a_pod_that_was_over_is_only_removed(
     autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
-    async with running(syncer, journal, state=PodState.RELEASED, ending=REMOVED) as task:
+    begun = Beginning(incarnation=1, state=PodState.RELEASED, ending=REMOVED)
+    async with running(syncer, journal, begun) as task:
         assert task.stopped.is_set()
         await task.finished.wait()
     assert syncer.steps == ["let go", "clean"]
@@ -295,8 +309,8 @@ async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_i
     autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
 ) -> None:
     activity, told = Activity(), list[str]()
-    options = {"cleaning": CleaningTurns(activity.wait_idle), "on_released": told.append}
-    async with running(syncer, journal, **options) as task:
+    cleaning = CleaningTurns(activity.wait_idle)
+    async with running(syncer, journal, cleaning=cleaning, on_released=told.append) as task:
         with activity.starting():
             task.put(PodRequest(ending=REMOVED))
             await task.released.wait()
@@ -327,10 +341,10 @@ async def test_what_cannot_be_removed_is_tried_again_and_keeps_nobody_from_its_t
             raise UnfinishedError("not now")
 
     syncer.on_clean = remove
-    options = {"cleaning": cleaning, "state": PodState.RELEASED, "ending": REMOVED}
-    async with running(syncer, journal, **options) as task:
+    begun = Beginning(incarnation=1, state=PodState.RELEASED, ending=REMOVED)
+    async with running(syncer, journal, begun, cleaning=cleaning) as task:
         await trio.testing.wait_all_tasks_blocked()
-        async with running(other, journal, **options) as second:
+        async with running(other, journal, begun, cleaning=cleaning) as second:
             await second.finished.wait()
             assert not task.finished.is_set()
         await task.finished.wait()

@@ -4,7 +4,7 @@ from trio.testing import MockClock
 
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal, RecordedEvent
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, RecordedEvent, Transition
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default"))
 
@@ -16,7 +16,7 @@ async def test_a_transition_has_its_time_and_how_long_the_state_lasted(
     journal = Journal(clock)
     mock_clock.jump(5)
     journal.transition(
-        "pod", "default/web", source="A", event="E", target="B", duration_seconds=4.5
+        "pod", "default/web", Transition(source="A", event="E", target="B", duration_seconds=4.5)
     )
     (entry,) = journal.entries()
     assert (entry.time_ns, entry.source, entry.target) == (5_000_000_000, "A", "B")

@@ -109,13 +109,24 @@ class _Request:
         return f"{self.method} {self.target}"
 
 
+@frozen(kw_only=True)
+class Limits:
+    """What requests are held to: `deadline_seconds` count from when the rate lets them go."""
+
+    rate: RateLimit = UNLIMITED
+    deadline_seconds: float = DEADLINE_SECONDS
+
+
+NO_LIMITS = Limits()
+"""Requests leave at once; each has the deadline that it has by default."""
+
+
 class ApiClient:
     """Asks one API server, with one rate limit and one pool of connections.
 
     `server` is the URL of kubeconfig's cluster; `requests` and `watches` are transports, which
-    may be the same, and which `aclose` closes. Requests have `deadline_seconds` from the moment
-    the rate limit lets them go. Errors are ApiError; `open_api_clients` makes the clients that
-    an agent needs.
+    may be the same, and which `aclose` closes. Errors are ApiError; `open_api_clients` makes the
+    clients that an agent needs.
     """
 
     def __init__(
@@ -125,9 +136,7 @@ class ApiClient:
         watches: httpx.AsyncBaseTransport | None = None,
         *,
         credentials: Credentials = NO_CREDENTIALS,
-        rate_limit: RateLimit = UNLIMITED,
-        deadline_seconds: float = DEADLINE_SECONDS,
-        user_agent: str = USER_AGENT,
+        limits: Limits = NO_LIMITS,
         clock: Clock | None = None,
     ) -> None:
         self.returns = Returns()
@@ -136,9 +145,8 @@ class ApiClient:
         self._requests = requests
         self._watches = watches or requests
         self._credentials = credentials
-        self._limiter = RateLimiter(rate_limit)
-        self._deadline_seconds = deadline_seconds
-        self._user_agent = user_agent
+        self._limiter = RateLimiter(limits.rate)
+        self._deadline_seconds = limits.deadline_seconds
         self._clock = clock or SystemClock()
 
     async def aclose(self) -> None:
@@ -369,7 +377,7 @@ class ApiClient:
         self, request: _Request, credentials: Headers, connect_seconds: float
     ) -> httpx.Response:
         headers = [
-            ("User-Agent", self._user_agent),
+            ("User-Agent", USER_AGENT),
             ("Accept", _JSON),
             ("Accept-Encoding", "identity" if request.watch else "gzip"),
             *credentials,

@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, USER_AGENT, ApiClient
+from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient, Limits
 from trio_kubelet.k8s.client.identity import Identity
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit
@@ -57,7 +57,6 @@ async def open_api_clients(
     event_rate_limit: RateLimit = UNLIMITED,
     heartbeat_seconds: float = 10.0,
     deadline_seconds: float = DEADLINE_SECONDS,
-    user_agent: str = USER_AGENT,
     clock: Clock | None = None,
 ) -> AsyncIterator[ApiClients]:
     """Make the clients of a kubeconfig, and close their connections at the end.
@@ -77,21 +76,21 @@ async def open_api_clients(
         make = partial(open_pool, size=size, proxy_url=proxy)
         return RotatingTransport(identity.ssl_context, make, size.connections)
 
-    client = partial(
-        ApiClient, cluster.server, credentials=identity, user_agent=user_agent, clock=clock
-    )
+    client = partial(ApiClient, cluster.server, credentials=identity, clock=clock)
     clients = ApiClients(
         server=cluster.server,
         main=client(
             pool(REQUESTS),
             pool(WATCHES),
-            rate_limit=rate_limit,
-            deadline_seconds=deadline_seconds,
+            limits=Limits(rate=rate_limit, deadline_seconds=deadline_seconds),
         ),
-        heartbeat=client(pool(HEARTBEAT), deadline_seconds=heartbeat_seconds),
-        events=client(pool(EVENTS), rate_limit=event_rate_limit, deadline_seconds=deadline_seconds),
+        heartbeat=client(pool(HEARTBEAT), limits=Limits(deadline_seconds=heartbeat_seconds)),
+        events=client(
+            pool(EVENTS), limits=Limits(rate=event_rate_limit, deadline_seconds=deadline_seconds)
+        ),
         reviews=client(
-            pool(REVIEWS), rate_limit=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS
+            pool(REVIEWS),
+            limits=Limits(rate=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS),
         ),
     )
     async with AsyncExitStack() as stack:

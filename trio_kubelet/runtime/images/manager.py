@@ -37,7 +37,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
 
 PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
 """Reasons that a runtime tells by beginning its message with them; all others are ErrImagePull.
@@ -377,10 +377,7 @@ class _Request:
         self._images.journal.transition(
             IMAGE.name,
             f"{meta.namespace}/{meta.name}/{self._container.name}",
-            source=source,
-            event=event,
-            target=target,
-            cause=self._container.image,
+            Transition(source=source, event=event, target=target, cause=self._container.image),
         )
 
 

@@ -43,7 +43,11 @@ from trio_kubelet.runtime.config.mounts import (
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.inspection import observed_container
-from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper, own_grace_seconds
+from trio_kubelet.runtime.lifecycle.container_stopper import (
+    ContainerStopper,
+    Stop,
+    own_grace_seconds,
+)
 from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
@@ -343,11 +347,13 @@ class ContainerStarter:
             try:
                 await self._stopper.stop_container(
                     pod,
-                    container.name,
-                    container_id,
-                    sandbox.ips,
-                    own_grace_seconds(pod),
-                    "FailedPostStartHook",
+                    Stop(
+                        name=container.name,
+                        id=container_id,
+                        pod_ips=sandbox.ips,
+                        grace_seconds=own_grace_seconds(pod),
+                        message="FailedPostStartHook",
+                    ),
                 )
             except RpcError as failure:
                 log.warning("container stop failed", container=container.name, error=str(failure))

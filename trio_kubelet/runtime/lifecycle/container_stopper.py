@@ -11,6 +11,7 @@ from functools import partial
 
 import structlog
 import trio
+from attrs import frozen
 
 from trio_kubelet.concurrency import run_all, run_concurrently
 from trio_kubelet.k8s import Container, Pod
@@ -31,6 +32,21 @@ log = structlog.get_logger("runtime")
 
 GRACE_AFTER_HOOK_SECONDS = 2
 """What a process gets at least, however short its grace is or its preStop hook took."""
+
+
+@frozen(kw_only=True)
+class Stop:
+    """How one container is stopped: `name` in its pod, `id` in the runtime.
+
+    Its process gets `grace_seconds`, less what its preStop hook takes, which may use `pod_ips`.
+    `message` is what the event `Killing` says.
+    """
+
+    name: str
+    id: str
+    pod_ips: Sequence[str]
+    grace_seconds: int
+    message: str
 
 
 class ContainerStopper:
@@ -59,11 +75,13 @@ class ContainerStopper:
                 partial(
                     self.stop_container,
                     pod,
-                    o.container.name,
-                    o.container.id,
-                    observed.ips,
-                    own_grace_seconds(pod, o.grace_seconds),
-                    o.message,
+                    Stop(
+                        name=o.container.name,
+                        id=o.container.id,
+                        pod_ips=observed.ips,
+                        grace_seconds=own_grace_seconds(pod, o.grace_seconds),
+                        message=o.message,
+                    ),
                 )
                 for o in orders
             )
@@ -85,11 +103,13 @@ class ContainerStopper:
                         partial(
                             self.stop_container,
                             pod,
-                            c.name,
-                            c.id,
-                            observed.ips,
-                            grace_seconds,
-                            f"Stopping container {c.name}",
+                            Stop(
+                                name=c.name,
+                                id=c.id,
+                                pod_ips=observed.ips,
+                                grace_seconds=grace_seconds,
+                                message=f"Stopping container {c.name}",
+                            ),
                             turns[position],
                         )
                         for c in groups[position]
@@ -108,54 +128,43 @@ class ContainerStopper:
         if failure is not None:
             raise failure
 
-    async def stop_container(
-        self,
-        pod: Pod,
-        name: str,
-        container_id: str,
-        pod_ips: Sequence[str],
-        grace_seconds: int,
-        message: str,
-        turn: trio.Event | None = None,
-    ) -> None:
+    async def stop_container(self, pod: Pod, stop: Stop, turn: trio.Event | None = None) -> None:
         """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
 
         All of it takes as long as the grace lasts, and the process gets what is left of that.
         """
-        self._recorder.pod(pod, EventType.NORMAL, "Killing", message, container=name)
+        self._recorder.pod(pod, EventType.NORMAL, "Killing", stop.message, container=stop.name)
         began = trio.current_time()
-        remaining = grace_seconds
-        with trio.move_on_after(grace_seconds):
-            await self._run_pre_stop(pod, name, container_id, pod_ips)
+        remaining = stop.grace_seconds
+        with trio.move_on_after(stop.grace_seconds):
+            await self._run_pre_stop(pod, stop)
             if turn is not None:
                 await turn.wait()
         spent = round(trio.current_time() - began)
         if spent:
-            remaining = max(grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
+            remaining = max(stop.grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
         try:
-            await self._client.stop_container(container_id, remaining)
+            await self._client.stop_container(stop.id, remaining)
         except RpcError as error:
             if error.code is not Code.NOT_FOUND:
                 raise
 
-    async def _run_pre_stop(
-        self, pod: Pod, name: str, container_id: str, pod_ips: Sequence[str]
-    ) -> None:
-        spec = container_spec(pod, name)
+    async def _run_pre_stop(self, pod: Pod, stop: Stop) -> None:
+        spec = container_spec(pod, stop.name)
         if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
             return
-        ips = self._node.host_ips if pod.spec.host_network else pod_ips
+        ips = self._node.host_ips if pod.spec.host_network else stop.pod_ips
         ip = ips[0] if ips else ""
         try:
-            await run_hook(self._client, pod, spec, container_id, spec.lifecycle.pre_stop, ip)
+            await run_hook(self._client, pod, spec, stop.id, spec.lifecycle.pre_stop, ip)
         except HookError as error:
-            log.warning("preStop hook failed", container=name, error=error.message)
+            log.warning("preStop hook failed", container=stop.name, error=error.message)
             self._recorder.pod(
                 pod,
                 EventType.WARNING,
                 "FailedPreStopHook",
                 "PreStopHook failed",
-                container=name,
+                container=stop.name,
             )
 
     async def _stop_sandbox(self, sandbox: ObservedSandbox) -> None:

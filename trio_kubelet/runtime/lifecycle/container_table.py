@@ -22,7 +22,7 @@ from state_machines.container import (
 )
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
-from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry import Journal, Transition
 
 log = structlog.get_logger("containers")
 
@@ -232,10 +232,7 @@ class ContainerTable:
         self._journal.transition(
             CONTAINER.name,
             _key(pod, name),
-            source=known.state,
-            event=event,
-            target=row.target,
-            cause=cause,
+            Transition(source=known.state, event=event, target=row.target, cause=cause),
         )
         known = evolve(known, state=row.target)
         if row.target is ContainerStage.WAITING and known.instance is not None:

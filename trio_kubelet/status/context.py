@@ -1,0 +1,60 @@
+"""What a status is made of beside the pod and what the runtime shows: values only."""
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+from trio_kubelet.k8s import PodStatus, ResourceRequirements
+from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.status.container_statuses import ProbeVerdict
+
+
+@frozen(kw_only=True)
+class Failure:
+    """The words of the status of a pod that was rejected, disrupted, or over its deadline.
+
+    `rejected`: nothing of it was ever to run here. `disruption` is the message of its condition
+    DisruptionTarget (KEP-3329), empty where the failure was no disruption.
+    """
+
+    reason: str
+    message: str = ""
+    rejected: bool = False
+    disruption: str = ""
+
+
+@frozen(kw_only=True)
+class NodeIdentity:
+    """What statuses say of the node.
+
+    `host_ips`: its addresses, the primary one first; at most one more, of the other family.
+    `runtime_name`: what stands before container ids. `recursive_read_only` names the
+    runtime handlers that make read-only mounts recursively so (KEP-3857).
+    """
+
+    host_ips: tuple[str, ...] = ()
+    runtime_name: str = "containerd"
+    recursive_read_only: frozenset[str] = frozenset()
+
+
+@frozen(kw_only=True)
+class PodStatusContext:
+    """What `pod_status` needs to know.
+
+    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
+    say why containers wait, by name. `failure` is why the pod failed if it was not for its
+    containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
+    by container id. `actuated` is what containers were made with, by name, where not with what
+    they were allocated; `refused_resize`: why the pod does not get the resources that its source
+    wants it to have, None if it has those.
+    """
+
+    previous: PodStatus
+    now_ns: int
+    node: NodeIdentity
+    reasons: Mapping[str, Reason] = field(factory=dict)
+    failure: Failure | None = None
+    stopped: bool = False
+    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
+    actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
+    refused_resize: str | None = None
