@@ -42,10 +42,10 @@ from tests.fuzz.corpus import (
     without_host_paths,
 )
 from tests.fuzz.host import HostFiles
+from tests.fuzz.transports import FuzzedApi, FuzzedRuntime, Noise
 from tests.fuzz.values import Values, as_json, as_yaml
-from tests.fuzz.wires import FuzzedApi, FuzzedRuntime, Noise
 from tests.simulation.determinism import deterministic
-from tests.simulation.node import NODE, ApiWire, SimulatedAgent, WallClock
+from tests.simulation.node import NODE, ApiTransport, SimulatedAgent, WallClock
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
@@ -253,7 +253,7 @@ class Run:
     def _start(self) -> None:
         self._life, self._ended = trio.CancelScope(), trio.Event()
         runtime = FuzzedRuntime(self._runtime, self._values, self._cri_noise)
-        api = FuzzedApi(ApiWire(self._api), self._values, self._api_noise, self._frame)
+        api = FuzzedApi(ApiTransport(self._api), self._values, self._api_noise, self._frame)
         host = hollow_host(runtime, self._machine, partial(read_hosts, self.host.hosts))
         self._agent = SimulatedAgent(
             self._settings, self._clock, host, api, lambda pod, status: None

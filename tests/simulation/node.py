@@ -17,7 +17,7 @@ import trio
 from structlog.typing import EventDict
 
 from tests.apiserver.server import URL, ApiServer
-from tests.simulation.wire import Wire
+from tests.simulation.transport import RuntimeTransport
 from trio_kubelet.agent import Agent, Pods
 from trio_kubelet.assembly import PodParts
 from trio_kubelet.clock import TrioClock
@@ -63,7 +63,7 @@ class WallClock(TrioClock):
         return super().now_ns() + self._offset_ns + self._reads
 
 
-class ApiWire(httpx.AsyncBaseTransport):
+class ApiTransport(httpx.AsyncBaseTransport):
     """The way from one life of the agent to the API server, which can be cut."""
 
     def __init__(self, api: ApiServer) -> None:
@@ -159,8 +159,8 @@ class Node:
         self._chance = chance or random.Random(0)
         self._watcher = watcher
         self._doubling = doubling
-        self._wire: Wire | None = None
-        self._api_wire: ApiWire | None = None
+        self._runtime_transport: RuntimeTransport | None = None
+        self._api_transport: ApiTransport | None = None
         self._life = trio.CancelScope()
         self._ended = trio.Event()
         self._ended.set()
@@ -179,20 +179,20 @@ class Node:
         """Start an agent; there must be none."""
         assert self.agent is None, "one agent at a time"
         self.lives += 1
-        self._wire = Wire(self.runtime, self._chance, self._doubling)
-        self._api_wire = ApiWire(self.api)
+        self._runtime_transport = RuntimeTransport(self.runtime, self._chance, self._doubling)
+        self._api_transport = ApiTransport(self.api)
         self._life, self._ended = trio.CancelScope(), trio.Event()
-        host = hollow_host(self._wire, self._machine, self.read_hosts)
+        host = hollow_host(self._runtime_transport, self._machine, self.read_hosts)
         self.agent = SimulatedAgent(
-            self._settings(), self.clock, host, self._api_wire, self._on_status
+            self._settings(), self.clock, host, self._api_transport, self._on_status
         )
         self._nursery.start_soon(self._live, self.agent, self._life, self._ended)
 
     def kill_agent(self) -> None:
         """End the agent in the middle of whatever it does, as SIGKILL would."""
-        if self._wire is not None and self._api_wire is not None:
-            self._wire.cut()
-            self._api_wire.cut()
+        if self._runtime_transport is not None and self._api_transport is not None:
+            self._runtime_transport.cut()
+            self._api_transport.cut()
         self.stop_agent()
 
     def stop_agent(self) -> None:

@@ -21,7 +21,7 @@ from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub,
 T = TypeVar("T")
 
 
-class Wire:
+class RuntimeTransport:
     """A transport onto service objects. `doubling` is the share of events that come twice."""
 
     def __init__(self, service: object, chance: random.Random, doubling: float) -> None:

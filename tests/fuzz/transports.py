@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 
 from tests.fuzz.values import Values, as_json
-from tests.simulation.node import ApiWire
+from tests.simulation.node import ApiTransport
 from trio_kubelet.rpc import InProcess, RpcError
 from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
@@ -24,7 +24,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
 STRANGE = "strange-"
-"""How ids begin that only this wire knows."""
+"""How ids begin that only this transport knows."""
 _LISTS = ("list_pod_sandbox", "list_containers", "list_images")
 _STATUSES = ("pod_sandbox_status", "container_status")
 _LONGEST_TEXT = 400
@@ -230,7 +230,7 @@ def _varint(number: int) -> bytes:
 class FuzzedApi(httpx.AsyncBaseTransport):
     """The way to the API server. `frame` makes one more frame of a watch of a resource."""
 
-    wire: ApiWire
+    inner: ApiTransport
     values: Values
     noise: Noise
     frame: Callable[[str], bytes]
@@ -238,7 +238,7 @@ class FuzzedApi(httpx.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
-            response = await self.wire.handle_async_request(request)
+            response = await self.inner.handle_async_request(request)
         except (httpx.HTTPError, trio.Cancelled):
             raise
         except Exception as error:  # the server in memory stumbles over what it was given
