@@ -34,9 +34,9 @@ from trio_kubelet.sync.admission import (
     PREEMPTED,
     PREEMPTING,
     WAITING_FOR_PREEMPTED_PODS,
+    AdmissionResult,
     Preemption,
     Rejection,
-    Verdict,
     was_admitted,
 )
 from trio_kubelet.sync.mailbox import PodRequest
@@ -58,7 +58,7 @@ T = TypeVar("T")
 class Admit(Protocol):
     """Decides whether a pod may run beside those that do. Pure."""
 
-    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Verdict:
+    def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod."""
         ...
 

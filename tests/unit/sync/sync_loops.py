@@ -20,7 +20,7 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
-from trio_kubelet.sync.admission import Admission, Rejection, Verdict
+from trio_kubelet.sync.admission import Admission, AdmissionResult, Rejection
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -100,7 +100,7 @@ async def running(
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
     probes_in, probes_out = trio.open_memory_channel[ProbeChange](10)
 
-    def admit(pod: Pod, active: Iterable[Pod]) -> Verdict:
+    def admit(pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         others = tuple(active)
         log.append(f"admit {pod.metadata.name} beside {len(others)}")
         if admission is not None:

@@ -8,11 +8,11 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
 from trio_kubelet.sync.admission.admission_result import (
+    AdmissionResult,
     Check,
     Preemption,
     Rejection,
     Shortage,
-    Verdict,
 )
 from trio_kubelet.sync.admission.node_affinity import matches_node
 from trio_kubelet.sync.admission.preemption import (
@@ -33,11 +33,11 @@ __all__ = [
     "PREEMPTING",
     "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
+    "AdmissionResult",
     "Check",
     "Preemption",
     "Rejection",
     "Shortage",
-    "Verdict",
     "matches_node",
     "tolerates",
     "was_admitted",

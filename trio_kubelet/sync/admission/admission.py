@@ -12,10 +12,10 @@ from attrs import frozen
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, PodPhase, Quantity, TaintEffect
 from trio_kubelet.pod_source import is_critical, is_static
 from trio_kubelet.sync.admission.admission_result import (
+    AdmissionResult,
     Check,
     Rejection,
     Shortage,
-    Verdict,
     predicate_failed,
 )
 from trio_kubelet.sync.admission.node_affinity import matches_node
@@ -70,7 +70,7 @@ class Admission:
     first: tuple[Check, ...] = ()
     last: tuple[Check, ...] = ()
 
-    def __call__(self, pod: Pod, active: Iterable[Pod]) -> Verdict:
+    def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod.
 
         A pod is told of want of room before it is told of what the node cannot do, as by the Go

@@ -51,7 +51,7 @@ class Shortage:
         )
 
 
-Verdict: TypeAlias = Rejection | Preemption | None
+AdmissionResult: TypeAlias = Rejection | Preemption | None
 """None admits the pod."""
 
 Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Rejection | None]
