@@ -4,20 +4,20 @@ import argparse
 import sys
 import time
 
-from tests.simulation.world import STORMS, Report, simulate
+from tests.simulation.world import ROUNDS, Report, simulate
 
 
 def main() -> int:
     """Run the days of the given seeds; 1 if one of them went wrong."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seeds", nargs="+", help="a seed, or a range of them: 1-20")
-    parser.add_argument("--storms", type=int, default=STORMS, help="how long a day is")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how long a day is")
     parser.add_argument("--story", action="store_true", help="print all that happened")
     arguments = parser.parse_args()
     bad = 0
     for seed in (seed for text in arguments.seeds for seed in _seeds(text)):
         began = time.process_time()
-        report = simulate(seed, storms=arguments.storms)
+        report = simulate(seed, rounds=arguments.rounds)
         bad += bool(report.violations)
         _print(report, time.process_time() - began, story=arguments.story)
     return 1 if bad else 0

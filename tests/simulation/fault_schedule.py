@@ -1,8 +1,8 @@
-"""What goes wrong with calls: a spell of bad weather follows another, with clear sky between.
+"""The fault schedule of calls: rounds of faults, with quiet phases between them.
 
-Every call takes some milliseconds, so that things happen between calls. In a storm calls fail
-before or after their effect, are slow, or outlive callers that went away; and one call, chosen
-by its number, may be the moment at which something larger happens.
+Every call takes some milliseconds, so that things happen between calls. In a round of faults calls
+fail before or after their effect, are slow, or outlive callers that went away; and one call,
+chosen by its number, may be the moment at which something larger happens.
 """
 
 import random
@@ -13,8 +13,8 @@ from betterproto import Message
 
 from trio_kubelet.hollow import Fault, FaultRates, RandomFaults
 
-CLEAR = FaultRates(delay=0.7, longest_delay_seconds=0.03)
-STORMS = (
+FAULTLESS = FaultRates(delay=0.7, longest_delay_seconds=0.03)
+FAULTY = (
     FaultRates(delay=0.3, error=0.05, longest_delay_seconds=0.1),
     FaultRates(delay=0.3, lost_reply=0.05, longest_delay_seconds=0.1),
     FaultRates(delay=0.3, error=0.25, lost_reply=0.1, longest_delay_seconds=0.1),
@@ -33,16 +33,16 @@ class FaultSchedule:
         self._chance = chance
         self._calls_left = 0
         self._then: Callable[[], None] = lambda: None
-        self.clear()
+        self.stop_faults()
 
-    def clear(self) -> None:
+    def stop_faults(self) -> None:
         """Let nothing go wrong from now on, not even what was planned."""
         self._calls_left = 0
-        self._faults = RandomFaults(self._chance, CLEAR)
+        self._faults = RandomFaults(self._chance, FAULTLESS)
 
-    def storm(self) -> None:
+    def start_faults(self) -> None:
         """Let things go wrong in one of several ways."""
-        rates = self._chance.choice(STORMS)
+        rates = self._chance.choice(FAULTY)
         late = evolve(rates, outlives_cancel=0.5)
         self._faults = RandomFaults(self._chance, rates, dict.fromkeys(UNSHIELDED, late))
 

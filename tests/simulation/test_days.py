@@ -16,12 +16,12 @@ DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
 
 @pytest.mark.parametrize("seed", range(1, DAYS + 1))
 def test_nothing_that_must_not_be_happens_on_a_day(seed: int) -> None:
-    report = simulate(seed, storms=2)
-    assert not report.violations, f"python -m tests.simulation {seed} --storms 2 --story"
+    report = simulate(seed, rounds=2)
+    assert not report.violations, f"python -m tests.simulation {seed} --rounds 2 --story"
 
 
 def test_a_day_can_be_repeated() -> None:
-    first, second = (simulate(7, storms=1) for _ in range(2))
+    first, second = (simulate(7, rounds=1) for _ in range(2))
     assert first.story == second.story
     assert first.digest == second.digest
 

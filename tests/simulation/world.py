@@ -1,7 +1,8 @@
 """A day of a node: what its owners want, what breaks, and when; all of it from one seed.
 
-A day is a row of storms with calms between. In a storm pods come, change and go, and one thing
-after another breaks. In a calm nothing does, and at its end the node must have settled.
+A day is a sequence of rounds of faults with quiet phases between them. In a round pods come, change
+and go, and one thing after another breaks. In a quiet phase nothing does, and at its end the node
+must have settled.
 """
 
 import json
@@ -34,14 +35,14 @@ from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.apiserver import is_mirror
 
-STORMS = 4
-SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS = 120.0, 1200.0
-CALM_SECONDS = 780.0
+ROUNDS = 4
+SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS = 120.0, 1200.0
+QUIET_SECONDS = 780.0
 """Longer than the longest back-off, with its jitter, the next resync, and a grace period."""
 CLEAN_UP_SECONDS = 240.0
 """Longer than the slowest call, a grace period, and a few tries."""
 GLANCE_SECONDS = 20.0
-"""How often what may last only a short time is looked for in a calm."""
+"""How often what may last only a short time is looked for in a quiet phase."""
 MOST_PODS = 14
 PACES_SECONDS = (0.3, 8.0, 40.0)
 """How long it may be until the next thing happens, on average."""
@@ -79,14 +80,14 @@ class Report:
     seconds: float
 
 
-def simulate(seed: int, *, storms: int = STORMS) -> Report:
+def simulate(seed: int, *, rounds: int = ROUNDS) -> Report:
     """Live through the day of that seed."""
     with tempfile.TemporaryDirectory(prefix="day-") as folder, deterministic(seed):
         clock = trio.testing.MockClock(autojump_threshold=0)
-        return trio.run(_live, seed, storms, Path(folder), clock=clock)
+        return trio.run(_live, seed, rounds, Path(folder), clock=clock)
 
 
-async def _live(seed: int, storms: int, root: Path) -> Report:
+async def _live(seed: int, rounds: int, root: Path) -> Report:
     record = Record(root)
     invariants = Invariants(record)
     began = trio.current_time()
@@ -94,7 +95,7 @@ async def _live(seed: int, storms: int, root: Path) -> Report:
     with disk.mounted():
         async with trio.open_nursery() as nursery:
             world = World(seed, root, disk, invariants, nursery)
-            await world.live(storms)
+            await world.live(rounds)
             nursery.cancel_scope.cancel()
     return Report(
         seed=seed,
@@ -148,8 +149,8 @@ class World:
             self._spoil_manifest: 1,
             self._change_shared: 3,
             self._lose_shared: 1,
-            self._fault_schedule.storm: 3,
-            self._fault_schedule.clear: 2,
+            self._fault_schedule.start_faults: 3,
+            self._fault_schedule.stop_faults: 2,
             self._end_agent: 3,
             self._end_agent_in_a_call: 3,
             self._restart_runtime: 2,
@@ -191,21 +192,23 @@ class World:
             has_events=version != "1.6.9",
         )
 
-    async def live(self, storms: int) -> None:
-        """Live through a number of storms, each with a calm after it."""
+    async def live(self, rounds: int) -> None:
+        """Live through a number of rounds of faults, each with a quiet phase after it."""
         self._shared.create_all()
         for _ in range(self._chance.randint(2, 6)):
             self._add()
         self._node.start_agent()
-        for _ in range(storms):
-            await self._storm(self._chance.uniform(SHORTEST_STORM_SECONDS, LONGEST_STORM_SECONDS))
-            await self._calm()
+        for _ in range(rounds):
+            await self._round_of_faults(
+                self._chance.uniform(SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS)
+            )
+            await self._quiet_phase()
         self._node.stop_agent()
         await self._node.agent_ended()
 
-    async def _storm(self, seconds: float) -> None:
+    async def _round_of_faults(self, seconds: float) -> None:
         """Do one thing after another, and let all come to its end."""
-        self._record.note("STORM")
+        self._record.note("FAULTS")
         async with trio.open_nursery() as nursery:
             self._short_lived = nursery
             with trio.move_on_after(seconds):
@@ -213,7 +216,7 @@ class World:
                     pace_seconds = self._chance.choice(PACES_SECONDS)
                     await trio.sleep(self._chance.expovariate(1 / pace_seconds))
                     self._act()
-        self._fault_schedule.clear()
+        self._fault_schedule.stop_faults()
         self._node.api.faults.rules.clear()
         if self._node.agent is None:
             self._node.start_agent()
@@ -224,13 +227,13 @@ class World:
         self._record.note("world", getattr(act, "__name__", act))
         act()
 
-    async def _calm(self) -> None:
-        self._record.note("CALM")
+    async def _quiet_phase(self) -> None:
+        self._record.note("QUIET")
         await trio.sleep(CLEAN_UP_SECONDS)
         if not self._record.loses_events:
             for problem in leftovers(self._node, self._record):
                 self._invariants.violated("not cleaned up:", problem)
-        with trio.move_on_after(CALM_SECONDS - CLEAN_UP_SECONDS):
+        with trio.move_on_after(QUIET_SECONDS - CLEAN_UP_SECONDS):
             while True:
                 await trio.sleep(GLANCE_SECONDS)
                 for problem in bad_tokens(self._node, self._record):
