@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio_kubelet.config import KubeletConfiguration, to_wire
 from trio_kubelet.config.codec import decode
 from trio_kubelet.config.durations import format_duration, parse_duration
-from trio_kubelet.config.fields import wire_of
+from trio_kubelet.config.fields import api_field_of
 from trio_kubelet.config.loading import load_files, merge_patch
 from trio_kubelet.config.model import API_VERSION, KIND
 from trio_kubelet.k8s.quantity import Quantity
@@ -59,7 +59,7 @@ def strategy(hint: Any, bits: int) -> st.SearchStrategy[Any]:
 def instances(cls: Any) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls)
     some = {
-        attribute.name: strategy(without_none(hints[attribute.name]), wire_of(attribute).bits)
+        attribute.name: strategy(without_none(hints[attribute.name]), api_field_of(attribute).bits)
         for attribute in attrs.fields(cls)
     }
     return st.fixed_dictionaries({}, optional=some).map(lambda given: cls(**given))
@@ -126,9 +126,9 @@ def test_merging_a_complete_configuration_over_another_keeps_its_plain_settings(
 
 @given(CONFIGURATIONS)
 def test_merging_nothing_changes_nothing(configuration: KubeletConfiguration) -> None:
-    wire = to_wire(configuration)
-    assert merge_patch(wire, {}) == wire
-    assert merge_patch(wire, wire) == wire
+    api_field = to_wire(configuration)
+    assert merge_patch(api_field, {}) == api_field
+    assert merge_patch(api_field, api_field) == api_field
 
 
 JSON = st.recursive(

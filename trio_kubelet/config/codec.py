@@ -17,7 +17,7 @@ import attrs
 from attrs import frozen
 
 from trio_kubelet.config.durations import format_duration, from_nanoseconds, parse_duration
-from trio_kubelet.config.fields import Wire, wire_of
+from trio_kubelet.config.fields import ApiField, api_field_of
 from trio_kubelet.k8s.quantity import Quantity
 
 T = TypeVar("T")
@@ -48,20 +48,20 @@ def to_wire(value: Any) -> dict[str, Any]:
     writes.
     """
     result = {}
-    for attribute, wire, _ in _fields(type(value)):
+    for attribute, api_field, _ in _fields(type(value)):
         member = getattr(value, attribute.name)
-        if member is None or (_is_zero(member) and _may_be_left_out(attribute, wire)):
+        if member is None or (_is_zero(member) and _may_be_left_out(attribute, api_field)):
             continue
-        result[wire.name] = _encode(member)
+        result[api_field.name] = _encode(member)
     return result
 
 
 def field_at(cls: type[Any], wire_name: str) -> str:
     """The attribute of `cls` that the API calls `wire_name`. KeyError if there is none."""
-    return {wire.name: attribute.name for attribute, wire, _ in _fields(cls)}[wire_name]
+    return {api_field.name: attribute.name for attribute, api_field, _ in _fields(cls)}[wire_name]
 
 
-Fields = tuple[tuple["attrs.Attribute[Any]", Wire, Any], ...]
+Fields = tuple[tuple["attrs.Attribute[Any]", ApiField, Any], ...]
 
 
 def _fields(cls: type[Any]) -> Fields:
@@ -73,7 +73,7 @@ def _fields(cls: type[Any]) -> Fields:
 def _fields_once(cls: Any) -> Fields:
     hints = get_type_hints(cls)
     return tuple(
-        (attribute, wire_of(attribute), _without_none(hints[attribute.name]))
+        (attribute, api_field_of(attribute), _without_none(hints[attribute.name]))
         for attribute in attrs.fields(cls)
     )
 
@@ -91,8 +91,8 @@ def _is_zero(member: Any) -> bool:
     return not member
 
 
-def _may_be_left_out(attribute: "attrs.Attribute[Any]", wire: Wire) -> bool:
-    if wire.always or wire.nullable:
+def _may_be_left_out(attribute: "attrs.Attribute[Any]", api_field: ApiField) -> bool:
+    if api_field.always or api_field.nullable:
         return False
     default: Any = attribute.default
     return not (default.factory() if hasattr(default, "factory") else default)
@@ -124,75 +124,75 @@ class _Decoder:
             self._refuse(path, document, "must be an object")
             return cls()
         fields = _fields(cls)
-        known = {wire.name for _, wire, _ in fields}
+        known = {api_field.name for _, api_field, _ in fields}
         self.unknown += (_join(path, str(key)) for key in document if key not in known)
         given = {}
-        for attribute, wire, hint in fields:
-            raw = document.get(wire.name)
+        for attribute, api_field, hint in fields:
+            raw = document.get(api_field.name)
             if raw is None:
                 continue
-            member = self._value(hint, raw, _join(path, wire.name), wire)
-            if member is _INVALID or (not wire.nullable and _means_default(member)):
+            member = self._value(hint, raw, _join(path, api_field.name), api_field)
+            if member is _INVALID or (not api_field.nullable and _means_default(member)):
                 continue
             given[attribute.name] = member
         return cls(**given)
 
-    def _value(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+    def _value(self, hint: Any, raw: Any, path: str, api_field: ApiField) -> Any:
         if hint is Any:
             return raw
         if attrs.has(hint):
             return self.part(hint, raw, path)
         origin = get_origin(hint)
         if origin is tuple:
-            return self._list(get_args(hint)[0], raw, path, wire)
+            return self._list(get_args(hint)[0], raw, path, api_field)
         if origin is not None:
-            return self._map(get_args(hint)[1], raw, path, wire)
-        return self._scalar(hint, raw, path, wire)
+            return self._map(get_args(hint)[1], raw, path, api_field)
+        return self._scalar(hint, raw, path, api_field)
 
-    def _list(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+    def _list(self, hint: Any, raw: Any, path: str, api_field: ApiField) -> Any:
         if not isinstance(raw, list):
             return self._refuse(path, raw, "must be a list")
         items = [
-            self._value(hint, item, f"{path}[{index}]", wire) for index, item in enumerate(raw)
+            self._value(hint, item, f"{path}[{index}]", api_field) for index, item in enumerate(raw)
         ]
         return _INVALID if _INVALID in items else tuple(items)
 
-    def _map(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+    def _map(self, hint: Any, raw: Any, path: str, api_field: ApiField) -> Any:
         if not isinstance(raw, Mapping):
             return self._refuse(path, raw, "must be an object")
         items = {
-            str(key): self._value(hint, item, f"{path}[{key}]", wire)
+            str(key): self._value(hint, item, f"{path}[{key}]", api_field)
             for key, item in raw.items()
             if item is not None
         }
         return _INVALID if _INVALID in items.values() else items
 
-    def _scalar(self, hint: Any, raw: Any, path: str, wire: Wire) -> Any:
+    def _scalar(self, hint: Any, raw: Any, path: str, api_field: ApiField) -> Any:
         if hint is bool:
             return raw if isinstance(raw, bool) else self._refuse(path, raw, "must be a boolean")
         if hint is int:
-            return self._integer(raw, path, wire)
+            return self._integer(raw, path, api_field)
         if hint is float:
             if isinstance(raw, bool) or not isinstance(raw, int | float):
                 return self._refuse(path, raw, "must be a number")
             return float(raw)
         if hint is timedelta:
-            return self._duration(raw, path, wire)
+            return self._duration(raw, path, api_field)
         if hint is Quantity:
             return self._quantity(raw, path)
         return raw if isinstance(raw, str) else self._refuse(path, raw, "must be a string")
 
-    def _integer(self, raw: Any, path: str, wire: Wire) -> Any:
+    def _integer(self, raw: Any, path: str, api_field: ApiField) -> Any:
         if isinstance(raw, float) and raw.is_integer():
             raw = int(raw)
         if isinstance(raw, bool) or not isinstance(raw, int):
             return self._refuse(path, raw, "must be an integer")
-        if not -(2 ** (wire.bits - 1)) <= raw < 2 ** (wire.bits - 1):
-            return self._refuse(path, raw, f"must fit into {wire.bits} bits")
+        if not -(2 ** (api_field.bits - 1)) <= raw < 2 ** (api_field.bits - 1):
+            return self._refuse(path, raw, f"must fit into {api_field.bits} bits")
         return raw
 
-    def _duration(self, raw: Any, path: str, wire: Wire) -> Any:
-        if wire.nanoseconds and isinstance(raw, int) and not isinstance(raw, bool):
+    def _duration(self, raw: Any, path: str, api_field: ApiField) -> Any:
+        if api_field.nanoseconds and isinstance(raw, int) and not isinstance(raw, bool):
             return from_nanoseconds(raw)
         if not isinstance(raw, str):
             return self._refuse(path, raw, "must be a duration like 1m30s")

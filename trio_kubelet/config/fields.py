@@ -18,7 +18,7 @@ INT64 = 64
 
 
 @frozen
-class Wire:
+class ApiField:
     """The API's side of a field: its name, whether zero counts as a value, the width of an int."""
 
     name: str
@@ -40,23 +40,23 @@ def option(
     nanoseconds: bool = False,
 ) -> Any:
     """A field in which zero (0, "", false, 0s) means `default`; an empty list does not."""
-    return _field(Wire(name, bits=bits, always=always, nanoseconds=nanoseconds), default)
+    return _field(ApiField(name, bits=bits, always=always, nanoseconds=nanoseconds), default)
 
 
 def nullable(name: str, default: Any = None, *, bits: int = INT32) -> Any:
     """A field in which only absence means `default`."""
-    return _field(Wire(name, nullable=True, bits=bits), default)
+    return _field(ApiField(name, nullable=True, bits=bits), default)
 
 
 def part(name: str, cls: type[Any]) -> Any:
     """A field with fields of its own; absent, each of those has its default."""
-    return attrs.field(factory=cls, metadata={Wire: Wire(name)})
+    return attrs.field(factory=cls, metadata={ApiField: ApiField(name)})
 
 
-def wire_of(attribute: "attrs.Attribute[Any]") -> Wire:
+def api_field_of(attribute: "attrs.Attribute[Any]") -> ApiField:
     """What the API knows of a declared field."""
-    wire: Wire = attribute.metadata[Wire]
-    return wire
+    api_field: ApiField = attribute.metadata[ApiField]
+    return api_field
 
 
 def seconds(count: float) -> timedelta:
@@ -64,7 +64,7 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-def _field(wire: Wire, default: Any) -> Any:
+def _field(api_field: ApiField, default: Any) -> Any:
     if isinstance(default, Mapping):
-        return attrs.field(factory=lambda: dict(default), metadata={Wire: wire})
-    return attrs.field(default=default, metadata={Wire: wire})
+        return attrs.field(factory=lambda: dict(default), metadata={ApiField: api_field})
+    return attrs.field(default=default, metadata={ApiField: api_field})

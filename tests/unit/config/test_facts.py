@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, parts, records, to_wire
-from trio_kubelet.config.fields import wire_of
+from trio_kubelet.config.fields import api_field_of
 from trio_kubelet.config.flag_table import FLAGS, FORMER_FLAGS, OWN_FLAGS
 from trio_kubelet.config.gate_table import KNOWN_GATES
 from trio_kubelet.config.gates import COLLECTIVE_GATES, OWN_DEFAULTS, default_of
@@ -57,7 +57,7 @@ def class_named(name: str) -> Any:
 
 @pytest.mark.parametrize(("name", "fields"), api_fields().items())
 def test_every_class_has_exactly_the_fields_of_the_api(name: str, fields: dict[str, str]) -> None:
-    declared = [wire_of(attribute).name for attribute in attrs.fields(class_named(name))]
+    declared = [api_field_of(attribute).name for attribute in attrs.fields(class_named(name))]
     assert declared == list(fields)
 
 
@@ -72,13 +72,13 @@ def test_every_field_has_the_type_of_the_api(name: str, fields: dict[str, str]) 
     cls = class_named(name)
     hints = get_type_hints(cls)
     for attribute in attrs.fields(cls):
-        wire = wire_of(attribute)
-        go_type = fields[wire.name]
+        api_field = api_field_of(attribute)
+        go_type = fields[api_field.name]
         if not go_type.startswith("*Duration") and "onfiguration" not in go_type:
-            assert wire.nullable == go_type.startswith("*"), wire.name
-        assert python_type_fits(hints[attribute.name], go_type.lstrip("*")), wire.name
+            assert api_field.nullable == go_type.startswith("*"), api_field.name
+        assert python_type_fits(hints[attribute.name], go_type.lstrip("*")), api_field.name
         if go_type.lstrip("*") in ("int32", "int64"):
-            assert wire.bits == int(go_type[-2:]), wire.name
+            assert api_field.bits == int(go_type[-2:]), api_field.name
 
 
 def python_type_fits(hint: Any, go_type: str) -> bool:
@@ -154,7 +154,7 @@ def test_every_flag_sets_something_that_exists(flag: Any) -> None:
         assert flag.option in attrs.fields_dict(NodeOptions)
     cls: Any = KubeletConfiguration
     for name in filter(None, flag.field.split(".")):
-        by_wire_name = {wire_of(attribute).name: attribute for attribute in attrs.fields(cls)}
+        by_wire_name = {api_field_of(attribute).name: attribute for attribute in attrs.fields(cls)}
         cls = get_type_hints(cls)[by_wire_name[name].name]
 
 

@@ -23,7 +23,7 @@ from trio_kubelet.config import (
 from trio_kubelet.config import field_support as fields
 from trio_kubelet.config import gate_support as gates
 from trio_kubelet.config.codec import field_at
-from trio_kubelet.config.fields import wire_of
+from trio_kubelet.config.fields import api_field_of
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
 from trio_kubelet.config.gate_table import KNOWN_GATES
 from trio_kubelet.config.gates import default_of
@@ -264,7 +264,7 @@ def leaf_paths() -> Iterator[str]:
     for kind, name, *rest in rows("kubelet-configuration-v1beta1.tsv"):
         if kind == "field":
             classes.setdefault(name, []).append((rest[0], rest[1].lstrip("*")))
-    logging = (wire_of(each).name for each in attrs.fields(parts.LoggingConfiguration))
+    logging = (api_field_of(each).name for each in attrs.fields(parts.LoggingConfiguration))
     classes["logsapi.LoggingConfiguration"] = [(name, "") for name in logging]
 
     def below(name: str, prefix: str) -> Iterator[str]:
