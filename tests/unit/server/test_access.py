@@ -29,8 +29,8 @@ from trio_kubelet.server.access import (
     guard,
     user_of_certificate,
 )
-from trio_kubelet.server.access.answers import Answer, Answers
 from trio_kubelet.server.access.authentication import bearer_token
+from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
 from trio_kubelet.server.messages import ClientCertificate, Headers
 
 NODE = "a"
@@ -281,16 +281,16 @@ async def test_rights_hold_longer_than_refusals(autojump_clock: trio.testing.Moc
 
 
 async def test_who_asks_the_same_waits_for_the_same_answer() -> None:
-    answers: Answers[str, int] = Answers(max_answers=2)
+    answers: ExpiringCache[str, int] = ExpiringCache(max_entries=2)
     go_on = trio.Event()
     asked: list[str] = []
 
-    async def ask() -> Answer[int]:
+    async def ask() -> Expiring[int]:
         asked.append("x")
         await go_on.wait()
-        return Answer(7, 60)
+        return Expiring(7, 60)
 
-    async def never() -> Answer[int]:
+    async def never() -> Expiring[int]:
         asked.append("never")
         await trio.sleep_forever()
         raise AssertionError

@@ -18,7 +18,7 @@ from cryptography import x509
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import TOKEN_REVIEWS, TokenReview, TokenReviewSpec
 from trio_kubelet.k8s.client import Api, ApiError
-from trio_kubelet.server.access.answers import Answer, Answers
+from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
 from trio_kubelet.server.access.users import (
     NOBODY,
     User,
@@ -51,22 +51,22 @@ class TokenReviewer:
         self._api = api
         self._seconds = seconds
         self._key = secrets.token_bytes(32)
-        self._answers: Answers[bytes, User | None] = Answers()
+        self._reviews: ExpiringCache[bytes, User | None] = ExpiringCache()
 
     async def user(self, token: str) -> User | None:
         """Whose token it is, None if nobody's. Raises ApiError."""
 
-        async def ask() -> Answer[User | None]:
+        async def fetch() -> Expiring[User | None]:
             review = TokenReview(spec=TokenReviewSpec(token=token))
             status = (await self._api.create(TOKEN_REVIEWS, review)).status
             found = status.user
             if not status.authenticated or found is None:
-                return Answer(None, self._seconds)
+                return Expiring(None, self._seconds)
             user = User(found.username, found.uid, found.groups, found.extra)
-            return Answer(user, self._seconds)
+            return Expiring(user, self._seconds)
 
         digest = hmac.digest(self._key, token.encode(), hashlib.sha256)
-        return await self._answers.get(digest, ask)
+        return await self._reviews.get(digest, fetch)
 
 
 @define

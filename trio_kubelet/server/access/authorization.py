@@ -13,8 +13,8 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
-from trio_kubelet.server.access.answers import Answer, Answers
 from trio_kubelet.server.access.attributes import Attributes
+from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
 from trio_kubelet.server.access.users import User
 
 Authorize = Callable[[User, Attributes], Awaitable[bool]]
@@ -41,7 +41,7 @@ class Webhook:
         self._api = api
         self._node_name = node_name
         self._seconds = seconds
-        self._answers: Answers[bytes, bool] = Answers()
+        self._reviews: ExpiringCache[bytes, bool] = ExpiringCache()
 
     async def allows(self, user: User, attributes: Attributes) -> bool:
         """Ask, unless there is an answer that holds. Raises ApiError."""
@@ -59,10 +59,10 @@ class Webhook:
             extra=user.extra,
         )
 
-        async def ask() -> Answer[bool]:
+        async def fetch() -> Expiring[bool]:
             review = SubjectAccessReview(spec=spec)
             status = (await self._api.create(SUBJECT_ACCESS_REVIEWS, review)).status
             allowed = status.allowed and not status.denied
-            return Answer(allowed, self._seconds.allowed if allowed else self._seconds.denied)
+            return Expiring(allowed, self._seconds.allowed if allowed else self._seconds.denied)
 
-        return await self._answers.get(dumps(encode(spec)), ask)
+        return await self._reviews.get(dumps(encode(spec)), fetch)

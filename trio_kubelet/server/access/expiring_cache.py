@@ -1,0 +1,79 @@
+"""A cache of the API server's reviews, each of which holds for its own time.
+
+Several callers that want one key share one fetch. Errors are not cached. The table is bounded:
+the entry that was used least recently is evicted first.
+"""
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+from attrs import define, field, frozen
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MAX_ENTRIES = 4096
+
+
+@frozen
+class Expiring(Generic[V]):
+    """A value, and for how many seconds it holds."""
+
+    value: V
+    seconds: float
+
+
+@define
+class _Fetch(Generic[V]):
+    """A fetch under way. A cancelled one ends with neither result nor error."""
+
+    ended: trio.Event = field(factory=trio.Event)
+    result: Expiring[V] | None = None
+    error: Exception | None = None
+
+
+class ExpiringCache(Generic[K, V]):
+    """Values by key."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()
+        self._fetches: dict[K, _Fetch[V]] = {}
+
+    async def get(self, key: K, fetch: Callable[[], Awaitable[Expiring[V]]]) -> V:
+        """The value that holds, or what `fetch` returns; raises what that raises.
+
+        If the caller that fetches is cancelled, one of those that wait for it fetches again.
+        """
+        while True:
+            if key in self._entries:
+                value, until = self._entries[key]
+                if trio.current_time() < until:
+                    self._entries.move_to_end(key)
+                    return value
+            pending = self._fetches.get(key)
+            if pending is None:
+                return await self._fetch(key, fetch)
+            await pending.ended.wait()
+            if pending.result is not None:
+                return pending.result.value
+            if pending.error is not None:
+                raise pending.error
+
+    async def _fetch(self, key: K, fetch: Callable[[], Awaitable[Expiring[V]]]) -> V:
+        pending = self._fetches[key] = _Fetch[V]()
+        try:
+            pending.result = result = await fetch()
+        except Exception as error:
+            pending.error = error
+            raise
+        finally:
+            del self._fetches[key]
+            pending.ended.set()
+        self._entries[key] = result.value, trio.current_time() + result.seconds
+        self._entries.move_to_end(key)
+        while len(self._entries) > self._max_entries:
+            self._entries.popitem(last=False)
+        return result.value
