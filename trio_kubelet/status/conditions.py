@@ -11,6 +11,7 @@ from attrs import evolve
 
 from state_machines.container import ContainerRole
 from trio_kubelet.k8s import (
+    TERMINAL_PHASES,
     ConditionStatus,
     ContainerStatus,
     Pod,
@@ -58,12 +59,18 @@ def pod_conditions(
 ) -> tuple[PodCondition, ...]:
     """All conditions of the pod: others' first, then the node's.
 
-    A condition whose status is what it was before keeps its time.
+    A condition whose status is what it was before keeps its time. `phase` is the one in whose
+    words they speak.
     """
     previous = given.previous
     disruption = given.failure.disruption if given.failure is not None else ""
     others = others_conditions(pod, previous)
+    since = {condition.type: condition for condition in previous.conditions}
     containers_ready = _containers_ready(pod, statuses, phase)
+    told = since.get(PodConditionType.CONTAINERS_READY)
+    if previous.phase in TERMINAL_PHASES and told is not None and told.reason:
+        # How a pod ended is said once, and not in other words later.
+        containers_ready = evolve(containers_ready, reason=told.reason, message=told.message)
     own = (
         *_resize_pending(phase, given.refused_resize),
         *_disrupted(others, disruption),
@@ -73,7 +80,6 @@ def pod_conditions(
         containers_ready,
         _condition(PodConditionType.POD_SCHEDULED, holds=True),
     )
-    since = {condition.type: condition for condition in previous.conditions}
     generation = pod.metadata.generation or None
     return (
         *others,

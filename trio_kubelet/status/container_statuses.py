@@ -99,7 +99,7 @@ class ContainerStatuses:
 def container_statuses(context: StatusContext) -> ContainerStatuses:
     """The status of each container of the spec."""
     spec, previous = context.pod.spec, context.previous
-    statuses = ContainerStatuses(
+    return ContainerStatuses(
         init=_statuses(
             context,
             ((container, init_role(container)) for container in spec.init_containers),
@@ -116,7 +116,6 @@ def container_statuses(context: StatusContext) -> ContainerStatuses:
             previous.ephemeral_container_statuses,
         ),
     )
-    return _without_open_ends(context.pod, statuses) if context.stopped else statuses
 
 
 def terminated(status: ContainerStatus) -> ContainerStateTerminated | None:
@@ -293,7 +292,15 @@ def _last_state(
     older: list[ObservedContainer],
     before: ContainerStatus | None,
 ) -> ContainerState | None:
-    """How the incarnation before the newest one ended."""
+    """How the incarnation before the newest one ended.
+
+    An end that was told as the last one, while its container waited to be made anew, stays the
+    last one when it waits no more, as its pod goes.
+    """
+    told = last_terminated(before) if before is not None else None
+    is_own = told is not None and told.container_id == status.container_id
+    if is_own and terminated(status) is not None:
+        return ContainerState(terminated=told)
     if older and older[0].state is runtime.ObservedState.EXITED:
         return _exited(context, older[0])
     if before is None:
@@ -368,7 +375,7 @@ def _first_verdict(
     )
 
 
-def _without_open_ends(pod: Pod, statuses: ContainerStatuses) -> ContainerStatuses:
+def without_open_ends(pod: Pod, statuses: ContainerStatuses) -> ContainerStatuses:
     """Nothing of the pod runs any more: what has no known end is taken to have failed.
 
     Containers that never had their turn, because an init container did not succeed, go on

@@ -28,9 +28,10 @@ from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import (
     StatusContext,
     container_statuses,
+    without_open_ends,
 )
 from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
-from trio_kubelet.status.phase import pod_phase
+from trio_kubelet.status.phase import phase_of_conditions, pod_phase
 
 IPAddress = IPv4Address | IPv6Address
 
@@ -40,7 +41,7 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
     previous, failure, now_ns = _final(pod, given.previous), given.failure, given.now_ns
     if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
         return _rejected_status(pod, observed, previous, failure, now_ns)
-    statuses = container_statuses(
+    seen = container_statuses(
         StatusContext(
             pod=pod,
             observed=observed,
@@ -53,13 +54,13 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
             recursive_read_only=_runtime_handler(pod, observed) in given.node.recursive_read_only,
         )
     )
+    stopped, failed = given.stopped, failure is not None
+    statuses = without_open_ends(pod, seen) if stopped else seen
     phase = pod_phase(
-        pod,
-        statuses,
-        observed,
-        previous=previous.phase,
-        failed=failure is not None,
-        stopped=given.stopped,
+        pod, statuses, observed, previous=previous.phase, failed=failed, stopped=stopped
+    )
+    words_phase = phase_of_conditions(
+        pod, seen, observed, previous=previous.phase, failed=failed, stopped=stopped
     )
     told = _reason_of_phase(phase, previous, failure)
     host_ips = given.node.host_ips[:2]
@@ -72,9 +73,9 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
         message=told.message,
         conditions=pod_conditions(
             pod,
-            statuses,
+            seen,
             observed,
-            phase=phase,
+            phase=words_phase,
             given=evolve(given, previous=previous),
         ),
         init_container_statuses=statuses.init,

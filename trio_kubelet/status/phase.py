@@ -52,19 +52,48 @@ def pod_phase(
     """
     if previous in TERMINAL_PHASES:
         return PodPhase(previous)
-    phase = PodPhase.FAILED if failed else _phase(pod, statuses, observed, stopped=stopped)
+    phase = PodPhase.FAILED if failed else _phase(pod, statuses, observed)
+    if stopped and not failed and not is_static(pod):
+        # The phase of a static pod stays open: it comes back as soon as its manifest does.
+        phase = _final_phase(statuses)
     if phase in TERMINAL_PHASES and statuses.any_running:
         return PodPhase(previous) if previous in list(PodPhase) else PodPhase.PENDING
     return phase
 
 
-def _phase(
-    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, *, stopped: bool
+def phase_of_conditions(
+    pod: Pod,
+    statuses: ContainerStatuses,
+    observed: ObservedPod,
+    *,
+    previous: str = "",
+    failed: bool = False,
+    stopped: bool = False,
 ) -> PodPhase:
-    if stopped and not is_static(pod):
-        # The phase of a static pod stays open: it comes back as soon as its manifest does.
-        succeeded = bool(statuses.regular) and all(map(_succeeded, statuses.regular))
-        return PodPhase.SUCCEEDED if succeeded else PodPhase.FAILED
+    """The phase in whose words conditions speak, which may be ahead of the one that is told.
+
+    A pod that failed for a reason of its own serves nobody any more, whatever still runs of it. A
+    pod that was stopped before all its containers had their turn has come to no end of its own:
+    which of them are not ready stays what there is to say. `statuses` are as the runtime shows
+    them; the other arguments are those of `pod_phase`.
+    """
+    if previous in TERMINAL_PHASES:
+        return PodPhase(previous)
+    if failed:
+        return PodPhase.FAILED
+    phase = _phase(pod, statuses, observed)
+    if stopped and phase is PodPhase.RUNNING and not is_static(pod):
+        return _final_phase(statuses)
+    return phase
+
+
+def _final_phase(statuses: ContainerStatuses) -> PodPhase:
+    """The phase of a pod that nothing of will run again."""
+    succeeded = bool(statuses.regular) and all(map(_succeeded, statuses.regular))
+    return PodPhase.SUCCEEDED if succeeded else PodPhase.FAILED
+
+
+def _phase(pod: Pod, statuses: ContainerStatuses, observed: ObservedPod) -> PodPhase:
     regular = Counter(
         standing for _, standing in _standings(pod, pod.spec.containers, statuses.regular)
     )

@@ -155,6 +155,60 @@ def test_what_a_condition_says(
     assert words(status_of(pod, observed), kind) == expected
 
 
+# --- the words for a pod that goes
+
+NEVER_STARTED = "containers with unready status: [c]"
+
+
+@pytest.mark.parametrize(
+    ("pod", "observed", "expected"),
+    [
+        (a_pod(), NOTHING, ("ContainersNotReady", NEVER_STARTED)),
+        (a_pod(restart_policy="Never"), seen(), ("ContainersNotReady", NEVER_STARTED)),
+        (
+            a_pod("d", "c"),
+            seen(instance("d", EXITED)),
+            ("ContainersNotReady", "containers with unready status: [d c]"),
+        ),
+        (
+            a_pod(init=INIT),
+            seen(instance("i", EXITED, exit_code=2)),
+            ("ContainersNotReady", NEVER_STARTED),
+        ),
+        (
+            a_pod(init=INIT, restart_policy="Never"),
+            seen(instance("i", EXITED, exit_code=2)),
+            ("PodFailed", ""),
+        ),
+        (a_pod(), seen(instance("c", EXITED, exit_code=1)), ("PodFailed", "")),
+        (a_pod(), seen(instance("c", EXITED)), ("PodCompleted", "")),
+        (
+            a_pod("c", "d"),
+            seen(instance("c", EXITED), instance("d", EXITED, exit_code=1)),
+            ("PodFailed", ""),
+        ),
+    ],
+)
+def test_a_pod_that_was_stopped_says_what_was_unready_where_not_all_had_their_turn(
+    pod: Pod, observed: ObservedPod, expected: tuple[str, str]
+) -> None:
+    status = status_of(pod, observed, stopped=True)
+    assert status.phase in ("Failed", "Succeeded")
+    for _ in range(2):
+        for kind in ("Ready", "ContainersReady"):
+            assert words(status, kind) == ("False", *expected)
+        status = status_of(pod, NOTHING, previous=status, stopped=True)
+
+
+def test_a_pod_that_failed_for_its_own_reason_is_unready_while_it_is_stopped() -> None:
+    running = seen(instance("c", RUNNING))
+    before = status_of(a_pod(), running)
+    failure = Failure(reason="DeadlineExceeded")
+    status = status_of(a_pod(), running, previous=before, failure=failure)
+    assert status.phase == "Running"
+    assert words(status, "Ready") == words(status, "ContainersReady") == ("False", "PodFailed", "")
+
+
 # --- readiness gates
 
 

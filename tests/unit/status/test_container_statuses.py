@@ -216,11 +216,24 @@ def test_the_end_before_is_remembered_when_the_runtime_has_removed_that_containe
     assert only(third).last_state == only(first).state
 
 
-def test_no_end_is_shown_as_its_own_predecessor() -> None:
-    pod, ended = a_pod(), seen(instance("c", EXITED, 0, exit_code=3))
-    in_back_off = status_of(pod, ended, reasons={"c": CRASH_LOOP})
-    assert only(in_back_off).last_state is not None
-    assert only(status_of(pod, ended, previous=in_back_off)).last_state is None
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_pod_deleted_in_a_crash_loop_keeps_its_last_end_beside_its_state(count: int) -> None:
+    older = (instance("c", EXITED, 0, exit_code=3),) if count else ()
+    ended = seen(instance("c", EXITED, count, exit_code=4), *older)
+    in_back_off = status_of(a_pod(), ended, reasons={"c": CRASH_LOOP})
+    end = only(in_back_off).last_state
+    assert end is not None
+    for stopped in (False, True, True):
+        status = the(a_pod(deleted=True), ended, previous=in_back_off, stopped=stopped)
+        assert (status.state, status.last_state) == (end, end)
+
+
+def test_an_end_that_no_back_off_followed_is_not_its_own_predecessor() -> None:
+    running = status_of(a_pod(), seen(instance("c", RUNNING)))
+    ended = seen(instance("c", EXITED, exit_code=3))
+    status = status_of(a_pod(), ended, previous=running)
+    assert only(status).last_state is None
+    assert only(status_of(a_pod(), ended, previous=status)).last_state is None
 
 
 def test_what_the_messages_of_one_pod_take_up_is_limited() -> None:
