@@ -20,7 +20,7 @@ the opposite is shown, serves nobody before it says so, and has started up when 
 
 The next instance of the container begins anew, with counts of its own. An agent that is started
 beside containers that run goes on where the last one was: those that had started up have, and
-those that were ready are.
+those that were ready are. Of static pods it may learn that a moment later, from their mirrors.
 """
 
 from collections.abc import Mapping
@@ -69,6 +69,8 @@ class ProbeEvent(StrEnum):
     """It was run, and has failed."""
     ERRORED = "Errored"
     """It could not be run, which says nothing about the container."""
+    RECALLED = "Recalled"
+    """The API has come to tell that an earlier agent had found it well."""
     POD_ENDS = "PodEnds"
     """The containers of the pod are being stopped."""
     CONTAINER_ENDED = "ContainerEnded"
@@ -153,6 +155,11 @@ def often_enough(evidence: ProbeEvidence) -> bool:
     return evidence.in_a_row >= evidence.threshold
 
 
+def asks_for_startup(evidence: ProbeEvidence) -> bool:
+    """Whether the probe says that its container has started up."""
+    return evidence.kind is ProbeKind.STARTUP
+
+
 def asks_for_readiness(evidence: ProbeEvidence) -> bool:
     """Whether the probe is wanted until the container has ended."""
     return evidence.kind is ProbeKind.READINESS
@@ -183,6 +190,8 @@ PROBE: StateMachine[ProbeState, ProbeEvent, ProbeEvidence] = StateMachine(
         Row(S.UNDECIDED, E.FAILED,          S.FAILING,   "failureThreshold is reached", often_enough),
         Row(S.UNDECIDED, E.FAILED,          S.UNDECIDED, "one failure may be bad luck"),
         Row(S.UNDECIDED, E.ERRORED,         S.UNDECIDED, "what could not be run proves nothing"),
+        Row(S.UNDECIDED, E.RECALLED,        S.PASSED,    "the container had started up before this agent was", asks_for_startup),
+        Row(S.UNDECIDED, E.RECALLED,        S.PASSING,   "it was ready before this agent was: it stays so until it fails", asks_for_readiness),
         Row(S.UNDECIDED, E.POD_ENDS,        S.UNDECIDED, "it may still become ready while it is stopped", asks_for_readiness),
         Row(S.UNDECIDED, E.POD_ENDS,        S.OVER,      "nothing is restarted in a pod that ends"),
         Row(S.UNDECIDED, E.CONTAINER_ENDED, S.OVER,      "counts begin anew with the next instance"),

@@ -214,7 +214,7 @@ class Pods:
             cleaning=CleaningTurns(core.activity.wait_idle),
         )
         self._updates = PodUpdates(SourceMerge(core.clock, core.recorder))
-        self.watch_api = cluster.join(self.tasks, self._updates)
+        self.watch_api = cluster.join(self.tasks, self._updates, parts.recall)
         admission = build_admission(core, cluster)
         self.loop = SyncLoop(
             store=core.store,

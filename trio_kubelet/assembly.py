@@ -11,7 +11,7 @@ import trio
 from attrs import evolve, frozen
 
 from state_machines.container import crash_loop_policy
-from trio_kubelet.cluster import Cluster, Standalone
+from trio_kubelet.cluster import Cluster, Recall, Standalone
 from trio_kubelet.core import Core
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
@@ -70,11 +70,15 @@ class AnsweredRuntime:
 
 @frozen(kw_only=True)
 class PodParts:
-    """What acts on pods. `places` are where housekeeping looks for what is left of them."""
+    """What acts on pods. `places` are where housekeeping looks for what is left of them.
+
+    `recall` takes up what an earlier agent has told of the containers of a static pod.
+    """
 
     node: NodeFacts
     sync: SyncDependencies
     places: LeftoverSources
+    recall: Recall
 
 
 async def ask_runtime(core: Core) -> AnsweredRuntime:
@@ -164,7 +168,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         cgroups=cgroups.list_pod_uids,
         logs=storage.pods_with_logs,
     )
-    return PodParts(node=node, sync=sync, places=places)
+    return PodParts(node=node, sync=sync, places=places, recall=probes.recall)
 
 
 def _memory_available(core: Core, pod: Pod) -> int:

@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from trio_kubelet.core import Core
-from trio_kubelet.k8s import NODES, Node, PodStatus
+from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node import node_profile
 from trio_kubelet.node.lease import NodeLease
@@ -40,6 +40,9 @@ CHANCE = random.Random()  # noqa: S311 - it only spreads load
 REFRESH_SECONDS = 5.0
 """How long admission waits for the newest version of the node."""
 
+Recall = Callable[[Pod], None]
+"""Takes up what an earlier agent has told of the containers of a static pod, by its mirror."""
+
 OpenClients = Callable[[], AbstractAsyncContextManager[ApiClients]]
 """Opens the clients; may wait long for credentials. Raises StartError."""
 
@@ -61,7 +64,12 @@ class Standalone:
         """There is nothing to keep up to date."""
         task_status.started()
 
-    def join(self, tasks: PodTasks, updates: PodUpdates) -> Callable[[], Awaitable[None]]:  # noqa: ARG002
+    def join(
+        self,
+        tasks: PodTasks,  # noqa: ARG002
+        updates: PodUpdates,  # noqa: ARG002
+        recall: Recall,  # noqa: ARG002
+    ) -> Callable[[], Awaitable[None]]:
         """Nobody has pods for this node, or wants to know of any."""
         return trio.lowlevel.checkpoint
 
@@ -142,9 +150,11 @@ class Cluster:
             await nursery.start(self.references.run)
             task_status.started()
 
-    def join(self, tasks: PodTasks, updates: PodUpdates) -> Callable[[], Awaitable[None]]:
+    def join(
+        self, tasks: PodTasks, updates: PodUpdates, recall: Recall
+    ) -> Callable[[], Awaitable[None]]:
         """Follow what becomes of pods from now on; run what is returned until the end."""
-        return ClusterPods(self._core, self, tasks, updates).run
+        return ClusterPods(self._core, self, tasks, updates, recall).run
 
     async def _report(self) -> None:
         await self._core.serves_others.wait()
@@ -166,12 +176,21 @@ class Cluster:
 class ClusterPods:
     """The pods of this node in the API: those bound to it, statuses, mirrors of static pods."""
 
-    def __init__(self, core: Core, cluster: Cluster, tasks: PodTasks, updates: PodUpdates) -> None:
+    def __init__(
+        self,
+        core: Core,
+        cluster: Cluster,
+        tasks: PodTasks,
+        updates: PodUpdates,
+        recall: Recall,
+    ) -> None:
         api = cluster.clients.main
         self._core = core
         self._cluster = cluster
         self._tasks = tasks
         self._updates = updates
+        self._recall = recall
+        self._shown: set[str] = set()
         self._writer = StatusWriter(api, self._newest_status, self._is_over)
         self._mirrors = MirrorPods(
             api,
@@ -179,7 +198,7 @@ class ClusterPods:
             core.static_sources,
             tasks.is_released,
             self._newest_status,
-            self._writer.mirror_changed,
+            self._mirror_changed,
         )
         updates.on_update.add(self._mirrors.static_changed)
         core.statuses.on_change.add(self._writer.status_changed)
@@ -216,6 +235,21 @@ class ClusterPods:
             self._mirrors.node_changed("")
         else:
             self._mirrors.node_changed(node.metadata.uid)
+
+    def _mirror_changed(self, uid: str, mirror: Pod | None) -> None:
+        """A static pod has this mirror; what the first one tells is that of an earlier agent.
+
+        Nothing is sent to it before the pod has a status that goes on from there.
+        """
+        if mirror is None:
+            self._shown.discard(uid)
+        elif uid not in self._shown:
+            self._shown.add(uid)
+            self._recall(mirror)
+            if (task := self._tasks.get(uid)) is not None:
+                task.report()
+                task.put(PodRequest(why=("mirror",)))
+        self._writer.mirror_changed(uid, mirror)
 
     def _newest_status(self, uid: str) -> PodStatus | None:
         """The node's status of a pod; none while another incarnation of its UID still ends."""

@@ -74,9 +74,9 @@ class ProbeRun:
 class Probes:
     """What the probes of all pods are made of.
 
-    `verdicts` is what they say of containers that run, by their ids. `pod_ip` returns a pod's
-    address, `chance` the share of a period that the first run of a probe waits where many would
-    come at once. `on_run` is called after each run.
+    `verdicts` is what they say of containers that run, by their ids; `asking` has the pods that
+    ask these. `pod_ip` returns a pod's address, `chance` the share of a period that the first run
+    of a probe waits where many would come at once. `on_run` is called after each run.
     """
 
     runner: ProbeRunner
@@ -88,6 +88,28 @@ class Probes:
     chance: Callable[[], float] = random.random
     verdicts: dict[str, ProbeVerdict] = field(factory=dict)
     on_run: Callbacks[[ProbeRun]] = field(factory=Callbacks)
+    asking: dict[str, "PodProbes"] = field(factory=dict)
+
+    def recall(self, mirror: Pod) -> None:
+        """Take up what an earlier agent has told of a static pod, of containers that still run.
+
+        What this agent has found out itself stands.
+        """
+        spec = mirror.spec
+        probed = {
+            each.name
+            for each in (*spec.containers, *spec.init_containers)
+            if each.startup_probe is not None or each.readiness_probe is not None
+        }
+        for status in _statuses_of(mirror):
+            container_id = status.container_id.rpartition("://")[2]
+            if status.name not in probed or not container_id:
+                continue
+            told = ProbeVerdict(started=bool(status.started), ready=status.ready)
+            if container_id in self.asking:
+                self.asking[container_id].recall(container_id, told)
+            else:
+                self.verdicts.setdefault(container_id, told)
 
     def open(self, pod: Pod, workers: ContainerWorkers) -> "PodProbes":
         """Make the probes of a new incarnation of a pod, whose tasks are some of its workers."""
@@ -160,7 +182,7 @@ class PodProbes:
         """An instance was seen to run: its probes begin, or go on where an earlier agent was."""
         probes = {
             kind: _ContainerProbe(kind=kind, spec=spec, state=state, entered_at=trio.current_time())
-            for kind, spec, state in _beginnings(container, _last_told(pod, instance.id))
+            for kind, spec, state in _beginnings(container, self._last_told(pod, instance.id))
         }
         if not probes:
             return
@@ -172,6 +194,7 @@ class PodProbes:
             probes=probes,
         )
         self._instances[instance.id] = known
+        self._node.asking[instance.id] = self
         self._tell(known)
         for probe in probes.values():
             self._node.journal.transition(
@@ -186,6 +209,7 @@ class PodProbes:
     def container_ended(self, container_id: str) -> None:
         """An instance was seen not to run any more."""
         self._node.verdicts.pop(container_id, None)
+        self._node.asking.pop(container_id, None)
         instance = self._instances.pop(container_id, None)
         if instance is None:
             return
@@ -193,6 +217,19 @@ class PodProbes:
             probe.scope.cancel()
             if not PROBE.is_terminal(probe.state):
                 self._step(instance, probe, ProbeEvent.CONTAINER_ENDED)
+
+    def recall(self, container_id: str, told: ProbeVerdict) -> None:
+        """The API tells what an earlier agent had found of an instance that runs."""
+        instance = self._instances[container_id]
+        startup = instance.probes.get(ProbeKind.STARTUP)
+        if startup is not None and told.started and startup.state is ProbeState.UNDECIDED:
+            self._step(instance, startup, ProbeEvent.RECALLED, ProbeEvidence(kind=startup.kind))
+            startup.scope.cancel()
+            self._let_others_begin(instance)
+        readiness = instance.probes.get(ProbeKind.READINESS)
+        if readiness is not None and told.ready and readiness.state is ProbeState.UNDECIDED:
+            self._step(instance, readiness, ProbeEvent.RECALLED, ProbeEvidence(kind=readiness.kind))
+        self._tell(instance)
 
     def pod_stops(self) -> None:
         """The pod is being stopped: from now on only readiness is asked for."""
@@ -217,6 +254,13 @@ class PodProbes:
             for instance in self._instances.values()
             if instance.says(ProbeKind.STARTUP) is not Verdict.SUCCESS
         )
+
+    def _last_told(self, pod: Pod, container_id: str) -> ProbeVerdict | None:
+        """What an earlier agent last told of this very instance, if it did."""
+        for status in _statuses_of(pod):
+            if status.container_id.endswith(f"://{container_id}"):
+                return ProbeVerdict(started=bool(status.started), ready=status.ready)
+        return self._node.verdicts.get(container_id)
 
     def _living(self) -> Iterator[tuple[_Instance, _ContainerProbe]]:
         for instance in tuple(self._instances.values()):
@@ -364,14 +408,13 @@ def _key(instance: _Instance, probe: _ContainerProbe) -> str:
     return f"{meta.namespace}/{meta.name}/{instance.container.name}/{probe.kind.lower()}"
 
 
-def _last_told(pod: Pod, container_id: str) -> ContainerStatus | None:
-    """What an earlier agent last told of this very instance, if it did."""
-    told = (*pod.status.container_statuses, *pod.status.init_container_statuses)
-    return next((s for s in told if s.container_id.endswith(f"://{container_id}")), None)
+def _statuses_of(pod: Pod) -> tuple[ContainerStatus, ...]:
+    """What is told of the containers that may have probes."""
+    return (*pod.status.container_statuses, *pod.status.init_container_statuses)
 
 
 def _beginnings(
-    container: Container, told: ContainerStatus | None
+    container: Container, told: ProbeVerdict | None
 ) -> Iterator[tuple[ProbeKind, Probe, ProbeState]]:
     """The probes of an instance that runs, and where each of them begins."""
     specs = {
@@ -379,7 +422,7 @@ def _beginnings(
         ProbeKind.READINESS: container.readiness_probe,
         ProbeKind.LIVENESS: container.liveness_probe,
     }
-    had_started = told is not None and bool(told.started)
+    had_started = told is not None and told.started
     was_ready = told is not None and told.ready
     is_held = container.startup_probe is not None and not had_started
     for kind, spec in specs.items():

@@ -17,6 +17,7 @@ from trio_kubelet.k8s import (
     HTTPGetAction,
     ObjectMeta,
     Pod,
+    PodSpec,
     PodStatus,
     Probe,
 )
@@ -400,7 +401,66 @@ async def test_an_agent_that_is_started_asks_at_once_what_was_not_ready(
         assert at.when("readiness") == [0]
 
 
+def mirror(*, started: bool, ready: bool) -> Pod:
+    """What the API shows of a static pod whose container has probes."""
+    container = Container(name="c", startup_probe=EVERY_10_S, readiness_probe=EVERY_10_S)
+    status = told(started=started, ready=ready).status
+    return Pod(metadata=POD.metadata, spec=PodSpec(containers=(container,)), status=status)
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+@pytest.mark.parametrize(
+    ("started", "ready", "kinds"),
+    [
+        (True, True, {"readiness", "liveness"}),
+        (True, False, {"readiness", "liveness"}),
+        (False, False, {"startup"}),
+    ],
+)
+async def test_what_the_mirror_of_a_static_pod_tells_is_taken_up_whenever_it_comes(
+    autojump_clock: MockClock, *, is_early: bool, started: bool, ready: bool, kinds: set[str]
+) -> None:
+    async with node() as at:
+        at.answers = [ILL]
+        if is_early:
+            at.probes.recall(mirror(started=started, ready=ready))
+        at.start(startup=EVERY_10_S, readiness=evolve(EVERY_10_S), liveness=evolve(EVERY_10_S))
+        at.probes.recall(mirror(started=started, ready=ready))
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=started, ready=ready)
+        assert at.pod.unstarted() == (frozenset() if started else {"c-0"})
+        await at.pass_time(15)
+        assert {kind for kind, _ in at.asked} == kinds
+        assert at.changes == []
+        at.end()
+        assert dict(at.probes.verdicts) == {}
+
+
+async def test_what_an_agent_has_found_out_itself_stands_against_a_mirror(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [ILL]
+        at.start(readiness=evolve(EVERY_10_S, failure_threshold=1))
+        await at.pass_time(1)
+        at.probes.recall(mirror(started=True, ready=True))
+        assert at.probes.verdicts["c-0"] == ProbeVerdict(started=True, ready=False)
+
+
+async def test_what_a_mirror_recalls_is_lost_when_the_probe_fails_often_enough(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [ILL]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(1)
+        at.probes.recall(mirror(started=True, ready=True))
+        await at.pass_time(25)
+        assert at.changes == [(ProbeKind.READINESS, Verdict.FAILURE)]
+        assert at.when("readiness") == [0, 10, 20]
+
+
 async def test_a_container_without_probes_has_no_verdict(autojump_clock: MockClock) -> None:
     async with node() as at:
         at.start()
+        at.probes.recall(told(started=True, ready=False))
         assert (dict(at.probes.verdicts), at.pod.unstarted()) == ({}, frozenset())
