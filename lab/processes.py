@@ -14,6 +14,8 @@ from pathlib import Path
 from lab import LabError
 
 POLL_SECONDS = 0.02
+# A look may cost what is waited for its processor, so the longer it takes, the rarer they are.
+RESTS_PER_LOOK, REST_SECONDS = 3, 1.0
 
 
 def run(
@@ -64,10 +66,15 @@ def wait_until(
 ) -> None:
     """Return as soon as `holds()`; LabError with `else_say()` when the deadline passes first."""
     end = time.monotonic() + deadline_seconds
-    while not holds():
-        if time.monotonic() > end:
+    while True:
+        begun = time.monotonic()
+        if holds():
+            return
+        now = time.monotonic()
+        if now > end:
             raise LabError(else_say())
-        time.sleep(POLL_SECONDS)
+        rest = min(RESTS_PER_LOOK * (now - begun), REST_SECONDS)
+        time.sleep(max(POLL_SECONDS, rest))
 
 
 def command_lines() -> Iterator[tuple[int, tuple[str, ...]]]:
