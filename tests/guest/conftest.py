@@ -1,7 +1,8 @@
 """What the tests in guests run on: machines of the lab, with systemd and cgroup v2 alone.
 
 Where none can run, the tests are skipped; where CI is `true`, they fail. A failed test shows the
-end of the console of each guest that it had, which has the journal too.
+end of the console of each guest that it had, which has the journal too. The modules that take
+longest come first, or one process would be at them when the others have ended.
 """
 
 import fcntl
@@ -21,12 +22,20 @@ from tests.guest.node import Node
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
+LONGEST = ("test_integration", "test_service", "test_cgroups", "test_lab_guest", "test_boot")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.guest)
+    items.sort(key=turn)
+
+
+def turn(item: pytest.Item) -> int:
+    """The longest modules are the first."""
+    is_here = item.path.is_relative_to(HERE)
+    return LONGEST.index(item.path.stem) if is_here and item.path.stem in LONGEST else len(LONGEST)
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,11 @@ from lab import LabError
 from lab.guest.guest import Guest
 
 FOLDER = Path("tests/integration")
-PODS = ("test_pods_cgroups", "test_pods_stop")
 # By containerd: the modules that run on it.
-MODULES = {"1.7": ("test_cgroups", "test_volumes", *PODS), "1.7+crun": PODS}
+MODULES = {
+    "1.7": ("test_cgroups", "test_volumes", "test_pods_cgroups", "test_pods_stop"),
+    "1.7+crun": ("test_pods_cgroups",),
+}
 DEADLINE_SECONDS = 540.0
 A_TEST_MAY_TAKE_SECONDS = 300
 # What runs commands in the guest is safe from the OOM killer; what the tests start must not be.

@@ -48,12 +48,15 @@ def owned_by(owner: int) -> list[int]:
     return found
 
 
-@pytest.fixture
-def pair(image: Image, tmp_path: Path) -> Iterator[tuple[Guest, Guest, GuestNetwork]]:
+@pytest.fixture(scope="module")
+def pair(
+    image: Image, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Guest, Guest, GuestNetwork]]:
     """Two machines in one network."""
+    folder = tmp_path_factory.mktemp("pair")
     with GuestNetwork() as network:
         guests = [
-            Guest(tmp_path / name, image=image, name=name, network=network) for name in ("a", "b")
+            Guest(folder / name, image=image, name=name, network=network) for name in ("a", "b")
         ]
         with ThreadPoolExecutor() as threads:
             list(threads.map(Guest.start, guests))
@@ -129,41 +132,6 @@ def test_the_checkout_is_there_and_cannot_be_changed_from_there(guest: Guest) ->
     assert here.exists()
 
 
-def test_the_disk_outlives_reboots_and_power_failures_and_no_new_start(
-    image: Image, tmp_path: Path
-) -> None:
-    with Guest(tmp_path, image=image) as guest:
-        first = guest.boot_id
-        guest.run("echo kept >/root/note")
-        guest.reboot()
-        second = guest.boot_id
-        assert guest.read("/root/note") == b"kept\n"
-        guest.run("echo synced >/root/note; sync")
-        guest.cut_power()
-        guest.boot()
-        assert guest.read("/root/note") == b"synced\n"
-        assert len({first, second, guest.boot_id}) == 3
-        assert first.replace("-", "") in guest.run("journalctl", "--list-boots")
-        guest.start()
-        assert guest.call("test", "-e", "/root/note").status == 1
-    assert list(tmp_path.iterdir()) == [guest.console]
-
-
-def test_a_command_fails_when_its_guest_ends(image: Image, tmp_path: Path) -> None:
-    with Guest(tmp_path, image=image) as guest, ThreadPoolExecutor() as threads:
-        waits = threads.submit(guest.run, "echo >/shared/begun; sleep 1000")
-        wait_until(
-            lambda: (guest.shared / "begun").exists(),
-            deadline_seconds=30,
-            else_say=lambda: "the command did not begin",
-        )
-        guest.cut_power()
-        with pytest.raises(LabError, match="the guest ended"):
-            waits.result()
-        with pytest.raises(LabError, match="was not started"):
-            guest.run("true")
-
-
 def test_guests_reach_each_other_and_the_host(
     pair: tuple[Guest, Guest, GuestNetwork],
 ) -> None:
@@ -181,6 +149,41 @@ def test_guests_reach_each_other_and_the_host(
             said = threads.submit(b.run, "nc", "-d", network.host_address, str(port))
             server.accept()[0].close()
             assert said.result() == ""
+
+
+def test_a_command_fails_when_its_guest_ends_and_what_was_synced_is_there_after_the_boot(
+    pair: tuple[Guest, Guest, GuestNetwork],
+) -> None:
+    guest, first = pair[0], pair[0].boot_id
+    guest.run("echo synced >/root/note; sync")
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(guest.run, "echo >/shared/begun; sleep 1000")
+        wait_until(
+            lambda: (guest.shared / "begun").exists(),
+            deadline_seconds=30,
+            else_say=lambda: "the command did not begin",
+        )
+        guest.cut_power()
+        with pytest.raises(LabError, match="the guest ended"):
+            waits.result()
+    with pytest.raises(LabError, match="was not started"):
+        guest.run("true")
+    guest.boot()
+    assert guest.read("/root/note") == b"synced\n"
+    assert guest.boot_id != first
+    assert first.replace("-", "") in guest.run("journalctl", "--list-boots")
+
+
+def test_what_was_written_is_gone_with_the_next_start(
+    pair: tuple[Guest, Guest, GuestNetwork],
+) -> None:
+    """The last test of the pair."""
+    _, guest, _ = pair
+    guest.run("echo kept >/root/note; sync")
+    guest.start()
+    assert guest.call("test", "-e", "/root/note").status == 1
+    guest.stop()
+    assert list(guest.folder.iterdir()) == [guest.console]
 
 
 def test_nothing_is_left_of_guests_whose_owner_is_killed(image: Image, tmp_path: Path) -> None:

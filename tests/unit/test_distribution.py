@@ -5,6 +5,7 @@ import pytest
 from tests.distribution import group_of
 
 KILLS = "tests/integration/test_kills.py"
+CGROUPS = "tests/guest/test_cgroups.py"
 
 
 @pytest.mark.parametrize(
@@ -19,7 +20,10 @@ KILLS = "tests/integration/test_kills.py"
         ("tests/cri/test_x.py::test_y[Bad-containerd]", "tests/cri/test_x.py containerd"),
         ("tests/cri/test_x.py::test_y[hollow]", "tests/cri/test_x.py::test_y[hollow]"),
         ("tests/e2e/test_node.py::test_z", "tests/e2e"),
-        ("tests/guest/test_boot.py::test_z", "tests/guest/test_boot.py"),
+        ("tests/guest/test_boot.py::test_z[in order]", "tests/guest/test_boot.py"),
+        (f"{CGROUPS}::test_z[systemd]", f"{CGROUPS} systemd"),
+        ("tests/guest/test_x.py::test_y[1.7-test_z]", "tests/guest/test_x.py 1.7"),
+        ("tests/guest/test_x.py::test_y[1.7+crun-test_z]", "tests/guest/test_x.py 1.7+crun"),
     ],
 )
 def test_the_group_of_a_test_is_in_its_id(nodeid: str, group: str) -> None:
