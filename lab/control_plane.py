@@ -1,11 +1,12 @@
 """A real control plane of our own, from start to leaving no trace.
 
-etcd, kube-apiserver, kube-controller-manager and kube-scheduler run on loopback out of one
-folder, with authorities of their own; nodes are authorized by Node and RBAC with NodeRestriction,
-and may join by a bootstrap token as those of kubeadm do. The API server can be stopped and
-started on its port while etcd keeps the data. All programs are in the process group of a keeper
-that kills them when this process is gone, however it went. Methods block until what they promise
-is true, or raise LabError at their deadline; in a trio test run them in a thread.
+etcd, kube-apiserver, kube-controller-manager and kube-scheduler run out of one folder, on loopback
+but for an API server that machines are to reach, with authorities of their own; nodes are
+authorized by Node and RBAC with NodeRestriction, and may join by a bootstrap token as those of
+kubeadm do. The API server can be stopped and started on its port while etcd keeps the data. All
+programs are in the process group of a keeper that kills them when this process is gone, however it
+went. Methods block until what they promise is true, or raise LabError at their deadline; in a trio
+test run them in a thread.
 """
 
 import base64
@@ -65,15 +66,22 @@ KEEPER = "read nothing; kill -KILL 0"
 class ControlPlane(Started):
     """One control plane; a context manager that starts and stops it.
 
-    `version` is `1.36` or `1.34`; `folder` holds everything and may exist; `server_flags` are
-    further flags of kube-apiserver, such as `--runtime-config=...`.
+    `version` is `1.36` or `1.34`; `folder` holds everything and may exist; `address` is the one on
+    which the API server listens; `server_flags` are further flags of kube-apiserver, such as
+    `--runtime-config=...`.
     """
 
     def __init__(
-        self, folder: Path, *, version: str = NEWEST, server_flags: tuple[str, ...] = ()
+        self,
+        folder: Path,
+        *,
+        version: str = NEWEST,
+        address: str = LOOPBACK,
+        server_flags: tuple[str, ...] = (),
     ) -> None:
         self.folder = folder.absolute()
         self.wish = version
+        self._address = address
         self.authority = Authority("lab-ca")
         self.port = 0
         self._server_flags = server_flags
@@ -87,7 +95,7 @@ class ControlPlane(Started):
 
     @property
     def url(self) -> str:
-        return f"https://{LOOPBACK}:{self.port}"
+        return f"https://{self._address}:{self.port}"
 
     @property
     def version(self) -> str:
@@ -243,7 +251,7 @@ class ControlPlane(Started):
         (self._secrets / "tokens.key").touch(mode=0o600)
         (self._secrets / "tokens.key").write_bytes(signing.private)
         pairs = {
-            "apiserver": ca.issue("kube-apiserver", hosts=SERVER_NAMES),
+            "apiserver": ca.issue("kube-apiserver", hosts={*SERVER_NAMES, self._address}),
             "kubelet-client": ca.issue("kube-apiserver-kubelet-client", groups=(ADMINISTRATORS,)),
             "etcd": etcd_ca.issue("etcd", hosts=("localhost", LOOPBACK)),
             "etcd-client": etcd_ca.issue("kube-apiserver-etcd-client"),
@@ -385,7 +393,7 @@ class ControlPlane(Started):
     def _api_server_flags(self) -> Mapping[str, object]:
         more = (flag.removeprefix("--").partition("=") for flag in self._server_flags)
         return {
-            "bind-address": LOOPBACK,
+            "bind-address": self._address,
             "secure-port": self.port,
             "advertise-address": ADVERTISED,
             "etcd-servers": f"https://{LOOPBACK}:{self._etcd_ports[0]}",

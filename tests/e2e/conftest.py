@@ -2,9 +2,9 @@
 
 TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
 TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
-runs all on this host, `kind` uses Docker; `any`, the default, takes `kind` where a Docker daemon
-and kind are, and `local` elsewhere. What is missing is an error if provider or version was asked
-for, and in CI, and a reason to skip otherwise.
+runs all on this host, `guest` has a machine with systemd as the node, `kind` uses Docker; `any`,
+the default, takes `kind` where a Docker daemon and kind are, and `local` elsewhere. What is missing
+is an error if provider or version was asked for, and in CI, and a reason to skip otherwise.
 """
 
 import os
@@ -17,15 +17,19 @@ import pytest
 
 from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane import ControlPlane
+from lab.control_plane_programs import NEWEST
 from lab.go_kubelet import GoKubelet
+from lab.guest import images
 from lab.registry import Registry
 from tests.e2e.cluster import Cluster, Namespace
+from tests.e2e.guest import GuestCluster
 from tests.e2e.kind import KindCluster
 from tests.e2e.local import LocalCluster
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
 PROVIDER = os.environ.get("TRIO_KUBELET_E2E", "any")
+KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -39,6 +43,9 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """A cluster with the agent as the node that pods are scheduled to."""
+    if PROVIDER == "guest":
+        yield request.getfixturevalue("guest_cluster")
+        return
     folder = tmp_path_factory.mktemp("cluster")
     if PROVIDER == "kind" or (PROVIDER == "any" and _has_docker()):
         kind = KindCluster(folder)
@@ -56,6 +63,19 @@ def cluster(
         do_without(str(reason))
     yield local
     local.stop()
+
+
+@pytest.fixture(scope="session")
+def guest_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestCluster]:
+    """A cluster whose node is a machine with systemd and cgroup v2, and runc and crun."""
+    try:
+        image = images.find()
+        control_plane_programs.find(KUBERNETES or NEWEST)
+    except UnavailableError as reason:
+        do_without(str(reason), asked_for=bool(KUBERNETES))
+    folder = tmp_path_factory.mktemp("guest-cluster")
+    with GuestCluster(folder, image, KUBERNETES or NEWEST) as cluster:
+        yield cluster
 
 
 @pytest.fixture

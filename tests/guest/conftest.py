@@ -5,20 +5,17 @@ end of the console of each guest that it had, which has the journal too. The mod
 longest come first, or one process would be at them when the others have ended.
 """
 
-import fcntl
 import os
-import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
-from lab import UnavailableError, processes
+from lab import UnavailableError
 from lab.guest import images
 from lab.guest.guest import Guest
 from lab.guest.image import Image
-from lab.guest.recipe import REPOSITORY
-from tests.guest.node import Node
+from tests.guest.node import Node, build_wheel
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
@@ -58,16 +55,8 @@ def guest(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gu
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The agent as it is released, built once for all processes of a run."""
     folder = tmp_path_factory.getbasetemp()
-    if run := os.environ.get("PYTEST_XDIST_TESTRUNUID"):
-        folder = folder.with_name(f"wheel-{run}")
-        folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not list(folder.glob("*.whl")):
-            pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
-            processes.run([*pip, "--wheel-dir", folder, REPOSITORY], deadline_seconds=300)
-    (built,) = folder.glob("*.whl")
-    return built
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    return build_wheel(folder.with_name(f"wheel-{run}") if run else folder / "wheel")
 
 
 @pytest.fixture(scope="session")

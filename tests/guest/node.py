@@ -1,6 +1,8 @@
 """A guest with the agent as its service, installed from the wheel as docs/joining.md says."""
 
+import fcntl
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,9 +10,10 @@ from pathlib import Path
 import yaml
 
 from lab.agent import Json, is_running, summary
+from lab.control_plane import ControlPlane
 from lab.guest.guest import Guest
 from lab.guest.recipe import REPOSITORY
-from lab.processes import wait_until
+from lab.processes import run, wait_until
 from trio_kubelet.resources import CgroupDriver
 
 UNIT = "trio-kubelet.service"
@@ -24,6 +27,18 @@ DROP_IN = f"/run/systemd/system/{UNIT}.d/50-test.conf"
 DEADLINE_SECONDS = 240.0
 # Which containers there are, and how often each was started.
 Containers = Mapping[str, tuple[str, int]]
+
+
+def build_wheel(folder: Path) -> Path:
+    """The agent as it is released; built once for all who give the same folder."""
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not list(folder.glob("*.whl")):
+            pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
+            run([*pip, "--wheel-dir", folder, REPOSITORY], deadline_seconds=300)
+    (built,) = folder.glob("*.whl")
+    return built
 
 
 class Node:
@@ -46,6 +61,17 @@ class Node:
         self.guest.write(f"/etc/systemd/system/{UNIT}", (PACKAGING / "systemd" / UNIT).read_bytes())
         self.systemctl("daemon-reload")
         self.systemctl("enable", "--now", UNIT)
+
+    def join(self, control_plane: ControlPlane) -> None:
+        """Make it a node of a cluster with a bootstrap token, as docs/joining.md says."""
+        bootstrap = control_plane.bootstrap_kubeconfig().read_bytes()
+        self.guest.write("/etc/kubernetes/bootstrap-kubelet.conf", bootstrap, mode=0o600)
+        drop_in = f"{UNIT}.d/10-cluster.conf"
+        self.guest.write(
+            f"/etc/systemd/system/{drop_in}", (PACKAGING / "systemd" / drop_in).read_bytes()
+        )
+        self.systemctl("daemon-reload")
+        self.systemctl("restart", UNIT)
 
     def systemctl(self, *words: str) -> str:
         """Call systemctl; LabError with what it says if it fails."""
