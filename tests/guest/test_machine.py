@@ -152,3 +152,15 @@ def test_a_pod_that_is_to_have_users_of_its_own_is_rejected_though_the_kernel_ha
     assert "does not support user namespaces" in pod["status"]["message"]
     assert "containerStatuses" not in pod["status"]
     node.remove("own-users")
+
+
+def test_a_pod_that_asks_for_huge_pages_is_rejected_where_the_machine_has_none(
+    node: Node,
+) -> None:
+    resources = {"limits": {"hugepages-2Mi": "4Mi", "memory": "32Mi", "cpu": "100m"}}
+    node.add(pod_manifest("huge", {"name": "main", "image": SLEEPER, "resources": resources}))
+    pod = node.wait_for_pod("huge", lambda pod: pod["status"].get("phase") == "Failed")
+    assert pod["status"]["reason"] == "OutOfhugepages-2Mi"
+    wanted = "Node didn't have enough resource: hugepages-2Mi, requested: 4194304, used: 0, "
+    assert pod["status"]["message"] == f"Pod was rejected: {wanted}capacity: 0"
+    node.remove("huge")
