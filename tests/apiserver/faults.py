@@ -16,7 +16,7 @@ class Asked:
 
 
 @define
-class Fault:
+class RequestFault:
     """What happens to requests that fit; empty fields fit all.
 
     With a `code` they are refused. `seconds` is how long they wait before they are looked at.
@@ -50,23 +50,23 @@ class Fault:
 class Faults:
     """The faults that are switched on."""
 
-    rules: list[Fault] = field(factory=list)
+    rules: list[RequestFault] = field(factory=list)
     outage: bool = False
     """Nobody answers: connections are refused, and those that are open break."""
 
     streaming_lists: bool = True
     """Whether `sendInitialEvents` is understood; older servers answer 422."""
 
-    def add(self, fault: Fault) -> Fault:
+    def add(self, fault: RequestFault) -> RequestFault:
         """Switch a fault on; the one returned can be handed to `remove`."""
         self.rules.append(fault)
         return fault
 
-    def remove(self, fault: Fault) -> None:
+    def remove(self, fault: RequestFault) -> None:
         """Switch a fault off."""
         self.rules.remove(fault)
 
-    def take(self, asked: Asked) -> Fault | None:
+    def take(self, asked: Asked) -> RequestFault | None:
         """Return the fault that hits a request, and count it."""
         for fault in self.rules:
             if fault.fits(asked):

@@ -18,8 +18,8 @@ from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import (
     Behaviour,
     HollowOptions,
+    HollowRegistry,
     Invocation,
-    Registry,
     RemoteImage,
     behaviour_of,
     open_hollow_runtime,
@@ -38,7 +38,7 @@ OPTIONS = HollowOptions(
     behaviours=behaviour_with_missing_program,
     write_files=True,
     images=(BUSYBOX, BUSYBOX_AS_USER),
-    registry=Registry(
+    registry=HollowRegistry(
         images={BUSYBOX_AS_USER: RemoteImage(uid=1000, gid=1000, groups=(2000,))},
         unreachable=frozenset({"127.0.0.1:1"}),
     ),

@@ -15,7 +15,7 @@ from tests.simulation.node import NODE, Node
 from tests.simulation.pods import Fate
 from tests.simulation.record import Record, Wanted
 from tests.simulation.shared import files_of
-from trio_kubelet.hollow.records import Container
+from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.node.lease import LEASE_NAMESPACE
 from trio_kubelet.pod_source import CONFIG_MIRROR
@@ -157,19 +157,19 @@ def _names(folder: Path) -> list[str]:
     return [each.name for each in folder.glob("*")]
 
 
-def _newest(node: Node, uid: str) -> dict[str, Container]:
+def _newest(node: Node, uid: str) -> dict[str, HollowContainer]:
     """The newest container of each name in a pod."""
     containers = _containers(node, uid)
     containers.sort(key=lambda c: c.config.metadata.attempt)
     return {c.config.metadata.name: c for c in containers}
 
 
-def _containers(node: Node, uid: str) -> list[Container]:
+def _containers(node: Node, uid: str) -> list[HollowContainer]:
     return [c for c in node.runtime.containers if c.sandbox.config.metadata.uid == uid]
 
 
 def _missed_fate(
-    wanted: Wanted, status: PodStatus, containers: dict[str, Container]
+    wanted: Wanted, status: PodStatus, containers: dict[str, HollowContainer]
 ) -> Iterator[str]:
     shape = wanted.shape
     running = {name for name, c in containers.items() if c.state == RUNNING}
@@ -192,7 +192,7 @@ def _missed_fate(
             yield f"it should have ended; {sorted(running)} run, phase {status.phase}"
 
 
-def _lies(pod: Pod, status: PodStatus, containers: dict[str, Container]) -> Iterator[str]:
+def _lies(pod: Pod, status: PodStatus, containers: dict[str, HollowContainer]) -> Iterator[str]:
     """Where a status differs from what the runtime shows."""
     for told in (*status.init_container_statuses, *status.container_statuses):
         shown = containers.get(told.name)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from attrs import evolve
 from betterproto import Message
 
-from trio_kubelet.hollow import Fault, FaultRates, RandomFaults
+from trio_kubelet.hollow import CallFault, FaultRates, RandomFaults
 
 FAULTLESS = FaultRates(delay=0.7, longest_delay_seconds=0.03)
 FAULTY = (
@@ -50,7 +50,7 @@ class FaultSchedule:
         """Do something in the middle of the call of that number, counted from now."""
         self._calls_left, self._then = number, then
 
-    def __call__(self, rpc: str, request: Message) -> Fault:
+    def __call__(self, rpc: str, request: Message) -> CallFault:
         """What happens to one call."""
         if self._calls_left > 0:
             self._calls_left -= 1

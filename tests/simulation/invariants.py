@@ -14,7 +14,7 @@ from state_machines.pod import PodState
 from tests.apiserver.storage import Change
 from tests.simulation.node import LogEntry, Node
 from tests.simulation.record import Kind, Life, Record
-from trio_kubelet.hollow.records import Container, Sandbox
+from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.k8s import PODS, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -48,7 +48,7 @@ class Invariants:
 
     # What is observed
 
-    def on_event(self, kind: int, container_id: str, sandbox: Sandbox) -> None:
+    def on_event(self, kind: int, container_id: str, sandbox: HollowSandbox) -> None:
         """Observer of the runtime's events."""
         assert self.node is not None, "the node is made before anything happens"
         self.record.on_event(kind, container_id, sandbox, self.node.lives)
@@ -121,7 +121,7 @@ class Invariants:
 
     # The rules
 
-    def _two_sandboxes(self, uid: str, sandbox: Sandbox) -> Iterator[str]:
+    def _two_sandboxes(self, uid: str, sandbox: HollowSandbox) -> Iterator[str]:
         assert self.node is not None
         ready = [s for s in self.node.runtime.sandboxes if s.ready and _uid(s) == uid]
         if [other for other in ready if other is not sandbox] and not self._is_cut_off():
@@ -284,16 +284,16 @@ def _restarts(status: PodStatus) -> dict[str, int]:
     return {container.name: container.restart_count for container in containers}
 
 
-def _is_alive(container: Container) -> bool:
+def _is_alive(container: HollowContainer) -> bool:
     """Whether it runs."""
     return bool(container.state == cri.ContainerState.CONTAINER_RUNNING)
 
 
-def _belongs(container: Container, uid: str) -> bool:
+def _belongs(container: HollowContainer, uid: str) -> bool:
     return bool(container.sandbox.config.metadata.uid == uid)
 
 
-def _uid(sandbox: Sandbox) -> str:
+def _uid(sandbox: HollowSandbox) -> str:
     return str(sandbox.config.metadata.uid)
 
 

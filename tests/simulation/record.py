@@ -15,7 +15,7 @@ from attrs import define, field
 
 from tests.simulation.node import LogEntry
 from tests.simulation.pods import Shape
-from trio_kubelet.hollow.records import Container, Sandbox
+from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.telemetry.journal import Entry
 
@@ -46,7 +46,7 @@ class Wanted:
 class Life:
     """One container as the runtime's events told of it, in seconds of trio's clock."""
 
-    container: Container
+    container: HollowContainer
     agent_life: int
     created_at: float
     started_at: float | None = None
@@ -137,7 +137,9 @@ class Record:
                 self.steps[entry.kind, entry.event, entry.target] += 1
             self._digest.update(self._without_root(repr(entry)).encode())
 
-    def on_event(self, kind: int, container_id: str, sandbox: Sandbox, agent_life: int) -> None:
+    def on_event(
+        self, kind: int, container_id: str, sandbox: HollowSandbox, agent_life: int
+    ) -> None:
         """Something happened in the runtime."""
         uid = sandbox.config.metadata.uid
         self.note("runtime", Kind(kind).name, uid, container_id[:12])

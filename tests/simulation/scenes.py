@@ -11,9 +11,8 @@ from attrs import define, evolve, field
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, LogEntry, Node, WallClock
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRuntime
-from trio_kubelet.hollow.records import Container
-from trio_kubelet.k8s import PODS, ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
-from trio_kubelet.k8s import Container as ContainerSpec
+from trio_kubelet.hollow.records import HollowContainer
+from trio_kubelet.k8s import PODS, Container, ContainerPort, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -73,7 +72,7 @@ class Scene:
         """What shows a static pod, if anything does."""
         return self.node.api.find(PODS, f"{name}-{NODE}", "default")
 
-    def running(self) -> list[Container]:
+    def running(self) -> list[HollowContainer]:
         return [c for c in self.runtime.containers if c.state == RUNNING]
 
 
@@ -119,7 +118,7 @@ def pod(
                 annotations={BEHAVIOUR_ANNOTATION: behaviour},
             ),
             spec=PodSpec(
-                containers=(ContainerSpec(name="main", image=image, ports=ports),),
+                containers=(Container(name="main", image=image, ports=ports),),
                 restart_policy=policy,
                 termination_grace_period_seconds=1,
             ),

@@ -7,7 +7,7 @@ import pytest
 import trio
 
 from tests.simulation.scenes import Scene, play, pod
-from trio_kubelet.hollow import Behaviour, HollowOptions, Registry
+from trio_kubelet.hollow import Behaviour, HollowOptions, HollowRegistry
 
 LATE_SECONDS = 3
 
@@ -73,5 +73,5 @@ def test_an_image_that_cannot_be_pulled_is_in_back_off_soon_after_the_error(
         pull = ["ErrImagePull", "ImagePullBackOff"]
         assert [reason for reason in seen if reason != "ContainerCreating"] == pull * 2
 
-    registry = Registry(unreachable=frozenset({"registry.example.com"}))
+    registry = HollowRegistry(unreachable=frozenset({"registry.example.com"}))
     play(tmp_path, scene, HollowOptions(registry=registry))

@@ -10,7 +10,7 @@ import trio
 from betterproto import Message
 
 from tests.simulation.scenes import Scene, play, pod, remove_manifest, write_manifest
-from trio_kubelet.hollow import Fault, HollowOptions
+from trio_kubelet.hollow import CallFault, HollowOptions
 from trio_kubelet.k8s import PODS
 from trio_kubelet.rpc import Code, RpcError
 
@@ -25,13 +25,13 @@ SLOW = f"{{obeysTerm: {SLOW_SECONDS}}}"
 class Calls:
     """Faults that write down which call came when, and that some calls meet."""
 
-    def __init__(self, broken: Mapping[str, Fault] | None = None) -> None:
+    def __init__(self, broken: Mapping[str, CallFault] | None = None) -> None:
         self.broken = dict(broken or {})
         self.made: list[str] = []
 
-    def __call__(self, rpc: str, _request: Message) -> Fault:
+    def __call__(self, rpc: str, _request: Message) -> CallFault:
         self.made.append(rpc)
-        return self.broken.get(rpc, Fault())
+        return self.broken.get(rpc, CallFault())
 
     def last(self, *rpcs: str) -> int:
         """Where the last of these calls is among all that were made; -1 without one."""
@@ -95,7 +95,7 @@ def test_nothing_is_removed_before_the_last_of_many_pods_is_gone(tmp_path: Path)
 def test_the_object_of_a_pod_goes_though_the_runtime_removes_nothing(
     tmp_path: Path, rpc: str
 ) -> None:
-    calls = Calls({rpc: Fault(error=REFUSED)})
+    calls = Calls({rpc: CallFault(error=REFUSED)})
 
     async def scene(scene: Scene) -> None:
         scene.put(pod())
@@ -207,7 +207,7 @@ def test_a_static_pod_that_is_put_back_while_others_end_starts_at_once(tmp_path:
 
 def test_a_pod_of_the_same_name_starts_beside_what_is_left_of_the_last(tmp_path: Path) -> None:
     """As a pod of a StatefulSet: the removal of the last one is waited for by nobody."""
-    calls = Calls({"RemoveContainer": Fault(error=REFUSED)})
+    calls = Calls({"RemoveContainer": CallFault(error=REFUSED)})
 
     async def scene(scene: Scene) -> None:
         for _ in range(3):

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from tests.apiserver.faults import Fault as ApiFault
+from tests.apiserver.faults import RequestFault
 from tests.simulation.scenes import Scene, play, pod, remove_manifest, write_manifest
-from trio_kubelet.hollow import Fault, HollowOptions, Registry, ScriptedFaults
+from trio_kubelet.hollow import CallFault, HollowOptions, HollowRegistry, ScriptedFaults
 from trio_kubelet.k8s import PODS
 from trio_kubelet.rpc import Code, RpcError
 
@@ -15,7 +15,7 @@ LOST = RpcError(Code.UNAVAILABLE, "a fault")
 
 
 def test_housekeeping_waits_for_the_parts_that_it_asks(tmp_path: Path) -> None:
-    faults = ScriptedFaults([("Version", Fault(delay_seconds=30))])
+    faults = ScriptedFaults([("Version", CallFault(delay_seconds=30))])
 
     async def scene(scene: Scene) -> None:
         await trio.sleep(60)
@@ -51,14 +51,14 @@ def test_a_container_that_outlives_its_sandbox_is_replaced_at_once(tmp_path: Pat
 
 
 def test_a_pulled_image_that_cannot_be_looked_at_is_looked_at_again(tmp_path: Path) -> None:
-    faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", Fault(error=LOST))])
+    faults = ScriptedFaults([("ImageStatus", CallFault()), ("ImageStatus", CallFault(error=LOST))])
 
     async def scene(scene: Scene) -> None:
         scene.put(pod())
         await trio.sleep(10)
         assert len(scene.running()) == 1
 
-    play(tmp_path, scene, HollowOptions(faults=faults, registry=Registry(pull_seconds=1)))
+    play(tmp_path, scene, HollowOptions(faults=faults, registry=HollowRegistry(pull_seconds=1)))
 
 
 def test_a_clock_that_is_set_back_makes_no_old_sandbox_the_newest(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_a_mirror_that_could_not_be_deleted_at_once_goes_later(tmp_path: Path) -
     async def scene(scene: Scene) -> None:
         write_manifest(scene.node, pod())
         await trio.sleep(30)
-        fault = ApiFault(verb="delete", resource="pods", code=409, reason="Conflict", times=1)
+        fault = RequestFault(verb="delete", resource="pods", code=409, reason="Conflict", times=1)
         scene.node.api.faults.add(fault)
         remove_manifest(scene.node, pod())
         await trio.sleep(60)

@@ -6,7 +6,7 @@ import trio
 from attrs import evolve
 
 from tests.simulation.scenes import Scene, play, pod
-from trio_kubelet.hollow import HollowOptions, Registry
+from trio_kubelet.hollow import HollowOptions, HollowRegistry
 from trio_kubelet.k8s import PODS, ContainerState, Pod
 
 PRESENT = "registry.example.com/app:1"
@@ -55,7 +55,7 @@ def test_a_container_is_shown_running_and_ended_while_its_sibling_is_pulled(
         assert {each.config.metadata.name for each in scene.running()} == {"main", "slow"}
         assert scene.status().phase == "Running"
 
-    registry = Registry(pull_seconds=PULL_SECONDS)
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
 
 
@@ -74,7 +74,7 @@ def test_a_sidecar_is_shown_running_while_a_container_is_pulled(tmp_path: Path) 
         await trio.sleep(PULL_SECONDS)
         assert {each.config.metadata.name for each in scene.running()} == {"sidecar", "slow"}
 
-    registry = Registry(pull_seconds=PULL_SECONDS)
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
 
 
@@ -90,7 +90,7 @@ def test_an_end_is_shown_while_an_agent_that_was_restarted_pulls(tmp_path: Path)
         assert shown["main"] is not None
         assert shown["main"].terminated is not None
 
-    registry = Registry(pull_seconds=PULL_SECONDS)
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
 
 
@@ -102,5 +102,5 @@ def test_a_pod_is_deleted_in_the_middle_of_a_pull(tmp_path: Path) -> None:
         await trio.sleep(20)
         assert scene.running() == []
 
-    registry = Registry(pull_seconds=PULL_SECONDS)
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))

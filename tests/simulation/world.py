@@ -17,7 +17,7 @@ import trio
 import trio.testing
 from attrs import evolve, frozen
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.simulation.convergence import bad_tokens, leftovers, unsettled
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
@@ -27,8 +27,8 @@ from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
 from tests.simulation.record import Record, Wanted
 from tests.simulation.shared import SharedObjects
-from trio_kubelet.hollow import HollowOptions, HollowRuntime, Latencies, Registry
-from trio_kubelet.hollow.records import Container
+from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies
+from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import NODES, PODS, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
@@ -185,7 +185,7 @@ class World:
             seed=seed,
             faults=self._fault_schedule,
             latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
-            registry=Registry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
+            registry=HollowRegistry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
             event_loss=event_loss,
             event_buffer=event_buffer,
             share_event_channel=version.startswith("1.7"),
@@ -402,7 +402,7 @@ class World:
     def _trouble_api(self) -> None:
         """Let some requests fail, be slow, or lose their answers."""
         self._node.api.faults.add(
-            Fault(
+            RequestFault(
                 verb=self._chance.choice(("", "patch", "create", "delete", "list", "watch", "get")),
                 resource=self._chance.choice(("", "pods", "nodes", "leases", "events")),
                 times=self._chance.choice((1, 3, 20)),
@@ -460,7 +460,7 @@ class World:
             if self._chance.random() < 0.5:
                 self._short_lived.start_soon(self._find_again, victim)
 
-    async def _find_again(self, victim: Container) -> None:
+    async def _find_again(self, victim: HollowContainer) -> None:
         await trio.sleep(self._chance.uniform(0, 3))
         victim.lost = False
 
@@ -472,7 +472,7 @@ class World:
             request = cri.RemoveContainerRequest(container_id=victim.id)
             self._short_lived.start_soon(self._node.runtime.containers.remove, request)
 
-    def _running_container(self) -> Container | None:
+    def _running_container(self) -> HollowContainer | None:
         containers = [c for c in self._node.runtime.containers if c.process and not c.finished_at]
         return self._chance.choice(containers) if containers else None
 

@@ -23,7 +23,7 @@ from trio_kubelet.config.parts import (
     KubeletWebhookAuthentication,
 )
 from trio_kubelet.errors import StartError
-from trio_kubelet.hollow import Fault, HollowOptions, ScriptedFaults, open_hollow_runtime
+from trio_kubelet.hollow import CallFault, HollowOptions, ScriptedFaults, open_hollow_runtime
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.hollow.runtime import HollowRuntime
 from trio_kubelet.k8s.client import ApiClient, ApiClients
@@ -156,7 +156,7 @@ async def test_no_pod_is_started_before_the_first_complete_listing(
         write(starting)
         for _ in range(30):
             away = RpcError(Code.UNAVAILABLE, "not yet")
-            starting.faults.add("ListContainers", Fault(error=away))
+            starting.faults.add("ListContainers", CallFault(error=away))
         async with starting.running():
             await trio.sleep(20)
             assert not list(starting.runtime.sandboxes)

@@ -8,8 +8,8 @@ containerd does: the same conformance tests run against both. Use it in process
 
 from trio_kubelet.hollow.annotation import BEHAVIOUR_ANNOTATION, BehaviourError, behaviour_of
 from trio_kubelet.hollow.behaviour import Behaviour, ExecResult, Invocation, LogLine
-from trio_kubelet.hollow.faults import Fault, FaultRates, Faults, RandomFaults, ScriptedFaults
-from trio_kubelet.hollow.images import Registry, RemoteImage
+from trio_kubelet.hollow.faults import CallFault, FaultRates, Faults, RandomFaults, ScriptedFaults
+from trio_kubelet.hollow.images import HollowRegistry, RemoteImage
 from trio_kubelet.hollow.options import HollowOptions, Latencies
 from trio_kubelet.hollow.runtime import HollowRuntime, open_hollow_runtime
 
@@ -17,17 +17,17 @@ __all__ = [
     "BEHAVIOUR_ANNOTATION",
     "Behaviour",
     "BehaviourError",
+    "CallFault",
     "ExecResult",
-    "Fault",
     "FaultRates",
     "Faults",
     "HollowOptions",
+    "HollowRegistry",
     "HollowRuntime",
     "Invocation",
     "Latencies",
     "LogLine",
     "RandomFaults",
-    "Registry",
     "RemoteImage",
     "ScriptedFaults",
     "behaviour_of",

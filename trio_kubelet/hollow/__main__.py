@@ -12,7 +12,7 @@ import click
 import trio
 
 from trio_kubelet.clock import SystemClock
-from trio_kubelet.hollow.images import Registry
+from trio_kubelet.hollow.images import HollowRegistry
 from trio_kubelet.hollow.options import HollowOptions, Latencies
 from trio_kubelet.hollow.runtime import open_hollow_runtime
 from trio_kubelet.rpc import open_rpc_loop, serve
@@ -50,7 +50,7 @@ def main(
         version=runtime_version,
         seed=seed if seed is not None else SystemClock().now_ns(),
         images=images,
-        registry=Registry(pull_seconds=pull_seconds),
+        registry=HollowRegistry(pull_seconds=pull_seconds),
         latencies=Latencies(
             run_pod_sandbox=latency,
             stop_pod_sandbox=latency,

@@ -15,7 +15,7 @@ from trio_kubelet.hollow.events import Common
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.logs import LogWriter
 from trio_kubelet.hollow.process import End, Process
-from trio_kubelet.hollow.records import Container, Sandbox, container_status, log_path
+from trio_kubelet.hollow.records import HollowContainer, HollowSandbox, container_status, log_path
 from trio_kubelet.hollow.shell import result_of_exec
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -32,7 +32,7 @@ class Containers:
         common: Common,
         nursery: trio.Nursery,
         images: ImageStore,
-        sandboxes: Mapping[str, Sandbox],
+        sandboxes: Mapping[str, HollowSandbox],
     ) -> None:
         self._clock = common.clock
         self._nursery = nursery
@@ -43,16 +43,16 @@ class Containers:
         self._ids = common.ids
         self._log = LogWriter(common.clock) if common.options.write_files else None
         self._names: dict[str, str] = {}
-        self._containers: dict[str, Container] = {}
+        self._containers: dict[str, HollowContainer] = {}
 
-    def __iter__(self) -> Iterator[Container]:
+    def __iter__(self) -> Iterator[HollowContainer]:
         return iter(self._containers.values())
 
-    def get(self, container_id: str) -> Container | None:
+    def get(self, container_id: str) -> HollowContainer | None:
         """Return the container of that id, if there is one."""
         return self._containers.get(container_id)
 
-    def find(self, container_id: str) -> Container:
+    def find(self, container_id: str) -> HollowContainer:
         """The container of that id; raises NOT_FOUND."""
         if container := self._containers.get(container_id):
             return container
@@ -121,7 +121,7 @@ class Containers:
             await self.stop_process(container, request.timeout)
         return cri.StopContainerResponse()
 
-    async def stop_process(self, container: Container, grace_seconds: float) -> None:
+    async def stop_process(self, container: HollowContainer, grace_seconds: float) -> None:
         """Stop the process if there is one and wait for its end."""
         if container.finished_at or not container.process:
             await trio.lowlevel.checkpoint()
@@ -188,7 +188,7 @@ class Containers:
             raise RpcError(Code.FAILED_PRECONDITION, text)
         self._names[name] = container_id
 
-    def _behaviour(self, sandbox: Sandbox, config: cri.ContainerConfig) -> Behaviour:
+    def _behaviour(self, sandbox: HollowSandbox, config: cri.ContainerConfig) -> Behaviour:
         pid = config.linux.security_context.namespace_options.pid
         invocation = Invocation(
             name=config.metadata.name,
@@ -211,10 +211,10 @@ class Containers:
         self,
         container_id: str,
         name: str,
-        sandbox: Sandbox,
+        sandbox: HollowSandbox,
         request: cri.CreateContainerRequest,
         behaviour: Behaviour,
-    ) -> Container:
+    ) -> HollowContainer:
         config = request.config
         image = self._images.resolve(config.image.image)
         if image is None:
@@ -223,7 +223,7 @@ class Containers:
             raise RpcError(Code.NOT_FOUND, text)
         if sandbox.id not in self._sandboxes:
             raise RpcError(Code.NOT_FOUND, f'failed to find sandbox id "{sandbox.id}": not found')
-        return Container(
+        return HollowContainer(
             id=container_id,
             name=name,
             sandbox=sandbox,
@@ -235,7 +235,7 @@ class Containers:
             resources=_updated(cri.LinuxContainerResources(), config.linux.resources),
         )
 
-    async def _start(self, container: Container) -> None:
+    async def _start(self, container: HollowContainer) -> None:
         behaviour = container.behaviour
         if not container.sandbox.ready:
             text = f'sandbox container "{container.sandbox.id}" is not running'
@@ -254,23 +254,23 @@ class Containers:
         self._events.send(_EVENT.CONTAINER_STARTED_EVENT, container.id, container.sandbox)
         self._nursery.start_soon(self._live, container, container.process, name=container.name)
 
-    def _start_failed(self, container: Container, message: str) -> None:
+    def _start_failed(self, container: HollowContainer, message: str) -> None:
         container.finished_at = self._clock.now_ns()
         container.exit_code = START_ERROR_EXIT_CODE
         container.reason, container.message = "StartError", message
         container.stopped.set()
 
-    async def _live(self, container: Container, process: Process) -> None:
+    async def _live(self, container: HollowContainer, process: Process) -> None:
         end = await process.run(lambda line: self._print(container, line))
         if self._log and end.by_itself:
             await self._log.write_termination_message(container)
         self._ended(container, end)
 
-    async def _print(self, container: Container, line: LogLine) -> None:
+    async def _print(self, container: HollowContainer, line: LogLine) -> None:
         if self._log:
             await self._log.write(container, line)
 
-    def _ended(self, container: Container, end: End) -> None:
+    def _ended(self, container: HollowContainer, end: End) -> None:
         container.finished_at = self._clock.now_ns()
         container.exit_code = end.exit_code
         container.reason = end.reason
@@ -285,7 +285,7 @@ def _container_name(request: cri.CreateContainerRequest) -> str:
     return "_".join(parts)
 
 
-def _start_problem(container: Container) -> str:
+def _start_problem(container: HollowContainer) -> str:
     if container.state is not cri.ContainerState.CONTAINER_CREATED:
         return f"container is in {container.state.name} state"
     return "container is already in starting state" if container.starting else ""
@@ -303,7 +303,7 @@ def _updated(
 
 
 async def exec_sync(
-    container: Container | None, request: cri.ExecSyncRequest
+    container: HollowContainer | None, request: cri.ExecSyncRequest
 ) -> cri.ExecSyncResponse:
     """Run a command for as long as it takes; the end of the container ends it with 137.
 

@@ -15,11 +15,11 @@ from attrs import frozen
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.options import HollowOptions
-from trio_kubelet.hollow.records import Sandbox, container_status, sandbox_status
+from trio_kubelet.hollow.records import HollowSandbox, container_status, sandbox_status
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
-Observer = Callable[[int, str, Sandbox], None]
+Observer = Callable[[int, str, HollowSandbox], None]
 """Takes what `Events.send` takes, at once and without loss."""
 
 _BACKLOG_NS = 300 * 1_000_000_000
@@ -43,7 +43,7 @@ class Events:
         """Call `observer` in the very moment of each event; it must neither wait nor raise."""
         self._observers.append(observer)
 
-    def send(self, kind: int, container_id: str, sandbox: Sandbox) -> None:
+    def send(self, kind: int, container_id: str, sandbox: HollowSandbox) -> None:
         """Tell of a container, or of the sandbox itself if the id is the sandbox's."""
         for observer in self._observers:
             observer(kind, container_id, sandbox)

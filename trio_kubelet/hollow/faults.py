@@ -1,7 +1,7 @@
 """What may go wrong with a call: delays, errors, lost replies.
 
 The runtime asks its `Faults` once for each call, before anything happens, and does as the
-returned `Fault` says. The simulation passes a seeded `RandomFaults`, tests a `ScriptedFaults`;
+returned `CallFault` says. The simulation passes a seeded `RandomFaults`, tests a `ScriptedFaults`;
 any function of the rpc's name and its request will do. A whole outage is not a fault of a call:
 see `HollowRuntime.go_down`.
 """
@@ -17,7 +17,7 @@ from trio_kubelet.rpc import Code, RpcError
 
 
 @frozen(kw_only=True)
-class Fault:
+class CallFault:
     """What happens to one call, in this order: delay, error, effect, lost reply.
 
     `error` is raised instead of the effect, `lost_reply` after it. With `outlives_cancel` the
@@ -31,12 +31,12 @@ class Fault:
     outlives_cancel: bool = False
 
 
-NO_FAULT = Fault()
+NO_FAULT = CallFault()
 
-Faults = Callable[[str, Message], Fault]
+Faults = Callable[[str, Message], CallFault]
 
 
-def no_faults(rpc: str, request: Message) -> Fault:
+def no_faults(rpc: str, request: Message) -> CallFault:
     """Nothing ever goes wrong."""
     del rpc, request
     return NO_FAULT
@@ -47,16 +47,16 @@ class ScriptedFaults:
 
     __slots__ = ("_faults",)
 
-    def __init__(self, faults: Iterable[tuple[str, Fault]] = ()) -> None:
-        self._faults: dict[str, deque[Fault]] = {}
+    def __init__(self, faults: Iterable[tuple[str, CallFault]] = ()) -> None:
+        self._faults: dict[str, deque[CallFault]] = {}
         for rpc, fault in faults:
             self.add(rpc, fault)
 
-    def add(self, rpc: str, fault: Fault) -> None:
+    def add(self, rpc: str, fault: CallFault) -> None:
         """Let the next call of that rpc (`CreateContainer`), after those added before, meet it."""
         self._faults.setdefault(rpc, deque()).append(fault)
 
-    def __call__(self, rpc: str, request: Message) -> Fault:
+    def __call__(self, rpc: str, request: Message) -> CallFault:
         """The next fault of that rpc."""
         del request
         waiting = self._faults.get(rpc)
@@ -86,13 +86,13 @@ class RandomFaults:
     rates_of_rpc: dict[str, FaultRates] = field(factory=dict)
     enabled: Callable[[], bool] = lambda: True
 
-    def __call__(self, rpc: str, request: Message) -> Fault:
+    def __call__(self, rpc: str, request: Message) -> CallFault:
         """Draw one call's fault."""
         del request
         if not self.enabled():
             return NO_FAULT
         rates = self.rates_of_rpc.get(rpc, self.rates)
-        return Fault(
+        return CallFault(
             delay_seconds=self._delay(rates),
             error=self._error(rates.error),
             lost_reply=self._error(rates.lost_reply),

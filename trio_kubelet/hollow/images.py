@@ -1,6 +1,6 @@
 """The image service: a store of images, filled by pulls from a pretended registry.
 
-The registry has every image that somebody names, unless the options say otherwise: `Registry`
+The registry has every image that somebody names, unless the options say otherwise: `HollowRegistry`
 lists what it knows of single images (latency, failures, credentials) and whether unknown names
 exist. An image's ids are derived from its name, so that they are the same in every run; moving a
 tag means giving its `RemoteImage` another `content`.
@@ -43,7 +43,7 @@ class RemoteImage:
 
 
 @frozen(kw_only=True)
-class Registry:
+class HollowRegistry:
     """What can be pulled.
 
     `images` by full reference; with `has_all` unlisted ones exist too, and a pull of theirs takes
@@ -80,7 +80,7 @@ class StoredImage:
 class ImageStore:
     """The images on the node, and the rpcs of ImageService."""
 
-    def __init__(self, clock: Clock, registry: Registry, present: tuple[str, ...]) -> None:
+    def __init__(self, clock: Clock, registry: HollowRegistry, present: tuple[str, ...]) -> None:
         self._clock = clock
         self.registry = registry
         self._images: dict[str, StoredImage] = {}

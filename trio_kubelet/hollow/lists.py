@@ -15,8 +15,8 @@ import betterproto
 from attrs import frozen
 
 from trio_kubelet.hollow.records import (
-    Container,
-    Sandbox,
+    HollowContainer,
+    HollowSandbox,
     container_entry,
     has_labels,
     sandbox_entry,
@@ -26,7 +26,7 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 ORDERS = 4
 
-_Record = TypeVar("_Record", Container, Sandbox)
+_Record = TypeVar("_Record", HollowContainer, HollowSandbox)
 _Entry = TypeVar("_Entry", cri.Container, cri.PodSandbox)
 _Response = TypeVar("_Response", bound=betterproto.Message)
 
@@ -46,8 +46,8 @@ class _EncodedResponse(Generic[_Response]):
 
 
 def matching_containers(
-    containers: Iterable[Container], wanted: cri.ContainerFilter
-) -> list[Container]:
+    containers: Iterable[HollowContainer], wanted: cri.ContainerFilter
+) -> list[HollowContainer]:
     """The containers that fit every field which the filter sets."""
     # The filter is read once: a look into a message takes as long as ten comparisons.
     wanted_id, sandbox_id, labels = wanted.id, wanted.pod_sandbox_id, wanted.label_selector
@@ -62,7 +62,9 @@ def matching_containers(
     ]
 
 
-def matching_sandboxes(sandboxes: Iterable[Sandbox], wanted: cri.PodSandboxFilter) -> list[Sandbox]:
+def matching_sandboxes(
+    sandboxes: Iterable[HollowSandbox], wanted: cri.PodSandboxFilter
+) -> list[HollowSandbox]:
     """The sandboxes that fit every field which the filter sets."""
     wanted_id, labels = wanted.id, wanted.label_selector
     state = wanted.state.state if is_present(wanted.state) else None
@@ -76,7 +78,7 @@ def matching_sandboxes(sandboxes: Iterable[Sandbox], wanted: cri.PodSandboxFilte
 
 
 def container_list(
-    containers: list[Container], order: random.Random | None
+    containers: list[HollowContainer], order: random.Random | None
 ) -> cri.ListContainersResponse:
     """The answer of ListContainers, shuffled if there is a source of disorder."""
     data = _encoded(containers, _encode_container, order)
@@ -85,7 +87,7 @@ def container_list(
 
 
 def sandbox_list(
-    sandboxes: list[Sandbox], order: random.Random | None
+    sandboxes: list[HollowSandbox], order: random.Random | None
 ) -> cri.ListPodSandboxResponse:
     """The answer of ListPodSandbox, shuffled if there is a source of disorder."""
     data = _encoded(sandboxes, _encode_sandbox, order)
@@ -93,12 +95,12 @@ def sandbox_list(
     return cast("cri.ListPodSandboxResponse", response)
 
 
-def _encode_container(container: Container, order: random.Random | None) -> bytes:
+def _encode_container(container: HollowContainer, order: random.Random | None) -> bytes:
     entry = _shuffled(container_entry(container), order)
     return bytes(cri.ListContainersResponse(containers=[entry]))
 
 
-def _encode_sandbox(sandbox: Sandbox, order: random.Random | None) -> bytes:
+def _encode_sandbox(sandbox: HollowSandbox, order: random.Random | None) -> bytes:
     entry = _shuffled(sandbox_entry(sandbox), order)
     return bytes(cri.ListPodSandboxResponse(items=[entry]))
 

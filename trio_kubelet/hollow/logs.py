@@ -12,7 +12,7 @@ import trio
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.behaviour import LogLine
-from trio_kubelet.hollow.records import Container
+from trio_kubelet.hollow.records import HollowContainer
 
 _TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 
@@ -24,18 +24,18 @@ class LogWriter:
         self._clock = clock
         self._limiter = trio.CapacityLimiter(4)
 
-    async def create(self, container: Container) -> None:
+    async def create(self, container: HollowContainer) -> None:
         """Make the empty log, as a runtime does when it starts the container."""
         if container.log_path:
             await self._append(container.log_path, "")
 
-    async def write(self, container: Container, line: LogLine) -> None:
+    async def write(self, container: HollowContainer, line: LogLine) -> None:
         """Append one line to the container's log, if it has one."""
         if container.log_path:
             text = f"{_timestamp(self._clock.now_ns())} {line.stream} F {line.text}\n"
             await self._append(container.log_path, text)
 
-    async def write_termination_message(self, container: Container) -> None:
+    async def write_termination_message(self, container: HollowContainer) -> None:
         """Append the behaviour's message to the file that the agent mounted for it."""
         path = container.config.annotations.get(_TERMINATION_MESSAGE_PATH)
         message = container.behaviour.termination_message

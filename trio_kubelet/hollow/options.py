@@ -5,7 +5,7 @@ from attrs import field, frozen
 from trio_kubelet.hollow.annotation import behaviour_of
 from trio_kubelet.hollow.behaviour import Behaviours
 from trio_kubelet.hollow.faults import Faults, no_faults
-from trio_kubelet.hollow.images import Registry
+from trio_kubelet.hollow.images import HollowRegistry
 
 
 @frozen(kw_only=True)
@@ -37,7 +37,7 @@ class HollowOptions:
     latencies: Latencies = Latencies()
     behaviours: Behaviours = behaviour_of
     faults: Faults = no_faults
-    registry: Registry = field(factory=Registry)
+    registry: HollowRegistry = field(factory=HollowRegistry)
     images: tuple[str, ...] = ()
     subnet: str = "10.88.0.0/16"
     handlers: tuple[str, ...] = ("", "runc")

@@ -28,12 +28,12 @@ _NOT_READY = cri.PodSandboxState(cri.PodSandboxState.SANDBOX_NOTREADY)
 
 
 @define(eq=False, kw_only=True)
-class Container:
+class HollowContainer:
     """One container. Times are nanoseconds since the epoch, 0: not yet."""
 
     id: str
     name: str
-    sandbox: "Sandbox"
+    sandbox: "HollowSandbox"
     config: cri.ContainerConfig
     image: StoredImage
     log_path: str
@@ -63,7 +63,7 @@ class Container:
 
 
 @define(eq=False, kw_only=True)
-class Sandbox:
+class HollowSandbox:
     """One sandbox with its containers by id, in the order of their creation."""
 
     id: str
@@ -73,7 +73,7 @@ class Sandbox:
     created_at: int
     ip: str
     ready: bool = True
-    containers: dict[str, Container] = field(factory=dict)
+    containers: dict[str, HollowContainer] = field(factory=dict)
     encodings: dict[int, list[bytes]] = field(factory=dict)
 
     @property
@@ -93,7 +93,7 @@ def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
     return selector.items() <= labels.items()
 
 
-def sandbox_entry(sandbox: Sandbox) -> cri.PodSandbox:
+def sandbox_entry(sandbox: HollowSandbox) -> cri.PodSandbox:
     """The sandbox as ListPodSandbox shows it."""
     return cri.PodSandbox(
         id=sandbox.id,
@@ -106,7 +106,7 @@ def sandbox_entry(sandbox: Sandbox) -> cri.PodSandbox:
     )
 
 
-def sandbox_status(sandbox: Sandbox) -> cri.PodSandboxStatus:
+def sandbox_status(sandbox: HollowSandbox) -> cri.PodSandboxStatus:
     """The sandbox as PodSandboxStatus and the events show it."""
     options = sandbox.config.linux.security_context.namespace_options
     return cri.PodSandboxStatus(
@@ -122,7 +122,7 @@ def sandbox_status(sandbox: Sandbox) -> cri.PodSandboxStatus:
     )
 
 
-def container_entry(container: Container) -> cri.Container:
+def container_entry(container: HollowContainer) -> cri.Container:
     """The container as ListContainers shows it."""
     return cri.Container(
         id=container.id,
@@ -137,7 +137,7 @@ def container_entry(container: Container) -> cri.Container:
     )
 
 
-def container_status(container: Container, images: ImageStore) -> cri.ContainerStatus:
+def container_status(container: HollowContainer, images: ImageStore) -> cri.ContainerStatus:
     """The container as ContainerStatus and the events show it.
 
     `image` is the image's first tag and `image_ref` its first digest, as long as the image is
@@ -174,13 +174,13 @@ def log_path(sandbox_config: cri.PodSandboxConfig, config: cri.ContainerConfig) 
     return str(PurePosixPath(sandbox_config.log_directory) / config.log_path)
 
 
-def _reason(container: Container) -> str:
+def _reason(container: HollowContainer) -> str:
     if container.state is not cri.ContainerState.CONTAINER_EXITED or container.reason:
         return container.reason
     return "Completed" if container.exit_code == 0 else "Error"
 
 
-def _user(container: Container) -> cri.ContainerUser:
+def _user(container: HollowContainer) -> cri.ContainerUser:
     """Return the user that the container asks for, else the image's."""
     context, image = container.config.linux.security_context, container.image
     asks_for_user = is_present(context.run_as_user)

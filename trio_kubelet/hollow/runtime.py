@@ -16,7 +16,7 @@ from betterproto import Message
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.containers import Containers, exec_sync
 from trio_kubelet.hollow.events import Common, Events
-from trio_kubelet.hollow.faults import Fault
+from trio_kubelet.hollow.faults import CallFault
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.lists import (
     container_list,
@@ -25,7 +25,7 @@ from trio_kubelet.hollow.lists import (
     sandbox_list,
 )
 from trio_kubelet.hollow.options import HollowOptions
-from trio_kubelet.hollow.records import Sandbox
+from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.hollow.sandboxes import NETWORK_NOT_READY, Sandboxes
 from trio_kubelet.hollow.stats import container_stats, sandbox_stats
 from trio_kubelet.rpc import Code, RpcError
@@ -49,7 +49,7 @@ class HollowRuntime:
     ) -> None:
         options = options or HollowOptions()
         ids = random.Random(options.seed)  # noqa: S311
-        sandboxes: dict[str, Sandbox] = {}
+        sandboxes: dict[str, HollowSandbox] = {}
         self._clock = clock
         self._nursery = nursery
         self._options = options
@@ -263,7 +263,7 @@ class HollowRuntime:
 
     async def _detached(
         self,
-        fault: Fault,
+        fault: CallFault,
         request: _Request,
         effect: Callable[[_Request], Awaitable[_Response]],
     ) -> _Response:
@@ -381,7 +381,7 @@ class HollowRuntime:
 
 
 async def _with_fault(
-    fault: Fault, request: _Request, effect: Callable[[_Request], Awaitable[_Response]]
+    fault: CallFault, request: _Request, effect: Callable[[_Request], Awaitable[_Response]]
 ) -> _Response:
     await trio.sleep(fault.delay_seconds)
     if fault.error:

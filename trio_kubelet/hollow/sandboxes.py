@@ -11,7 +11,7 @@ import trio
 
 from trio_kubelet.hollow.containers import Containers
 from trio_kubelet.hollow.events import Common
-from trio_kubelet.hollow.records import Sandbox, sandbox_status, uses_host_network
+from trio_kubelet.hollow.records import HollowSandbox, sandbox_status, uses_host_network
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -53,7 +53,7 @@ class Sandboxes:
         self,
         common: Common,
         containers: Containers,
-        sandboxes: dict[str, Sandbox],
+        sandboxes: dict[str, HollowSandbox],
     ) -> None:
         self._clock = common.clock
         self._options = common.options
@@ -65,7 +65,7 @@ class Sandboxes:
         self._addresses = Addresses(common.options.subnet)
         self.network_ready = True
 
-    def __iter__(self) -> Iterator[Sandbox]:
+    def __iter__(self) -> Iterator[HollowSandbox]:
         return iter(self._sandboxes.values())
 
     async def run(self, request: cri.RunPodSandboxRequest) -> cri.RunPodSandboxResponse:
@@ -85,7 +85,7 @@ class Sandboxes:
         except BaseException:
             del self._names[name]
             raise
-        sandbox = self._sandboxes[sandbox_id] = Sandbox(
+        sandbox = self._sandboxes[sandbox_id] = HollowSandbox(
             id=sandbox_id,
             name=name,
             config=request.config,
@@ -125,7 +125,7 @@ class Sandboxes:
             status=sandbox_status(self.find(request.pod_sandbox_id)),
         )
 
-    def find(self, sandbox_id: str) -> Sandbox:
+    def find(self, sandbox_id: str) -> HollowSandbox:
         """The sandbox of that id; raises NOT_FOUND."""
         if sandbox := self._sandboxes.get(sandbox_id):
             return sandbox
@@ -135,7 +135,7 @@ class Sandboxes:
         """Let the sandbox's own process die: it is not ready any more, its containers go on."""
         self._became_not_ready(self.find(sandbox_id))
 
-    async def _stop(self, sandbox: Sandbox) -> None:
+    async def _stop(self, sandbox: HollowSandbox) -> None:
         for container in tuple(sandbox.containers.values()):
             await self._containers.stop_process(container, 0)
         await trio.sleep(self._options.latencies.stop_pod_sandbox)
@@ -143,7 +143,7 @@ class Sandboxes:
         self._addresses.give_back(sandbox.ip)
         sandbox.ip = ""
 
-    def _became_not_ready(self, sandbox: Sandbox) -> None:
+    def _became_not_ready(self, sandbox: HollowSandbox) -> None:
         if sandbox.ready:
             sandbox.ready = False
             self._events.send(_EVENT.CONTAINER_STOPPED_EVENT, sandbox.id, sandbox)

@@ -4,7 +4,7 @@ A running container uses a twentieth of a core and half of its memory limit, or 
 uses what its containers use together.
 """
 
-from trio_kubelet.hollow.records import Container, Sandbox
+from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 _NANO_CORES = 50_000_000
@@ -12,7 +12,7 @@ _DEFAULT_MEMORY_BYTES = 8 << 20
 _WRITABLE_LAYER_BYTES = 64 << 10
 
 
-def container_stats(container: Container, now_ns: int) -> cri.ContainerStats:
+def container_stats(container: HollowContainer, now_ns: int) -> cri.ContainerStats:
     """One container's figures; those of one that does not run lack CPU and memory."""
     config = container.config
     stats = cri.ContainerStats(
@@ -35,7 +35,7 @@ def container_stats(container: Container, now_ns: int) -> cri.ContainerStats:
     return stats
 
 
-def sandbox_stats(sandbox: Sandbox, now_ns: int) -> cri.PodSandboxStats:
+def sandbox_stats(sandbox: HollowSandbox, now_ns: int) -> cri.PodSandboxStats:
     """The figures of a sandbox and of its running containers."""
     config = sandbox.config
     running = [
@@ -61,15 +61,15 @@ def sandbox_stats(sandbox: Sandbox, now_ns: int) -> cri.PodSandboxStats:
     )
 
 
-def _core_nanoseconds(container: Container, now_ns: int) -> int:
+def _core_nanoseconds(container: HollowContainer, now_ns: int) -> int:
     return (now_ns - container.started_at) * _NANO_CORES // 1_000_000_000
 
 
-def _limit_bytes(container: Container) -> int:
+def _limit_bytes(container: HollowContainer) -> int:
     return container.resources.memory_limit_in_bytes
 
 
-def _memory_bytes(container: Container) -> int:
+def _memory_bytes(container: HollowContainer) -> int:
     return _limit_bytes(container) // 2 or _DEFAULT_MEMORY_BYTES
 
 

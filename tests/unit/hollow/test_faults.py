@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.hollow.conftest import simulate
-from trio_kubelet.hollow import Fault, FaultRates, Latencies, RandomFaults, ScriptedFaults
+from trio_kubelet.hollow import CallFault, FaultRates, Latencies, RandomFaults, ScriptedFaults
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -17,7 +17,7 @@ UNAVAILABLE = RpcError(Code.UNAVAILABLE, "gone")
 async def test_an_error_comes_instead_of_the_effect_and_only_once(
     autojump_clock: MockClock,
 ) -> None:
-    faults = ScriptedFaults([("RunPodSandbox", Fault(error=UNAVAILABLE))])
+    faults = ScriptedFaults([("RunPodSandbox", CallFault(error=UNAVAILABLE))])
     async with simulate(faults=faults) as node:
         with pytest.raises(RpcError, match="gone"):
             await node.run_pod()
@@ -26,7 +26,7 @@ async def test_an_error_comes_instead_of_the_effect_and_only_once(
 
 
 async def test_a_lost_reply_comes_after_the_effect(autojump_clock: MockClock) -> None:
-    faults = ScriptedFaults([("RunPodSandbox", Fault(lost_reply=UNAVAILABLE))])
+    faults = ScriptedFaults([("RunPodSandbox", CallFault(lost_reply=UNAVAILABLE))])
     async with simulate(faults=faults) as node:
         with pytest.raises(RpcError, match="gone"):
             await node.run_pod()
@@ -34,7 +34,7 @@ async def test_a_lost_reply_comes_after_the_effect(autojump_clock: MockClock) ->
 
 
 async def test_a_delay_comes_first(autojump_clock: MockClock) -> None:
-    faults = ScriptedFaults([("RunPodSandbox", Fault(delay_seconds=7))])
+    faults = ScriptedFaults([("RunPodSandbox", CallFault(delay_seconds=7))])
     async with simulate(faults=faults, latencies=Latencies(run_pod_sandbox=1)) as node:
         start = trio.current_time()
         await node.run_pod()
@@ -42,7 +42,7 @@ async def test_a_delay_comes_first(autojump_clock: MockClock) -> None:
 
 
 async def test_a_call_may_outlive_its_caller(autojump_clock: MockClock) -> None:
-    faults = ScriptedFaults([("RunPodSandbox", Fault(delay_seconds=10, outlives_cancel=True))])
+    faults = ScriptedFaults([("RunPodSandbox", CallFault(delay_seconds=10, outlives_cancel=True))])
     async with simulate(faults=faults) as node:
         with trio.move_on_after(5):
             await node.run_pod()
@@ -54,7 +54,7 @@ async def test_a_call_may_outlive_its_caller(autojump_clock: MockClock) -> None:
 async def test_a_call_that_could_outlive_its_caller_answers_one_who_stays(
     autojump_clock: MockClock,
 ) -> None:
-    fault = Fault(outlives_cancel=True)
+    fault = CallFault(outlives_cancel=True)
     faults = ScriptedFaults([("RunPodSandbox", fault), ("RunPodSandbox", fault)])
     async with simulate(faults=faults) as node:
         assert await node.run_pod() in await node.pods()
@@ -83,6 +83,6 @@ def test_random_faults_keep_to_their_rates_and_stop_when_told() -> None:
     drawn = [faults("Status", cri.StatusRequest()) for _ in range(400)]
     assert 150 < sum(fault.error is not None for fault in drawn) < 250
     assert {fault.delay_seconds for fault in drawn} == {0}
-    assert faults("Version", cri.VersionRequest()) == Fault()
+    assert faults("Version", cri.VersionRequest()) == CallFault()
     on = False
-    assert all(faults("Status", cri.StatusRequest()) == Fault() for _ in range(20))
+    assert all(faults("Status", cri.StatusRequest()) == CallFault() for _ in range(20))

@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.hollow import Registry, RemoteImage
+from trio_kubelet.hollow import HollowRegistry, RemoteImage
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -16,7 +16,7 @@ NAME = "docker.io/library/app:1"
 
 
 def store(*present: str, **settings: object) -> ImageStore:
-    return ImageStore(TrioClock(), Registry(**settings), present)  # type: ignore[arg-type]
+    return ImageStore(TrioClock(), HollowRegistry(**settings), present)  # type: ignore[arg-type]
 
 
 async def pull(images: ImageStore, name: str, auth: cri.AuthConfig | None = None) -> str:
@@ -92,7 +92,7 @@ async def test_a_private_image_needs_credentials(
 async def test_a_tag_that_moved_leaves_the_old_image_without_it(autojump_clock: MockClock) -> None:
     images = store(images={NAME: RemoteImage(content="old")})
     old = await pull(images, "app:1")
-    images.registry = Registry(images={NAME: RemoteImage(content="new")})
+    images.registry = HollowRegistry(images={NAME: RemoteImage(content="new")})
     new = await pull(images, "app:1")
     assert old != new
     found, left = images.resolve("app:1"), images.resolve(old)

@@ -10,7 +10,7 @@ import yaml
 from attrs import define, evolve, field
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.node.authority import NOW, NOW_NS, YEAR, Authority
 from trio_kubelet.clock import TrioClock
@@ -230,7 +230,7 @@ async def test_an_api_server_that_is_away_is_waited_for(
 async def test_credentials_that_do_not_do_are_named(
     scene: Scene, autojump_clock: MockClock, code: int, words: str
 ) -> None:
-    scene.server.faults.add(Fault(verb="create", code=code))
+    scene.server.faults.add(RequestFault(verb="create", code=code))
     with pytest.raises(BootstrapError) as raised:
         await scene.run()
     assert words in str(raised.value)

@@ -10,7 +10,7 @@ import trio
 from attrs import define, evolve, field
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Asked, Fault
+from tests.apiserver.faults import Asked, RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import NAME, a_node
 from trio_kubelet.clock import TrioClock
@@ -181,7 +181,7 @@ async def test_a_few_refusals_do_not_delay_a_renewal(
     scene.server.create(NODES, a_node())
     async with scene.running():
         await scene.until_there()
-        scene.server.faults.add(Fault(verb="update", resource="leases", code=500, times=4))
+        scene.server.faults.add(RequestFault(verb="update", resource="leases", code=500, times=4))
         await trio.sleep(20)
         assert scene.renewed_seconds_ago <= 10.4
 

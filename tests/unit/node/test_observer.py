@@ -11,7 +11,7 @@ from tests.file_work import in_place
 from tests.unit.node.nodes import NAME, a_profile
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
-from trio_kubelet.hollow.faults import Fault, ScriptedFaults
+from trio_kubelet.hollow.faults import CallFault, ScriptedFaults
 from trio_kubelet.node.observation import Observation, Pressures
 from trio_kubelet.node.observer import NodeObserver
 from trio_kubelet.node.readiness import Readiness
@@ -112,7 +112,7 @@ async def test_a_runtime_that_fails_leaves_what_was_known(autojump_clock: MockCl
     async with scene(BUSYBOX) as at:
         await at.runtime_answers()
         before = await at.observer.observe()
-        at.faults.add("ListImages", Fault(error=RpcError(Code.UNAVAILABLE, "busy")))
+        at.faults.add("ListImages", CallFault(error=RpcError(Code.UNAVAILABLE, "busy")))
         await trio.sleep(31)
         assert await at.observer.observe() == before
 
@@ -120,7 +120,7 @@ async def test_a_runtime_that_fails_leaves_what_was_known(autojump_clock: MockCl
 async def test_a_slow_runtime_holds_a_look_up_for_two_seconds(autojump_clock: MockClock) -> None:
     async with scene() as at:
         await at.runtime_answers()
-        at.faults.add("Version", Fault(delay_seconds=60))
+        at.faults.add("Version", CallFault(delay_seconds=60))
         began = trio.current_time()
         seen = await at.observer.observe()
         assert trio.current_time() - began <= 2.1
@@ -133,7 +133,7 @@ async def test_a_runtime_that_comes_back_may_be_another_version(
     async with scene() as at:
         await at.runtime_answers()
         await at.observer.observe()
-        at.faults.add("Version", Fault(error=RpcError(Code.UNAVAILABLE, "asked again")))
+        at.faults.add("Version", CallFault(error=RpcError(Code.UNAVAILABLE, "asked again")))
         at.gate.mark_down("container runtime is down: gone")
         await at.runtime_answers()
         await at.observer.observe()

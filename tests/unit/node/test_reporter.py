@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Asked, Fault
+from tests.apiserver.faults import Asked, RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import NAME, a_machine, a_node, a_profile, condition, seen
 from trio_kubelet.clock import TrioClock
@@ -251,7 +251,9 @@ async def test_a_node_that_may_not_be_created_but_is_there_is_adopted(
     scene: Scene, autojump_clock: MockClock
 ) -> None:
     scene.server.create(NODES, a_node())
-    scene.server.faults.add(Fault(verb="create", resource="nodes", code=403, reason="Forbidden"))
+    scene.server.faults.add(
+        RequestFault(verb="create", resource="nodes", code=403, reason="Forbidden")
+    )
     async with scene.running():
         await scene.until(ready)
 
@@ -297,7 +299,7 @@ async def test_after_an_outage_what_controllers_did_meanwhile_is_put_right_witho
 ) -> None:
     async with scene.running():
         await scene.until(ready)
-        scene.server.faults.add(Fault(verb="watch", code=503))
+        scene.server.faults.add(RequestFault(verb="watch", code=503))
         scene.server.drop_watches()
         unknown = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
         scene.server.patch(
@@ -317,7 +319,7 @@ async def test_a_report_is_tried_five_times_in_a_round(
     async with scene.running():
         await scene.until(ready)
         await trio.sleep(1)
-        refusal = Fault(verb="patch", resource="nodes", code=409, reason="Conflict", times=4)
+        refusal = RequestFault(verb="patch", resource="nodes", code=409, reason="Conflict", times=4)
         scene.server.faults.add(refusal)
         scene.observed = seen(errors=("container runtime is down",))
         scene.wake()

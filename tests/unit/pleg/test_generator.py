@@ -16,7 +16,7 @@ from state_machines.pleg import PlegState
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
-    Fault,
+    CallFault,
     HollowOptions,
     HollowRuntime,
     Latencies,
@@ -299,10 +299,10 @@ async def test_a_pod_that_cannot_be_inspected_keeps_no_other_from_being_known(
 ) -> None:
     sick: set[str] = set()
 
-    def faults(rpc: str, request: Message) -> Fault:
+    def faults(rpc: str, request: Message) -> CallFault:
         if rpc == "ContainerStatus" and getattr(request, "container_id", "") in sick:
-            return Fault(error=RpcError(Code.UNKNOWN, "its record cannot be read"))
-        return Fault()
+            return CallFault(error=RpcError(Code.UNKNOWN, "its record cannot be read"))
+        return CallFault()
 
     async with node(events=False, faults=faults) as at:
         sick.add(await at.start_pod("u"))

@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import NAMESPACE, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.references import ObjectError, ObjectNotFoundError
@@ -69,11 +69,13 @@ async def test_an_authorizer_that_lags_is_waited_for_but_not_for_ever(
     async with open_cluster(strategy) as cluster:
         cluster.put_map("settings", a="1")
         cluster.references.register(pod_with("u1", config_map="settings"))
-        cluster.server.faults.add(Fault(resource="configmaps", code=403, times=3))
+        cluster.server.faults.add(RequestFault(resource="configmaps", code=403, times=3))
         assert (await cluster.references.config_map(NAMESPACE, "settings")).data == {"a": "1"}
         cluster.references.register(pod_with("u2", config_map="settings", secret="keys"))
         cluster.server.faults.add(
-            Fault(resource="secrets", code=403, reason="Forbidden", message="no relationship")
+            RequestFault(
+                resource="secrets", code=403, reason="Forbidden", message="no relationship"
+            )
         )
         began = trio.current_time()
         with pytest.raises(ObjectError, match=r"^no relationship$"):

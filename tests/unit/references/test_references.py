@@ -4,7 +4,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
@@ -40,7 +40,7 @@ async def test_what_is_missing_is_not_there_and_what_is_refused_is_a_problem(
     autojump_clock: MockClock,
 ) -> None:
     async with open_cluster() as cluster:
-        cluster.server.faults.add(Fault(resource="secrets", code=403))
+        cluster.server.faults.add(RequestFault(resource="secrets", code=403))
         pod = pod_with("u1", env_map="gone", env_secret="keys")
         cluster.references.register(pod)
         data = await cluster.references.environment(pod)
@@ -54,7 +54,7 @@ async def test_objects_are_waited_for_side_by_side(autojump_clock: MockClock) ->
         cluster.put_map("settings", a="1")
         cluster.put_secret("keys", key=b"k")
         await wait_all_tasks_blocked()
-        cluster.server.faults.add(Fault(verb="get", seconds=1))
+        cluster.server.faults.add(RequestFault(verb="get", seconds=1))
         pod = pod_with("u1", env_map="settings", env_secret="keys")
         cluster.references.register(pod)
         began = trio.current_time()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s import Pod
@@ -77,7 +77,7 @@ async def test_a_renewal_that_failed_is_tried_again(autojump_clock: MockClock) -
     async with open_cluster() as cluster:
         pod = pod_with("u1")
         first = await token(cluster, pod)
-        cluster.server.faults.add(Fault(subresource="token", code=500, times=1))
+        cluster.server.faults.add(RequestFault(subresource="token", code=500, times=1))
         await trio.sleep(HOUR * 0.8)
         for _ in range(3):
             assert await token(cluster, pod) == first
@@ -92,13 +92,13 @@ async def test_a_renewal_that_failed_is_tried_again(autojump_clock: MockClock) -
 @pytest.mark.parametrize(
     "fault",
     [
-        Fault(subresource="token", code=403, times=3),
-        Fault(subresource="token", code=404, reason="NotFound", times=1),
+        RequestFault(subresource="token", code=403, times=3),
+        RequestFault(subresource="token", code=404, reason="NotFound", times=1),
     ],
     ids=["refused", "missing"],
 )
 async def test_a_first_token_waits_for_the_authorizer_but_not_for_an_account(
-    autojump_clock: MockClock, fault: Fault
+    autojump_clock: MockClock, fault: RequestFault
 ) -> None:
     async with open_cluster() as cluster:
         cluster.server.faults.add(fault)
@@ -124,7 +124,7 @@ async def test_no_token_is_in_what_is_printed(
     async with open_cluster() as cluster:
         pod = pod_with("u1")
         text = await token(cluster, pod)
-        cluster.server.faults.add(Fault(subresource="token", code=500))
+        cluster.server.faults.add(RequestFault(subresource="token", code=500))
         await trio.sleep(HOUR * 0.9)
         await token(cluster, pod)
         await wait_all_tasks_blocked()

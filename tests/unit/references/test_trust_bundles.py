@@ -5,7 +5,7 @@ import trio
 import trustme
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s import (
@@ -155,7 +155,7 @@ async def test_a_server_without_bundles_is_told_and_asked_again_later(
 ) -> None:
     async with open_cluster(trust_bundles=True) as cluster:
         put(cluster, bundle("roots", ONE))
-        fault = cluster.server.faults.add(Fault(resource="clustertrustbundles", code=404))
+        fault = cluster.server.faults.add(RequestFault(resource="clustertrustbundles", code=404))
         projection = by_name("roots")
         cluster.references.register(pod_of(projection))
         with pytest.raises(ObjectError, match=NOT_SERVED):

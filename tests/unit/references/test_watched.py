@@ -8,7 +8,7 @@ from attrs import evolve
 from structlog.testing import capture_logs
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import NAMESPACE, Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s.client import reflect
@@ -165,7 +165,9 @@ async def test_an_object_that_is_deleted_before_the_watch_began_is_missing(
     async with open_cluster() as cluster:
         cluster.put_map("settings", a="1")
         for verb in ("list", "watch"):
-            cluster.server.faults.add(Fault(verb=verb, resource="configmaps", seconds=1, times=1))
+            cluster.server.faults.add(
+                RequestFault(verb=verb, resource="configmaps", seconds=1, times=1)
+            )
         cluster.references.register(pod_with("u1", config_map="settings"))
         await data_of(cluster, "settings")
         cluster.delete_map("settings")
@@ -220,7 +222,7 @@ class TestAServerInTrouble:
     ) -> None:
         async with open_cluster() as cluster:
             cluster.put_map("settings", a="1")
-            cluster.server.faults.add(Fault(resource="configmaps", code=403, times=3))
+            cluster.server.faults.add(RequestFault(resource="configmaps", code=403, times=3))
             cluster.references.register(pod_with("u1", config_map="settings"))
             began = trio.current_time()
             assert await data_of(cluster, "settings") == {"a": "1"}
@@ -232,7 +234,7 @@ class TestAServerInTrouble:
     ) -> None:
         async with open_cluster() as cluster:
             cluster.put_map("settings", a="1")
-            refusal = cluster.server.faults.add(Fault(resource="configmaps", code=403))
+            refusal = cluster.server.faults.add(RequestFault(resource="configmaps", code=403))
             cluster.references.register(pod_with("u1", config_map="settings"))
             began = trio.current_time()
             words = "failed to sync configmap cache: timed out waiting for the condition"
@@ -283,7 +285,7 @@ class TestAServerInTrouble:
     ) -> None:
         async with open_cluster() as cluster:
             cluster.put_map("settings", a="1")
-            cluster.server.faults.add(Fault(resource="configmaps", seconds=2, times=1))
+            cluster.server.faults.add(RequestFault(resource="configmaps", seconds=2, times=1))
             cluster.references.register(pod_with("u1", config_map="settings"))
             with trio.move_on_after(0.5) as impatient:
                 await data_of(cluster, "settings")

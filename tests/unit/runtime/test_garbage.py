@@ -17,7 +17,7 @@ from tests.unit.runtime.observed_pods import NOW_NS, STATES, pod, series
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
-    Fault,
+    CallFault,
     HollowOptions,
     ScriptedFaults,
     open_hollow_runtime,
@@ -398,7 +398,7 @@ async def test_what_cannot_be_removed_keeps_none_of_the_others(
     first = await node.container(sandbox, 0, "X")
     second = await node.container(sandbox, 1, "X")
     observed = await node.look()
-    node.faults.add("RemoveContainer", Fault(error=RpcError(Code.UNKNOWN, "busy")))
+    node.faults.add("RemoveContainer", CallFault(error=RpcError(Code.UNKNOWN, "busy")))
     with pytest.raises(RpcError, match="busy"):
         await node.remover.remove_containers(observed, observed.containers)
     left = [c.id for c in await node.client.list_containers()]
@@ -464,7 +464,7 @@ async def test_a_round_that_cannot_ask_the_runtime_is_told_of(
 ) -> None:
     old, new = await node.sandbox(0, stopped=True), await node.sandbox(1)
     await node.look()
-    node.faults.add("ListPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "database is locked")))
+    node.faults.add("ListPodSandbox", CallFault(error=RpcError(Code.UNKNOWN, "database is locked")))
     assert await told_of_a_round(node) == [("ContainerGCFailed", "UNKNOWN: database is locked")]
     assert await ids(node) == (sorted([old, new]), [])
     assert await told_of_a_round(node) == []
@@ -502,7 +502,7 @@ async def test_what_cannot_be_removed_is_no_failure_of_the_round(
     await node.container(sandbox, 0, "X")
     await node.container(sandbox, 1, "X")
     await node.look()
-    node.faults.add("RemoveContainer", Fault(error=RpcError(Code.UNKNOWN, "busy")))
+    node.faults.add("RemoveContainer", CallFault(error=RpcError(Code.UNKNOWN, "busy")))
     assert await told_of_a_round(node) == []
 
 

@@ -14,10 +14,10 @@ from state_machines.image import ImageState
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.hollow import (
-    Fault,
+    CallFault,
     HollowOptions,
+    HollowRegistry,
     HollowRuntime,
-    Registry,
     RemoteImage,
     ScriptedFaults,
     open_hollow_runtime,
@@ -59,10 +59,10 @@ class Node:
 PRIVATE = "registry.test/private:1"
 
 
-def closed(*, failures: tuple[RpcError, ...] = ()) -> Registry:
+def closed(*, failures: tuple[RpcError, ...] = ()) -> HollowRegistry:
     """A registry that gives its image to whoever knows the password."""
     remote = RemoteImage(credentials=("me", "good"), failures=failures)
-    return Registry(images={PRIVATE: remote})
+    return HollowRegistry(images={PRIVATE: remote})
 
 
 def secret(password: str, name: str = "key") -> Secret:
@@ -84,7 +84,7 @@ async def pull_records(root: Path) -> PullRecords:
 async def node(
     *,
     present: tuple[str, ...] = (),
-    registry: Registry | None = None,
+    registry: HollowRegistry | None = None,
     limit: int | None = 1,
     rate: PullRate | None = None,
     keyring: Keyring | None = None,
@@ -100,7 +100,7 @@ async def node(
     async def of_pod(pod: Pod) -> Keyring:
         return pod_keyring or Keyring()
 
-    options = HollowOptions(images=present, registry=registry or Registry())
+    options = HollowOptions(images=present, registry=registry or HollowRegistry())
     async with open_hollow_runtime(clock, options) as runtime:
         yield Node(
             images=ImageManager(
@@ -135,7 +135,7 @@ async def test_an_image_that_is_there_is_not_pulled(
 
 async def test_an_image_that_is_not_there_is_pulled(mock_clock: MockClock) -> None:
     mock_clock.rate = 10
-    async with node(registry=Registry(pull_seconds=1.5)) as at:
+    async with node(registry=HollowRegistry(pull_seconds=1.5)) as at:
         assert (await at.ensure("busybox:1")).id
         pulling, pulled = at.said()
         assert pulling == 'Pulling: Pulling image "busybox:1"'
@@ -177,7 +177,9 @@ async def test_a_name_that_is_none_is_refused_in_the_words_of_the_go_kubelet(
 
 
 async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -> None:
-    registry = Registry(images={"docker.io/library/busybox:1": RemoteImage(failures=(NOT_FOUND,))})
+    registry = HollowRegistry(
+        images={"docker.io/library/busybox:1": RemoteImage(failures=(NOT_FOUND,))}
+    )
     async with node(registry=registry) as at:
         with pytest.raises(ImageError) as first:
             await at.ensure("busybox:1")
@@ -219,7 +221,9 @@ async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -
 async def test_the_reason_of_a_failed_pull_is_the_one_that_the_runtime_tells(
     mock_clock: MockClock, error: RpcError, reason: str
 ) -> None:
-    registry = Registry(images={"docker.io/library/busybox:1": RemoteImage(failures=(error,))})
+    registry = HollowRegistry(
+        images={"docker.io/library/busybox:1": RemoteImage(failures=(error,))}
+    )
     async with node(registry=registry) as at:
         with pytest.raises(ImageError) as raised:
             await at.ensure("busybox:1")
@@ -228,7 +232,9 @@ async def test_the_reason_of_a_failed_pull_is_the_one_that_the_runtime_tells(
 
 async def test_the_back_off_doubles_up_to_five_minutes(mock_clock: MockClock) -> None:
     failures = RemoteImage(failures=(NOT_FOUND,) * 9)
-    async with node(registry=Registry(images={"docker.io/library/busybox:1": failures})) as at:
+    async with node(
+        registry=HollowRegistry(images={"docker.io/library/busybox:1": failures})
+    ) as at:
         waits = []
         for _ in range(8):
             with pytest.raises(ImageError) as raised:
@@ -244,11 +250,11 @@ async def test_a_pull_that_was_cancelled_is_looked_for_before_it_is_made_again(
     mock_clock: MockClock,
 ) -> None:
     mock_clock.rate = 10
-    async with node(registry=Registry(pull_seconds=60)) as at:
+    async with node(registry=HollowRegistry(pull_seconds=60)) as at:
         with trio.move_on_after(1):
             await at.ensure("busybox:1", "IfNotPresent")
         assert at.known.state("c") is ImageState.UNCHECKED
-        at.runtime.images.registry = Registry()
+        at.runtime.images.registry = HollowRegistry()
         await at.images.client.pull_image(cri.ImageSpec(image="busybox:1"), None, SANDBOX)
         at.said()
         await at.ensure("busybox:1", "IfNotPresent")
@@ -257,7 +263,7 @@ async def test_a_pull_that_was_cancelled_is_looked_for_before_it_is_made_again(
 
 async def test_pulls_go_one_after_another(mock_clock: MockClock) -> None:
     mock_clock.rate = 20
-    async with node(registry=Registry(pull_seconds=5)) as at, trio.open_nursery() as nursery:
+    async with node(registry=HollowRegistry(pull_seconds=5)) as at, trio.open_nursery() as nursery:
         began = trio.current_time()
         for number in range(3):
             container = Container(name=f"c{number}", image=f"image-{number}:1")
@@ -306,7 +312,7 @@ async def test_an_image_may_be_named_by_a_digest_of_any_algorithm(
 
 async def test_two_containers_with_one_image_pull_it_once(mock_clock: MockClock) -> None:
     mock_clock.rate = 10
-    async with node(registry=Registry(pull_seconds=1.5), limit=None) as at:
+    async with node(registry=HollowRegistry(pull_seconds=1.5), limit=None) as at:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(at.ensure, "busybox:1", "", "first")
             nursery.start_soon(at.ensure, "busybox:1", "", "second")
@@ -317,7 +323,7 @@ async def test_two_containers_with_one_image_pull_it_once(mock_clock: MockClock)
 
 
 async def test_what_one_container_could_not_pull_the_other_waits_for(mock_clock: MockClock) -> None:
-    async with node(registry=Registry(has_all=False)) as at:
+    async with node(registry=HollowRegistry(has_all=False)) as at:
         with pytest.raises(ImageError) as first:
             await at.ensure("busybox:1", name="first")
         with pytest.raises(ImageError) as second:
@@ -335,7 +341,9 @@ async def test_pulls_beyond_the_rate_fail(mock_clock: MockClock) -> None:
 
 
 async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: MockClock) -> None:
-    private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", "secret"))})
+    private = HollowRegistry(
+        images={"registry.test/a:1": RemoteImage(credentials=("me", "secret"))}
+    )
     keyring = Keyring(
         {
             "registry.test/a": RegistryCredentials(username="me", password="wrong"),
@@ -351,7 +359,7 @@ async def test_the_nodes_credentials_are_tried_and_are_in_no_event(mock_clock: M
 async def test_a_pods_own_credentials_are_tried_and_then_the_nodes(
     mock_clock: MockClock, good: str
 ) -> None:
-    private = Registry(images={"registry.test/a:1": RemoteImage(credentials=("me", good))})
+    private = HollowRegistry(images={"registry.test/a:1": RemoteImage(credentials=("me", good))})
     own, shared = (
         Keyring({"registry.test": RegistryCredentials(username="me", password=password)})
         for password in ("own", "shared")
@@ -443,7 +451,7 @@ async def test_a_pull_that_may_have_worked_all_the_same_leaves_its_intent(
 ) -> None:
     access = await pull_records(tmp_path)
     image = RemoteImage(failures=(failure,))
-    registry = Registry(images={"docker.io/library/busybox:1": image})
+    registry = HollowRegistry(images={"docker.io/library/busybox:1": image})
     async with node(registry=registry, access=access) as at:
         with pytest.raises(ImageError):
             await at.ensure("busybox:1")
@@ -454,7 +462,7 @@ async def test_a_pull_that_is_cancelled_leaves_its_intent(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     access = await pull_records(tmp_path)
-    async with node(registry=Registry(pull_seconds=1000), access=access) as at:
+    async with node(registry=HollowRegistry(pull_seconds=1000), access=access) as at:
         async with trio.open_nursery() as nursery:
             pulling = trio.Event()
             at.images.recorder.add_sink(lambda event: pulling.set())
@@ -501,8 +509,8 @@ async def test_a_pull_that_is_answered_with_a_digest_and_not_seen_gives_nobody_t
             return cri.PullImageResponse(image_ref=stored.digests[0])
 
         monkeypatch.setattr(store, "pull", answer_with_digest)
-        failure = Fault(error=RpcError(Code.UNKNOWN, "no answer"))
-        at.runtime.faults = ScriptedFaults([("ImageStatus", Fault()), ("ImageStatus", failure)])
+        failure = CallFault(error=RpcError(Code.UNKNOWN, "no answer"))
+        at.runtime.faults = ScriptedFaults([("ImageStatus", CallFault()), ("ImageStatus", failure)])
         ours = evolve(at, images=evolve(at.images, pod_keyring=shows(secret("good"))))
         stranger = evolve(at, known=PodImages())
         with pytest.raises(ImageError, match="ImageInspectError"):

@@ -16,8 +16,8 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
+    CallFault,
     ExecResult,
-    Fault,
     HollowOptions,
     HollowRuntime,
     ScriptedFaults,
@@ -213,7 +213,9 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
         assert at.seconds_until(outcome.due_ns) == 10
         await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
         mock_clock.jump(60)
-        at.faults.add("RunPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "no address is free")))
+        at.faults.add(
+            "RunPodSandbox", CallFault(error=RpcError(Code.UNKNOWN, "no address is free"))
+        )
         outcome = await at.sync(POD, containers)
         assert outcome.failed
         assert outcome.due_ns is None
@@ -324,7 +326,7 @@ async def test_a_sandbox_whose_state_the_runtime_does_not_tell_gets_no_container
 ) -> None:
     async with node(tmp_path) as at:
         containers = at.open()
-        at.faults.add("PodSandboxStatus", Fault(error=RpcError(Code.UNKNOWN, "it is locked")))
+        at.faults.add("PodSandboxStatus", CallFault(error=RpcError(Code.UNKNOWN, "it is locked")))
         outcome = await at.sync(POD, containers)
         assert outcome.failed
         assert [sandbox.ready for sandbox in outcome.observed.sandboxes] == [True]
@@ -373,7 +375,7 @@ async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path, STUBBORN) as at:
-        at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
+        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
         containers = at.open()
         assert (await at.sync(with_failing_hook(POD, grace_seconds=1), containers)).failed
         assert containers.reasons["c"].reason == "PostStartHookError"
@@ -386,7 +388,7 @@ async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_bac
         containers = at.open()
         sandbox = (await at.sync(POD, containers)).observed.sandboxes[0].id
         await at.client.stop_pod_sandbox(sandbox)
-        at.faults.add("StopPodSandbox", Fault(error=RpcError(Code.UNKNOWN, "asked for")))
+        at.faults.add("StopPodSandbox", CallFault(error=RpcError(Code.UNKNOWN, "asked for")))
         with pytest.raises(RpcError, match="asked for"):
             await containers.stop(POD, 1)
 
@@ -402,7 +404,7 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
     async with node(tmp_path, Behaviour(obeys_term=5.0)) as at:
         containers = at.open()
         await at.sync(pod, containers)
-        at.faults.add("StopContainer", Fault(error=RpcError(Code.UNKNOWN, "not now")))
+        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
         began = trio.current_time()
         with pytest.raises(RpcError, match="not now"):
             await containers.stop(pod, 30)
@@ -519,11 +521,11 @@ async def test_a_start_that_still_goes_on_is_not_doubled(
 ) -> None:
     """The agent that asked for it was killed, and it takes its time."""
     async with node(tmp_path) as at:
-        at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
+        at.faults.add("StartContainer", CallFault(error=RpcError(Code.UNAVAILABLE, "killed")))
         await at.sync(POD)
         containers = at.open()
         problem = RpcError(Code.UNKNOWN, "container is in starting state, can't be removed")
-        at.faults.add("RemoveContainer", Fault(error=problem))
+        at.faults.add("RemoveContainer", CallFault(error=problem))
         outcome = await at.sync(POD, containers)
         assert outcome.failed
         assert containers.reasons["c"].message == problem.message
@@ -539,7 +541,7 @@ async def test_a_start_that_ended_while_its_pod_waited_for_something_is_not_doub
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async with node(tmp_path) as at, trio.open_nursery() as nursery:
-        at.faults.add("StartContainer", Fault(error=RpcError(Code.UNAVAILABLE, "killed")))
+        at.faults.add("StartContainer", CallFault(error=RpcError(Code.UNAVAILABLE, "killed")))
         await at.sync(POD)
         seen = await at.look(POD)
         inputs = Future[PodInputs]()

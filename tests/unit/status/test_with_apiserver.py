@@ -10,7 +10,7 @@ import trio
 from attrs import define, evolve, field
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
@@ -280,7 +280,7 @@ async def test_a_mirror_goes_after_its_pod(autojump_clock: MockClock) -> None:
 async def test_a_refusal_for_lack_of_rights_is_over_soon(autojump_clock: MockClock) -> None:
     server = ApiServer()
     async with running(server, "a") as agent:
-        server.faults.add(Fault(verb="patch", code=403, reason="Forbidden", times=4))
+        server.faults.add(RequestFault(verb="patch", code=403, reason="Forbidden", times=4))
         agent.report("a", RUNNING)
         await trio.sleep(SOON)
         assert phases(server) == {"a": "Running"}

@@ -9,7 +9,7 @@ from attrs import evolve, frozen
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.clock import SystemClock, TrioClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
@@ -136,7 +136,7 @@ async def test_in_an_outage_events_wait_and_come_in_order(autojump_clock: MockCl
 
 async def test_what_the_server_refuses_holds_up_nothing(autojump_clock: MockClock) -> None:
     async with node() as at:
-        at.server.faults.add(Fault(code=403, times=1))
+        at.server.faults.add(RequestFault(code=403, times=1))
         at.fail("refused")
         at.fail("taken")
         await at.server.until(at.events)

@@ -5,7 +5,7 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod, ServiceAccount, TokenRequest
 from trio_kubelet.k8s.client import ApiError, FrameType, PatchType, RateLimit, Selection
@@ -142,7 +142,7 @@ REFUSALS: dict[str, tuple[int, str]] = {
 @pytest.mark.parametrize("says", REFUSALS)
 async def test_an_error_says_what_it_is(server: ApiServer, says: str) -> None:
     code, reason = REFUSALS[says]
-    server.faults.add(Fault(code=code, reason=reason, message="because"))
+    server.faults.add(RequestFault(code=code, reason=reason, message="because"))
     error = await failure(server.client().get(NODES, "n1"))
     assert (error.code, error.reason, error.message) == (code, reason, "because")
     assert {name for name in REFUSALS if getattr(error, name)} == {says}
@@ -160,7 +160,7 @@ async def test_a_server_that_is_away_is_unreachable(server: ApiServer) -> None:
 async def test_an_answer_that_takes_too_long_is_given_up(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
-    server.faults.add(Fault(seconds=60))
+    server.faults.add(RequestFault(seconds=60))
     start = trio.current_time()
     error = await failure(server.client().get(NODES, "n1", deadline_seconds=7))
     assert error.is_unreachable
@@ -173,7 +173,7 @@ async def test_a_busy_server_is_asked_again_when_it_says(
     autojump_clock: MockClock, server: ApiServer, code: int
 ) -> None:
     server.create(CONFIG_MAPS, config_map("web"))
-    server.faults.add(Fault(code=code, reason="Busy", retry_after=2, times=3))
+    server.faults.add(RequestFault(code=code, reason="Busy", retry_after=2, times=3))
     await server.client().get(CONFIG_MAPS, "web", "default")
     assert trio.current_time() == 6
     assert len(server.asked) == 4
@@ -182,17 +182,19 @@ async def test_a_busy_server_is_asked_again_when_it_says(
 async def test_waiting_for_a_busy_server_ends_with_the_deadline(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
-    server.faults.add(Fault(code=429, reason="TooManyRequests", retry_after=20))
+    server.faults.add(RequestFault(code=429, reason="TooManyRequests", retry_after=20))
     error = await failure(server.client(limits=Limits(deadline_seconds=30)).get(NODES, "n1"))
     assert error.retry_after_seconds == 20
     assert len(server.asked) == 2
 
 
 async def test_a_creation_is_never_sent_twice(server: ApiServer) -> None:
-    server.faults.add(Fault(verb="create", code=429, reason="TooManyRequests", retry_after=1))
+    server.faults.add(
+        RequestFault(verb="create", code=429, reason="TooManyRequests", retry_after=1)
+    )
     error = await failure(server.client().create(CONFIG_MAPS, config_map("web")))
     assert error.code == 429
-    server.faults.rules[:] = [Fault(verb="create", lost=True)]
+    server.faults.rules[:] = [RequestFault(verb="create", lost=True)]
     assert (await failure(server.client().create(CONFIG_MAPS, config_map("web")))).is_unreachable
     assert len(server.asked) == 2
 
@@ -201,9 +203,9 @@ async def test_a_reading_whose_connection_the_server_closed_is_repeated_once(
     server: ApiServer,
 ) -> None:
     server.create(CONFIG_MAPS, config_map("web"))
-    server.faults.add(Fault(verb="get", lost=True, times=1))
+    server.faults.add(RequestFault(verb="get", lost=True, times=1))
     assert await server.client().get(CONFIG_MAPS, "web", "default")
-    server.faults.add(Fault(verb="get", lost=True, times=2))
+    server.faults.add(RequestFault(verb="get", lost=True, times=2))
     assert (await failure(server.client().get(CONFIG_MAPS, "web", "default"))).is_unreachable
 
 

@@ -9,7 +9,7 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
 from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
@@ -228,7 +228,7 @@ async def test_a_refusal_at_first_is_over_soon(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     consumer = Consumer()
-    fault = server.faults.add(Fault(code=403, reason="Forbidden"))
+    fault = server.faults.add(RequestFault(code=403, reason="Forbidden"))
     async with reflection(server, consumer.take):
         await trio.sleep(3)
         server.faults.remove(fault)
@@ -240,7 +240,7 @@ async def test_a_server_in_trouble_is_asked_less_and_less(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     consumer = Consumer()
-    server.faults.add(Fault(code=500, reason="InternalError"))
+    server.faults.add(RequestFault(code=500, reason="InternalError"))
     async with reflection(server, consumer.take):
         await trio.sleep(600)
         assert 20 <= len(server.asked) <= 45
@@ -315,7 +315,7 @@ async def test_a_server_that_refuses_all_when_it_comes_back_is_asked_again_soon(
 ) -> None:
     """It has to read first who has which rights."""
     async with twenty_reflections_after_an_outage(server, server.client()) as consumers:
-        starting = server.faults.add(Fault(code=403, reason="Forbidden"))
+        starting = server.faults.add(RequestFault(code=403, reason="Forbidden"))
         await until_asked(server)
         await trio.sleep(3)
         server.faults.remove(starting)
@@ -332,7 +332,7 @@ async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
         await consumer.until(SYNCED)
         server.go_away()
         await trio.sleep(OUTAGE_SECONDS)
-        hanging = server.faults.add(Fault(seconds=100))
+        hanging = server.faults.add(RequestFault(seconds=100))
         server.come_back()
         await until_asked(server)
         server.faults.remove(hanging)
@@ -346,7 +346,7 @@ async def test_a_server_that_refuses_is_asked_no_more_often_when_it_is_told_to_b
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     consumer, client = Consumer(), server.client()
-    server.faults.add(Fault(code=500, reason="InternalError"))
+    server.faults.add(RequestFault(code=500, reason="InternalError"))
     async with reflection(server, consumer.take, client=client):
         for _ in range(600):
             await trio.sleep(1)

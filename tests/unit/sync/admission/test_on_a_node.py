@@ -10,7 +10,7 @@ import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Fault
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
@@ -116,7 +116,7 @@ class OneNode:
     def hide_changes(self) -> None:
         """From now on nobody is told of changes of the node."""
         for verb in ("list", "watch"):
-            self.server.faults.add(Fault(verb=verb, resource="nodes", code=500))
+            self.server.faults.add(RequestFault(verb=verb, resource="nodes", code=500))
         for stream in tuple(self.server.watches):
             if stream.resource[1] == "nodes":
                 stream.break_off()
