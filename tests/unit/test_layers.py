@@ -32,12 +32,12 @@ LAYERS: dict[str, set[str]] = {
     },
     "parts": {
         *("hollow", "logs", "node", "pleg", "probes", "process", "resources", "runtime"),
-        *("references", "server", "sources", "status", "streaming", "volumes"),
+        *("references", "server", "sources", "stats", "status", "streaming", "volumes"),
     },
     "sync": {"sync"},
     "agent": {
         *("agent", "assembly", "cluster", "core", "listeners", "main"),
-        *("pod_endpoints", "secure_port"),
+        *("monitoring", "pod_endpoints", "secure_port"),
     },
     "command line": {"__main__", "cli"},
 }

@@ -189,6 +189,16 @@ class RuntimeClient:
         request = cri.ReopenContainerLogRequest(container_id=container_id)
         await self._ask(_Runtime.reopen_container_log, request)
 
+    async def list_container_stats(self) -> tuple[cri.ContainerStats, ...]:
+        """Ask what all containers use, and what they have written to their own layers."""
+        response = await self._ask(_Runtime.list_container_stats, cri.ListContainerStatsRequest())
+        return tuple(response.stats)
+
+    async def list_pod_sandbox_stats(self) -> tuple[cri.PodSandboxStats, ...]:
+        """Ask what all sandboxes use, network included; UNIMPLEMENTED on some runtimes."""
+        request = cri.ListPodSandboxStatsRequest()
+        return tuple((await self._ask(_Runtime.list_pod_sandbox_stats, request)).stats)
+
     def container_events(
         self,
     ) -> AbstractAsyncContextManager[AsyncIterator[cri.ContainerEventResponse]]:

@@ -1,0 +1,125 @@
+"""What the files of pods take."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+import trio
+
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.stats import disk_usage
+from trio_kubelet.stats.disk_usage import (
+    DiskUsages,
+    PodPlaces,
+    WalkTooLongError,
+    pod_disk,
+    walked,
+)
+from trio_kubelet.stats.shared import Tasks
+
+KI = 1 << 10
+
+
+@pytest.fixture
+def places(tmp_path: Path) -> PodPlaces:
+    """A pod with a volume of 64 KiB and logs of 8 KiB."""
+    volume = tmp_path / "pods/uid/volumes/kubernetes.io~empty-dir/data"
+    logs = tmp_path / "logs/default_web_uid/main"
+    for folder, size in ((volume, 64 * KI), (logs, 8 * KI)):
+        folder.mkdir(parents=True)
+        (folder / "file").write_bytes(bytes(size))
+    return PodPlaces(uid="uid", volumes=volume.parents[1], logs=logs.parent)
+
+
+def taken(folder: Path) -> int:
+    return sum(path.lstat().st_blocks * 512 for path in (folder, *folder.rglob("*")))
+
+
+def test_a_walk_adds_up_blocks_and_inodes(tmp_path: Path) -> None:
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "a/b/file").write_bytes(bytes(100 * KI))
+    (tmp_path / "a/hole").touch()
+    os.truncate(tmp_path / "a/hole", 1 << 30)
+    found = walked(tmp_path, time.monotonic() + 60)
+    assert (found.used, found.inodes) == (taken(tmp_path), 5)
+    assert 100 * KI <= found.used < 1 << 20
+
+
+def test_a_file_with_two_names_counts_once(tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(bytes(64 * KI))
+    before = walked(tmp_path, time.monotonic() + 60)
+    (tmp_path / "two").hardlink_to(tmp_path / "one")
+    assert walked(tmp_path, time.monotonic() + 60) == before
+
+
+def test_symlinks_lead_nowhere(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "outside"
+    inside.mkdir()
+    outside.mkdir()
+    (outside / "large").write_bytes(bytes(1 << 20))
+    (inside / "link").symlink_to(outside)
+    (inside / "loop").symlink_to(inside)
+    assert walked(inside, time.monotonic() + 60).inodes == 3
+
+
+def test_a_walk_that_takes_too_long_ends(tmp_path: Path) -> None:
+    for number in range(600):
+        (tmp_path / str(number)).touch()
+    with pytest.raises(WalkTooLongError):
+        walked(tmp_path, time.monotonic() - 1)
+
+
+def test_volumes_and_logs_of_a_pod(places: PodPlaces) -> None:
+    disk = pod_disk(places, 5)
+    [volume] = disk.volumes
+    assert (volume.name, volume.ephemeral, volume.filesystem.time_ns) == ("data", True, 5)
+    assert 64 * KI <= (volume.filesystem.used or 0) < 80 * KI
+    assert 8 * KI <= (disk.logs["main"].used or 0) < 24 * KI
+    assert volume.filesystem.capacity == os.statvfs(places.volumes).f_blocks * (
+        os.statvfs(places.volumes).f_frsize
+    )
+
+
+def test_a_pod_without_files_has_none(tmp_path: Path) -> None:
+    disk = pod_disk(PodPlaces(uid="x", volumes=tmp_path / "no", logs=tmp_path / "none"), 0)
+    assert (disk.volumes, disk.logs) == ((), {})
+
+
+async def test_the_first_reader_waits_and_later_ones_have_what_is_known(places: PodPlaces) -> None:
+    tasks = Tasks()
+    usages = DiskUsages(tasks, TrioClock(), 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        first = await usages.get([places])
+        assert [volume.name for volume in first["uid"].volumes] == ["data"]
+        (places.volumes / "kubernetes.io~empty-dir/more").mkdir()
+        assert await usages.get([places]) == first
+        assert await usages.get([]) == {}
+        nursery.cancel_scope.cancel()
+
+
+async def test_volumes_are_not_looked_at_where_that_is_switched_off(places: PodPlaces) -> None:
+    tasks = Tasks()
+    usages = DiskUsages(tasks, TrioClock(), -1)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        found = (await usages.get([places]))["uid"]
+        assert found.volumes == ()
+        assert list(found.logs) == ["main"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
+    places: PodPlaces, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(disk_usage, "WALK_SECONDS", -1.0)
+    monkeypatch.setattr(disk_usage, "_CHECK_EVERY", 1)
+    tasks = Tasks()
+    usages = DiskUsages(tasks, TrioClock(), 60)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        assert (await usages.get([places]))["uid"].volumes == ()
+        monkeypatch.undo()
+        assert (await usages.get([places]))["uid"].volumes == ()
+        nursery.cancel_scope.cancel()

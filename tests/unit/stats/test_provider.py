@@ -1,0 +1,233 @@
+"""What readers get, on a cgroup tree of files and on a runtime without a kernel."""
+
+import shutil
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import trio
+from attrs import define, field
+from trio.testing import MockClock
+
+from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.resources import CgroupTree
+from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.observed import (
+    ObservedContainer,
+    ObservedPod,
+    ObservedSandbox,
+    ObservedState,
+)
+from trio_kubelet.stats import CgroupReader, PodPlaces, StatsProvider, StatsSources, summary
+
+MI = 1 << 20
+
+
+@define
+class Runtime:
+    """A runtime that only has statistics, and counts who asks."""
+
+    asked: int = 0
+    is_down: bool = False
+    layers: Mapping[str, int] = field(factory=lambda: {CONTAINER: 7 * MI})
+
+    async def list_container_stats(
+        self, _request: cri.ListContainerStatsRequest
+    ) -> cri.ListContainerStatsResponse:
+        self.asked += 1
+        if self.is_down:
+            raise RpcError(Code.UNAVAILABLE, "away")
+        now = TrioClock().now_ns()
+        return cri.ListContainerStatsResponse(
+            stats=[
+                cri.ContainerStats(
+                    attributes=cri.ContainerAttributes(id=container_id),
+                    cpu=cri.CpuUsage(
+                        timestamp=now, usage_core_nano_seconds=cri.UInt64Value(value=5)
+                    ),
+                    memory=cri.MemoryUsage(
+                        timestamp=now, working_set_bytes=cri.UInt64Value(value=3 * MI)
+                    ),
+                    writable_layer=cri.FilesystemUsage(
+                        timestamp=now, used_bytes=cri.UInt64Value(value=used)
+                    ),
+                )
+                for container_id, used in self.layers.items()
+            ]
+        )
+
+    async def image_fs_info(self, _request: cri.ImageFsInfoRequest) -> cri.ImageFsInfoResponse:
+        return cri.ImageFsInfoResponse()
+
+
+@define
+class Node:
+    """A provider, and what it reads."""
+
+    provider: StatsProvider
+    runtime: Runtime
+    cgroups: Path
+    reads: list[str]
+
+
+def observed() -> ObservedPod:
+    sandbox = ObservedSandbox(
+        id=SANDBOX, name="web", namespace="default", uid=UID, attempt=0, ready=True, created_at=5
+    )
+    container = ObservedContainer(
+        id=CONTAINER,
+        name="main",
+        sandbox_id=SANDBOX,
+        state=ObservedState.RUNNING,
+        started_at=6,
+        image="busybox",
+    )
+    return ObservedPod(
+        uid=UID,
+        name="web",
+        namespace="default",
+        observed_at=0,
+        sandboxes=(sandbox,),
+        containers=(container,),
+    )
+
+
+@asynccontextmanager
+async def reading(root: Path, *, with_cgroups: bool = True) -> AsyncIterator[Node]:
+    cgroups = machine(root)
+    tree = CgroupTree(
+        version=2, hierarchies=dict.fromkeys(("cpu", "memory", "io", "pids"), cgroups)
+    )
+    runtime = Runtime()
+    reads: list[str] = []
+
+    def processes() -> Mapping[str, int]:
+        reads.append("read")
+        return {}
+
+    provider = StatsProvider(
+        StatsSources(
+            client=RuntimeClient(InProcess(runtime)),
+            clock=TrioClock(),
+            reader=CgroupReader(tree=tree if with_cgroups else None, host=str(root / "host")),
+            pods=lambda: [observed()],
+            places=lambda pod: PodPlaces(
+                uid=pod.uid, volumes=root / "pods" / pod.uid / "volumes", logs=root / "logs"
+            ),
+            processes=processes,
+            root_folder=root,
+            images_on_disk=False,
+            volume_seconds=60,
+        )
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(provider.run)
+        yield Node(provider=provider, runtime=runtime, cgroups=cgroups, reads=reads)
+        nursery.cancel_scope.cancel()
+
+
+async def test_usage_comes_from_cgroups_and_asks_the_runtime_nothing(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        stats = await node.provider.usage()
+        [pod] = stats.pods
+        [container] = pod.containers
+        assert container.usage.cpu is not None
+        assert container.usage.cpu.total_ns == 2_000_000_000
+        assert pod.usage.memory is not None
+        assert pod.usage.memory.working_set == 30 * MI
+        assert pod.cgroup == POD_CGROUP
+        assert pod.sandbox is not None
+        assert node.runtime.asked == 0
+
+
+async def test_a_container_without_a_cgroup_is_what_the_runtime_says(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        shutil.rmtree(node.cgroups / POD_CGROUP.lstrip("/"))
+        [pod] = (await node.provider.usage()).pods
+        [container] = pod.containers
+        assert container.usage.memory is not None
+        assert container.usage.memory.working_set == 3 * MI
+        assert pod.usage.memory == container.usage.memory
+
+
+async def test_without_cgroups_the_machine_is_still_known(tmp_path: Path) -> None:
+    async with reading(tmp_path, with_cgroups=False) as node:
+        stats = await node.provider.usage()
+        assert stats.node.usage.memory is not None
+        assert stats.node.usage.cpu is not None
+        assert len(stats.pods) == 1
+
+
+async def test_a_runtime_that_is_away_leaves_what_cgroups_say(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        node.runtime.is_down = True
+        stats = await node.provider.full()
+        assert stats.problems.keys() == {"runtime"}
+        [container] = stats.pods[0].containers
+        assert container.usage.cpu is not None
+        assert container.root is None
+
+
+async def test_concurrent_readers_share_one_reading(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        async with trio.open_nursery() as readers:
+            for _ in range(10):
+                readers.start_soon(node.provider.usage)
+        assert len(node.reads) == 1
+
+
+async def test_a_deeper_reading_serves_who_wants_less(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        await node.provider.detailed_usage()
+        await node.provider.usage()
+        assert len(node.reads) == 1
+
+
+async def test_the_first_rate_takes_a_second_reading(
+    tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    async with reading(tmp_path) as node:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use_more_cpu, node)
+            stats = await node.provider.rated_usage()
+        cpu = stats.pods[0].containers[0].usage.cpu
+        assert cpu is not None
+        assert cpu.nano_cores is not None
+        assert len(node.reads) == 2
+
+
+async def use_more_cpu(node: Node) -> None:
+    await trio.sleep(0.5)
+    path = f"{POD_CGROUP}/cri-containerd-{CONTAINER}.scope"
+    write_cgroup(node.cgroups, path, cpu_seconds=3, memory=30 * MI)
+
+
+async def test_disks_are_part_of_all_that_is_known(tmp_path: Path) -> None:
+    volume = tmp_path / "pods" / UID / "volumes/kubernetes.io~empty-dir/data"
+    volume.mkdir(parents=True)
+    (volume / "file").write_bytes(bytes(MI))
+    async with reading(tmp_path) as node:
+        stats = await node.provider.full()
+        [pod] = stats.pods
+        assert [each.name for each in pod.volumes] == ["data"]
+        assert pod.containers[0].root is not None
+        assert pod.containers[0].root.used == 7 * MI
+        assert pod.ephemeral_storage is not None
+        assert (pod.ephemeral_storage.used or 0) >= 8 * MI
+        assert stats.node.root is not None
+        told = summary(stats, "here")["pods"][0]
+        assert told["ephemeral-storage"]["capacityBytes"] == stats.node.root.capacity
+        assert told["podRef"] == {"name": "web", "namespace": "default", "uid": UID}
+
+
+@pytest.mark.parametrize("short", [True, False])
+async def test_what_is_not_known_is_left_out_of_the_summary(tmp_path: Path, short: bool) -> None:
+    async with reading(tmp_path) as node:
+        told = summary(await node.provider.usage(), "here", only_cpu_and_memory=short)
+        assert "usageNanoCores" not in told["node"]["cpu"]
+        assert "rootfs" not in told["pods"][0]["containers"][0]
+        assert ("rlimit" in told["node"]) is not short

@@ -1,0 +1,265 @@
+"""Reads what the cgroups of the node and of its pods use. Blocks: 10 microseconds a file.
+
+How deep a reading goes is the reader's choice: a file that nobody asks for is not read. A cgroup
+that goes meanwhile is no error, it is left out.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from enum import IntEnum
+from pathlib import Path
+
+from attrs import field, frozen
+
+from trio_kubelet.resources import CgroupDriver, CgroupTree, QosClass
+from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of, qos_cgroup_name
+from trio_kubelet.stats.cgroup_values import usage_v1, usage_v2
+from trio_kubelet.stats.kernel_text import (
+    all_tasks,
+    boot_time_ns,
+    cgroups_of_process,
+    default_interface,
+    interfaces,
+    meminfo,
+)
+from trio_kubelet.stats.machine_usage import machine_usage
+from trio_kubelet.stats.values import Network, NodeStats, SystemContainer, Usage
+
+_LONGEST_FILE = 1 << 16
+
+
+Processes = Callable[[], Mapping[str, int]]
+"""Returns a process of each system container, by name. Blocks."""
+
+
+class Depth(IntEnum):
+    """How much is read of each cgroup; each includes the ones before."""
+
+    USAGE = 0
+    NETWORK = 1
+    DETAILS = 2
+
+
+@frozen(kw_only=True)
+class CgroupUsage:
+    """A cgroup and what it uses."""
+
+    path: str
+    usage: Usage
+
+
+@frozen(kw_only=True)
+class PodCgroup:
+    """The cgroup of a pod. `children` are those directly below it, by the ids in their names."""
+
+    path: str
+    usage: Usage
+    children: Mapping[str, CgroupUsage]
+    network: Network | None
+
+
+@frozen(kw_only=True)
+class CgroupReadings:
+    """What one walk has found. `between` are the cgroups above the pods, by their paths."""
+
+    depth: Depth
+    node: NodeStats
+    pods: Mapping[str, PodCgroup] = field(factory=dict)
+    between: Mapping[str, Usage] = field(factory=dict)
+    system: tuple[SystemContainer, ...] = ()
+
+
+class Stopwatch:
+    """The time of day in a thread: what it was in the event loop, and what has passed since."""
+
+    __slots__ = ("_began", "_then_ns")
+
+    def __init__(self, now_ns: int) -> None:
+        self._then_ns = now_ns
+        self._began = time.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch."""
+        return self._then_ns + time.monotonic_ns() - self._began
+
+
+@frozen(kw_only=True)
+class CgroupReader:
+    """Reads cgroups; `tree` is None where pods have none.
+
+    `host` is where the machine's root is mounted, `max_tasks` how many process ids it has.
+    """
+
+    tree: CgroupTree | None
+    cgroup_root: str = "/"
+    host: str = ""
+    max_tasks: int | None = None
+
+    def read(self, clock: Stopwatch, depth: Depth, processes: Processes) -> CgroupReadings:
+        """Read everything."""
+        node = self._node(clock, depth)
+        if self.tree is None:
+            return CgroupReadings(depth=depth, node=node)
+        pods: dict[str, PodCgroup] = {}
+        between: dict[str, Usage] = {}
+        for driver in CgroupDriver:
+            for path in self._parents(driver):
+                usage = self.usage(path, clock, depth)
+                if usage is None:
+                    continue
+                between[path] = usage
+                for child in self._children(path):
+                    uid = pod_uid_of(child, driver)
+                    pod = self._pod(f"{path}/{child}", clock, depth) if uid else None
+                    if pod is not None:
+                        pods[uid] = pod
+        return CgroupReadings(
+            depth=depth,
+            node=node,
+            pods=pods,
+            between=between,
+            system=tuple(self._system_containers(clock, depth, processes(), between)),
+        )
+
+    def usage(self, path: str, clock: Stopwatch, depth: Depth) -> Usage | None:
+        """What one cgroup uses; None if it is not there."""
+        tree = self.tree
+        if tree is None:
+            return None
+        folders = {name: f"{root}{path}" for name, root in tree.hierarchies.items()}
+        detailed = depth >= Depth.DETAILS
+
+        def files(controller: str, name: str) -> bytes | None:
+            folder = folders.get(controller)
+            return read_file(f"{folder}/{name}") if folder is not None else None
+
+        if tree.version == 1:
+            return usage_v1(files, clock.now_ns(), detailed=detailed)
+        return usage_v2(files, clock.now_ns(), detailed=detailed)
+
+    def text(self, name: str) -> bytes | None:
+        """A file of the machine, such as `proc/stat`; None if it cannot be read."""
+        return read_file(f"{self.host}/{name}")
+
+    def _parents(self, driver: CgroupDriver) -> Iterator[str]:
+        """The cgroups that those of pods are in; that of all pods is the first."""
+        yield kubepods_name(self.cgroup_root).path(driver)
+        for qos in (QosClass.BURSTABLE, QosClass.BEST_EFFORT):
+            yield qos_cgroup_name(qos, self.cgroup_root).path(driver)
+
+    def _children(self, path: str) -> list[str]:
+        assert self.tree is not None
+        with suppress(OSError), os.scandir(f"{self.tree.hierarchies['memory']}{path}") as entries:
+            return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return []
+
+    def _pod(self, path: str, clock: Stopwatch, depth: Depth) -> PodCgroup | None:
+        usage = self.usage(path, clock, depth)
+        if usage is None:
+            return None
+        children: dict[str, CgroupUsage] = {}
+        for name in self._children(path):
+            child = f"{path}/{name}"
+            child_usage = None if is_monitor(name) else self.usage(child, clock, depth)
+            if child_usage is not None:
+                children[id_in(name)] = CgroupUsage(path=child, usage=child_usage)
+        network = None
+        if depth >= Depth.NETWORK:
+            network = self._network_of((child.path for child in children.values()), clock)
+        return PodCgroup(path=path, usage=usage, children=children, network=network)
+
+    def _network_of(self, paths: Iterable[str], clock: Stopwatch) -> Network | None:
+        """The network of the processes in some cgroups, which share it; None without one."""
+        assert self.tree is not None
+        root = self.tree.hierarchies["memory"]
+        for path in paths:
+            processes = (read_file(f"{root}{path}/cgroup.procs") or b"").split(maxsplit=1)
+            if processes and processes[0].isdigit() and processes[0] != b"0":
+                return self._network(f"proc/{processes[0].decode()}", clock)
+        return None
+
+    def _network(self, process: str, clock: Stopwatch) -> Network | None:
+        found = self.text(f"{process}/net/dev")
+        if found is None:
+            return None
+        return Network(
+            time_ns=clock.now_ns(),
+            interfaces=interfaces(found),
+            default=default_interface(self.text(f"{process}/net/route")),
+        )
+
+    def _node(self, clock: Stopwatch, depth: Depth) -> NodeStats:
+        root = self.usage("", clock, depth)
+        memory = meminfo(self.text("proc/meminfo"))
+        return NodeStats(
+            usage=machine_usage(root, clock.now_ns(), self.text),
+            memory_bytes=memory.get("MemTotal", 0),
+            swap_bytes=memory.get("SwapTotal", 0),
+            booted_at_ns=boot_time_ns(self.text("proc/stat")),
+            network=self._network("proc/self", clock) if depth >= Depth.NETWORK else None,
+            tasks=all_tasks(self.text("proc/loadavg")),
+            max_tasks=self.max_tasks,
+        )
+
+    def _system_containers(
+        self,
+        clock: Stopwatch,
+        depth: Depth,
+        processes: Mapping[str, int],
+        between: Mapping[str, Usage],
+    ) -> Iterator[SystemContainer]:
+        """One for each process that has a cgroup of its own, and that of all pods."""
+        for name, pid in processes.items():
+            path = self._cgroup_of(pid)
+            usage = self.usage(path, clock, depth) if path else None
+            if usage is not None and usage.cpu is not None and usage.memory is not None:
+                yield self._system_container(name, path, usage)
+        pods = next(iter(between.items()), None)
+        if pods is not None:
+            yield self._system_container("pods", *pods)
+
+    def _cgroup_of(self, pid: int) -> str:
+        """The cgroup of a process, the same for CPU and memory; empty if that is the root's."""
+        assert self.tree is not None
+        paths = cgroups_of_process(self.text(f"proc/{pid}/cgroup"))
+        wanted = ("cpuacct", "memory") if self.tree.version == 1 else ("",)
+        found = {paths.get(controller, "/") for controller in wanted}
+        return found.pop().rstrip("/") if len(found) == 1 else ""
+
+    def _system_container(self, name: str, path: str, usage: Usage) -> SystemContainer:
+        return SystemContainer(
+            name=name, cgroup=path, started_at_ns=self.made_at_ns(path), usage=usage
+        )
+
+    def made_at_ns(self, path: str) -> int:
+        """When a cgroup was made, as its folder tells; 0 if it is gone."""
+        assert self.tree is not None
+        with suppress(OSError):
+            return Path(f"{self.tree.hierarchies['memory']}{path}").stat().st_mtime_ns
+        return 0
+
+
+def id_in(folder: str) -> str:
+    """The id in the name of a container's cgroup: `<id>`, `cri-containerd-<id>.scope`."""
+    return folder.removesuffix(".scope").rpartition("-")[2]
+
+
+def is_monitor(folder: str) -> bool:
+    """Whether a cgroup below a pod's is that of CRI-O's monitor of a container."""
+    return folder.startswith("crio-conmon-")
+
+
+def read_file(path: str) -> bytes | None:
+    """The first 64 KiB of a file; None if it cannot be read."""
+    try:
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        return os.read(opened, _LONGEST_FILE)
+    except OSError:
+        return None
+    finally:
+        os.close(opened)

@@ -1,0 +1,218 @@
+"""How much of the disk the volumes and logs of pods use: all their files have to be looked at.
+
+That costs what the pods' users make it cost, so it is bounded: one thread walks, a walk ends after
+20 s without a result, and a pod's next one begins no sooner than twenty times what the last one
+took. Nobody waits for a walk longer than a second; until there is a result there is none, and an
+old one counts meanwhile.
+"""
+
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import field, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.stats.shared import Tasks
+from trio_kubelet.stats.values import Filesystem, VolumeStats
+
+log = structlog.get_logger("stats")
+
+WALK_SECONDS = 20.0
+REST_FACTOR = 20
+FIRST_SECONDS = 1.0
+LOG_PERIOD_SECONDS = 60.0
+_BLOCK = 512
+_CHECK_EVERY = 512
+
+_LOCAL_PLUGINS = ("empty-dir", "configmap", "secret", "downward-api", "projected")
+_PLUGIN_PREFIX = "kubernetes.io~"
+
+
+class WalkTooLongError(Exception):
+    """A folder has more files than can be counted in time."""
+
+
+@frozen(kw_only=True)
+class PodPlaces:
+    """Where a pod keeps its files."""
+
+    uid: str
+    volumes: Path
+    logs: Path
+
+
+@frozen(kw_only=True)
+class PodDisk:
+    """What a walk has found: volumes, and logs by the names of containers."""
+
+    volumes: tuple[VolumeStats, ...] = ()
+    logs: Mapping[str, Filesystem] = field(factory=dict)
+
+
+@frozen(kw_only=True)
+class Walked:
+    """What the files of a folder take."""
+
+    used: int
+    inodes: int
+
+
+@frozen
+class _Known:
+    disk: PodDisk
+    next_at: float
+
+
+class DiskUsages:
+    """Owner of what is known of the pods' disks.
+
+    `volume_seconds` is how often volumes are looked at; negative: never.
+    """
+
+    def __init__(self, tasks: Tasks, clock: Clock, volume_seconds: float) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._with_volumes = volume_seconds >= 0
+        self._period_seconds = volume_seconds if volume_seconds > 0 else LOG_PERIOD_SECONDS
+        self._thread = trio.CapacityLimiter(1)
+        self._known: dict[str, _Known] = {}
+        self._walking: dict[str, trio.Event] = {}
+
+    async def get(self, pods: Iterable[PodPlaces]) -> Mapping[str, PodDisk]:
+        """What is known of these pods, by UID; walks begin where it is old."""
+        wanted = {pod.uid: pod for pod in pods}
+        self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
+        now = trio.current_time()
+        for uid, pod in wanted.items():
+            known = self._known.get(uid)
+            if uid not in self._walking and (known is None or now >= known.next_at):
+                self._walking[uid] = trio.Event()
+                self._tasks.start(partial(self._walk, pod))
+        first = [self._walking[uid] for uid in wanted if uid not in self._known]
+        with trio.move_on_after(FIRST_SECONDS):
+            for walked in first:
+                await walked.wait()
+        return {uid: known.disk for uid, known in self._known.items()}
+
+    async def _walk(self, pod: PodPlaces) -> None:
+        walk = partial(pod_disk, pod, with_volumes=self._with_volumes)
+        known = self._known.get(pod.uid)
+        disk = known.disk if known is not None else PodDisk()
+        began_at = trio.current_time()
+        try:
+            async with self._thread:
+                began_at = trio.current_time()
+                now_ns = self._clock.now_ns()
+                disk = await trio.to_thread.run_sync(
+                    partial(walk, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
+                )
+        except WalkTooLongError as error:
+            log.warning("disk usage not known", pod=pod.uid, error=str(error))
+        except Exception:
+            log.exception("disk usage not known", pod=pod.uid)
+        finally:
+            took = trio.current_time() - began_at
+            next_at = began_at + max(self._period_seconds, REST_FACTOR * took)
+            self._known[pod.uid] = _Known(disk, next_at)
+            self._walking.pop(pod.uid).set()
+
+
+def pod_disk(pod: PodPlaces, now_ns: int, *, with_volumes: bool = True) -> PodDisk:
+    """Look at all files of a pod. Blocks. Raises WalkTooLongError."""
+    deadline = time.monotonic() + WALK_SECONDS
+    own_device = _device(pod.volumes.parent)
+    volumes = []
+    for folder in _local_volumes(pod.volumes) if with_volumes else ():
+        found = _filesystem(folder, now_ns, deadline)
+        if found is not None:
+            ephemeral = _device(folder) == own_device
+            volumes.append(VolumeStats(name=folder.name, filesystem=found, ephemeral=ephemeral))
+    logs = {}
+    for folder in _folders(pod.logs):
+        found = _filesystem(folder, now_ns, deadline)
+        if found is not None:
+            logs[folder.name] = found
+    return PodDisk(volumes=tuple(volumes), logs=logs)
+
+
+def walked(folder: Path, deadline: float) -> Walked:
+    """Add up what is in a folder, itself included, on its own file system, symlinks not followed.
+
+    A file with several names counts once. What goes meanwhile does not count. Raises OSError for
+    the folder itself, and WalkTooLongError after the deadline (by time.monotonic).
+    """
+    top = folder.lstat()
+    used, inodes, seen = top.st_blocks * _BLOCK, 1, 0
+    linked: set[int] = set()
+    folders = [str(folder)]
+    while folders:
+        for status, path in _entries(folders.pop()):
+            seen += 1
+            if seen % _CHECK_EVERY == 0 and time.monotonic() > deadline:
+                raise WalkTooLongError(f"{folder} has too many files to be counted")
+            if status.st_dev != top.st_dev:
+                continue
+            if stat.S_ISDIR(status.st_mode):
+                folders.append(path)
+            elif status.st_nlink > 1:
+                if status.st_ino in linked:
+                    continue
+                linked.add(status.st_ino)
+            used += status.st_blocks * _BLOCK
+            inodes += 1
+    return Walked(used=used, inodes=inodes)
+
+
+def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                yield entry.stat(follow_symlinks=False), entry.path
+
+
+def _filesystem(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
+    """What a folder takes, and what its file system has; None if it is gone."""
+    try:
+        found = walked(folder, deadline)
+        return filesystem(os.statvfs(folder), now_ns, used=found.used, inodes_used=found.inodes)
+    except OSError:
+        return None
+
+
+def filesystem(
+    found: os.statvfs_result, now_ns: int, *, used: int | None, inodes_used: int | None
+) -> Filesystem:
+    """A file system as the kernel tells of it, and how much of it something uses."""
+    return Filesystem(
+        time_ns=now_ns,
+        available=found.f_bavail * found.f_frsize,
+        capacity=found.f_blocks * found.f_frsize,
+        used=used,
+        inodes=found.f_files,
+        inodes_free=found.f_ffree,
+        inodes_used=inodes_used,
+    )
+
+
+def _local_volumes(volumes: Path) -> Iterator[Path]:
+    for plugin in _LOCAL_PLUGINS:
+        yield from _folders(volumes / f"{_PLUGIN_PREFIX}{plugin}")
+
+
+def _folders(folder: Path) -> list[Path]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(Path(each.path) for each in entries if each.is_dir(follow_symlinks=False))
+    return []
+
+
+def _device(folder: Path) -> int | None:
+    with suppress(OSError):
+        return folder.lstat().st_dev
+    return None

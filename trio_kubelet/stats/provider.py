@@ -1,0 +1,278 @@
+"""The one place where the agent learns what is used: by the node, its pods and its own parts.
+
+Nothing is read unless somebody asks; who asks meanwhile shares the reading, and what is ten
+seconds old is read anew. What costs more is read only for who wants it: cgroups are cheap, the
+runtime's stats and details of cgroups are not, and disks have a slower rhythm (`disk_usage.py`).
+Files are read in threads of this part's own. A disk that hangs holds up nobody for longer than
+five seconds, and its figures are left out.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+from attrs import evolve, frozen
+
+from trio_kubelet.clock import Clock
+from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.stats.cgroup_reader import CgroupReader, CgroupReadings, Depth, Stopwatch
+from trio_kubelet.stats.disk_usage import DiskUsages, PodPlaces, filesystem
+from trio_kubelet.stats.pods import Found, lacks_cgroups, pod_stats, shown
+from trio_kubelet.stats.rates import Rates
+from trio_kubelet.stats.runtime_stats import (
+    RuntimeFilesystem,
+    RuntimeStats,
+    runtime_containers,
+    runtime_filesystem,
+    runtime_sandboxes,
+)
+from trio_kubelet.stats.shared import Shared, Tasks
+from trio_kubelet.stats.values import Filesystem, NodeStats, Stats
+
+log = structlog.get_logger("stats")
+
+FRESH_SECONDS = 10.0
+RATE_SECONDS = 1.0
+"""Between the first two samples, when nobody has asked for long."""
+
+DEADLINE_SECONDS = 5.0
+NODE = "node"
+
+
+@frozen(kw_only=True)
+class StatsSources:
+    """What a provider reads.
+
+    `pods` returns what the runtime has, `places` where a pod keeps its files, `processes` a process
+    of each system container by name, which may block. `root_folder` is --root-dir. With
+    `images_on_disk` images are on a disk of this machine.
+    """
+
+    client: RuntimeClient
+    clock: Clock
+    reader: CgroupReader
+    pods: Callable[[], Iterable[ObservedPod]]
+    places: Callable[[ObservedPod], PodPlaces]
+    processes: Callable[[], Mapping[str, int]]
+    root_folder: Path
+    images_on_disk: bool
+    volume_seconds: float
+
+
+@frozen(kw_only=True)
+class _Wanted:
+    """What one reader wants beside the usage of cgroups."""
+
+    depth: Depth = Depth.USAGE
+    rates: bool = False
+    disks: bool = False
+
+
+class StatsProvider:
+    """Reads for all readers, who wait until it runs."""
+
+    def __init__(self, sources: StatsSources) -> None:
+        tasks = self._tasks = Tasks()
+        self._sources = sources
+        self._threads = trio.CapacityLimiter(len(Depth))
+        self._disk_threads = trio.CapacityLimiter(1)
+        self._rates = Rates()
+        self._readings = {
+            depth: Shared(tasks, partial(self._read, depth), FRESH_SECONDS) for depth in Depth
+        }
+        self._containers = Shared(tasks, self._ask_containers, FRESH_SECONDS)
+        self._sandboxes = Shared(tasks, self._ask_sandboxes, FRESH_SECONDS)
+        self._filesystems = Shared(tasks, self._measure_filesystems, FRESH_SECONDS)
+        self._disks = DiskUsages(tasks, sources.clock, sources.volume_seconds)
+
+    async def run(self) -> None:
+        """Let readers read, until cancelled."""
+        await self._tasks.run()
+
+    async def usage(self) -> Stats:
+        """CPU, memory and swap of everything, at most ten seconds old."""
+        return await self._stats(_Wanted())
+
+    async def rated_usage(self) -> Stats:
+        """As `usage`, with CPU per second; takes a second where nobody has asked for long."""
+        return await self._stats(_Wanted(rates=True))
+
+    async def detailed_usage(self) -> Stats:
+        """As `usage`, with networks and with what monitoring wants of cgroups."""
+        return await self._stats(_Wanted(depth=Depth.DETAILS))
+
+    async def full(self) -> Stats:
+        """As `rated_usage`, with networks and disks."""
+        return await self._stats(_Wanted(depth=Depth.NETWORK, rates=True, disks=True))
+
+    async def _stats(self, wanted: _Wanted) -> Stats:
+        pods = shown(self._sources.pods())
+        readings = await self._readings_of(wanted.depth)
+        if wanted.rates and not self._rates.is_known(NODE, readings.node.usage.time_ns):
+            await self._put_together(pods, readings, _Wanted())
+            await trio.sleep(RATE_SECONDS)
+            self._readings[readings.depth].expire(readings)
+            readings = await self._readings_of(wanted.depth)
+        return await self._put_together(pods, readings, wanted)
+
+    async def _put_together(
+        self, pods: tuple[ObservedPod, ...], readings: CgroupReadings, wanted: _Wanted
+    ) -> Stats:
+        problems: dict[str, str] = {}
+        asks_all = lacks_cgroups(pods, readings)
+        runtime = None
+        if asks_all or wanted.disks:
+            runtime = await self._runtime(problems, sandboxes=asks_all)
+        node, found = readings.node, Found(readings=readings, runtime=runtime)
+        if wanted.disks:
+            filesystems = await self._filesystems.get()
+            disks = await self._disks.get(map(self._sources.places, pods))
+            root = str(self._sources.root_folder)
+            node = with_filesystems(node, filesystems, runtime, root)
+            found = evolve(found, disks=disks, images=node.containers, root=node.root)
+        stats = pod_stats(pods, found, self._rates)
+        system = tuple(
+            evolve(each, usage=self._rates.rated(each.cgroup, each.usage))
+            for each in readings.system
+        )
+        node = evolve(node, usage=self._rates.rated(NODE, node.usage))
+        self._rates.keep_only(
+            [
+                NODE,
+                *(each.cgroup for each in system),
+                *(pod.uid for pod in stats),
+                *(container.id for pod in stats for container in pod.containers),
+            ]
+        )
+        return Stats(
+            node=node, pods=stats, system=system, cgroups=readings.between, problems=problems
+        )
+
+    async def _readings_of(self, depth: Depth) -> CgroupReadings:
+        """Readings that are fresh and go deep enough, or new ones."""
+        for each in Depth:
+            if each > depth and self._readings[each].is_fresh:
+                return await self._readings[each].get()
+        return await self._readings[depth].get()
+
+    async def _read(self, depth: Depth) -> CgroupReadings:
+        sources = self._sources
+        read = partial(
+            sources.reader.read, Stopwatch(sources.clock.now_ns()), depth, sources.processes
+        )
+        return await trio.to_thread.run_sync(read, limiter=self._threads)
+
+    async def _runtime(self, problems: dict[str, str], *, sandboxes: bool) -> RuntimeStats | None:
+        """What the runtime says; None, and a problem, if it says nothing."""
+        try:
+            told = await self._containers.get()
+            if sandboxes:
+                told = evolve(told, sandboxes=(await self._sandboxes.get()).sandboxes)
+        except RpcError as error:
+            problems["runtime"] = str(error)
+            return None
+        return told
+
+    async def _ask_containers(self) -> RuntimeStats:
+        client = self._sources.client
+        told = RuntimeStats()
+
+        async def ask_containers() -> None:
+            nonlocal told
+            told = evolve(told, containers=runtime_containers(await client.list_container_stats()))
+
+        async def ask_filesystems() -> None:
+            nonlocal told
+            info = await client.image_fs_info()
+            told = evolve(
+                told,
+                images=runtime_filesystem(info.image_filesystems),
+                layers=runtime_filesystem(info.container_filesystems),
+            )
+
+        await run_concurrently(ask_containers, ask_filesystems)
+        return told
+
+    async def _ask_sandboxes(self) -> RuntimeStats:
+        try:
+            stats = await self._sources.client.list_pod_sandbox_stats()
+        except RpcError as error:
+            if error.code is not Code.UNIMPLEMENTED:
+                raise
+            stats = ()
+        return RuntimeStats(sandboxes=runtime_sandboxes(stats))
+
+    async def _measure_filesystems(self) -> Mapping[str, Filesystem]:
+        """The file systems of --root-dir and of the runtime, by their mount points.
+
+        What hangs, or is not there, is missing.
+        """
+        sources = self._sources
+        folders = {str(sources.root_folder)}
+        if sources.images_on_disk:
+            try:
+                told = await self._containers.get()
+            except RpcError:
+                told = RuntimeStats()
+            folders |= {each.mountpoint for each in (told.images, told.layers) if each is not None}
+        measure = partial(filesystems_of, sorted(folders), sources.clock.now_ns())
+        if self._disk_threads.available_tokens == 0:
+            log.warning("file systems not measured, one of them still hangs")
+            return {}
+        with trio.move_on_after(DEADLINE_SECONDS):
+            return await trio.to_thread.run_sync(
+                measure, limiter=self._disk_threads, abandon_on_cancel=True
+            )
+        log.warning("file systems not measured in time", folders=sorted(folders))
+        return {}
+
+
+def filesystems_of(folders: Iterable[str], now_ns: int) -> Mapping[str, Filesystem]:
+    """The file systems that folders are on, as the kernel tells of them. Blocks."""
+    found: dict[str, Filesystem] = {}
+    for folder in folders:
+        try:
+            told = os.statvfs(folder)
+        except (OSError, ValueError) as error:
+            log.warning("file system not measured", folder=folder, error=str(error))
+            continue
+        found[folder] = filesystem(
+            told,
+            now_ns,
+            used=(told.f_blocks - told.f_bfree) * told.f_frsize,
+            inodes_used=told.f_files - told.f_ffree,
+        )
+    return found
+
+
+def with_filesystems(
+    node: NodeStats,
+    found: Mapping[str, Filesystem],
+    runtime: RuntimeStats | None,
+    root_folder: str,
+) -> NodeStats:
+    """The node with its file systems: its own, and what images and containers use of theirs."""
+    images = runtime.images if runtime is not None else None
+    layers = runtime.layers if runtime is not None else None
+    return evolve(
+        node,
+        root=found.get(root_folder),
+        images=_used_of(images, found),
+        containers=_used_of(layers or images, found),
+    )
+
+
+def _used_of(told: RuntimeFilesystem | None, found: Mapping[str, Filesystem]) -> Filesystem | None:
+    if told is None:
+        return None
+    whole = found.get(told.mountpoint)
+    if whole is None:
+        return told.used
+    used = told.used
+    return evolve(whole, used=used.used, inodes_used=used.inodes_used)

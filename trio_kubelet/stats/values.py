@@ -1,0 +1,233 @@
+"""What is known of what the node, its pods and their containers use: frozen values.
+
+None stands for what the kernel or the runtime does not tell: it is left out of every answer, and
+never shown as 0. Bytes, nanoseconds and counts are integers; times are nanoseconds since the epoch.
+"""
+
+from collections.abc import Mapping
+
+from attrs import field, frozen
+
+
+@frozen(kw_only=True)
+class PressureLine:
+    """One line of a pressure file: the kernel's averages (percent), and its sum in microseconds."""
+
+    avg10: float
+    avg60: float
+    avg300: float
+    total_us: int
+
+
+@frozen(kw_only=True)
+class Pressure:
+    """How much tasks wait for something (PSI): some of them, or all at once."""
+
+    some: PressureLine
+    full: PressureLine
+
+
+@frozen(kw_only=True)
+class Pressures:
+    """PSI of a cgroup, or of the machine; None where the kernel has none."""
+
+    cpu: Pressure | None = None
+    memory: Pressure | None = None
+    io: Pressure | None = None
+
+
+@frozen(kw_only=True)
+class CpuUsage:
+    """CPU time since the cgroup was made; `nano_cores` is the rate since the sample before."""
+
+    total_ns: int
+    user_ns: int | None = None
+    system_ns: int | None = None
+    nano_cores: int | None = None
+
+
+@frozen(kw_only=True)
+class MemoryUsage:
+    """Memory in bytes, and page faults. `limit` is the cgroup's own; None without one.
+
+    The working set is what is in use without the page cache that is not (inactive files).
+    """
+
+    usage: int
+    working_set: int
+    rss: int | None = None
+    page_faults: int | None = None
+    major_page_faults: int | None = None
+    limit: int | None = None
+
+
+@frozen(kw_only=True)
+class SwapUsage:
+    """Swap in bytes; `limit` is the cgroup's own, None without one."""
+
+    usage: int
+    limit: int | None = None
+
+
+@frozen(kw_only=True)
+class CgroupDetails:
+    """What only monitoring asks for: parts of the memory, limits, throttling."""
+
+    cache: int | None = None
+    mapped_file: int | None = None
+    active_file: int | None = None
+    inactive_file: int | None = None
+    kernel: int | None = None
+    peak: int | None = None
+    limit_hits: int | None = None
+    soft_limit: int | None = None
+    own_page_faults: int | None = None
+    own_major_page_faults: int | None = None
+    cpu_shares: int | None = None
+    cpu_period_us: int | None = None
+    cpu_quota_us: int | None = None
+    periods: int | None = None
+    throttled_periods: int | None = None
+    throttled_ns: int | None = None
+    oom_kills: int | None = None
+    tasks_limit: int | None = None
+
+
+@frozen(kw_only=True)
+class Usage:
+    """What one cgroup uses, or a container of which the runtime told, at a time."""
+
+    time_ns: int
+    cpu: CpuUsage | None = None
+    memory: MemoryUsage | None = None
+    swap: SwapUsage | None = None
+    tasks: int | None = None
+    pressures: Pressures = Pressures()
+    details: CgroupDetails = CgroupDetails()
+
+
+@frozen(kw_only=True)
+class Interface:
+    """What has gone through a network interface."""
+
+    name: str
+    rx_bytes: int
+    tx_bytes: int
+    rx_errors: int
+    tx_errors: int
+    rx_packets: int | None = None
+    tx_packets: int | None = None
+    rx_dropped: int | None = None
+    tx_dropped: int | None = None
+
+
+@frozen(kw_only=True)
+class Network:
+    """The interfaces of a network namespace; `default` is the name of the one that leads out."""
+
+    time_ns: int
+    interfaces: tuple[Interface, ...]
+    default: str = ""
+
+
+@frozen(kw_only=True)
+class Filesystem:
+    """A file system, and how much of it something uses."""
+
+    time_ns: int
+    available: int | None = None
+    capacity: int | None = None
+    used: int | None = None
+    inodes: int | None = None
+    inodes_free: int | None = None
+    inodes_used: int | None = None
+
+
+@frozen(kw_only=True)
+class VolumeStats:
+    """A volume of a pod. `ephemeral`: it counts as the pod's use of the node's own disk."""
+
+    name: str
+    filesystem: Filesystem
+    ephemeral: bool
+
+
+@frozen(kw_only=True)
+class ContainerStats:
+    """A container that runs. `cgroup` is empty if none was found."""
+
+    name: str
+    id: str
+    image: str
+    started_at_ns: int
+    usage: Usage
+    cgroup: str = ""
+    root: Filesystem | None = None
+    logs: Filesystem | None = None
+
+
+@frozen(kw_only=True)
+class SandboxStats:
+    """What a pod's sandbox itself uses, where it has a cgroup."""
+
+    id: str
+    cgroup: str
+    usage: Usage
+    started_at_ns: int
+
+
+@frozen(kw_only=True)
+class PodStats:
+    """A pod that has a sandbox. `cgroup` is empty if it has none of its own."""
+
+    uid: str
+    namespace: str
+    name: str
+    started_at_ns: int
+    usage: Usage
+    containers: tuple[ContainerStats, ...]
+    cgroup: str = ""
+    sandbox: SandboxStats | None = None
+    network: Network | None = None
+    volumes: tuple[VolumeStats, ...] = ()
+    ephemeral_storage: Filesystem | None = None
+
+
+@frozen(kw_only=True)
+class SystemContainer:
+    """A cgroup that is not a pod's: `kubelet`, `runtime`, `pods`."""
+
+    name: str
+    cgroup: str
+    started_at_ns: int
+    usage: Usage
+
+
+@frozen(kw_only=True)
+class NodeStats:
+    """The machine as a whole. `tasks` and `max_tasks` are process ids, taken and to be had."""
+
+    usage: Usage
+    memory_bytes: int
+    swap_bytes: int
+    booted_at_ns: int
+    network: Network | None = None
+    tasks: int | None = None
+    max_tasks: int | None = None
+    root: Filesystem | None = None
+    images: Filesystem | None = None
+    containers: Filesystem | None = None
+
+
+@frozen(kw_only=True)
+class Stats:
+    """One collection. `cgroups` are those between the root and the pods, by their paths.
+
+    `problems` say what could not be had, by what it is; what is said of the rest is complete.
+    """
+
+    node: NodeStats
+    pods: tuple[PodStats, ...]
+    system: tuple[SystemContainer, ...] = ()
+    cgroups: Mapping[str, Usage] = field(factory=dict)
+    problems: Mapping[str, str] = field(factory=dict)
