@@ -22,6 +22,7 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.core import Core
 from trio_kubelet.errors import StartError
 from trio_kubelet.listeners import Listeners
+from trio_kubelet.monitoring import Monitoring
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.host_warnings import resolv_conf_warnings
 from trio_kubelet.pod_endpoints import PodEndpoints
@@ -67,8 +68,13 @@ class Agent:
         self._notifier = notifier or ServiceNotifier()
         self._open_clients = open_clients or nullcontext
         core = self.core
+        self._monitoring = Monitoring(core)
         self._listeners = Listeners(
-            settings=settings, journal=core.journal, monitor=core.monitor, pods=core.pods
+            settings=settings,
+            journal=core.journal,
+            monitor=core.monitor,
+            pods=core.pods,
+            monitoring=self._monitoring.routes(),
         )
         if open_clients is not None:
             core.recorder.add_sink(core.events.take)
@@ -89,6 +95,7 @@ class Agent:
         core.host.set_up(core.settings)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.warn_of_host)
+            nursery.start_soon(self._monitoring.run)
             nursery.start_soon(self.serve)
             nursery.start_soon(check_runtime, core.client, core.gate)
             nursery.start_soon(self._tell_service_manager)

@@ -30,13 +30,14 @@ AGENT_SOCKET = "agent.sock"
 class Listeners:
     """Steps of a start: each serves until it is cancelled, and raises StartError if it cannot.
 
-    `pods` are those of the sources, with their statuses.
+    `pods` are those of the sources, with their statuses; `monitoring` are statistics and metrics.
     """
 
     settings: Settings
     journal: Journal
     monitor: LoopMonitor
     pods: Callable[[], Iterable[Pod]]
+    monitoring: Sequence[Route] = ()
 
     async def serve_health(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -79,7 +80,7 @@ class Listeners:
 
     def public_routes(self) -> Sequence[Route]:
         """What is told without a secret in it."""
-        return (*read_only_routes(self.pods), *self._health_routes())
+        return (*read_only_routes(self.pods), *self._health_routes(), *self.monitoring)
 
     def _health_routes(self) -> Sequence[Route]:
         return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})

@@ -32,7 +32,7 @@ ACTED_ON = _names(
     reservedSystemCPUs resolvConf runtimeRequestTimeout seccompDefault serializeImagePulls
     singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader
     streamingConnectionIdleTimeout syncFrequency systemReserved tlsCertFile tlsCipherSuites
-    tlsPrivateKeyFile
+    tlsPrivateKeyFile volumeStatsAggPeriod
     """
 )
 """Fields that the agent does what it is told with."""
@@ -82,7 +82,7 @@ NOT_YET: Mapping[str, frozenset[str]] = {
             enableContentionProfiling enableDebugFlagsHandler
             enableProfilingHandler enableSystemLogHandler
             enableSystemLogQuery serverTLSBootstrap showHiddenMetricsForVersion
-            tlsCurvePreferences volumeStatsAggPeriod
+            tlsCurvePreferences
         """,
         "renewal of the client certificate": "rotateCertificates",
         "garbage collection of images": """

@@ -28,7 +28,7 @@ AS_IF_ON = _names(
     """
     AllowParsingUserUIDFromCertAuth ClientsAllowCARotation ContainerRestartRules
     CustomCPUCFSQuotaPeriod DisableNodeKubeProxyVersion EnvFiles HostnameOverride
-    KubeletCgroupDriverFromCRI KubeletRegistrationGetOnExistsOnly LoggingBetaOptions
+    KubeletCgroupDriverFromCRI KubeletPSI KubeletRegistrationGetOnExistsOnly LoggingBetaOptions
     PLEGOnDemandRelist PodLevelResources PodLifecycleSleepAction
     PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
     PodReadyToStartContainersCondition PreventStaticPodAPIReferences RecursiveReadOnlyMounts
@@ -44,7 +44,7 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
     for capability, names in {
         "server": """
             ComponentFlagz ComponentStatusz ContainerCheckpoint
-            ExtendWebSocketsToKubelet KubeletPSI NativeHistograms
+            ExtendWebSocketsToKubelet NativeHistograms
             NodeLogQuery PodAndContainerStatsFromCRI PodsAPI
             RotateKubeletServerCertificate
         """,

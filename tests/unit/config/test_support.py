@@ -166,7 +166,10 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ),
         ("featureGates: {EnvFiles: true}", []),
         ("featureGates: {EnvFiles: false}", ["featureGates.EnvFiles"]),
-        ("featureGates: {KubeletPSI: true, CRIListStreaming: false}", ["featureGates.KubeletPSI"]),
+        (
+            "featureGates: {KubeletSeparateDiskGC: true, CRIListStreaming: false}",
+            ["featureGates.KubeletSeparateDiskGC"],
+        ),
         ("featureGates: {AtomicFIFO: false, WinDSR: true, KMSv1: true}", []),
     ],
 )
@@ -189,7 +192,10 @@ def names_in_warning(arguments: list[str]) -> list[str]:
     [
         (["--make-iptables-util-chains"], ["makeIPTablesUtilChains"]),
         (["--make-iptables-util-chains=false"], []),
-        (["--feature-gates=KubeletPSI=true,EnvFiles=true"], ["featureGates.KubeletPSI"]),
+        (
+            ["--feature-gates=KubeletSeparateDiskGC=true,EnvFiles=true"],
+            ["featureGates.KubeletSeparateDiskGC"],
+        ),
         (["--max-pods=5"], []),
     ],
 )
