@@ -1,202 +1,41 @@
 """Carrying out plans on the hollow runtime: what a sync leaves to be done, and when."""
 
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
-from attrs import evolve, frozen
+from attrs import evolve
 from trio.testing import MockClock
 
-from state_machines.container import crash_loop_policy
-from trio_kubelet.clock import TrioClock
+from tests.unit.runtime.hollow_nodes import NO_INPUTS, POD, ImageManager, node
 from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
-    ExecResult,
-    HollowOptions,
-    HollowRuntime,
-    ScriptedFaults,
-    open_hollow_runtime,
 )
 from trio_kubelet.k8s import (
     Container,
     EnvVar,
     EnvVarSource,
     EphemeralContainer,
-    ExecAction,
     FileKeySelector,
-    Lifecycle,
-    LifecycleHandler,
     NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures,
     ObjectMeta,
     Pod,
-    PodSpec,
-    SleepAction,
     VolumeMount,
 )
-from trio_kubelet.pleg import RuntimeCache
-from trio_kubelet.rpc import Code, InProcess, RpcError
-from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
-from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
-from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.manager import ImageError
-from trio_kubelet.runtime.images.pod_images import PodImages
-from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
-from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
-from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
-from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
-from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.telemetry import EventRecorder, Journal
-
-POD = Pod(
-    metadata=ObjectMeta(name="web", namespace="shop", uid="u"),
-    spec=PodSpec(containers=(Container(name="c", image="busybox"),), restart_policy="Always"),
-)
-NO_INPUTS = PodInputs()
-
-
-@frozen
-class ImageManager:
-    """Has every image, unless `refusal` says why not."""
-
-    refusal: Callable[[], ImageError | None] = lambda: None
-
-    async def ensure(
-        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
-    ) -> cri.Image:
-        await trio.lowlevel.checkpoint()
-        if error := self.refusal():
-            raise error
-        return cri.Image(id=container.image)
-
-
-class SubPaths:
-    """Volumes whose server does not answer."""
-
-    def __init__(self) -> None:
-        self.asked = trio.Event()
-
-    async def bind(self, *_: object) -> str:
-        self.asked.set()
-        await trio.sleep_forever()
-        raise AssertionError
-
-
-@frozen(kw_only=True)
-class Node:
-    """What acts on containers, on a hollow runtime."""
-
-    journal: Journal
-    runtime: HollowRuntime
-    client: RuntimeClient
-    faults: ScriptedFaults
-    pods: PodRuntime
-    clock: TrioClock
-    sub_paths: SubPaths
-    behaviours: list[Behaviour]
-
-    def behave(self, behaviour: Behaviour) -> None:
-        """The containers that are made from now on do this."""
-        self.behaviours[:] = [behaviour]
-
-    def open(self) -> PodContainers:
-        """A new incarnation, as an agent that was just started has it."""
-        return self.pods.open(POD)
-
-    async def sync(self, pod: Pod, containers: PodContainers | None = None) -> RuntimeOutcome:
-        containers = containers or self.open()
-        return await containers.sync(pod, await containers.look(pod), Future.resolved(NO_INPUTS))
-
-    async def look(self, pod: Pod) -> ObservedPod:
-        return await self.open().look(pod)
-
-    def seconds_until(self, due_ns: int | None) -> float:
-        assert due_ns is not None
-        return (due_ns - self.clock.now_ns()) / 1e9
-
-
-@asynccontextmanager
-async def node(
-    root: Path,
-    behaviour: Behaviour | None = None,
-    images: ImageManager | None = None,
-    runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
-    runtime_features: RuntimeFeatures | None = None,
-) -> AsyncIterator[Node]:
-    clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
-    behaviours = [behaviour or Behaviour()]
-    hollow = HollowOptions(images=("busybox",), behaviours=lambda _: behaviours[0], faults=faults)
-    async with open_hollow_runtime(clock, hollow) as runtime:
-        client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
-        recorder, start_limiter = EventRecorder(journal, "node"), StartLimiter(1)
-        facts = NodeFacts(
-            memory_capacity_bytes=1 << 30,
-            root_directory=str(root / "root"),
-            pod_logs_directory=str(root / "logs"),
-            container_logs_directory=str(root / "links"),
-        )
-        files = trio.CapacityLimiter(1)
-        stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
-        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
-        pods = PodRuntime(
-            inspector=PodInspector(client=client, file_limiter=files),
-            cache=RuntimeCache(),
-            images=images or ImageManager(),
-            sandboxes=SandboxCreator(
-                client=client,
-                recorder=recorder,
-                journal=journal,
-                node=facts,
-                read_dns=NodeDns,
-                start_limiter=start_limiter,
-                file_limiter=files,
-                runtime_handler=runtime_handler,
-            ),
-            starter=ContainerStarter(
-                client=client,
-                stopper=stopper,
-                remover=remover,
-                sub_paths=sub_paths,
-                recorder=recorder,
-                node=facts,
-                start_limiter=start_limiter,
-                file_limiter=files,
-                runtime_features=lambda: runtime_features or RuntimeFeatures(),
-                read_host_file=str,
-            ),
-            stopper=stopper,
-            remover=remover,
-            recorder=recorder,
-            journal=journal,
-            clock=clock,
-            crash_backoff=crash_loop_policy(),
-        )
-        yield Node(
-            journal=journal,
-            runtime=runtime,
-            client=client,
-            faults=faults,
-            pods=pods,
-            clock=clock,
-            sub_paths=sub_paths,
-            behaviours=behaviours,
-        )
+from trio_kubelet.runtime.observed import ObservedState
 
 
 async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
@@ -349,103 +188,6 @@ async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back
             outcome = await at.sync(POD, containers)
         assert 0 < at.seconds_until(outcome.due_ns) <= 10
         assert containers.reasons["c"].reason == "CrashLoopBackOff"
-
-
-def with_failing_hook(pod: Pod, grace_seconds: int) -> Pod:
-    handler = LifecycleHandler(exec=ExecAction(command=("false",)))
-    container = evolve(pod.spec.containers[0], lifecycle=Lifecycle(post_start=handler))
-    spec = evolve(pod.spec, containers=(container,), termination_grace_period_seconds=grace_seconds)
-    return evolve(pod, spec=spec)
-
-
-STUBBORN = Behaviour(obeys_term=None, execs={"false": ExecResult(exit_code=1)})
-
-
-async def test_the_stop_after_a_failed_hook_does_not_outlast_the_sync(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    async with node(tmp_path, STUBBORN) as at:
-        began = trio.current_time()
-        with trio.move_on_after(5):
-            await at.sync(with_failing_hook(POD, grace_seconds=3600))
-        assert trio.current_time() - began == 5
-
-
-async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    async with node(tmp_path, STUBBORN) as at:
-        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
-        containers = at.open()
-        assert (await at.sync(with_failing_hook(POD, grace_seconds=1), containers)).failed
-        assert containers.reasons["c"].reason == "PostStartHookError"
-
-
-async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_back_its_network(
-    mock_clock: MockClock, tmp_path: Path
-) -> None:
-    async with node(tmp_path) as at:
-        containers = at.open()
-        sandbox = (await at.sync(POD, containers)).observed.sandboxes[0].id
-        await at.client.stop_pod_sandbox(sandbox)
-        at.faults.add("StopPodSandbox", CallFault(error=RpcError(Code.UNKNOWN, "asked for")))
-        with pytest.raises(RpcError, match="asked for"):
-            await containers.stop(POD, 1)
-
-
-async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    two = evolve(
-        POD.spec,
-        containers=(Container(name="c", image="busybox"), Container(name="d", image="busybox")),
-    )
-    pod = evolve(POD, spec=two)
-    async with node(tmp_path, Behaviour(obeys_term=5.0)) as at:
-        containers = at.open()
-        await at.sync(pod, containers)
-        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
-        began = trio.current_time()
-        with pytest.raises(RpcError, match="not now"):
-            await containers.stop(pod, 30)
-        assert trio.current_time() - began == 5, "the other had its grace"
-        observed = await at.look(pod)
-        assert {c.state for c in observed.containers} == {ObservedState.EXITED}
-        assert not any(sandbox.ready for sandbox in observed.sandboxes)
-
-
-def slept_before(seconds: int) -> Lifecycle:
-    return Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=seconds)))
-
-
-async def test_the_hooks_of_sidecars_begin_with_all_others_and_only_their_stop_waits_its_turn(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    main = Container(name="main", image="busybox", lifecycle=slept_before(6))
-    sidecar = Container(
-        name="sidecar", image="busybox", restart_policy="Always", lifecycle=slept_before(10)
-    )
-    pod = evolve(POD, spec=evolve(POD.spec, containers=(main,), init_containers=(sidecar,)))
-    async with node(tmp_path, Behaviour(obeys_term=1.0)) as at:
-        containers = at.open()
-        await at.sync(pod, containers)
-        began = trio.current_time()
-        await containers.stop(pod, 60)
-        assert trio.current_time() - began == 11, "ten for the longer hook, one for the stop"
-
-
-async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
-    autojump_clock: MockClock, tmp_path: Path
-) -> None:
-    pod = with_failing_hook(POD, grace_seconds=30)
-    (container,) = pod.spec.containers
-    assert container.lifecycle is not None
-    both = evolve(container.lifecycle, pre_stop=slept_before(7).pre_stop)
-    pod = evolve(pod, spec=evolve(pod.spec, containers=(evolve(container, lifecycle=both),)))
-    async with node(tmp_path, evolve(STUBBORN, obeys_term=0.0)) as at:
-        began = trio.current_time()
-        assert (await at.sync(pod)).failed
-        assert trio.current_time() - began == 7
 
 
 async def test_a_debug_container_does_not_start_without_the_processes_it_is_to_see(

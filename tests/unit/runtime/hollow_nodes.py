@@ -1,0 +1,181 @@
+"""A node whose pods are carried out by the agent's own parts, on a hollow runtime."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+import trio.testing
+from attrs import frozen
+
+from state_machines.container import crash_loop_policy
+from trio_kubelet.clock import TrioClock
+from trio_kubelet.future import Future
+from trio_kubelet.hollow import (
+    Behaviour,
+    HollowOptions,
+    HollowRuntime,
+    ScriptedFaults,
+    open_hollow_runtime,
+)
+from trio_kubelet.k8s import (
+    Container,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+)
+from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.rpc import InProcess
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.dns import NodeDns
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.images.manager import ImageError
+from trio_kubelet.runtime.images.pod_images import PodImages
+from trio_kubelet.runtime.inspection import PodInspector
+from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
+from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.telemetry import EventRecorder, Journal
+
+POD = Pod(
+    metadata=ObjectMeta(name="web", namespace="shop", uid="u"),
+    spec=PodSpec(containers=(Container(name="c", image="busybox"),), restart_policy="Always"),
+)
+
+
+NO_INPUTS = PodInputs()
+
+
+@frozen
+class ImageManager:
+    """Has every image, unless `refusal` says why not."""
+
+    refusal: Callable[[], ImageError | None] = lambda: None
+
+    async def ensure(
+        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
+    ) -> cri.Image:
+        await trio.lowlevel.checkpoint()
+        if error := self.refusal():
+            raise error
+        return cri.Image(id=container.image)
+
+
+class SubPaths:
+    """Volumes whose server does not answer."""
+
+    def __init__(self) -> None:
+        self.asked = trio.Event()
+
+    async def bind(self, *_: object) -> str:
+        self.asked.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+
+@frozen(kw_only=True)
+class Node:
+    """What acts on containers, on a hollow runtime."""
+
+    journal: Journal
+    runtime: HollowRuntime
+    client: RuntimeClient
+    faults: ScriptedFaults
+    pods: PodRuntime
+    clock: TrioClock
+    sub_paths: SubPaths
+    behaviours: list[Behaviour]
+
+    def behave(self, behaviour: Behaviour) -> None:
+        """The containers that are made from now on do this."""
+        self.behaviours[:] = [behaviour]
+
+    def open(self) -> PodContainers:
+        """A new incarnation, as an agent that was just started has it."""
+        return self.pods.open(POD)
+
+    async def sync(self, pod: Pod, containers: PodContainers | None = None) -> RuntimeOutcome:
+        containers = containers or self.open()
+        return await containers.sync(pod, await containers.look(pod), Future.resolved(NO_INPUTS))
+
+    async def look(self, pod: Pod) -> ObservedPod:
+        return await self.open().look(pod)
+
+    def seconds_until(self, due_ns: int | None) -> float:
+        assert due_ns is not None
+        return (due_ns - self.clock.now_ns()) / 1e9
+
+
+@asynccontextmanager
+async def node(
+    root: Path,
+    behaviour: Behaviour | None = None,
+    images: ImageManager | None = None,
+    runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
+    runtime_features: RuntimeFeatures | None = None,
+) -> AsyncIterator[Node]:
+    clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
+    behaviours = [behaviour or Behaviour()]
+    hollow = HollowOptions(images=("busybox",), behaviours=lambda _: behaviours[0], faults=faults)
+    async with open_hollow_runtime(clock, hollow) as runtime:
+        client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
+        recorder, start_limiter = EventRecorder(journal, "node"), StartLimiter(1)
+        facts = NodeFacts(
+            memory_capacity_bytes=1 << 30,
+            root_directory=str(root / "root"),
+            pod_logs_directory=str(root / "logs"),
+            container_logs_directory=str(root / "links"),
+        )
+        files = trio.CapacityLimiter(1)
+        stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
+        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
+        pods = PodRuntime(
+            inspector=PodInspector(client=client, file_limiter=files),
+            cache=RuntimeCache(),
+            images=images or ImageManager(),
+            sandboxes=SandboxCreator(
+                client=client,
+                recorder=recorder,
+                journal=journal,
+                node=facts,
+                read_dns=NodeDns,
+                start_limiter=start_limiter,
+                file_limiter=files,
+                runtime_handler=runtime_handler,
+            ),
+            starter=ContainerStarter(
+                client=client,
+                stopper=stopper,
+                remover=remover,
+                sub_paths=sub_paths,
+                recorder=recorder,
+                node=facts,
+                start_limiter=start_limiter,
+                file_limiter=files,
+                runtime_features=lambda: runtime_features or RuntimeFeatures(),
+                read_host_file=str,
+            ),
+            stopper=stopper,
+            remover=remover,
+            recorder=recorder,
+            journal=journal,
+            clock=clock,
+            crash_backoff=crash_loop_policy(),
+        )
+        yield Node(
+            journal=journal,
+            runtime=runtime,
+            client=client,
+            faults=faults,
+            pods=pods,
+            clock=clock,
+            sub_paths=sub_paths,
+            behaviours=behaviours,
+        )

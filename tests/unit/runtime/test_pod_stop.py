@@ -1,0 +1,123 @@
+"""Stopping what runs of a pod: hooks, graces and what fails, on the hollow runtime."""
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from attrs import evolve
+from trio.testing import MockClock
+
+from tests.unit.runtime.hollow_nodes import POD, node
+from trio_kubelet.hollow import (
+    Behaviour,
+    CallFault,
+    ExecResult,
+)
+from trio_kubelet.k8s import (
+    Container,
+    ExecAction,
+    Lifecycle,
+    LifecycleHandler,
+    Pod,
+    SleepAction,
+)
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.observed import ObservedState
+
+
+def with_failing_hook(pod: Pod, grace_seconds: int) -> Pod:
+    handler = LifecycleHandler(exec=ExecAction(command=("false",)))
+    container = evolve(pod.spec.containers[0], lifecycle=Lifecycle(post_start=handler))
+    spec = evolve(pod.spec, containers=(container,), termination_grace_period_seconds=grace_seconds)
+    return evolve(pod, spec=spec)
+
+
+STUBBORN = Behaviour(obeys_term=None, execs={"false": ExecResult(exit_code=1)})
+
+
+async def test_the_stop_after_a_failed_hook_does_not_outlast_the_sync(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, STUBBORN) as at:
+        began = trio.current_time()
+        with trio.move_on_after(5):
+            await at.sync(with_failing_hook(POD, grace_seconds=3600))
+        assert trio.current_time() - began == 5
+
+
+async def test_a_stop_that_fails_after_a_failed_hook_hides_no_hook(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path, STUBBORN) as at:
+        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
+        containers = at.open()
+        assert (await at.sync(with_failing_hook(POD, grace_seconds=1), containers)).failed
+        assert containers.reasons["c"].reason == "PostStartHookError"
+
+
+async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_back_its_network(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        containers = at.open()
+        sandbox = (await at.sync(POD, containers)).observed.sandboxes[0].id
+        await at.client.stop_pod_sandbox(sandbox)
+        at.faults.add("StopPodSandbox", CallFault(error=RpcError(Code.UNKNOWN, "asked for")))
+        with pytest.raises(RpcError, match="asked for"):
+            await containers.stop(POD, 1)
+
+
+async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    two = evolve(
+        POD.spec,
+        containers=(Container(name="c", image="busybox"), Container(name="d", image="busybox")),
+    )
+    pod = evolve(POD, spec=two)
+    async with node(tmp_path, Behaviour(obeys_term=5.0)) as at:
+        containers = at.open()
+        await at.sync(pod, containers)
+        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "not now")))
+        began = trio.current_time()
+        with pytest.raises(RpcError, match="not now"):
+            await containers.stop(pod, 30)
+        assert trio.current_time() - began == 5, "the other had its grace"
+        observed = await at.look(pod)
+        assert {c.state for c in observed.containers} == {ObservedState.EXITED}
+        assert not any(sandbox.ready for sandbox in observed.sandboxes)
+
+
+def slept_before(seconds: int) -> Lifecycle:
+    return Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=seconds)))
+
+
+async def test_the_hooks_of_sidecars_begin_with_all_others_and_only_their_stop_waits_its_turn(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    main = Container(name="main", image="busybox", lifecycle=slept_before(6))
+    sidecar = Container(
+        name="sidecar", image="busybox", restart_policy="Always", lifecycle=slept_before(10)
+    )
+    pod = evolve(POD, spec=evolve(POD.spec, containers=(main,), init_containers=(sidecar,)))
+    async with node(tmp_path, Behaviour(obeys_term=1.0)) as at:
+        containers = at.open()
+        await at.sync(pod, containers)
+        began = trio.current_time()
+        await containers.stop(pod, 60)
+        assert trio.current_time() - began == 11, "ten for the longer hook, one for the stop"
+
+
+async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    pod = with_failing_hook(POD, grace_seconds=30)
+    (container,) = pod.spec.containers
+    assert container.lifecycle is not None
+    both = evolve(container.lifecycle, pre_stop=slept_before(7).pre_stop)
+    pod = evolve(pod, spec=evolve(pod.spec, containers=(evolve(container, lifecycle=both),)))
+    async with node(tmp_path, evolve(STUBBORN, obeys_term=0.0)) as at:
+        began = trio.current_time()
+        assert (await at.sync(pod)).failed
+        assert trio.current_time() - began == 7
