@@ -6,6 +6,7 @@ import pytest
 import trio
 import trio.testing
 from attrs import evolve
+from structlog.testing import capture_logs
 from trio.testing import MockClock
 
 from tests.unit.runtime.hollow_nodes import POD, node
@@ -121,3 +122,25 @@ async def test_a_container_whose_start_hook_fails_has_its_stop_hook_run(
         began = trio.current_time()
         assert (await at.sync(pod)).failed
         assert trio.current_time() - began == 7
+
+
+async def test_what_the_table_refuses_is_told_and_holds_up_no_removal(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    """The runtime says of a container that ran that it was never started."""
+    async with node(tmp_path) as at:
+        containers = at.open()
+        outcome = await at.sync(POD, containers)
+        await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
+        (made,) = at.runtime.containers
+        made.started_at = made.finished_at = 0
+        await containers.look(POD)
+        with capture_logs() as told:
+            await containers.remove(POD)
+        assert list(at.runtime.containers) == []
+        errors = [line["event"] for line in told if line["log_level"] == "error"]
+        assert errors == ["container event refused"] * 2
+        noted = [
+            entry.cause for entry in at.journal.entries("shop/web") if entry.event == "Refused"
+        ]
+        assert ["Created is illegal in Running" in noted[0], "Removed" in noted[1]] == [True, True]

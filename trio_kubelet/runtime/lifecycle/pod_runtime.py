@@ -202,14 +202,14 @@ class PodContainers:
                 observed = cache.get(self._uid)
             else:
                 observed = await self.look(pod)
-            self._observe_at_the_end(pod, observed)
-            self._table.stop(pod)
+            self._step_at_the_end(pod, partial(self._observe, pod, observed))
+            self._step_at_the_end(pod, partial(self._table.stop, pod))
             try:
                 await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
             finally:
                 self._acted_at = trio.current_time()
             observed = await self.look(pod)
-        self._observe_at_the_end(pod, observed)
+        self._step_at_the_end(pod, partial(self._observe, pod, observed))
         return StopEvidence(
             listed_at=observed.observed_at,
             last_call_ended_at=self._acted_at,
@@ -231,8 +231,8 @@ class PodContainers:
                 raise RpcError(Code.FAILED_PRECONDITION, f"{evidence.running[0]} still runs")
             observed = cache.get(self._uid)
         with cache.suspend_inspection(self._uid):
-            self._observe_at_the_end(pod, observed)
-            self._table.remove(pod)
+            self._step_at_the_end(pod, partial(self._observe, pod, observed))
+            self._step_at_the_end(pod, partial(self._table.remove, pod))
             self._acted_at = trio.current_time()
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
@@ -292,12 +292,14 @@ class PodContainers:
             unstarted=self._probes.unstarted(),
         )
 
-    def _observe_at_the_end(self, pod: Pod, observed: ObservedPod) -> None:
-        """The same for a pod that ends: a bug in its table keeps nothing running."""
+    def _step_at_the_end(self, pod: Pod, step: Callable[[], object]) -> None:
+        """Step the table of a pod that ends: what it refuses is a bug, and keeps nothing here."""
         try:
-            self._observe(pod, observed)
-        except IllegalTransition:
+            step()
+        except IllegalTransition as error:
             log.exception("container event refused", pod=pod_full_name(pod))
+            key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            self._parts.journal.note("container", key, "Refused", str(error))
 
     def _observe(self, pod: Pod, observed: ObservedPod) -> None:
         """Step the table by what was seen, and tell of instances that started and ended.
