@@ -207,7 +207,11 @@ class Allocations(Protocol):
         ...
 
     async def release(self, uid: str) -> None:
-        """Take it back; nothing of the pod runs any more. Raises PreparationError."""
+        """Take back what containers held, all of which have ended. Raises PreparationError."""
+        ...
+
+    async def forget(self, uid: str) -> None:
+        """Nothing is left of the pod."""
         ...
 
 
@@ -377,6 +381,7 @@ class PodSyncer:
         """Give back what the pod held and others could want."""
         try:
             with self._parts.activity.stopping():
+                await self._parts.allocations.release(self._uid)
                 await self._parts.storage.unmount(pod)
                 await self._parts.cgroups.remove(self._uid)
         except PreparationError as error:
@@ -398,7 +403,7 @@ class PodSyncer:
         parts = self._parts
         try:
             await self._containers.remove(pod)
-            await parts.allocations.release(self._uid)
+            await parts.allocations.forget(self._uid)
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error

@@ -69,7 +69,7 @@ async def test_what_the_go_kubelet_allocated_stays_beside_what_is_new(tmp_path: 
     assert limits.limits["cpu"] == Quantity("50m")
     await given.keep()
     assert kept(tmp_path) == {**parsed(BY_GO), "u-2": record_of(pod("u-2"))}
-    await given.release("u-2")
+    await given.forget("u-2")
     assert (tmp_path / ALLOCATED).read_text() == BY_GO
 
 
@@ -92,7 +92,7 @@ async def test_pods_that_ask_for_nothing_leave_no_file(tmp_path: Path) -> None:
     given = allocations(tmp_path)
     given.allocate(pod(resources={}))
     await given.keep()
-    await given.release("u-2")
+    await given.forget("u-2")
     assert not (tmp_path / ALLOCATED).exists()
     assert not (tmp_path / ACTUATED).exists()
 
@@ -103,7 +103,7 @@ async def test_all_pods_of_a_record_are_known_until_they_are_forgotten(tmp_path:
     await given.load()
     given.allocate(pod())
     assert set(given.uids()) == {"u-1", "u-2"}
-    await given.release("u-1")
+    await given.forget("u-1")
     assert set(given.uids()) == {"u-2"}
     assert kept(tmp_path, ACTUATED).keys() == {"u-2"}
 

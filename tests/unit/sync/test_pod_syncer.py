@@ -152,8 +152,11 @@ class Others:
             raise self.refusal
         return PodInputs()
 
-    async def remove(self, pod: Pod) -> None:
-        self.removed.append(pod.metadata.uid)
+    async def unmount(self, pod: Pod) -> None:
+        self.removed.append(f"volumes of {pod.metadata.uid}")
+
+    async def remove(self, pod: Pod | str) -> None:
+        self.removed.append(pod if isinstance(pod, str) else pod.metadata.uid)
 
 
 def a_gate() -> RuntimeGate:
@@ -253,7 +256,7 @@ class Devices:
     def __init__(self) -> None:
         self.ready = trio.Event()
         self.refusal: PreparationError | None = None
-        self.released: list[str] = []
+        self.steps: list[str] = []
 
     def allocated(self, pod: Pod) -> Pod:
         return pod
@@ -265,7 +268,12 @@ class Devices:
         return {"c": ContainerAllocation(cdi_devices=("vendor.com/gpu=0",))}
 
     async def release(self, uid: str) -> None:
-        self.released.append(uid)
+        if self.refusal is not None:
+            raise self.refusal
+        self.steps.append(f"release {uid}")
+
+    async def forget(self, uid: str) -> None:
+        self.steps.append(f"forget {uid}")
 
 
 class Given(Waiting):
@@ -309,15 +317,22 @@ async def test_what_cannot_be_got_ready_is_told_and_tried_again(autojump_clock: 
     assert runtime.steps == []
 
 
-async def test_what_a_pod_was_given_is_taken_back_after_its_containers(
+async def test_what_containers_held_is_taken_back_when_they_have_ended_and_not_at_the_clean_up(
     autojump_clock: MockClock,
 ) -> None:
     runtime, devices, others = Given(), Devices(), Others()
     syncer = evolve(make_parts(runtime, others), allocations=devices).open_syncer(POD)
+    devices.refusal = PreparationError("FailedUnprepareDynamicResources", "no driver")
+    with pytest.raises(UnfinishedError, match="no driver"):
+        await syncer.release(POD)
+    devices.refusal = None
+    await syncer.release(POD)
+    assert devices.steps == ["release u"]
+    assert runtime.steps == []
     await syncer.clean(POD)
     assert runtime.steps == ["remove"]
-    assert devices.released == ["u"]
-    assert others.removed == ["u"]
+    assert devices.steps == ["release u", "forget u"]
+    assert others.removed == ["volumes of u", "u", "u"]
 
 
 def refused(generation: int) -> PodCondition:

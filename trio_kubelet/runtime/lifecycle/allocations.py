@@ -115,9 +115,8 @@ class Allocations:
     async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:  # noqa: ARG002
         """Get ready what an admitted pod was given: keep the records of it.
 
-        Returns what the configs of its containers say of it, by their names: nothing, as only cpu
-        and memory are given so far. No pod waits for a disk that is full: the next call tries
-        again.
+        Returns what the configs of its containers say of it, by their names: nothing, as cpu and
+        memory are in its spec. No pod waits for a disk that is full: the next call tries again.
         """
         await self.keep()
         return {}
@@ -131,8 +130,16 @@ class Allocations:
             if self._saved_changes < wanted:
                 await self._save()
 
-    async def release(self, uid: str) -> None:
-        """Take back what a pod was given that is through; nothing of it runs any more."""
+    async def release(self, uid: str) -> None:  # noqa: ARG002
+        """Take back what the containers of a pod held, all of which have ended for good.
+
+        They held nothing of their own: cpu and memory are free when their pod is not active. The
+        records stay, because the status of a pod that is kept shows them.
+        """
+        await trio.lowlevel.checkpoint()
+
+    async def forget(self, uid: str) -> None:
+        """Drop the records of a pod of which nothing is left."""
         self._answers.pop(uid, None)
         for records in self._records.values():
             if records.pop(uid, None) is not None:
@@ -203,7 +210,7 @@ class Allocations:
 
 
 def refused_resize(desired: Pod, allocated: Pod) -> str | None:
-    """Why a pod does not get what its spec asks for now; None if it has that."""
+    """Why a pod keeps what it was allocated though its spec differs; None if it does not differ."""
     if desired is allocated:
         return None
     return STATIC_RESIZE_REFUSED if is_static(desired) else RESIZE_REFUSED
