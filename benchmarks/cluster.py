@@ -21,7 +21,7 @@ from benchmarks.idle import cpu_percent, cpu_seconds, resident_mib
 from benchmarks.real_node import open_real_node, private_containerd
 from benchmarks.watched_pods import WatchedPods, kubeconfig_flags
 from lab import LabError
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
@@ -93,7 +93,7 @@ class Node:
     """
 
     name: str
-    kubelet: Agent
+    kubelet: LabAgent
     containerd: Containerd
     pods: WatchedPods
     idle_cores: float = 0.0
@@ -161,7 +161,7 @@ def _nodes(folder: Path, containerd: str) -> Iterator[tuple[Node, Node]]:
     with ControlPlane(folder / "control-plane") as plane, ExitStack() as stack:
         theirs, ours = (
             stack.enter_context(_node(plane, kind, folder / name, containerd))
-            for name, kind in (("go", GoKubelet), ("trio", Agent))
+            for name, kind in (("go", GoKubelet), ("trio", LabAgent))
         )
         time.sleep(SETTLE_SECONDS)
         used = [(node, cpu_seconds(node.kubelet.pid)) for node in (theirs, ours)]
@@ -214,7 +214,7 @@ async def _bare_burst(containerd: Containerd, folder: Path, count: int) -> float
 
 @contextmanager
 def _node(
-    plane: ControlPlane, kind: type[Agent], folder: Path, containerd_version: str
+    plane: ControlPlane, kind: type[LabAgent], folder: Path, containerd_version: str
 ) -> Iterator[Node]:
     name = f"bench-{folder.name}"
     with Containerd(containerd_version, folder / "containerd") as containerd:

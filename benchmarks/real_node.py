@@ -16,7 +16,7 @@ from attrs import frozen
 
 from benchmarks.bare import BareNode, BarePod, StartedPod, image_of_pods
 from benchmarks.manifests import manifest
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.containerd import Containerd
 from lab.host import detach_mounts_below
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop
@@ -166,8 +166,8 @@ class RunningAgent:
         """End the agent; its pods run on."""
         await trio.to_thread.run_sync(self.agent.stop)
 
-    def _agent(self, **settings: object) -> Agent:
-        return Agent(
+    def _agent(self, **settings: object) -> LabAgent:
+        return LabAgent(
             self._folder,
             endpoint=self._containerd.endpoint,
             settings={"maxPods": MAX_PODS, **settings},

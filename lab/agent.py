@@ -31,7 +31,7 @@ REMOVAL_DEADLINE_SECONDS = 120
 Json = dict[str, Any]
 
 
-class Agent:
+class LabAgent:
     """One agent, standalone, fed from the folder `manifests`.
 
     `endpoint` is the runtime's, empty for the hollow runtime; `settings` are further fields of

@@ -16,7 +16,7 @@ from pathlib import Path
 from lab import LabError, containerd_config, host, images, instances
 from lab.images import Image
 from lab.instances import CRI_NAMESPACE, Claim
-from lab.network import Network
+from lab.network import LabNetwork
 from lab.packages import Packages
 from lab.processes import last_words, run, wait_until
 from lab.started import Started
@@ -73,7 +73,7 @@ class Containerd(Started):
         return self._tools
 
     @property
-    def network(self) -> Network:
+    def network(self) -> LabNetwork:
         """The pods' network: its bridge, its subnet such as `10.213.0.0/24`."""
         if self._claim is None:
             raise LabError("containerd was not started")
@@ -169,12 +169,12 @@ class Containerd(Started):
             else_say=lambda: f"the CRI does not see the image {image.name}",
         )
 
-    def _configure(self, found: Tools, record: instances.Record) -> None:
+    def _configure(self, found: Tools, record: instances.InstanceRecord) -> None:
         root, state, network = (self.folder / name for name in ("root", "run", "network"))
         for folder in (root, state, network, self.registries, self.cdi_specifications):
             folder.mkdir(parents=True, exist_ok=True)
         self._snapshotter = "overlayfs" if host.can_overlay(root) else "native"
-        settings = containerd_config.Settings(
+        settings = containerd_config.ContainerdSettings(
             version=found.major_minor,
             root=root,
             state=state,

@@ -24,7 +24,7 @@ UNUSED_PLUGINS = [
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ContainerdSettings:
     """What one instance is configured with; all paths absolute."""
 
     version: tuple[int, int]
@@ -42,7 +42,7 @@ class Settings:
     restrict_oom_score_adj: bool
 
 
-def render(settings: Settings) -> str:
+def render(settings: ContainerdSettings) -> str:
     """Return the text of config.toml."""
     tables: Mapping[str, Mapping[str, Value]] = {
         "grpc": {
@@ -64,7 +64,7 @@ def render(settings: Settings) -> str:
     return "\n".join([*parts, *_unpacking(settings)])
 
 
-def _unpacking(settings: Settings) -> tuple[str, ...]:
+def _unpacking(settings: ContainerdSettings) -> tuple[str, ...]:
     """Tell the service that imports and pulls since 1.7 of a snapshotter that is not its own."""
     if settings.version < (1, 7) or settings.snapshotter == "overlayfs":
         return ()
@@ -77,7 +77,7 @@ def _lines(table: Mapping[str, Value]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
 
 
-def _runtime(settings: Settings) -> dict[str, Value]:
+def _runtime(settings: ContainerdSettings) -> dict[str, Value]:
     return {
         "enable_cdi": True,
         "cdi_spec_dirs": [str(settings.cdi_specifications)],
@@ -87,7 +87,7 @@ def _runtime(settings: Settings) -> dict[str, Value]:
     }
 
 
-def _handler_tables(settings: Settings, plugin: str) -> dict[str, Mapping[str, Value]]:
+def _handler_tables(settings: ContainerdSettings, plugin: str) -> dict[str, Mapping[str, Value]]:
     """Make the OCI runtime the only handler, under its own name."""
     name = settings.oci_runtime.name
     handler = f"{plugin}.containerd.runtimes.{name}"
@@ -109,7 +109,7 @@ def _streaming() -> dict[str, Value]:
     return {"stream_server_address": "127.0.0.1", "stream_server_port": "0"}
 
 
-def _cri_of_1(settings: Settings) -> dict[str, Mapping[str, Value]]:
+def _cri_of_1(settings: ContainerdSettings) -> dict[str, Mapping[str, Value]]:
     cri = 'plugins."io.containerd.grpc.v1.cri"'
     return {
         cri: {
@@ -127,7 +127,7 @@ def _cri_of_1(settings: Settings) -> dict[str, Mapping[str, Value]]:
     }
 
 
-def _cri_of_2(settings: Settings) -> dict[str, Mapping[str, Value]]:
+def _cri_of_2(settings: ContainerdSettings) -> dict[str, Mapping[str, Value]]:
     runtime = "plugins.'io.containerd.cri.v1.runtime'"
     images = "plugins.'io.containerd.cri.v1.images'"
     plugins = str(settings.cni_plugins)

@@ -1,6 +1,6 @@
 """The Go kubelet as a process of its own, on a runtime of ours: what the agent is compared with.
 
-It takes the place of an `Agent` and is used in the same way: same folders, same configuration
+It takes the place of a `LabAgent` and is used in the same way: same folders, same configuration
 file. What only it needs is set here: a cgroup that exists beforehand, ports of its own, and
 nothing that it would change on the host as a whole.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lab import host
-from lab.agent import Agent, Json
+from lab.agent import Json, LabAgent
 from lab.control_plane_programs import NEWEST, go_kubelet
 from lab.orphans import marked
 from lab.ports import free_ports
@@ -22,8 +22,8 @@ from lab.ports import free_ports
 LOG_LINKS = Path("/var/log/containers")
 
 
-class GoKubelet(Agent):
-    """One Go kubelet; arguments as for an `Agent`, and its minor version."""
+class GoKubelet(LabAgent):
+    """One Go kubelet; arguments as for a `LabAgent`, and its minor version."""
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ from typing import IO
 
 from lab import LabError, footprint, orphans
 from lab.host import detach_mounts_below, remove_cgroups
-from lab.network import Network, free_subnet, remove
+from lab.network import LabNetwork, free_subnet, remove
 from lab.processes import alive, command_lines, rooted_below, run, wait_until
 
 RECORDS = Path("/run/trio-kubelet-lab")
@@ -35,7 +35,7 @@ CRI_NAMESPACE = "k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class InstanceRecord:
     """All that must be known to remove an instance; `runc` may be any program of its interface."""
 
     name: str
@@ -45,8 +45,8 @@ class Record:
     iptables: str = ""
 
     @property
-    def network(self) -> Network:
-        return Network(
+    def network(self) -> LabNetwork:
+        return LabNetwork(
             name=f"trio-kubelet-{self.name}",
             bridge=f"tkl-{self.name}",
             subnet=self.subnet,
@@ -70,7 +70,7 @@ class Record:
 class Claim:
     """A record that this process owns. Dropping it without `release` leaves an abandoned record."""
 
-    def __init__(self, record: Record, file: IO[str]) -> None:
+    def __init__(self, record: InstanceRecord, file: IO[str]) -> None:
         self.record = record
         self._file = file
 
@@ -104,7 +104,7 @@ def claim(folder: Path, *, oci_runtime: Path, iptables: Path | None) -> Claim:
         if not others:
             BEFORE.write_text(footprint.take(iptables).text())
         taken = (other.subnet for other in others if other.name != name)
-        record = Record(
+        record = InstanceRecord(
             name=name,
             folder=str(folder),
             subnet=free_subnet(taken),
@@ -135,7 +135,7 @@ def sweep() -> tuple[str, ...]:
     return tuple(swept)
 
 
-def remove_remains(record: Record) -> None:
+def remove_remains(record: InstanceRecord) -> None:
     """Remove an instance's processes, containers, mounts, network and files, for seconds."""
     folder = Path(record.folder)
     _kill_programs_of(folder, PROGRAMS)
@@ -196,7 +196,7 @@ def _remove_socket_of_shim(note: Path) -> None:
             Path(found[0]).unlink(missing_ok=True)
 
 
-def _forget(record: Record) -> None:
+def _forget(record: InstanceRecord) -> None:
     """Remove the record; after the last one, give the host back as it was found."""
     (RECORDS / f"{record.name}.json").unlink(missing_ok=True)
     if any(_records()):
@@ -216,17 +216,17 @@ def _all_records() -> Iterator[None]:
         yield
 
 
-def _records() -> Iterator[Record]:
+def _records() -> Iterator[InstanceRecord]:
     for path in sorted(RECORDS.glob("*.json")):
         record = _read(path)
         if record is not None:
             yield record
 
 
-def _read(path: Path) -> Record | None:
+def _read(path: Path) -> InstanceRecord | None:
     """Return None for a record that its owner died writing."""
     try:
-        return Record(**json.loads(path.read_text()))
+        return InstanceRecord(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
 

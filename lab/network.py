@@ -28,7 +28,7 @@ ENODEV = 19
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
+class LabNetwork:
     """Names and addresses; `name` is the CNI network, `bridge` at most 15 characters long."""
 
     name: str
@@ -79,7 +79,7 @@ def _routes(table: str) -> Iterator[ipaddress.IPv4Network]:
             yield ipaddress.IPv4Network((address, mask.bit_count()))
 
 
-def remove(network: Network, iptables: Path | None) -> None:
+def remove(network: LabNetwork, iptables: Path | None) -> None:
     """Delete the bridge and the iptables rules of the network, if there are any."""
     delete_link(network.bridge)
     if iptables is not None:

@@ -81,7 +81,7 @@ class Distribution:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class AptSource:
     """One entry of apt's sources: binary packages of some suites at one or more mirrors."""
 
     uris: tuple[str, ...]
@@ -111,7 +111,7 @@ class Source:
         )
 
 
-def parse_deb822(text: str) -> Iterator[Source]:
+def parse_deb822(text: str) -> Iterator[AptSource]:
     """Find the enabled binary entries of a `.sources` file."""
     for block in re.split(r"\n\s*\n", text):
         fields: dict[str, str] = {}
@@ -129,7 +129,7 @@ def parse_deb822(text: str) -> Iterator[Source]:
             continue
         if fields.get("enabled", "yes").lower() in ("no", "false", "0"):
             continue
-        yield Source(
+        yield AptSource(
             uris=tuple(fields.get("uris", "").split()),
             suites=tuple(fields.get("suites", "").split()),
             components=tuple(fields.get("components", "").split()),
@@ -137,7 +137,7 @@ def parse_deb822(text: str) -> Iterator[Source]:
         )
 
 
-def parse_one_line(text: str) -> Iterator[Source]:
+def parse_one_line(text: str) -> Iterator[AptSource]:
     """Find the binary entries of a `.list` file: `deb [options] uri suite component...`."""
     for line in text.splitlines():
         found = re.match(r"deb\s+(?:\[(.*?)\]\s+)?(\S+)\s+(\S+)((?:\s+[^\s#]+)*)", line.strip())
@@ -146,7 +146,7 @@ def parse_one_line(text: str) -> Iterator[Source]:
         options = dict(
             option.partition("=")[::2] for option in (found[1] or "").split() if "=" in option
         )
-        yield Source(
+        yield AptSource(
             uris=(found[2],),
             suites=(found[3],),
             components=tuple(found[4].split()),
@@ -154,9 +154,9 @@ def parse_one_line(text: str) -> Iterator[Source]:
         )
 
 
-def system_sources(folder: Path = Path("/etc/apt")) -> tuple[Source, ...]:
+def system_sources(folder: Path = Path("/etc/apt")) -> tuple[AptSource, ...]:
     """All entries of the system's apt sources."""
-    found: list[Source] = []
+    found: list[AptSource] = []
     for file in (folder / "sources.list", *sorted(folder.glob("sources.list.d/*"))):
         if not file.is_file():
             continue
@@ -165,7 +165,7 @@ def system_sources(folder: Path = Path("/etc/apt")) -> tuple[Source, ...]:
     return tuple(found)
 
 
-def sources_of_own_suite(sources: Iterable[Source], codename: str) -> tuple[Source, ...]:
+def sources_of_own_suite(sources: Iterable[AptSource], codename: str) -> tuple[AptSource, ...]:
     """Keep the entries of the system's own suite, its updates and its security fixes."""
     wanted = {codename, f"{codename}-updates", f"{codename}-security"}
     kept = (
@@ -177,8 +177,8 @@ def sources_of_own_suite(sources: Iterable[Source], codename: str) -> tuple[Sour
 
 
 def source_of_other_suite(
-    sources: Iterable[Source], codename: str, suite: str, keyring: Path
-) -> Source:
+    sources: Iterable[AptSource], codename: str, suite: str, keyring: Path
+) -> AptSource:
     """Another suite of the distribution at the mirror that serves the system's own."""
     for source in sources:
         if codename in source.suites and source.components:
@@ -241,7 +241,7 @@ class Packages:
         """Whether the system has the package itself, so that it need not be unpacked."""
         return (self._installed / f"{name}.list").exists()
 
-    def sources(self, suite: str) -> tuple[Source, ...]:
+    def sources(self, suite: str) -> tuple[AptSource, ...]:
         """Return apt's sources of a suite, for programs that make a system of it."""
         with self.locked():
             return self._sources(suite)
@@ -285,7 +285,7 @@ class Packages:
         stamp.touch()
         return root
 
-    def _sources(self, suite: str) -> tuple[Source, ...]:
+    def _sources(self, suite: str) -> tuple[AptSource, ...]:
         configured = system_sources()
         codename = self.distribution.codename
         if suite == codename:

@@ -12,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PodRow:
     """A pod in the table."""
 
     name: str
@@ -23,18 +23,18 @@ class Row:
     age: str
 
 
-def rows(pods: Iterable[Json], now: datetime) -> tuple[Row, ...]:
+def rows(pods: Iterable[Json], now: datetime) -> tuple[PodRow, ...]:
     """Make the table's rows, by name."""
     shown = (row(pod, now) for pod in pods)
     return tuple(sorted(shown, key=lambda each: each.name))
 
 
-def row(pod: Json, now: datetime) -> Row:
+def row(pod: Json, now: datetime) -> PodRow:
     """Make the row of one pod."""
     status = pod.get("status", {})
     containers = status.get("containerStatuses", ())
     wanted = len(pod["spec"]["containers"])
-    return Row(
+    return PodRow(
         name=pod["metadata"]["name"],
         ready=f"{sum(each.get('ready', False) for each in containers)}/{wanted}",
         status=state_in_words(pod),

@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lab import LabError, host, pods_shown
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.containerd import Containerd
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -90,15 +90,15 @@ def _show(folder: Path, *, hollow: bool, once: bool) -> None:
             say("stopping the pods and everything else")
 
 
-def _start(stack: ExitStack, folder: Path, *, hollow: bool) -> Agent:
+def _start(stack: ExitStack, folder: Path, *, hollow: bool) -> LabAgent:
     if hollow:
         say("the hollow runtime plays the containers: no kernel, no root, no network of pods")
-        agent = Agent(folder / "agent", flags=(f"--hostname-override={NODE}",))
+        agent = LabAgent(folder / "agent", flags=(f"--hostname-override={NODE}",))
     else:
         say("fetching what is not here yet: containerd, runc, CNI plugins, busybox")
         containerd = stack.enter_context(Containerd("default", folder))
         say(f"containerd {containerd.tools.version} runs, private to {folder}")
-        agent = Agent(
+        agent = LabAgent(
             folder / "agent",
             endpoint=containerd.endpoint,
             cgroup_root=containerd.cgroup_root,
@@ -117,7 +117,7 @@ def _hold_off_interrupts() -> None:
         signal.signal(ending, signal.SIG_IGN)
 
 
-def _watch_until_at_work(agent: Agent) -> Pods:
+def _watch_until_at_work(agent: LabAgent) -> Pods:
     """Show the pods until each is at work; LabError at the deadline."""
     expected = len(list(EXAMPLES.glob("*.yaml")))
     end = time.monotonic() + AT_WORK_DEADLINE_SECONDS
@@ -132,7 +132,7 @@ def _watch_until_at_work(agent: Agent) -> Pods:
             time.sleep(LOOK_SECONDS)
 
 
-def _watch_until_interrupted(agent: Agent) -> None:
+def _watch_until_interrupted(agent: LabAgent) -> None:
     say(f"change, add or remove files in {agent.manifests} and see; Ctrl-C ends it all")
     with Screen(agent) as screen:
         while True:
@@ -165,7 +165,7 @@ def _in_a_line(page: str) -> str:
 class Screen:
     """The pods on the screen: a live table on a terminal, a line for each change elsewhere."""
 
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: LabAgent) -> None:
         self._agent = agent
         self._console = Console()
         self._live = Live(console=self._console, auto_refresh=False)
@@ -195,7 +195,7 @@ class Screen:
             self._tell_changes(table)
         return pods
 
-    def _tell_changes(self, table: Sequence[pods_shown.Row]) -> None:
+    def _tell_changes(self, table: Sequence[pods_shown.PodRow]) -> None:
         for row in table:
             state = f"{row.name}  {row.ready}  {row.status}  restarts {row.restarts}  {row.ip}"
             if self._told.get(row.name) != state:
@@ -203,7 +203,7 @@ class Screen:
                 say(state)
 
 
-def _rendered(table: Sequence[pods_shown.Row], events: Sequence[str]) -> Group:
+def _rendered(table: Sequence[pods_shown.PodRow], events: Sequence[str]) -> Group:
     shown = Table("POD", "READY", "STATUS", "RESTARTS", "IP", "AGE", box=None, padding=(0, 3, 0, 0))
     for row in table:
         colour = "green" if row.status == "Running" else "yellow"

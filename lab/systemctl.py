@@ -32,7 +32,7 @@ VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 @dataclass(slots=True)
-class Service:
+class ServiceUnit:
     """What of a unit matters to start it; `command` is not expanded."""
 
     type: str = "simple"
@@ -60,7 +60,7 @@ class Service:
         return found
 
 
-def read_service(name: str, folders: tuple[Path, ...]) -> Service:
+def read_service(name: str, folders: tuple[Path, ...]) -> ServiceUnit:
     """Read a unit `NAME.service` with its drop-ins; the first folder that has a file counts.
 
     LabError if there is none.
@@ -72,14 +72,14 @@ def read_service(name: str, folders: tuple[Path, ...]) -> Service:
     drop_ins: dict[str, Path] = {}
     for folder in reversed(folders):
         drop_ins |= {path.name: path for path in (folder / f"{name}.service.d").glob("*.conf")}
-    service = Service()
+    service = ServiceUnit()
     for path in (unit, *(drop_ins[each] for each in sorted(drop_ins))):
         for key, value in _settings(path.read_text()):
             _set(service, key, value)
     return service
 
 
-def _set(service: Service, key: str, value: str) -> None:
+def _set(service: ServiceUnit, key: str, value: str) -> None:
     if key == "Type":
         service.type = value
     elif key == "ExecStart":
@@ -191,11 +191,11 @@ def _activity(name: str) -> str:
     return "active" if is_active(name) else "inactive"
 
 
-def _loaded(name: str) -> Service:
+def _loaded(name: str) -> ServiceUnit:
     """The unit as it was when it was first asked for, or since the last daemon-reload."""
     kept = STATE / "loaded" / f"{name}.json"
     if kept.exists():
-        return Service(**json.loads(kept.read_text()))
+        return ServiceUnit(**json.loads(kept.read_text()))
     service = read_service(name, UNITS)
     kept.parent.mkdir(parents=True, exist_ok=True)
     kept.write_text(json.dumps(asdict(service)))

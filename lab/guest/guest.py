@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lab import LabError
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.keeper import Plan
 from lab.guest.line import Line, Result
 from lab.guest.network import GuestNetwork, Link
@@ -48,7 +48,7 @@ class Guest(Started):
         self,
         folder: Path,
         *,
-        image: Image,
+        image: GuestImage,
         name: str = "guest",
         network: GuestNetwork | None = None,
         memory_mib: int = 2048,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class GuestImage:
     """A folder with a disk, which nobody may change, and the root folder of its kernel."""
 
     folder: Path

@@ -16,14 +16,14 @@ from pathlib import Path
 from lab import LabError, UnavailableError, host
 from lab.guest import build
 from lab.guest.guest import Guest
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.recipe import Kernel, Recipe
 from lab.packages import Packages
 
 UNUSED_SECONDS = 14 * 24 * 3600
 
 
-def find(kernel: Kernel = Kernel.PACKAGED, packages: Packages | None = None) -> Image:
+def find(kernel: Kernel = Kernel.PACKAGED, packages: Packages | None = None) -> GuestImage:
     """Find the image for this checkout in the cache, or build it, for minutes.
 
     UnavailableError where no guest can run; LabError if the build fails.
@@ -34,7 +34,7 @@ def find(kernel: Kernel = Kernel.PACKAGED, packages: Packages | None = None) -> 
     packages = packages or Packages()
     recipe = Recipe.of_this_checkout(kernel)
     images = packages.cache / "guest"
-    image = Image(images / f"{kernel}-{recipe.digest}")
+    image = GuestImage(images / f"{kernel}-{recipe.digest}")
     if not image.folder.exists():
         with _locked(images, kernel):
             if not image.folder.exists():
@@ -51,8 +51,8 @@ def _obstacles() -> tuple[str, ...]:
     return host.obstacles()
 
 
-def _make(recipe: Recipe, image: Image, packages: Packages) -> None:
-    partial = Image(image.folder.with_name(f"{image.folder.name}.partial"))
+def _make(recipe: Recipe, image: GuestImage, packages: Packages) -> None:
+    partial = GuestImage(image.folder.with_name(f"{image.folder.name}.partial"))
     shutil.rmtree(partial.folder, ignore_errors=True)
     partial.folder.mkdir()
     try:
@@ -63,7 +63,7 @@ def _make(recipe: Recipe, image: Image, packages: Packages) -> None:
         shutil.rmtree(partial.folder, ignore_errors=True)
 
 
-def _boot_once(image: Image) -> None:
+def _boot_once(image: GuestImage) -> None:
     """Let systemd do on the disk itself what it does only once, and containerd have its images."""
     guest = Guest(image.folder / "guest", image=image, on_image=True)
     with guest:

@@ -12,7 +12,7 @@ from typing import Any
 from lab.cluster_api import ClusterApi, Json
 from lab.control_plane import ControlPlane
 from lab.guest.guest import Guest
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.network import GuestNetwork
 from lab.started import Started
 from tests.e2e.cluster import Cluster
@@ -27,7 +27,7 @@ SERVER_FLAGS = ("--disable-admission-plugins=RuntimeClass",)
 class GuestCluster(Cluster, Started):
     """A control plane, and a machine as its node; `machine` is the service there."""
 
-    def __init__(self, folder: Path, image: Image, version: str) -> None:
+    def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
         self.node = NODE
         self._folder = folder
         self._version = version

@@ -12,7 +12,7 @@ from typing import Any
 
 import trio
 
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.cluster_api import ClusterApi, Json
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
@@ -27,7 +27,7 @@ from trio_kubelet.runtime.config.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
 
 USUAL_CONTAINERD = "2.1"
 CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", USUAL_CONTAINERD)
-AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else Agent
+AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else LabAgent
 NODE = "lab-node"
 EMPTY_DEADLINE_SECONDS = 90
 
@@ -39,11 +39,11 @@ class LocalCluster(Cluster):
         self.node = NODE
         self.control_plane = control_plane
         self.containerd = Containerd(CONTAINERD, folder / "containerd")
-        self._agent: Agent | None = None
+        self._agent: LabAgent | None = None
         self._port = free_port()
 
     @property
-    def agent(self) -> Agent:
+    def agent(self) -> LabAgent:
         """The agent's process; there once started."""
         assert self._agent is not None, "not started"
         return self._agent
@@ -73,7 +73,7 @@ class LocalCluster(Cluster):
         finally:
             self.containerd.stop()
 
-    def make_agent(self, kind: Callable[..., Agent] = AGENT, **settings: object) -> Agent:
+    def make_agent(self, kind: Callable[..., LabAgent] = AGENT, **settings: object) -> LabAgent:
         """An agent for this node that was not started; `settings` are of its configuration."""
         kubeconfig = self.control_plane.node_kubeconfig(self.node)
         if kind is GoKubelet:
@@ -104,7 +104,7 @@ class LocalCluster(Cluster):
             "authentication": {"x509": {"clientCAFile": str(authority)}},
         }
 
-    def hand_over(self, kind: type[Agent], **settings: object) -> None:
+    def hand_over(self, kind: type[LabAgent], **settings: object) -> None:
         """End who has the node, and give it, as it is, to an agent of another kind.
 
         The new one answers when this returns; its node may not be Ready yet.

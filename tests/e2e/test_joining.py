@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 from attrs import evolve
 
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.control_plane import ControlPlane
 from tests.e2e.cluster import is_ready as is_node_ready
 from tests.unit.node.nodes import GIB, a_machine, a_profile, seen
@@ -156,7 +156,7 @@ def test_an_agent_joins_with_the_flags_that_kubeadm_gives_it(
         *("--hostname-override", "kubeadm-joins"),
     )
     path = "/api/v1/nodes/kubeadm-joins"
-    agent = Agent(tmp_path / "agent", flags=flags)
+    agent = LabAgent(tmp_path / "agent", flags=flags)
     try:
         agent.launch()
         control_plane.api.wait_for(path, is_node_ready)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from lab.agent import Agent, is_running
+from lab.agent import LabAgent, is_running
 from lab.cluster_api import Json
 from lab.go_kubelet import GoKubelet, remove_log_links
 from lab.host import cgroups_named, mounts_below
@@ -230,7 +230,7 @@ CONTAINER_FACTS = (
 )
 
 
-def hand_over(node: LocalCluster, kind: type[Agent]) -> None:
+def hand_over(node: LocalCluster, kind: type[LabAgent]) -> None:
     """Let another one have the node, and wait until it has looked at every pod of it."""
     node.hand_over(kind)
     node.wait_node_ready()
@@ -321,7 +321,7 @@ def test_nothing_restarts_when_the_agent_takes_a_node_over(
     populate(node, namespace)
     before = look(node, namespace.name, "default")
     assert len(before.pods) == 10
-    hand_over(node, Agent)
+    hand_over(node, LabAgent)
     run_and_delete_another(namespace)
     assert_undisturbed(node, before, look(node, namespace.name, "default"))
     # The Go kubelet finds static pods under the UIDs that it gave them.
@@ -343,7 +343,7 @@ def test_pods_of_the_go_kubelet_follow_their_config_maps_under_the_agent(
         restartPolicy="Never",
         volumes=[{"name": "config", "configMap": {"name": "settings"}}],
     )
-    hand_over(node, Agent)
+    hand_over(node, LabAgent)
     assert is_ready(namespace.pod("follows"))
     namespace.api.patch(namespace.path("ConfigMap", "settings"), {"data": {"colour": "blue"}})
     pod = namespace.wait("follows", is_over, deadline_seconds=10)
@@ -355,7 +355,7 @@ def test_pods_of_the_go_kubelet_are_rolled_and_leave_nothing_under_the_agent(
 ) -> None:
     populate(node, namespace)
     before = look(node, namespace.name, "default")
-    hand_over(node, Agent)
+    hand_over(node, LabAgent)
     roll(namespace)
     for name in ("restarted", "guaranteed", "failed"):
         namespace.kubectl("delete", "pod", name)
@@ -383,7 +383,7 @@ def test_what_was_under_way_goes_on_under_the_agent(
     namespace.wait("waits", lambda pod: waiting(pod).get("reason") in PULL_FAILURES)
     before = namespace.wait("crashes", lambda pod: container(pod)["restartCount"] == 1)
     namespace.api.delete(namespace.path("Pod", "ends"))
-    node.hand_over(Agent)
+    node.hand_over(LabAgent)
     node.wait_node_ready()
     namespace.wait_gone("ends")
     assert waiting(namespace.pod("waits"))["reason"] in PULL_FAILURES
@@ -398,7 +398,7 @@ def test_pods_of_the_agent_do_not_restart_when_a_node_goes_back(
     node: LocalCluster, namespace: Namespace, static_pods: None
 ) -> None:
     """Static pods do, the Go kubelet knows them by other UIDs; the agent then takes those over."""
-    hand_over(node, Agent)
+    hand_over(node, LabAgent)
     populate(node, namespace)
     before = look(node, namespace.name)
     static = look(node, "default")
@@ -410,7 +410,7 @@ def test_pods_of_the_agent_do_not_restart_when_a_node_goes_back(
         node.api.wait_for(f"{MIRRORS}/{name}", is_new, deadline_seconds=SYNC_DEADLINE_SECONDS)
     roll(namespace)
     before = look(node, namespace.name, "default")
-    hand_over(node, Agent)
+    hand_over(node, LabAgent)
     run_and_delete_another(namespace)
     assert_undisturbed(node, before, look(node, namespace.name, "default"))
 
@@ -422,7 +422,7 @@ def test_who_may_use_an_image_is_known_to_whoever_has_the_node(
     gates = {"KubeletEnsureSecretPulledImages": True}  # Off by default before 1.35.
     for secret in ("key", "copy"):
         namespace.create_pull_secret(secret)
-    for puller, other in ((GoKubelet, Agent), (Agent, GoKubelet)):
+    for puller, other in ((GoKubelet, LabAgent), (LabAgent, GoKubelet)):
         who = puller.__name__.lower()
         node.hand_over(puller, featureGates=gates)
         node.wait_node_ready()

@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from tests.fuzz.values import Values, as_json
+from tests.fuzz.values import ValueGenerator, as_json
 from trio_kubelet.errors import StartError
 from trio_kubelet.mountinfo import parse_mountinfo
 from trio_kubelet.node.machine import read_machine
@@ -30,7 +30,7 @@ MOUNTS = (
 class HostFiles:
     """A host of its own below a folder."""
 
-    def __init__(self, root: Path, values: Values) -> None:
+    def __init__(self, root: Path, values: ValueGenerator) -> None:
         self._root = root
         self._values = values
         self._folder = root / "machine"

@@ -43,7 +43,7 @@ from tests.fuzz.corpus import (
 )
 from tests.fuzz.host import HostFiles
 from tests.fuzz.transports import FuzzedApi, FuzzedRuntime, Noise
-from tests.fuzz.values import Values, as_json, as_yaml
+from tests.fuzz.values import ValueGenerator, as_json, as_yaml
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, ApiTransport, SimulatedAgent, WallClock
 from trio_kubelet.config.model import KubeletConfiguration
@@ -141,7 +141,7 @@ class Run:
         self._life, self._ended = trio.CancelScope(), trio.Event()
         self._number = 0
         self._chance = random.Random(self.seed)
-        self._values = Values(self._chance)
+        self._values = ValueGenerator(self._chance)
         self._clock = WallClock()
         self._runtime = HollowRuntime(
             self._clock, self.nursery, HollowOptions(seed=self.seed, name="containerd")

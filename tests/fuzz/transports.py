@@ -15,7 +15,7 @@ import orjson
 import trio
 from attrs import define, field
 
-from tests.fuzz.values import Values, as_json
+from tests.fuzz.values import ValueGenerator, as_json
 from tests.simulation.node import ApiTransport
 from trio_kubelet.rpc import InProcess, RpcError
 from trio_kubelet.rpc.messages import decode
@@ -49,7 +49,7 @@ class Noise:
 class FuzzedRuntime:
     """A transport onto the hollow runtime."""
 
-    def __init__(self, runtime: object, values: Values, noise: Noise) -> None:
+    def __init__(self, runtime: object, values: ValueGenerator, noise: Noise) -> None:
         self._inner = InProcess(runtime)
         self._values = values
         self._chance = values.chance
@@ -231,7 +231,7 @@ class FuzzedApi(httpx.AsyncBaseTransport):
     """The way to the API server. `frame` makes one more frame of a watch of a resource."""
 
     inner: ApiTransport
-    values: Values
+    values: ValueGenerator
     noise: Noise
     frame: Callable[[str], bytes]
     failures: list[str] = field(factory=list)

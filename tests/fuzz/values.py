@@ -64,7 +64,7 @@ NOT_JSON = (float("nan"), float("inf"), float("-inf"), 10**4000)
 DEEPEST = 1500
 
 
-class Values:
+class ValueGenerator:
     """Makes values by chance. Everything comes from one source of chance."""
 
     def __init__(self, chance: random.Random) -> None:

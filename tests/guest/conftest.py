@@ -14,7 +14,7 @@ import pytest
 from lab import UnavailableError
 from lab.guest import images
 from lab.guest.guest import Guest
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from tests.guest.node import Node, build_wheel
 from tests.missing import do_without
 
@@ -36,7 +36,7 @@ def turn(item: pytest.Item) -> int:
 
 
 @pytest.fixture(scope="session")
-def image() -> Image:
+def image() -> GuestImage:
     """The image of a node, with the packaged kernel."""
     try:
         return images.find()
@@ -45,7 +45,7 @@ def image() -> Image:
 
 
 @pytest.fixture(scope="session")
-def guest(image: Image, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+def guest(image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
     """A machine that runs, for all tests of this process; what a test changes there, it undoes."""
     with Guest(tmp_path_factory.mktemp("guest"), image=image) as guest:
         yield guest

@@ -15,7 +15,7 @@ import pytest
 
 from lab import LabError, orphans
 from lab.guest.guest import Guest
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.network import GuestNetwork
 from lab.processes import alive, wait_until
 from tests.tested import GUEST
@@ -27,11 +27,11 @@ OWNER = """
 import signal, sys
 from pathlib import Path
 from lab.guest.guest import Guest
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.network import GuestNetwork
 network = GuestNetwork()
 network.start()
-guest = Guest(Path(sys.argv[1]), image=Image(Path(sys.argv[2])), network=network)
+guest = Guest(Path(sys.argv[1]), image=GuestImage(Path(sys.argv[2])), network=network)
 guest.boot(wait=False)
 print(network.host_interface, flush=True)
 signal.pause()
@@ -50,7 +50,7 @@ def owned_by(owner: int) -> list[int]:
 
 @pytest.fixture(scope="module")
 def pair(
-    image: Image, tmp_path_factory: pytest.TempPathFactory
+    image: GuestImage, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Guest, Guest, GuestNetwork]]:
     """Two machines in one network."""
     folder = tmp_path_factory.mktemp("pair")
@@ -186,7 +186,7 @@ def test_what_was_written_is_gone_with_the_next_start(
     assert list(guest.folder.iterdir()) == [guest.console]
 
 
-def test_nothing_is_left_of_guests_whose_owner_is_killed(image: Image, tmp_path: Path) -> None:
+def test_nothing_is_left_of_guests_whose_owner_is_killed(image: GuestImage, tmp_path: Path) -> None:
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, tmp_path, image.folder], stdout=subprocess.PIPE, text=True
     )

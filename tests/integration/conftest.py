@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from lab import UnavailableError, host
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.containerd import Containerd
 from lab.registry import Registry
 from tests.containerds import ASKED_FOR, VERSIONS, Containerds
@@ -83,5 +83,5 @@ def registry(containerd: Containerd) -> Iterator[Registry]:
 @pytest.fixture(scope="module")
 def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """An agent for all tests of a module; at its end nothing of any pod is left, or they fail."""
-    with Agent(tmp_path_factory.mktemp("node"), endpoint=containerd.endpoint) as agent:
+    with LabAgent(tmp_path_factory.mktemp("node"), endpoint=containerd.endpoint) as agent:
         yield Node(agent=agent, containerd=containerd)

@@ -15,7 +15,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from lab.agent import Agent, Json, is_running, pod_manifest
+from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from lab.processes import wait_until
@@ -30,7 +30,7 @@ SLEEP = "while :; do sleep 1; done"
 class Node:
     """An agent and its runtime. `added` are the names of the manifests in its folder."""
 
-    agent: Agent
+    agent: LabAgent
     containerd: Containerd
     added: set[str] = field(factory=set)
 

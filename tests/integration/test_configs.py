@@ -16,7 +16,7 @@ import pytest
 import trio
 from attrs import frozen
 
-from lab.agent import Agent
+from lab.agent import LabAgent
 from lab.containerd import Containerd
 from lab.processes import run
 from tests.containerds import VERSIONS
@@ -86,7 +86,7 @@ def node(
     folder = tmp_path_factory.mktemp("node")
     resolv_conf = folder / "resolv.conf"
     resolv_conf.write_text(RESOLV_CONF)
-    agent = Agent(
+    agent = LabAgent(
         folder,
         endpoint=containerd.endpoint,
         settings={
@@ -244,7 +244,7 @@ class Runtime:
         return await self._channel.unary(method, request, deadline_seconds=A_CALL_MAY_TAKE_SECONDS)
 
 
-def _facts(agent: Agent) -> NodeFacts:
+def _facts(agent: LabAgent) -> NodeFacts:
     """What the agent knows of this machine."""
     settings = Settings(
         configuration=KubeletConfiguration(

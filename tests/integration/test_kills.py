@@ -16,7 +16,7 @@ from typing import Self
 import pytest
 import trio
 
-from lab.agent import Agent, Json, is_running, pod_manifest
+from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.host import cgroups_named
 from lab.images import BUSYBOX, SLEEPER
@@ -31,8 +31,8 @@ SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().ra
 
 
 @pytest.fixture
-def agent(containerd: Containerd, tmp_path: Path) -> Iterator[Agent]:
-    with Agent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
+def agent(containerd: Containerd, tmp_path: Path) -> Iterator[LabAgent]:
+    with LabAgent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
         yield agent
 
 
@@ -71,7 +71,7 @@ def passing_pod(name: str, restart_policy: str) -> Json:
 class Churn:
     """Adds and removes pods in a thread of its own until it is stopped."""
 
-    def __init__(self, agent: Agent, chance: random.Random) -> None:
+    def __init__(self, agent: LabAgent, chance: random.Random) -> None:
         self._agent = agent
         self._chance = chance
         self._over = threading.Event()
@@ -136,7 +136,7 @@ def all_stay(pods: dict[str, Json]) -> bool:
     return len(staying) == STAYING and all(map(is_running, staying))
 
 
-def leftovers(agent: Agent) -> dict[str, set[str]]:
+def leftovers(agent: LabAgent) -> dict[str, set[str]]:
     """What there is on the node of pods, by their UIDs, place by place."""
     folders = agent.root / "pods"
     kubepods = cgroups_named(f"{agent.cgroup_root}/kubepods")
@@ -182,7 +182,7 @@ async def _listed(endpoint: str) -> set[str]:
         }
 
 
-def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
+def agrees(agent: LabAgent, containerd: Containerd, expected: set[str]) -> str:
     """Why node and manifests do not agree, empty if they do. `expected` are names of pods."""
     pods = agent.pods()
     names = {name.removesuffix(f"-{os.uname().nodename.lower()}") for name in pods}
@@ -202,7 +202,7 @@ def agrees(agent: Agent, containerd: Containerd, expected: set[str]) -> str:
     return ""
 
 
-def wait_until_agreed(agent: Agent, containerd: Containerd, expected: set[str]) -> None:
+def wait_until_agreed(agent: LabAgent, containerd: Containerd, expected: set[str]) -> None:
     why = ""
 
     def agreed() -> bool:
@@ -220,14 +220,14 @@ def wait_until_agreed(agent: Agent, containerd: Containerd, expected: set[str]) 
     )
 
 
-def start_staying(agent: Agent) -> dict[str, tuple[tuple[str, str, int], ...]]:
+def start_staying(agent: LabAgent) -> dict[str, tuple[tuple[str, str, int], ...]]:
     for number in range(STAYING):
         agent.write(f"stay-{number}", staying_pod(number))
     return identities(agent.wait_for(all_stay))
 
 
 def test_an_agent_that_is_killed_thirty_times_restarts_no_container(
-    agent: Agent, containerd: Containerd
+    agent: LabAgent, containerd: Containerd
 ) -> None:
     chance = random.Random(SEED)
     before = start_staying(agent)
@@ -244,7 +244,7 @@ def test_an_agent_that_is_killed_thirty_times_restarts_no_container(
 
 
 def test_a_runtime_that_is_killed_ten_times_restarts_no_container(
-    agent: Agent, containerd: Containerd
+    agent: LabAgent, containerd: Containerd
 ) -> None:
     chance = random.Random(SEED)
     before = start_staying(agent)

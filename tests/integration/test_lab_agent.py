@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lab.agent import Agent, is_running, pod_manifest
+from lab.agent import LabAgent, is_running, pod_manifest
 
 POD = pod_manifest("web", {"name": "main", "image": "busybox", "command": ["sleep", "1000"]})
 
 
-def fail_with_a_killed_agent(agent: Agent, **settings: object) -> None:
+def fail_with_a_killed_agent(agent: LabAgent, **settings: object) -> None:
     """A test that fails between two agents; `settings` are what the second would start with."""
     with agent:
         agent.write("web.json", POD)
@@ -20,7 +20,7 @@ def fail_with_a_killed_agent(agent: Agent, **settings: object) -> None:
 
 
 def test_an_agent_that_was_killed_is_started_again_to_take_its_pods_away(tmp_path: Path) -> None:
-    agent = Agent(tmp_path / "node")
+    agent = LabAgent(tmp_path / "node")
     with pytest.raises(ZeroDivisionError) as raised:
         fail_with_a_killed_agent(agent)
     assert not list((agent.root / "pods").iterdir())
@@ -29,6 +29,6 @@ def test_an_agent_that_was_killed_is_started_again_to_take_its_pods_away(tmp_pat
 
 def test_an_agent_that_cannot_be_ended_well_does_not_hide_what_went_wrong(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
-        fail_with_a_killed_agent(Agent(tmp_path / "node"), maxPods=-1)
+        fail_with_a_killed_agent(LabAgent(tmp_path / "node"), maxPods=-1)
     (note,) = raised.value.__notes__
     assert note.startswith("And then: the agent does not run: ")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.agent import Agent, Json, pod_manifest
+from lab.agent import Json, LabAgent, pod_manifest
 from lab.containerd import Containerd
 from tests.integration.pods import Node, container_ids, is_over, one_shot, phase, shell, until_term
 
@@ -21,7 +21,7 @@ def node(containerd: Containerd, tmp_path_factory: pytest.TempPathFactory) -> It
     """A small node."""
     settings = {"maxPods": MAX_PODS, "allowedUnsafeSysctls": ["kernel.msg*"]}
     folder = tmp_path_factory.mktemp("small-node")
-    with Agent(folder, endpoint=containerd.endpoint, settings=settings) as agent:
+    with LabAgent(folder, endpoint=containerd.endpoint, settings=settings) as agent:
         yield Node(agent=agent, containerd=containerd)
 
 

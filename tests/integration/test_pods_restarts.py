@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab.agent import Agent, Json, is_running, pod_manifest
+from lab.agent import Json, LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from tests.integration.pods import (
     Node,
@@ -40,7 +40,7 @@ class Ends:
     A thread looks until `wanted` ends are known: each is told only for a while.
     """
 
-    def __init__(self, agent: Agent, wanted: int) -> None:
+    def __init__(self, agent: LabAgent, wanted: int) -> None:
         self._agent = agent
         self._wanted = wanted
         self._ends: dict[str, Json] = {}
@@ -95,7 +95,7 @@ def crashing_with_cap(
     folder = tmp_path_factory.mktemp("capped")
     with (
         Containerd(containerd.wish, folder / "containerd") as runtime,
-        Agent(folder / "node", endpoint=runtime.endpoint, settings=settings) as agent,
+        LabAgent(folder / "node", endpoint=runtime.endpoint, settings=settings) as agent,
     ):
         agent.write("crashing.json", CRASHING)
         ends = Ends(agent, wanted=5)

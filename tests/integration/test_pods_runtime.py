@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lab.agent import Agent, is_running, pod_manifest
+from lab.agent import LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.processes import alive, wait_until
 from tests.integration.pods import (
@@ -23,9 +23,9 @@ from tests.integration.pods import (
 
 
 @pytest.fixture
-def agent(containerd: Containerd, tmp_path: Path) -> Iterator[Agent]:
+def agent(containerd: Containerd, tmp_path: Path) -> Iterator[LabAgent]:
     """An agent that is not started yet; at the end the runtime is back and no pod is left."""
-    agent = Agent(tmp_path / "node", endpoint=containerd.endpoint)
+    agent = LabAgent(tmp_path / "node", endpoint=containerd.endpoint)
     try:
         yield agent
     finally:
@@ -54,7 +54,7 @@ def without_network(containerd: Containerd, tmp_path: Path) -> Iterator[Path]:
     containerd.restart()
 
 
-def wait_for_log(agent: Agent, text: str) -> None:
+def wait_for_log(agent: LabAgent, text: str) -> None:
     wait_until(
         lambda: text in agent.log.read_text(),
         deadline_seconds=60,
@@ -63,7 +63,7 @@ def wait_for_log(agent: Agent, text: str) -> None:
 
 
 def test_an_agent_waits_for_a_runtime_that_is_not_there_yet(
-    agent: Agent, runtime: Containerd
+    agent: LabAgent, runtime: Containerd
 ) -> None:
     runtime.kill()
     agent.write("early.json", pod_manifest("early", until_term("c")))
@@ -78,7 +78,7 @@ def test_an_agent_waits_for_a_runtime_that_is_not_there_yet(
 
 
 def test_pods_outlive_their_runtime_and_new_ones_start_when_it_is_back(
-    agent: Agent, runtime: Containerd
+    agent: LabAgent, runtime: Containerd
 ) -> None:
     node = Node(agent=agent, containerd=runtime)
     agent.start()
@@ -94,7 +94,7 @@ def test_pods_outlive_their_runtime_and_new_ones_start_when_it_is_back(
 
 
 def test_a_pod_that_was_to_go_while_the_runtime_was_away_goes(
-    agent: Agent, runtime: Containerd
+    agent: LabAgent, runtime: Containerd
 ) -> None:
     node = Node(agent=agent, containerd=runtime)
     agent.start()
@@ -107,7 +107,7 @@ def test_a_pod_that_was_to_go_while_the_runtime_was_away_goes(
 
 
 def test_without_a_network_only_pods_on_the_hosts_network_start(
-    agent: Agent, containerd: Containerd, without_network: Path, tmp_path: Path
+    agent: LabAgent, containerd: Containerd, without_network: Path, tmp_path: Path
 ) -> None:
     node = Node(agent=agent, containerd=containerd)
     agent.start()

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lab.agent import Agent, is_running, pod_manifest
+from lab.agent import LabAgent, is_running, pod_manifest
 from lab.containerd import Containerd
 from lab.images import SLEEPER
 from lab.orphans import cgroup_of_ours
@@ -367,7 +367,7 @@ def test_a_runtime_that_is_not_there_is_waited_for(
 def test_containers_run_on_when_the_agent_ends_and_belong_to_the_next(
     containerd: Containerd, tmp_path: Path
 ) -> None:
-    with Agent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
+    with LabAgent(tmp_path / "node", endpoint=containerd.endpoint) as agent:
         agent.write("web.json", pod_manifest("web", {"name": "main", "image": SLEEPER}))
         before = ids(agent)
         code, running = agent.stop(), containerd.ctr("tasks", "ls")
@@ -377,7 +377,7 @@ def test_containers_run_on_when_the_agent_ends_and_belong_to_the_next(
         assert ids(agent) == before
 
 
-def ids(agent: Agent) -> list[str]:
+def ids(agent: LabAgent) -> list[str]:
     """The ids of the containers, once they run."""
     pods = agent.wait_for(lambda pods: bool(pods) and all(map(is_running, pods.values())))
     return [

@@ -106,7 +106,7 @@ def _keys_of_pods(entries: Iterable[Json]) -> Iterable[str]:
 
 
 @frozen(kw_only=True)
-class Line:
+class TimelineLine:
     """Something that happened: seconds since the pod was first seen, and since the line before.
 
     `about` is the container's name, or `pod`.
@@ -137,7 +137,7 @@ class History:
     """A pod's part of the journal, read."""
 
     headline: str
-    lines: tuple[Line, ...]
+    lines: tuple[TimelineLine, ...]
     states: tuple[StateTime, ...]
 
 
@@ -187,10 +187,10 @@ def _all_started_seconds(entries: Iterable[Json], pod: Json | None, began_ns: in
     return (max(known) - began_ns) / 1e9 if len(known) == len(times) else None
 
 
-def _lines(key: str, entries: Iterable[Json], began_ns: int) -> Iterable[Line]:
+def _lines(key: str, entries: Iterable[Json], began_ns: int) -> Iterable[TimelineLine]:
     before_ns = began_ns
     for entry in entries:
-        yield Line(
+        yield TimelineLine(
             at_seconds=(entry["time_ns"] - began_ns) / 1e9,
             gap_seconds=(entry["time_ns"] - before_ns) / 1e9,
             about=_about(key, entry),
@@ -269,7 +269,7 @@ def shorten_ids(text: str) -> str:
     )
 
 
-def lines_table(lines: Iterable[Line]) -> "Table":
+def lines_table(lines: Iterable[TimelineLine]) -> "Table":
     """What happened, for rich."""
     from rich.table import Table
     from rich.text import Text

@@ -16,7 +16,7 @@ from attrs import frozen
 
 from trio_kubelet.config.durations import parse_duration
 from trio_kubelet.config.fields import INT32, INT64
-from trio_kubelet.config.parts import MemoryReservation, Taint, VModuleItem
+from trio_kubelet.config.parts import MemoryReservation, RegistrationTaint, VModuleItem
 from trio_kubelet.k8s.quantity import Quantity
 
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
@@ -125,18 +125,18 @@ def _headers(text: str, previous: Any = None) -> Mapping[str, tuple[str, ...]]:
     return headers
 
 
-def _taints(text: str, _: Any = None) -> tuple[Taint, ...]:
+def _taints(text: str, _: Any = None) -> tuple[RegistrationTaint, ...]:
     return tuple(_taint(spec) for spec in text.split(",") if spec)
 
 
-def _taint(spec: str) -> Taint:
+def _taint(spec: str) -> RegistrationTaint:
     rest, _, effect = spec.partition(":")
     key, _, value = rest.partition("=")
     if effect not in TAINT_EFFECTS:
         raise ValueError(f"invalid taint effect: {effect}, one of {', '.join(TAINT_EFFECTS)}")
     if not key or "=" in value:
         raise ValueError(f"invalid taint spec: {spec}, expect <key>=<value>:<effect>")
-    return Taint(key=key, value=value, effect=effect)
+    return RegistrationTaint(key=key, value=value, effect=effect)
 
 
 def _reserved_memory(text: str, previous: Any = None) -> tuple[MemoryReservation, ...]:

@@ -19,7 +19,7 @@ class Stage(StrEnum):
 
 
 @frozen
-class Gate:
+class FeatureGate:
     """One feature gate: its stage, its default, and whether that default can be changed."""
 
     stage: Stage
@@ -144,7 +144,7 @@ _LOCKED_DEPRECATED = """
 """
 
 
-def _table() -> dict[str, Gate]:
+def _table() -> dict[str, FeatureGate]:
     unlocked = set(_UNLOCKED_GA.split())
     locked = set(_GA.split()) - unlocked | set(_LOCKED_DEPRECATED.split())
     groups = (
@@ -156,7 +156,7 @@ def _table() -> dict[str, Gate]:
         (_DEPRECATED_OFF, Stage.DEPRECATED, False),
     )
     return {
-        name: Gate(stage, default, name in locked)
+        name: FeatureGate(stage, default, name in locked)
         for names, stage, default in groups
         for name in names.split()
     }

@@ -22,8 +22,8 @@ from trio_kubelet.config.parts import (
     LoggingConfiguration,
     MemoryReservation,
     MemorySwapConfiguration,
+    RegistrationTaint,
     ShutdownGracePeriodByPodPriority,
-    Taint,
     TracingConfiguration,
     UserNamespaces,
 )
@@ -222,7 +222,7 @@ class KubeletConfiguration:
     memory_reservation_policy: str = option("memoryReservationPolicy", "None")
 
     # Registration, tracing, the runtime endpoints
-    register_with_taints: tuple[Taint, ...] = option("registerWithTaints", ())
+    register_with_taints: tuple[RegistrationTaint, ...] = option("registerWithTaints", ())
     register_node: bool = nullable("registerNode", True)
     tracing: TracingConfiguration | None = nullable("tracing")
     local_storage_capacity_isolation: bool = nullable("localStorageCapacityIsolation", True)

@@ -105,7 +105,7 @@ class UserNamespaces:
 
 
 @frozen(kw_only=True)
-class Taint:
+class RegistrationTaint:
     """A taint that the node registers with. `time_added` must stay empty."""
 
     key: str = option("key", "", always=True)

@@ -82,7 +82,7 @@ BOUNDS = (
 
 
 @frozen
-class Choice:
+class AllowedValues:
     """A field that takes one of a few words. An empty one stands for the default."""
 
     attribute: str
@@ -91,30 +91,34 @@ class Choice:
 
 
 CHOICES = (
-    Choice(
+    AllowedValues(
         "topology_manager_policy",
         "topologyManagerPolicy (--topology-manager-policy)",
         ("none", "best-effort", "restricted", "single-numa-node"),
     ),
-    Choice(
+    AllowedValues(
         "topology_manager_scope",
         "topologyManagerScope (--topology-manager-scope)",
         ("container", "pod"),
     ),
-    Choice(
+    AllowedValues(
         "hairpin_mode",
         "hairpinMode (--hairpin-mode)",
         ("none", "hairpin-veth", "promiscuous-bridge"),
     ),
-    Choice("cgroup_driver", "cgroupDriver (--cgroup-driver)", ("cgroupfs", "systemd")),
-    Choice("cpu_manager_policy", "cpuManagerPolicy (--cpu-manager-policy)", ("none", "static")),
-    Choice(
+    AllowedValues("cgroup_driver", "cgroupDriver (--cgroup-driver)", ("cgroupfs", "systemd")),
+    AllowedValues(
+        "cpu_manager_policy", "cpuManagerPolicy (--cpu-manager-policy)", ("none", "static")
+    ),
+    AllowedValues(
         "memory_manager_policy",
         "memoryManagerPolicy (--memory-manager-policy)",
         ("None", "Static"),
     ),
-    Choice("memory_reservation_policy", "memoryReservationPolicy", ("None", "TieredReservation")),
-    Choice(
+    AllowedValues(
+        "memory_reservation_policy", "memoryReservationPolicy", ("None", "TieredReservation")
+    ),
+    AllowedValues(
         "config_map_and_secret_change_detection_strategy",
         "configMapAndSecretChangeDetectionStrategy",
         ("Get", "Cache", "Watch"),

@@ -46,7 +46,7 @@ class SeenFile:
 
 
 @frozen(kw_only=True)
-class Look:
+class FolderContents:
     """One look at the folder: path → file in the order of names, or why it could not be read."""
 
     files: Mapping[str, SeenFile] = field(factory=dict)
@@ -95,7 +95,7 @@ async def watch_manifest_files(
 
 def look(
     path: Path, reader: ManifestReader, known: Mapping[str, SeenFile], watch: PathWatch
-) -> Look:
+) -> FolderContents:
     """Arm the watch, then read what is there and has changed. Blocks; raises nothing."""
     watch.arm()
     try:
@@ -103,16 +103,16 @@ def look(
     except NotADirectoryError:
         paths = [path]
     except FileNotFoundError:
-        return Look()
+        return FolderContents()
     except OSError as error:
-        return Look(problem=f"cannot be read: {error.strerror}")
+        return FolderContents(problem=f"cannot be read: {error.strerror}")
     files: dict[str, SeenFile] = {}
     for each in paths:
         origin = os.fsencode(each).decode("utf-8", "backslashreplace")
         seen = _read(each, origin, reader, known.get(origin))
         if seen is not None:
             files[origin] = seen
-    return Look(files=files)
+    return FolderContents(files=files)
 
 
 def _read(

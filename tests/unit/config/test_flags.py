@@ -9,7 +9,7 @@ import pytest
 
 from trio_kubelet.config import ConfigurationError, Settings, load
 from trio_kubelet.config.flags import parse_flags
-from trio_kubelet.config.parts import MemoryReservation, Taint, VModuleItem
+from trio_kubelet.config.parts import MemoryReservation, RegistrationTaint, VModuleItem
 from trio_kubelet.k8s.quantity import Quantity
 
 HEADER = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -108,8 +108,8 @@ def test_a_boolean_needs_no_value_and_takes_no_next_word() -> None:
             ["--register-with-taints=dedicated=db:NoSchedule,spot:NoExecute"],
             "registerWithTaints",
             (
-                Taint(key="dedicated", value="db", effect="NoSchedule"),
-                Taint(key="spot", effect="NoExecute"),
+                RegistrationTaint(key="dedicated", value="db", effect="NoSchedule"),
+                RegistrationTaint(key="spot", effect="NoExecute"),
             ),
         ),
         (

@@ -16,8 +16,8 @@ from trio_kubelet.config.parts import (
     MemoryReservation,
     MemorySwapConfiguration,
     OutputRoutingOptions,
+    RegistrationTaint,
     ShutdownGracePeriodByPodPriority,
-    Taint,
     TracingConfiguration,
     UserNamespaces,
     VModuleItem,
@@ -242,13 +242,13 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"pod_logs_dir": "/größe"}, "must contain ASCII characters only"),
     ({"user_namespaces": UserNamespaces(ids_per_pod=1000)}, "must be a multiple of 65536"),
     (
-        {"register_with_taints": (Taint(key="a b", effect="NoSchedule"),)},
+        {"register_with_taints": (RegistrationTaint(key="a b", effect="NoSchedule"),)},
         "invalid taint: a b=:NoSchedule",
     ),
     (
         {
             "register_with_taints": (
-                Taint(key="a", effect="NoSchedule", time_added="2026-01-01T00:00:00Z"),
+                RegistrationTaint(key="a", effect="NoSchedule", time_added="2026-01-01T00:00:00Z"),
             )
         },
         "taint.TimeAdded is not nil",
@@ -316,7 +316,7 @@ def test_a_broken_rule_is_one_line(changes: dict[str, Any], words: str) -> None:
         {"tracing": TracingConfiguration(endpoint="localhost:4317")},
         {
             "register_with_taints": (
-                Taint(key="node.kubernetes.io/x", value="y", effect="NoExecute"),
+                RegistrationTaint(key="node.kubernetes.io/x", value="y", effect="NoExecute"),
             )
         },
     ],

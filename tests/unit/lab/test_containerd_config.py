@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from lab.containerd_config import Settings, render
+from lab.containerd_config import ContainerdSettings, render
 
-SETTINGS = Settings(
+SETTINGS = ContainerdSettings(
     version=(1, 6),
     root=Path("/lab/root"),
     state=Path("/lab/run"),

@@ -12,7 +12,7 @@ import pytest
 from lab import LabError, UnavailableError, host
 from lab.guest import build, images
 from lab.guest.commands import Commands
-from lab.guest.image import Image
+from lab.guest.image import GuestImage
 from lab.guest.kernels import configuration
 from lab.guest.line import Line, Result
 from lab.guest.recipe import Kernel, Recipe, cni_configuration
@@ -210,8 +210,8 @@ def test_what_a_failed_or_killed_build_leaves_is_never_an_image(
 
 
 def test_images_that_nobody_uses_go_when_another_is_built(builds: Builds, tmp_path: Path) -> None:
-    old = Image(tmp_path / "guest" / "packaged-0123456789ab")
-    young = Image(tmp_path / "guest" / "packaged-ba9876543210")
+    old = GuestImage(tmp_path / "guest" / "packaged-0123456789ab")
+    young = GuestImage(tmp_path / "guest" / "packaged-ba9876543210")
     for image in (old, young):
         image.folder.mkdir(parents=True)
     os.utime(old.folder, (0, 0))

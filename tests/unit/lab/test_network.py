@@ -7,7 +7,7 @@ import pytest
 
 from lab import LabError, network
 from lab.footprint import chain_removals
-from lab.network import Network, free_subnet, removals
+from lab.network import LabNetwork, free_subnet, removals
 
 RULES = """\
 *nat
@@ -95,7 +95,7 @@ def test_a_full_pool_is_an_error() -> None:
 
 
 def test_without_iptables_there_is_neither_masquerading_nor_a_host_port() -> None:
-    made = Network("n", "b", "10.213.0.0/24", Path("/addresses"))
+    made = LabNetwork("n", "b", "10.213.0.0/24", Path("/addresses"))
     with_iptables = json.loads(made.cni_configuration(masquerade=True))["plugins"]
     without = json.loads(made.cni_configuration(masquerade=False))["plugins"]
     assert [plugin["type"] for plugin in with_iptables] == ["bridge", "portmap"]

@@ -47,7 +47,7 @@ class Apt:
 @pytest.fixture
 def apt(monkeypatch: pytest.MonkeyPatch) -> Apt:
     apt = Apt()
-    source = packages.Source(("http://mirror.example/debian",), ("bookworm",), ("main",))
+    source = packages.AptSource(("http://mirror.example/debian",), ("bookworm",), ("main",))
     monkeypatch.setattr(packages, "run", apt.run)
     monkeypatch.setattr(packages, "system_sources", lambda: (source,))
     monkeypatch.setattr(

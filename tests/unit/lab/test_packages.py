@@ -5,8 +5,8 @@ import pytest
 
 from lab import LabError
 from lab.packages import (
+    AptSource,
     Distribution,
-    Source,
     parse_deb822,
     parse_one_line,
     source_of_other_suite,
@@ -54,7 +54,7 @@ deb http://flat.example/x ./
 
 def test_deb822_entries_keep_mirror_suites_and_keys() -> None:
     main, security = parse_deb822(DEB822)
-    assert main == Source(
+    assert main == AptSource(
         uris=("http://mirror.example/debian",),
         suites=("bookworm", "bookworm-updates", "bookworm-backports"),
         components=("main",),
@@ -66,7 +66,7 @@ def test_deb822_entries_keep_mirror_suites_and_keys() -> None:
 
 def test_one_line_entries_keep_options_and_leave_comments_out() -> None:
     main, other, flat = parse_one_line(ONE_LINE)
-    assert main == Source(("http://mirror.example/debian",), ("bookworm",), ("main", "contrib"))
+    assert main == AptSource(("http://mirror.example/debian",), ("bookworm",), ("main", "contrib"))
     assert other.signed_by == "/etc/apt/keyrings/x.gpg"
     assert flat.components == ()
 

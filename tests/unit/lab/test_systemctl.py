@@ -7,7 +7,7 @@ import pytest
 
 from lab import LabError
 from lab.processes import run
-from lab.systemctl import Service, read_service
+from lab.systemctl import ServiceUnit, read_service
 
 READY = "import os, socket; socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'READY=1', \
 os.environ['NOTIFY_SOCKET'])"
@@ -64,10 +64,10 @@ def test_a_drop_in_of_the_administrator_hides_one_of_the_same_name(tmp_path: Pat
 def test_an_environment_file_may_be_missing_only_if_the_unit_says_so(tmp_path: Path) -> None:
     given = tmp_path / "flags.env"
     given.write_text('# ours\nFLAGS="--x=1 --y"\n')
-    service = Service(environment_files=[str(given), f"-{tmp_path}/none"])
+    service = ServiceUnit(environment_files=[str(given), f"-{tmp_path}/none"])
     assert service.variables() == {"FLAGS": "--x=1 --y"}
     with pytest.raises(LabError, match="none is missing"):
-        Service(environment_files=[f"{tmp_path}/none"]).variables()
+        ServiceUnit(environment_files=[f"{tmp_path}/none"]).variables()
 
 
 def test_a_service_that_notifies_is_ready_when_start_returns(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.node.nodes import a_machine
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.config.parts import Taint as ConfiguredTaint
+from trio_kubelet.config.parts import RegistrationTaint
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Quantity, Taint
 from trio_kubelet.node.profile import NodeProfile, node_name, node_profile
@@ -50,7 +50,7 @@ def test_flags_and_fields_are_taken_over() -> None:
         max_pods=30,
         provider_id="example://7",
         register_node=False,
-        register_with_taints=(ConfiguredTaint(key="dedicated", value="db", effect="NoSchedule"),),
+        register_with_taints=(RegistrationTaint(key="dedicated", value="db", effect="NoSchedule"),),
         enable_controller_attach_detach=False,
         node_status_update_frequency=timedelta(seconds=5),
     )

@@ -56,7 +56,7 @@ _NOT_IN_EPHEMERAL_CONTAINERS = (
 
 
 @frozen(kw_only=True)
-class Surroundings:
+class PodContext:
     """What the checks of a container need to know of its pod."""
 
     volumes: Mapping[str, Volume]
@@ -67,7 +67,7 @@ class Surroundings:
     os_name: str
 
     @classmethod
-    def of(cls, spec: PodSpec) -> "Surroundings":
+    def of(cls, spec: PodSpec) -> "PodContext":
         """Gather them."""
         return cls(
             volumes={volume.name: volume for volume in spec.volumes if volume.name},
@@ -95,7 +95,7 @@ def containers_with_paths(spec: PodSpec) -> list[tuple[str, Container]]:
 
 def check_containers(spec: PodSpec) -> Iterator[FieldError]:
     """Check all containers of a pod. Names are unique over all kinds."""
-    around = Surroundings.of(spec)
+    around = PodContext.of(spec)
     if not spec.containers:
         yield required("spec.containers")
     for path, container in containers_with_paths(spec):
@@ -126,7 +126,7 @@ def _check_unique_names(spec: PodSpec) -> Iterator[FieldError]:
             seen.add(container.name)
 
 
-def _check_container(container: Container, around: Surroundings, path: str) -> Iterator[FieldError]:
+def _check_container(container: Container, around: PodContext, path: str) -> Iterator[FieldError]:
     """Check what all kinds of containers share."""
     if not container.name:
         yield required(f"{path}.name")
@@ -194,7 +194,7 @@ def _check_restart_rule(rule: ContainerRestartRule, path: str) -> Iterator[Field
 
 
 def _check_init_container(
-    container: Container, around: Surroundings, path: str
+    container: Container, around: PodContext, path: str
 ) -> Iterator[FieldError]:
     yield from check_host_ports([(path, container)])
     if is_restartable(container):
