@@ -86,7 +86,7 @@ UNITS: Mapping[str, str] = {"CPU with 100 idle pods": "%", "memory with 100 pods
 
 
 @frozen
-class Node:
+class BenchmarkedNode:
     """A node under test, and what was measured of it.
 
     `idle_cores` is the CPU time that its kubelet uses in a second when there are no pods.
@@ -156,7 +156,7 @@ def measure_ends(folder: Path, rounds: int, containerd: str) -> list[Figure]:
 
 
 @contextmanager
-def _nodes(folder: Path, containerd: str) -> Iterator[tuple[Node, Node]]:
+def _nodes(folder: Path, containerd: str) -> Iterator[tuple[BenchmarkedNode, BenchmarkedNode]]:
     """The Go kubelet's node and the agent's, both idle."""
     with ControlPlane(folder / "control-plane") as plane, ExitStack() as stack:
         theirs, ours = (
@@ -173,12 +173,14 @@ def _nodes(folder: Path, containerd: str) -> Iterator[tuple[Node, Node]]:
         yield theirs, ours
 
 
-def _in_turn(nodes: Sequence[Node], number: int) -> Sequence[Node]:
+def _in_turn(nodes: Sequence[BenchmarkedNode], number: int) -> Sequence[BenchmarkedNode]:
     """Each is first every other time."""
     return nodes if number % 2 == 0 else nodes[::-1]
 
 
-def _figure(benchmark: str, name: str, our_node: Node, their_node: Node) -> Figure:
+def _figure(
+    benchmark: str, name: str, our_node: BenchmarkedNode, their_node: BenchmarkedNode
+) -> Figure:
     ours, theirs = our_node.samples[name], their_node.samples[name]
     return Figure(
         benchmark=benchmark,
@@ -215,7 +217,7 @@ async def _bare_burst(containerd: Containerd, folder: Path, count: int) -> float
 @contextmanager
 def _node(
     plane: ControlPlane, kind: type[LabAgent], folder: Path, containerd_version: str
-) -> Iterator[Node]:
+) -> Iterator[BenchmarkedNode]:
     name = f"bench-{folder.name}"
     with Containerd(containerd_version, folder / "containerd") as containerd:
         kubelet = kind(
@@ -229,7 +231,7 @@ def _node(
             plane.api.wait_for(
                 f"/api/v1/nodes/{name}", _is_ready, deadline_seconds=READY_DEADLINE_SECONDS
             )
-            yield Node(name, kubelet, containerd, pods)
+            yield BenchmarkedNode(name, kubelet, containerd, pods)
 
 
 def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
@@ -237,7 +239,7 @@ def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
 
 
-def _one(node: Node, name: str) -> None:
+def _one(node: BenchmarkedNode, name: str) -> None:
     """Start and delete one pod."""
     began_at = node.pods.create([name])
     node.note("created to Ready", node.pods.wait_ready([name])[name] - began_at)
@@ -247,7 +249,7 @@ def _one(node: Node, name: str) -> None:
     time.sleep(PAUSE_SECONDS)
 
 
-def _at_once(node: Node, count: int, number: int, *, is_whole: bool = True) -> None:
+def _at_once(node: BenchmarkedNode, count: int, number: int, *, is_whole: bool = True) -> None:
     """Start so many pods and delete them; if it is a whole run, look at most of them idle, too.
 
     A whole life is that from the creation until all is settled, and from the deletion until

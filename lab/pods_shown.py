@@ -12,7 +12,7 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class PodRow:
+class ShownPod:
     """A pod in the table."""
 
     name: str
@@ -23,18 +23,18 @@ class PodRow:
     age: str
 
 
-def rows(pods: Iterable[Json], now: datetime) -> tuple[PodRow, ...]:
+def rows(pods: Iterable[Json], now: datetime) -> tuple[ShownPod, ...]:
     """Make the table's rows, by name."""
     shown = (row(pod, now) for pod in pods)
     return tuple(sorted(shown, key=lambda each: each.name))
 
 
-def row(pod: Json, now: datetime) -> PodRow:
+def row(pod: Json, now: datetime) -> ShownPod:
     """Make the row of one pod."""
     status = pod.get("status", {})
     containers = status.get("containerStatuses", ())
     wanted = len(pod["spec"]["containers"])
-    return PodRow(
+    return ShownPod(
         name=pod["metadata"]["name"],
         ready=f"{sum(each.get('ready', False) for each in containers)}/{wanted}",
         status=state_in_words(pod),

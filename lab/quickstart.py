@@ -195,7 +195,7 @@ class Screen:
             self._tell_changes(table)
         return pods
 
-    def _tell_changes(self, table: Sequence[pods_shown.PodRow]) -> None:
+    def _tell_changes(self, table: Sequence[pods_shown.ShownPod]) -> None:
         for row in table:
             state = f"{row.name}  {row.ready}  {row.status}  restarts {row.restarts}  {row.ip}"
             if self._told.get(row.name) != state:
@@ -203,7 +203,7 @@ class Screen:
                 say(state)
 
 
-def _rendered(table: Sequence[pods_shown.PodRow], events: Sequence[str]) -> Group:
+def _rendered(table: Sequence[pods_shown.ShownPod], events: Sequence[str]) -> Group:
     shown = Table("POD", "READY", "STATUS", "RESTARTS", "IP", "AGE", box=None, padding=(0, 3, 0, 0))
     for row in table:
         colour = "green" if row.status == "Running" else "yellow"

@@ -24,7 +24,7 @@ START_ERROR_EXIT_CODE = 128
 _EVENT = cri.ContainerEventType
 
 
-class Containers:
+class HollowContainers:
     """Owns every container record and the processes' tasks."""
 
     def __init__(

@@ -14,7 +14,7 @@ import trio
 from betterproto import Message
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.hollow.containers import Containers, exec_sync
+from trio_kubelet.hollow.containers import HollowContainers, exec_sync
 from trio_kubelet.hollow.events import Common, Events
 from trio_kubelet.hollow.faults import CallFault
 from trio_kubelet.hollow.images import ImageStore
@@ -59,7 +59,7 @@ class HollowRuntime:
         self.images = ImageStore(clock, options.registry, options.images)
         self.events = Events(clock, self.images, options)
         common = Common(clock=clock, options=options, events=self.events, ids=ids)
-        self.containers = Containers(common, nursery, self.images, sandboxes)
+        self.containers = HollowContainers(common, nursery, self.images, sandboxes)
         self.sandboxes = Sandboxes(common, self.containers, sandboxes)
         self.runtime_ready = True
         self.faults = options.faults

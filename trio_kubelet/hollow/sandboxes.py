@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import trio
 
-from trio_kubelet.hollow.containers import Containers
+from trio_kubelet.hollow.containers import HollowContainers
 from trio_kubelet.hollow.events import Common
 from trio_kubelet.hollow.records import HollowSandbox, sandbox_status, uses_host_network
 from trio_kubelet.rpc import Code, RpcError
@@ -52,7 +52,7 @@ class Sandboxes:
     def __init__(
         self,
         common: Common,
-        containers: Containers,
+        containers: HollowContainers,
         sandboxes: dict[str, HollowSandbox],
     ) -> None:
         self._clock = common.clock

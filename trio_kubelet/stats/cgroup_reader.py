@@ -25,7 +25,7 @@ from trio_kubelet.stats.kernel_text import (
     meminfo,
 )
 from trio_kubelet.stats.machine_usage import machine_usage
-from trio_kubelet.stats.values import Network, NodeStats, SystemContainer, Usage
+from trio_kubelet.stats.values import NetworkStats, NodeStats, SystemContainer, Usage
 
 _LONGEST_FILE = 1 << 16
 
@@ -57,7 +57,7 @@ class PodCgroup:
     path: str
     usage: Usage
     children: Mapping[str, CgroupUsage]
-    network: Network | None
+    network: NetworkStats | None
 
 
 @frozen(kw_only=True)
@@ -170,7 +170,7 @@ class CgroupReader:
             network = self._network_of((child.path for child in children.values()), clock)
         return PodCgroup(path=path, usage=usage, children=children, network=network)
 
-    def _network_of(self, paths: Iterable[str], clock: Stopwatch) -> Network | None:
+    def _network_of(self, paths: Iterable[str], clock: Stopwatch) -> NetworkStats | None:
         """The network of the processes in some cgroups, which share it; None without one."""
         assert self.tree is not None
         root = self.tree.hierarchies["memory"]
@@ -180,11 +180,11 @@ class CgroupReader:
                 return self._network(f"proc/{processes[0].decode()}", clock)
         return None
 
-    def _network(self, process: str, clock: Stopwatch) -> Network | None:
+    def _network(self, process: str, clock: Stopwatch) -> NetworkStats | None:
         found = self.text(f"{process}/net/dev")
         if found is None:
             return None
-        return Network(
+        return NetworkStats(
             time_ns=clock.now_ns(),
             interfaces=interfaces(found),
             default=default_interface(self.text(f"{process}/net/route")),

@@ -11,7 +11,7 @@ from trio_kubelet.stats.values import (
     CgroupDetails,
     CpuUsage,
     MemoryUsage,
-    Pressures,
+    PsiStats,
     SwapUsage,
     Usage,
 )
@@ -65,7 +65,7 @@ def usage_v2(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
         memory=_memory_v2(current, stat, files("memory", "memory.max")),
         swap=None if swap is None else SwapUsage(usage=swap, limit=_swap_limit_v2(files)),
         tasks=number(files("pids", "pids.current")),
-        pressures=Pressures(
+        pressures=PsiStats(
             cpu=pressure(files("cpu", "cpu.pressure")),
             memory=pressure(files("memory", "memory.pressure")),
             io=pressure(files("io", "io.pressure")),

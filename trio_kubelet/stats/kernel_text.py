@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Final
 
-from trio_kubelet.stats.values import Interface, Pressure, PressureLine
+from trio_kubelet.stats.values import Interface, PsiLine, PsiResource
 
 _NUMBER: Final = re.compile(rb"\d{1,20}")
 _PRESSURE: Final = re.compile(
@@ -17,7 +17,7 @@ _PRESSURE: Final = re.compile(
     re.MULTILINE,
 )
 _KILOBYTES: Final = re.compile(rb"^([A-Za-z0-9_()]+):\s+(\d{1,17})(?: kB)?$", re.MULTILINE)
-_ZERO_LINE: Final = PressureLine(avg10=0.0, avg60=0.0, avg300=0.0, total_us=0)
+_ZERO_LINE: Final = PsiLine(avg10=0.0, avg60=0.0, avg300=0.0, total_us=0)
 _NO_LIMIT_BYTES: Final = 1 << 60
 """Memory limits from here on are cgroup v1's way to say that there is none."""
 
@@ -62,17 +62,17 @@ def _int(word: bytes) -> int:
     return int(word)
 
 
-def pressure(text: bytes | None) -> Pressure | None:
+def pressure(text: bytes | None) -> PsiResource | None:
     """A pressure file. Old kernels have no line `full` for the CPU."""
     lines = {
-        name: PressureLine(
+        name: PsiLine(
             avg10=float(avg10), avg60=float(avg60), avg300=float(avg300), total_us=int(total)
         )
         for name, avg10, avg60, avg300, total in _PRESSURE.findall(text or b"")
     }
     if b"some" not in lines:
         return None
-    return Pressure(some=lines[b"some"], full=lines.get(b"full", _ZERO_LINE))
+    return PsiResource(some=lines[b"some"], full=lines.get(b"full", _ZERO_LINE))
 
 
 def meminfo(text: bytes | None) -> Mapping[str, int]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from attrs import evolve
 
 from trio_kubelet.stats.kernel_text import key_values, meminfo, pressure
-from trio_kubelet.stats.values import CpuUsage, MemoryUsage, Pressures, SwapUsage, Usage
+from trio_kubelet.stats.values import CpuUsage, MemoryUsage, PsiStats, SwapUsage, Usage
 
 Texts = Callable[[str], bytes | None]
 """Reads a file of the machine, such as `proc/stat`; None if it cannot be read."""
@@ -30,7 +30,7 @@ def machine_usage(root: Usage | None, now_ns: int, texts: Texts) -> Usage:
         cpu=usage.cpu or cpu_usage(texts("proc/stat")),
         memory=usage.memory or memory_usage(memory, key_values(texts("proc/vmstat"))),
         swap=swap_usage(memory),
-        pressures=Pressures(
+        pressures=PsiStats(
             cpu=pressure(texts("proc/pressure/cpu")),
             memory=pressure(texts("proc/pressure/memory")),
             io=pressure(texts("proc/pressure/io")),

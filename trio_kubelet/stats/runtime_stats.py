@@ -14,10 +14,10 @@ from trio_kubelet.stats.values import (
     Filesystem,
     Interface,
     MemoryUsage,
-    Network,
-    Pressure,
-    PressureLine,
-    Pressures,
+    NetworkStats,
+    PsiLine,
+    PsiResource,
+    PsiStats,
     SwapUsage,
     Usage,
 )
@@ -36,7 +36,7 @@ class RuntimeSandbox:
     """A sandbox with all that is in it, and its network."""
 
     usage: Usage
-    network: Network | None
+    network: NetworkStats | None
 
 
 @frozen(kw_only=True)
@@ -106,7 +106,7 @@ def _usage(
         else CpuUsage(total_ns=total, nano_cores=_number(cpu.usage_nano_cores)),
         memory=_memory(memory),
         swap=_swap(swap) if swap is not None else None,
-        pressures=Pressures(
+        pressures=PsiStats(
             cpu=_pressure(cpu.psi), memory=_pressure(memory.psi), io=_pressure(io.psi)
         ),
     )
@@ -136,21 +136,21 @@ def _swap(swap: cri.SwapUsage) -> SwapUsage | None:
     return SwapUsage(usage=used, limit=None if available is None else used + available)
 
 
-def _pressure(psi: cri.PsiStats) -> Pressure | None:
+def _pressure(psi: cri.PsiStats) -> PsiResource | None:
     if not is_present(psi):
         return None
-    return Pressure(some=_pressure_line(psi.some), full=_pressure_line(psi.full))
+    return PsiResource(some=_pressure_line(psi.some), full=_pressure_line(psi.full))
 
 
-def _pressure_line(data: cri.PsiData) -> PressureLine:
-    return PressureLine(avg10=data.avg10, avg60=data.avg60, avg300=data.avg300, total_us=data.total)
+def _pressure_line(data: cri.PsiData) -> PsiLine:
+    return PsiLine(avg10=data.avg10, avg60=data.avg60, avg300=data.avg300, total_us=data.total)
 
 
-def _network(network: cri.NetworkUsage) -> Network:
+def _network(network: cri.NetworkUsage) -> NetworkStats:
     default = network.default_interface
     named = [default, *network.interfaces] if default.name else network.interfaces
     interfaces = {each.name: _interface(each) for each in named}
-    return Network(
+    return NetworkStats(
         time_ns=network.timestamp, interfaces=tuple(interfaces.values()), default=default.name
     )
 

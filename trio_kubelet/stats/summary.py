@@ -10,11 +10,11 @@ from trio_kubelet.stats.values import (
     ContainerStats,
     Filesystem,
     Interface,
-    Network,
+    NetworkStats,
     NodeStats,
     PodStats,
-    Pressure,
-    PressureLine,
+    PsiLine,
+    PsiResource,
     Stats,
     SwapUsage,
     SystemContainer,
@@ -155,13 +155,13 @@ def _swap(usage: Usage) -> Json | None:
     )
 
 
-def _psi(pressure: Pressure | None) -> Json | None:
+def _psi(pressure: PsiResource | None) -> Json | None:
     if pressure is None:
         return None
     return {"full": _psi_line(pressure.full), "some": _psi_line(pressure.some)}
 
 
-def _psi_line(line: PressureLine) -> Json:
+def _psi_line(line: PsiLine) -> Json:
     return {
         "total": line.total_us,
         "avg10": line.avg10,
@@ -170,7 +170,7 @@ def _psi_line(line: PressureLine) -> Json:
     }
 
 
-def _network(network: Network | None) -> Json | None:
+def _network(network: NetworkStats | None) -> Json | None:
     if network is None:
         return None
     by_name = {each.name: each for each in network.interfaces}

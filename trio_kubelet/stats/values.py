@@ -10,7 +10,7 @@ from attrs import field, frozen
 
 
 @frozen(kw_only=True)
-class PressureLine:
+class PsiLine:
     """One line of a pressure file: the kernel's averages (percent), and its sum in microseconds."""
 
     avg10: float
@@ -20,20 +20,20 @@ class PressureLine:
 
 
 @frozen(kw_only=True)
-class Pressure:
+class PsiResource:
     """How much tasks wait for something (PSI): some of them, or all at once."""
 
-    some: PressureLine
-    full: PressureLine
+    some: PsiLine
+    full: PsiLine
 
 
 @frozen(kw_only=True)
-class Pressures:
+class PsiStats:
     """PSI of a cgroup, or of the machine; None where the kernel has none."""
 
-    cpu: Pressure | None = None
-    memory: Pressure | None = None
-    io: Pressure | None = None
+    cpu: PsiResource | None = None
+    memory: PsiResource | None = None
+    io: PsiResource | None = None
 
 
 @frozen(kw_only=True)
@@ -102,7 +102,7 @@ class Usage:
     memory: MemoryUsage | None = None
     swap: SwapUsage | None = None
     tasks: int | None = None
-    pressures: Pressures = Pressures()
+    pressures: PsiStats = PsiStats()
     details: CgroupDetails = CgroupDetails()
 
 
@@ -122,7 +122,7 @@ class Interface:
 
 
 @frozen(kw_only=True)
-class Network:
+class NetworkStats:
     """The interfaces of a network namespace; `default` is the name of the one that leads out."""
 
     time_ns: int
@@ -188,7 +188,7 @@ class PodStats:
     containers: tuple[ContainerStats, ...]
     cgroup: str = ""
     sandbox: SandboxStats | None = None
-    network: Network | None = None
+    network: NetworkStats | None = None
     volumes: tuple[VolumeStats, ...] = ()
     ephemeral_storage: Filesystem | None = None
 
@@ -211,7 +211,7 @@ class NodeStats:
     memory_bytes: int
     swap_bytes: int
     booted_at_ns: int
-    network: Network | None = None
+    network: NetworkStats | None = None
     tasks: int | None = None
     max_tasks: int | None = None
     root: Filesystem | None = None

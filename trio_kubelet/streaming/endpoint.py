@@ -19,7 +19,7 @@ METHODS = ("GET", "POST")
 _STATUS = {Code.NOT_FOUND: 404, Code.RESOURCE_EXHAUSTED: 429}
 
 
-class Runtime(Protocol):
+class StreamingRuntime(Protocol):
     """Who says where it will stream; `RuntimeClient` does. All raise RpcError."""
 
     async def exec(self, request: cri.ExecRequest) -> str:
@@ -51,7 +51,7 @@ class PodStreams:
 
     find_pod: Callable[[str, str], Pod | None]
     observed: Callable[[str], ObservedPod]
-    runtime: Runtime
+    runtime: StreamingRuntime
     idle_seconds: float
 
     async def exec(self, request: Request) -> Response | None:

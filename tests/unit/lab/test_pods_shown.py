@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from lab.pods_shown import PodRow, events, is_at_work, row, rows, state_in_words
+from lab.pods_shown import ShownPod, events, is_at_work, row, rows, state_in_words
 
 NOW = datetime(2026, 1, 1, 12, 1, 5, tzinfo=UTC)
 RUNNING = {"running": {"startedAt": "2026-01-01T12:00:00Z"}}
@@ -67,7 +67,7 @@ def test_a_row_counts_ready_containers_and_restarts() -> None:
         podIP="10.0.0.2",
         startTime="2026-01-01T12:00:00Z",
     )
-    assert row(shown, NOW) == PodRow("web", "1/1", "Running", 2, "10.0.0.2", "1m5s")
+    assert row(shown, NOW) == ShownPod("web", "1/1", "Running", 2, "10.0.0.2", "1m5s")
 
 
 def test_rows_are_sorted_by_name() -> None:

@@ -110,14 +110,14 @@ class _Request:
 
 
 @frozen(kw_only=True)
-class Limits:
+class RequestLimits:
     """What requests are held to: `deadline_seconds` count from when the rate lets them go."""
 
     rate: RateLimit = UNLIMITED
     deadline_seconds: float = DEADLINE_SECONDS
 
 
-NO_LIMITS = Limits()
+NO_LIMITS = RequestLimits()
 """Requests leave at once; each has the deadline that it has by default."""
 
 
@@ -136,7 +136,7 @@ class ApiClient:
         watches: httpx.AsyncBaseTransport | None = None,
         *,
         credentials: Credentials = NO_CREDENTIALS,
-        limits: Limits = NO_LIMITS,
+        limits: RequestLimits = NO_LIMITS,
         clock: Clock | None = None,
     ) -> None:
         self.returns = Returns()

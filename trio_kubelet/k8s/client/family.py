@@ -16,7 +16,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.clock import Clock, SystemClock
-from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient, Limits
+from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient, RequestLimits
 from trio_kubelet.k8s.client.identity import Identity
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit
@@ -82,15 +82,16 @@ async def open_api_clients(
         main=client(
             pool(REQUESTS),
             pool(WATCHES),
-            limits=Limits(rate=rate_limit, deadline_seconds=deadline_seconds),
+            limits=RequestLimits(rate=rate_limit, deadline_seconds=deadline_seconds),
         ),
-        heartbeat=client(pool(HEARTBEAT), limits=Limits(deadline_seconds=heartbeat_seconds)),
+        heartbeat=client(pool(HEARTBEAT), limits=RequestLimits(deadline_seconds=heartbeat_seconds)),
         events=client(
-            pool(EVENTS), limits=Limits(rate=event_rate_limit, deadline_seconds=deadline_seconds)
+            pool(EVENTS),
+            limits=RequestLimits(rate=event_rate_limit, deadline_seconds=deadline_seconds),
         ),
         reviews=client(
             pool(REVIEWS),
-            limits=Limits(rate=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS),
+            limits=RequestLimits(rate=REVIEW_RATE_LIMIT, deadline_seconds=REVIEW_SECONDS),
         ),
     )
     async with AsyncExitStack() as stack:

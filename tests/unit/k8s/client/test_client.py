@@ -9,7 +9,7 @@ from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod, ServiceAccount, TokenRequest
 from trio_kubelet.k8s.client import ApiError, FrameType, PatchType, RateLimit, Selection
-from trio_kubelet.k8s.client.client import Limits
+from trio_kubelet.k8s.client.client import RequestLimits
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS
 
 DEFAULT = Selection(namespace="default")
@@ -183,7 +183,7 @@ async def test_waiting_for_a_busy_server_ends_with_the_deadline(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
     server.faults.add(RequestFault(code=429, reason="TooManyRequests", retry_after=20))
-    error = await failure(server.client(limits=Limits(deadline_seconds=30)).get(NODES, "n1"))
+    error = await failure(server.client(limits=RequestLimits(deadline_seconds=30)).get(NODES, "n1"))
     assert error.retry_after_seconds == 20
     assert len(server.asked) == 2
 
@@ -212,7 +212,7 @@ async def test_a_reading_whose_connection_the_server_closed_is_repeated_once(
 async def test_a_burst_goes_at_once_and_the_rest_at_its_rate(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
-    client = server.client(limits=Limits(rate=RateLimit(qps=10, burst=5)))
+    client = server.client(limits=RequestLimits(rate=RateLimit(qps=10, burst=5)))
     async with trio.open_nursery() as nursery:
         for _ in range(25):
             nursery.start_soon(client.version)

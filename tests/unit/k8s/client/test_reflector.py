@@ -14,7 +14,7 @@ from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
 from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.client.api import EVERYTHING
-from trio_kubelet.k8s.client.client import Limits
+from trio_kubelet.k8s.client.client import RequestLimits
 from trio_kubelet.k8s.client.objects import read_frame
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
@@ -327,7 +327,7 @@ async def test_a_server_that_refuses_all_when_it_comes_back_is_asked_again_soon(
 async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
     autojump_clock: MockClock, server: ApiServer
 ) -> None:
-    consumer, client = Consumer(), server.client(limits=Limits(deadline_seconds=20))
+    consumer, client = Consumer(), server.client(limits=RequestLimits(deadline_seconds=20))
     async with reflection(server, consumer.take, client=client):
         await consumer.until(SYNCED)
         server.go_away()
