@@ -1,5 +1,6 @@
 """The text of `kubelet --help`: every flag with its type, its default and what it sets."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,8 @@ from trio_kubelet.config.flag_table import FLAGS, SHORTHANDS, Flag
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 
+MASKED = "<masked>"
+SECRET_FLAGS = frozenset({"manifest-url-header", "storage-driver-password"})
 _UNINTERESTING = ("", "0", "0s", "false", "[]", "None")
 
 
@@ -25,11 +28,25 @@ def flag_help() -> str:
 
 def default_text(flag: Flag) -> str:
     """The default of a flag as a person would type it, "" where there is none worth a word."""
-    if flag.default:
-        return flag.default
+    return flag.default or _value(flag, to_wire(KubeletConfiguration()), NodeOptions())
+
+
+def flag_values(configuration: KubeletConfiguration, options: NodeOptions) -> Mapping[str, str]:
+    """What is in force for each flag, whether the command line or a file says it; no secret."""
+    wire = to_wire(configuration)
+    values = {}
+    for name, flag in FLAGS.items():
+        given = options.cadvisor.get(name)
+        text = _value(flag, wire, options) if given is None else _text(given)
+        text = text or flag.default
+        values[name] = MASKED if text and name in SECRET_FLAGS else text
+    return values
+
+
+def _value(flag: Flag, wire: Mapping[str, Any], options: NodeOptions) -> str:
     if flag.option:
-        return _text(getattr(NodeOptions(), flag.option, None))
-    value: Any = to_wire(KubeletConfiguration()) if flag.field else None
+        return _text(getattr(options, flag.option, None))
+    value: Any = wire if flag.field else None
     for name in filter(None, flag.field.split(".")):
         value = value.get(name) if value else None
     return _text(value)

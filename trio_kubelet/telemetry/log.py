@@ -48,9 +48,30 @@ PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 _KEPT_BYTES = 8 * 1024 * 1024
 _CHUNK_BYTES = 4096  # what a pipe that polls as writable takes without blocking
 _FLUSH_SECONDS = 1.0
+STUCK_SECONDS = 30.0
+"""A log whose reader takes nothing for so long is stuck."""
 
 Entry = MutableMapping[str, Any]
 Renderer = Callable[[Mapping[str, Any]], str]
+
+
+_writers: list["PatientWriter"] = []
+
+
+def log_health() -> str:
+    """What keeps entries from being written, empty if nothing does."""
+    seconds = max((writer.seconds_stuck() for writer in _writers), default=0.0)
+    return f"nobody has read the log for {seconds:.0f} s" if seconds > STUCK_SECONDS else ""
+
+
+def set_verbosity(verbosity: int) -> None:
+    """Write debug entries from now on, or no more of them, as `--v` says."""
+    structlog.configure(wrapper_class=_logger_class(verbosity))
+
+
+def _logger_class(verbosity: int) -> type[structlog.typing.BindableLogger]:
+    level = logging.DEBUG if verbosity >= DEBUG_VERBOSITY else logging.INFO
+    return structlog.make_filtering_bound_logger(level)
 
 
 def configure_logging(settings: "Settings", write: Callable[[str], None] | None = None) -> None:
@@ -65,9 +86,9 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
         if is_journal(STDERR, os.environ):
             render = with_priority(render)
         writer = PatientWriter(STDERR, render)
+        _writers[:] = [writer]
         atexit.register(writer.flush, _FLUSH_SECONDS)
         write = writer.write
-    level = logging.DEBUG if options.verbosity >= DEBUG_VERBOSITY else logging.INFO
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -77,7 +98,7 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
             _hide_secrets,
             lambda _logger, _name, entry: render(entry),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=_logger_class(options.verbosity),
         logger_factory=lambda *names: _LineLogger(write, *names),
         cache_logger_on_first_use=False,
     )
@@ -132,7 +153,10 @@ class PatientWriter:
     Safe to call from any thread.
     """
 
-    __slots__ = ("_dropped", "_fd", "_kept", "_kept_bytes", "_lock", "_poll", "_render")
+    __slots__ = (
+        *("_dropped", "_fd", "_kept", "_kept_bytes", "_lock", "_poll", "_render"),
+        "_taken_at",
+    )
 
     def __init__(self, fd: int, render: Renderer) -> None:
         self._fd = fd
@@ -143,6 +167,7 @@ class PatientWriter:
         self._lock = threading.Lock()
         self._poll = select.poll()
         self._poll.register(fd, select.POLLOUT)
+        self._taken_at = time.monotonic()
 
     def write(self, line: str) -> None:
         """Write `line`, or keep it for later, or count it as lost."""
@@ -159,8 +184,16 @@ class PatientWriter:
         with self._lock:
             self._drain(seconds)
 
+    def seconds_stuck(self) -> float:
+        """For how long the reader has taken nothing of what there is for it."""
+        with self._lock:
+            self._drain(0)
+            return time.monotonic() - self._taken_at if self._kept else 0.0
+
     def _keep(self, line: str) -> None:
         data = (line + "\n").encode(errors="backslashreplace")
+        if not self._kept:
+            self._taken_at = time.monotonic()
         if self._kept_bytes + len(data) > _KEPT_BYTES:
             self._dropped += 1
             return
@@ -181,6 +214,7 @@ class PatientWriter:
             except OSError:
                 written = len(data)  # nobody reads any more
             self._kept_bytes -= written
+            self._taken_at = time.monotonic()
             if written < len(data):
                 self._kept.appendleft(data[written:])
             if not written:

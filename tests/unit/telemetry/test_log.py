@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from trio_kubelet.telemetry.log import (
     configure_logging,
     is_journal,
     render_text,
+    set_verbosity,
     with_priority,
 )
 
@@ -100,6 +102,15 @@ def test_debug_entries_are_written_from_verbosity_four(verbosity: int, written: 
     assert all(json.loads(line)["v"] == 4 for line in lines)
 
 
+def test_verbosity_may_change_while_loggers_are_in_use() -> None:
+    lines = configured(verbosity=2)
+    log = structlog.get_logger()
+    for verbosity in (2, 4, 2):
+        set_verbosity(verbosity)
+        log.debug("relist done", verbosity=verbosity)
+    assert [line.rpartition("=")[2] for line in lines] == ["4"]
+
+
 @pytest.mark.parametrize("log_format", ["text", "json"])
 def test_secrets_are_hidden(log_format: str) -> None:
     lines = configured(log_format=log_format)
@@ -180,6 +191,25 @@ def test_a_reader_that_sleeps_holds_nobody_up_and_loses_nothing(pipe: Pipe) -> N
         received += pipe.read()
         writer.flush(0)
     assert received.decode().splitlines() == sent
+
+
+def test_a_log_is_stuck_from_when_its_reader_took_nothing(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    writer = PatientWriter(pipe.writer, render)
+    now += 100
+    writer.write("x" * 20_000)
+    assert writer.seconds_stuck() == 0
+    now += 40
+    assert writer.seconds_stuck() == 40
+    pipe.read()
+    assert writer.seconds_stuck() == 0
+    while pipe.read():
+        writer.flush(0)
+    now += 100
+    assert writer.seconds_stuck() == 0
 
 
 def test_entries_that_find_no_room_are_counted(pipe: Pipe) -> None:
