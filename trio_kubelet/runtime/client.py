@@ -184,6 +184,19 @@ class RuntimeClient:
         """As `exec`, for ports of a sandbox."""
         return _given((await self._ask(_Runtime.port_forward, request)).url, "URL")
 
+    async def checkpoint_container(
+        self, container_id: str, location: str, timeout_seconds: int
+    ) -> None:
+        """Have the runtime write a container into an archive; 0 seconds: as long as it thinks."""
+        request = cri.CheckpointContainerRequest(
+            container_id=container_id, location=location, timeout=timeout_seconds
+        )
+        await self._runtime.unary(
+            _Runtime.checkpoint_container,
+            request,
+            deadline_seconds=self._seconds + timeout_seconds,
+        )
+
     async def reopen_container_log(self, container_id: str) -> None:
         """Have the runtime write a container's log to its path anew, after a rotation."""
         request = cri.ReopenContainerLogRequest(container_id=container_id)
