@@ -327,6 +327,12 @@ def _server(configuration: KubeletConfiguration, gates: FeatureGates) -> Problem
         yield f'tlsCipherSuites (--tls-cipher-suites) "{name}" is no suite that can be used'
     if configuration.server_tls_bootstrap and not gates.enabled("RotateKubeletServerCertificate"):
         yield "serverTLSBootstrap true requires feature gate RotateKubeletServerCertificate"
+    elif configuration.server_tls_bootstrap and configuration.enable_server:
+        yield (
+            "serverTLSBootstrap (--rotate-server-certificates) true is not there yet: the server "
+            "cannot ask the cluster for its certificate; set it to false, and tlsCertFile and "
+            "tlsPrivateKeyFile where others are to verify it"
+        )
     if configuration.enable_system_log_query and not gates.enabled("NodeLogQuery"):
         yield "NodeLogQuery feature gate is required for enableSystemLogQuery"
     if configuration.enable_system_log_query and not configuration.enable_system_log_handler:

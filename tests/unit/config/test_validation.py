@@ -234,6 +234,10 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
         "enableSystemLogHandler is required",
     ),
     ({"show_hidden_metrics_for_version": "1.30"}, "must be omitted or have the value '1.35'"),
+    (
+        {"server_tls_bootstrap": True},
+        "serverTLSBootstrap (--rotate-server-certificates) true is not",
+    ),
     ({"run_once": True}, "Runonce mode has been deprecated and should not be set"),
     ({"container_runtime_endpoint": ""}, "the containerRuntimeEndpoint was not specified or empty"),
     ({"container_runtime_endpoint": "tcp://127.0.0.1:3735"}, "must be a unix socket"),
