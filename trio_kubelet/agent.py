@@ -7,6 +7,7 @@ runtime was listed completely, the node measured, and the records of pulled imag
 """
 
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from trio_kubelet.listeners import Listeners
 from trio_kubelet.monitoring import Monitoring
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.host_warnings import resolv_conf_warnings
+from trio_kubelet.node_endpoints import NodeEndpoints
 from trio_kubelet.pod_endpoints import PodEndpoints
 from trio_kubelet.process import ServiceNotifier, feed_watchdog, watchdog_seconds
 from trio_kubelet.rpc import look_over
@@ -35,6 +37,7 @@ from trio_kubelet.runtime.gate import RuntimeState, check_runtime
 from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.secure_port import SecurePort
+from trio_kubelet.server import DEBUGGING_PATHS, Route, disabled_routes
 from trio_kubelet.sources import (
     ManifestContext,
     PodUpdates,
@@ -129,22 +132,30 @@ class Agent:
         if not core.settings.configuration.enable_server:
             core.serves_others.set()
             return
-        endpoints = PodEndpoints(
+        port = SecurePort(
+            settings=core.settings,
+            clock=core.clock,
+            node_name=core.node_name,
+            routes=(*self._listeners.public_routes(), *await self._debugging_routes(nursery)),
+            reviews=cluster.reviews,
+        )
+        await nursery.start(port.serve)
+        core.serves_others.set()
+
+    async def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
+        """What `enableDebuggingHandlers` is about. Raises StartError."""
+        core = self.core
+        if not core.settings.configuration.enable_debugging_handlers:
+            return disabled_routes("Debug endpoints are disabled.", *DEBUGGING_PATHS)
+        pods = PodEndpoints(
             settings=core.settings,
             clock=core.clock,
             cache=core.cache,
             runtime=core.client,
             find_pod=core.pod,
         )
-        port = SecurePort(
-            settings=core.settings,
-            clock=core.clock,
-            node_name=core.node_name,
-            routes=(*self._listeners.public_routes(), *await endpoints.open(nursery)),
-            reviews=cluster.reviews,
-        )
-        await nursery.start(port.serve)
-        core.serves_others.set()
+        node = NodeEndpoints(settings=core.settings, clock=core.clock, journal=core.journal)
+        return (*await pods.open(nursery), *node.routes())
 
     async def _tell_service_manager(self) -> None:
         self._notifier.ready()

@@ -21,6 +21,7 @@ from trio_kubelet.server import (
 )
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry.log import log_health
 
 LOOP_STUCK_SECONDS = 30.0
 AGENT_SOCKET = "agent.sock"
@@ -83,7 +84,8 @@ class Listeners:
         return (*read_only_routes(self.pods), *self._health_routes(), *self.monitoring)
 
     def _health_routes(self) -> Sequence[Route]:
-        return healthz_routes({"ping": lambda: "", "syncloop": self.loop_health})
+        checks = {"ping": lambda: "", "log": log_health, "syncloop": self.loop_health}
+        return healthz_routes(checks)
 
     def loop_health(self) -> str:
         """What keeps the sync loop from getting on, empty if nothing does."""

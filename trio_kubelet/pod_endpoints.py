@@ -1,10 +1,12 @@
 """What users ask of pods through the node's port: the parts behind `kubectl logs` and `exec`."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import trio
 from attrs import frozen
 
+from trio_kubelet.checkpoints import Checkpoints, checkpoint_routes
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
@@ -12,7 +14,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.server import Route, configz_routes, disabled_routes
+from trio_kubelet.server import Route, running_pods_routes
 from trio_kubelet.streaming import PodStreams, stream_routes
 
 
@@ -29,8 +31,6 @@ class PodEndpoints:
     async def open(self, nursery: trio.Nursery) -> Sequence[Route]:
         """The routes, with what they need running in a nursery. Raises StartError."""
         configuration = self.settings.configuration
-        if not configuration.enable_debugging_handlers:
-            return disabled_routes()
         changes = LogChanges()
         try:
             await nursery.start(changes.run)
@@ -53,4 +53,21 @@ class PodEndpoints:
             runtime=self.runtime,
             idle_seconds=configuration.streaming_connection_idle_timeout.total_seconds(),
         )
-        return (*log_routes(logs), *stream_routes(streams), *configz_routes(configuration))
+        return (
+            *log_routes(logs),
+            *stream_routes(streams),
+            *running_pods_routes(self.cache.pods),
+            *self._checkpoint_routes(),
+        )
+
+    def _checkpoint_routes(self) -> Sequence[Route]:
+        if not self.settings.gates["ContainerCheckpoint"]:
+            return ()
+        checkpoints = Checkpoints(
+            find_pod=self.find_pod,
+            observed=self.cache.get,
+            runtime=self.runtime,
+            folder=Path(self.settings.options.root_dir) / "checkpoints",
+            clock=self.clock,
+        )
+        return checkpoint_routes(checkpoints)

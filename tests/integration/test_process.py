@@ -209,7 +209,7 @@ def test_the_agents_socket_and_ports_answer(
     assert stat.S_IMODE(mode) == 0o600
     for port in (health, pods):
         answer = httpx.get(f"http://127.0.0.1:{port}/healthz?verbose")
-        assert answer.text == "[+]ping ok\n[+]syncloop ok\nhealthz check passed\n"
+        assert answer.text == "[+]ping ok\n[+]log ok\n[+]syncloop ok\nhealthz check passed\n"
     assert httpx.head(f"http://127.0.0.1:{health}/healthz/syncloop").status_code == 200
     assert httpx.get(f"http://127.0.0.1:{health}/pods").status_code == 404
     assert httpx.get(f"http://127.0.0.1:{pods}/pods").json()["kind"] == "PodList"

@@ -31,13 +31,14 @@ LAYERS: dict[str, set[str]] = {
         *("callbacks", "errors", "retries", "work_queue"),
     },
     "parts": {
-        *("hollow", "logs", "node", "pleg", "probes", "process", "resources", "runtime"),
-        *("references", "server", "sources", "stats", "status", "streaming", "volumes"),
+        *("debugging", "hollow", "logs", "node", "pleg", "probes", "process", "resources"),
+        *("references", "runtime", "server", "sources", "stats", "status", "streaming"),
+        *("system_logs", "volumes"),
     },
     "sync": {"sync"},
     "agent": {
-        *("agent", "assembly", "cluster", "core", "listeners", "main"),
-        *("monitoring", "pod_endpoints", "secure_port"),
+        *("agent", "assembly", "checkpoints", "cluster", "core", "listeners", "main"),
+        *("monitoring", "node_endpoints", "pod_endpoints", "secure_port"),
     },
     "command line": {"__main__", "cli"},
 }

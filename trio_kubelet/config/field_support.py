@@ -20,7 +20,9 @@ ACTED_ON = _names(
     address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupRoot
     cgroupsPerQOS clusterDNS clusterDomain configMapAndSecretChangeDetectionStrategy
     containerRuntimeEndpoint cpuCFSQuota cpuCFSQuotaPeriod crashLoopBackOff
-    enableControllerAttachDetach enableDebuggingHandlers enableServer eventBurst eventRecordQPS
+    enableControllerAttachDetach enableDebugFlagsHandler enableDebuggingHandlers
+    enableProfilingHandler enableServer enableSystemLogHandler enableSystemLogQuery eventBurst
+    eventRecordQPS
     evictionPressureTransitionPeriod failCgroupV1 failSwapOn fileCheckFrequency
     healthzBindAddress healthzPort httpCheckFrequency imagePullCredentialsVerificationPolicy
     imageServiceEndpoint kubeAPIBurst kubeAPIQPS kubeReserved localStorageCapacityIsolation
@@ -39,10 +41,13 @@ ACTED_ON = _names(
 
 ENDS_WITH_LOADING = _names(
     """
-    featureGates mergeDefaultEvictionSettings runOnce
+    featureGates mergeDefaultEvictionSettings runOnce serverTLSBootstrap
     """
 )
-"""Fields that are done with when the configuration is read; `runOnce: true` is refused."""
+"""Fields that are done with when the configuration is read.
+
+`runOnce: true` is refused, and so is `serverTLSBootstrap: true` on a node with a server.
+"""
 
 WITHOUT_EFFECT_ANYWHERE = _names(
     """
@@ -79,10 +84,7 @@ NOT_YET: Mapping[str, frozenset[str]] = {
     capability: _names(names)
     for capability, names in {
         "server": """
-            enableContentionProfiling enableDebugFlagsHandler
-            enableProfilingHandler enableSystemLogHandler
-            enableSystemLogQuery serverTLSBootstrap showHiddenMetricsForVersion
-            tlsCurvePreferences
+            enableContentionProfiling showHiddenMetricsForVersion tlsCurvePreferences
         """,
         "renewal of the client certificate": "rotateCertificates",
         "garbage collection of images": """

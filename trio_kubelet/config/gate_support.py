@@ -16,9 +16,11 @@ def _names(text: str) -> frozenset[str]:
 
 ACTED_ON = _names(
     """
-    ClusterTrustBundleProjection ContainerStopSignals EventedPLEG ExecProbeTimeout
+    ClusterTrustBundleProjection ComponentFlagz ComponentStatusz ContainerCheckpoint
+    ContainerStopSignals EventedPLEG ExecProbeTimeout
     KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz
-    LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeSwap PodLogsQuerySplitStreams
+    LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeLogQuery NodeSwap
+    PodLogsQuerySplitStreams
     ReduceDefaultCrashLoopBackOffDecay TaintTolerationComparisonOperators
     """
 )
@@ -43,9 +45,7 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
     capability: _names(names)
     for capability, names in {
         "server": """
-            ComponentFlagz ComponentStatusz ContainerCheckpoint
-            ExtendWebSocketsToKubelet NativeHistograms
-            NodeLogQuery PodAndContainerStatsFromCRI PodsAPI
+            ExtendWebSocketsToKubelet NativeHistograms PodAndContainerStatsFromCRI PodsAPI
             RotateKubeletServerCertificate
         """,
         "credential providers": "KubeletServiceAccountTokenForCredentialProviders",

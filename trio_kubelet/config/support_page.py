@@ -26,8 +26,6 @@ Written by `python -m trio_kubelet.config.support_page`.
 
 PROMISING_DEFAULTS = frozenset(
     """
-    enableDebugFlagsHandler
-    enableProfilingHandler enableSystemLogHandler
     imageGCHighThresholdPercent imageGCLowThresholdPercent containerLogMaxFiles
     containerLogMaxSize evictionHard volumePluginDir
     """.split()  # noqa: SIM905 - names in prose form, as in the tables

@@ -1,12 +1,16 @@
 """The agent's HTTP server: a core for all ports and sockets, and the endpoints on it."""
 
 from trio_kubelet.server.endpoints import (
+    DEBUGGING_PATHS,
+    LOGS_PATH,
+    PROFILES_PATH,
     configz_routes,
     disabled_routes,
     healthz_routes,
     journal_routes,
     json_response,
     read_only_routes,
+    running_pods_routes,
 )
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.listen import listen_tcp, listen_unix
@@ -16,6 +20,9 @@ from trio_kubelet.server.serve import serve_http
 
 __all__ = [
     "ANY",
+    "DEBUGGING_PATHS",
+    "LOGS_PATH",
+    "PROFILES_PATH",
     "Handler",
     "Limits",
     "Request",
@@ -31,5 +38,6 @@ __all__ = [
     "listen_unix",
     "read_only_routes",
     "route_requests",
+    "running_pods_routes",
     "serve_http",
 ]

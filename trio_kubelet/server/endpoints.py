@@ -14,11 +14,14 @@ from trio_kubelet.config import KubeletConfiguration, to_wire
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Handler, Request, Response
 from trio_kubelet.server.router import ANY, Route
 from trio_kubelet.telemetry import Journal
 
 MASKED = "<masked>"
+LOGS_PATH = "/logs/{rest...}"
+PROFILES_PATH = "/debug/pprof/{rest...}"
 
 Check = Callable[[], str]
 """A health check: empty if all is well, else why not."""
@@ -53,16 +56,19 @@ def _one_check(check: Check) -> Handler:
     return ask
 
 
-DEBUGGING_PATHS = ("containerLogs", "exec", "attach", "portForward", "run", "runningpods")
+DEBUGGING_PATHS = (
+    *("/containerLogs/{rest...}", "/exec/{rest...}", "/attach/{rest...}", "/portForward/{rest...}"),
+    *("/run/{rest...}", "/runningpods/{rest...}", LOGS_PATH, PROFILES_PATH),
+)
 
 
-def disabled_routes() -> Sequence[Route]:
-    """What is there instead of the endpoints that `enableDebuggingHandlers: false` leaves out."""
+def disabled_routes(words: str, *patterns: str) -> Sequence[Route]:
+    """What is there instead of endpoints that the configuration leaves out, by any method."""
 
     async def refuse(_request: Request) -> Response:
-        return Response(status=405, body=b"Debug endpoints are disabled.\n")
+        return Response(status=405, body=f"{words}\n".encode())
 
-    return tuple(Route(ANY, f"/{name}/{{rest...}}", refuse) for name in DEBUGGING_PATHS)
+    return tuple(Route(ANY, pattern, refuse) for pattern in patterns)
 
 
 def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
@@ -78,6 +84,18 @@ def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
         )
 
     return (Route("GET", "/pods[/]", list_pods),)
+
+
+def running_pods_routes(observed: Callable[[], Iterable[ObservedPod]]) -> Sequence[Route]:
+    """`/runningpods/`: what the runtime runs, whoever wanted it."""
+
+    async def list_pods(_request: Request) -> Response:
+        items = [_running_item(pod) for pod in observed() if pod.is_running]
+        return json_response(
+            {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
+        )
+
+    return (Route("GET", "/runningpods/", list_pods),)
 
 
 def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
@@ -107,6 +125,19 @@ def _list_item(pod: Pod) -> Mapping[str, object]:
     """A pod in a list: kind and version are the list's to tell."""
     fields: Mapping[str, object] = encode(pod)
     return {name: value for name, value in fields.items() if name not in ("kind", "apiVersion")}
+
+
+def _running_item(pod: ObservedPod) -> Mapping[str, object]:
+    containers = [
+        {"name": each.name, "image": each.image_id or each.image, "resources": {}}
+        for each in reversed(pod.containers)
+        if each.state is ObservedState.RUNNING
+    ]
+    return {
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "spec": {"containers": containers},
+        "status": {},
+    }
 
 
 def json_response(value: object) -> Response:

@@ -250,11 +250,11 @@ def test_there_is_one_warning_for_all_of_them_without_values() -> None:
         "--runtime-cgroups=/k",
         "--storage-driver-password=hunter2",
         "--protect-kernel-defaults",
-        "--feature-gates=NodeLogQuery=true",
+        "--feature-gates=NativeHistograms=true,NodeLogQuery=true",
     ]
     assert names_in_warning(arguments) == [
         "protectKernelDefaults",
-        "featureGates.NodeLogQuery",
+        "featureGates.NativeHistograms",
         "--runtime-cgroups",
         "--storage-driver-password",
     ]

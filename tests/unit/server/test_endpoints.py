@@ -4,10 +4,12 @@ from collections.abc import Sequence
 
 import orjson
 import pytest
+from attrs import evolve
 
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server import (
     Request,
     Response,
@@ -17,6 +19,7 @@ from trio_kubelet.server import (
     journal_routes,
     read_only_routes,
     route_requests,
+    running_pods_routes,
 )
 from trio_kubelet.server.messages import Values
 from trio_kubelet.telemetry import Journal
@@ -101,6 +104,35 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 async def test_no_pods_are_an_empty_list() -> None:
     response = await get(read_only_routes(list), "/pods")
     assert orjson.loads(content(response))["items"] == []
+
+
+async def test_what_the_runtime_runs_is_listed() -> None:
+    running = ObservedContainer(
+        id="1",
+        name="c",
+        sandbox_id="s",
+        state=ObservedState.RUNNING,
+        image="i",
+        image_id="sha256:1",
+    )
+    ended = evolve(running, name="over", state=ObservedState.EXITED)
+    runs = ObservedPod(
+        uid="u", name="p", namespace="ns", observed_at=0.0, containers=(running, ended)
+    )
+    routes = running_pods_routes(lambda: (runs, evolve(runs, containers=(ended,))))
+    assert (await get(routes, "/runningpods")).status == 307
+    assert orjson.loads(content(await get(routes, "/runningpods/"))) == {
+        "kind": "PodList",
+        "apiVersion": "v1",
+        "metadata": {},
+        "items": [
+            {
+                "metadata": {"name": "p", "namespace": "ns", "uid": "u"},
+                "spec": {"containers": [{"name": "c", "image": "sha256:1", "resources": {}}]},
+                "status": {},
+            }
+        ],
+    }
 
 
 async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
