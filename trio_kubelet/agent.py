@@ -247,7 +247,9 @@ class Pods:
             pleg=core.runtime_changes,
             probes=core.probe_changes,
             sources=core.static_sources | cluster.sources,
-            clean_up=Housekeeper(store=core.store, tasks=self.tasks, places=parts.places).clean_up,
+            clean_up=Housekeeper(
+                store=core.store, tasks=self.tasks, leftover_sources=parts.leftover_sources
+            ).clean_up,
             recorder=core.recorder,
             runs=core.cache.may_run,
         )

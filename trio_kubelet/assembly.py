@@ -70,14 +70,14 @@ class AnsweredRuntime:
 
 @frozen(kw_only=True)
 class PodParts:
-    """What acts on pods. `places` are where housekeeping looks for what is left of them.
+    """What acts on pods. `leftover_sources` is where housekeeping looks for what is left of them.
 
     `recall` takes up what an earlier agent has told of the containers of a static pod.
     """
 
     node: NodeFacts
     sync: SyncDependencies
-    places: LeftoverSources
+    leftover_sources: LeftoverSources
     recall: Recall
 
 
@@ -161,14 +161,14 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         recorder=core.recorder,
         clock=core.clock,
     )
-    places = LeftoverSources(
+    leftover_sources = LeftoverSources(
         runtime=core.cache.pods,
         records=core.allocations.uids,
         folders=volumes.pods_on_disk,
         cgroups=cgroups.list_pod_uids,
         logs=storage.pods_with_logs,
     )
-    return PodParts(node=node, sync=sync, places=places, recall=probes.recall)
+    return PodParts(node=node, sync=sync, leftover_sources=leftover_sources, recall=probes.recall)
 
 
 def _memory_available(core: Core, pod: Pod) -> int:

@@ -16,7 +16,7 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name, node_resources
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.pressure_monitor import PressureMonitor
-from trio_kubelet.node.signals import MeasuredPlaces
+from trio_kubelet.node.signals import MeasurementSources
 from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
 from trio_kubelet.probes import ProbeChange
@@ -164,7 +164,7 @@ def _pressure_monitor(settings: Settings, host: Host, client: RuntimeClient) -> 
         thresholds=configured_thresholds(configuration),
         transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
         client=client if host.images_on_disk else None,
-        places=MeasuredPlaces(
+        sources=MeasurementSources(
             root_folder=Path(settings.options.root_dir),
             tree=host.cgroups,
             pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),

@@ -11,7 +11,7 @@ from trio_kubelet.core import Core
 from trio_kubelet.rpc.channel import socket_path
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.server import Route
-from trio_kubelet.stats import CgroupReader, PodPlaces, StatsProvider, StatsSources
+from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
 from trio_kubelet.stats.endpoint import stats_routes
 from trio_kubelet.stats.system_processes import SystemProcesses
 from trio_kubelet.volumes import PodFolders
@@ -37,8 +37,8 @@ def _sources(core: Core) -> StatsSources:
     configuration = core.settings.configuration
     folders, logs = PodFolders(core.root), Path(configuration.pod_logs_dir)
 
-    def places(pod: ObservedPod) -> PodPlaces:
-        return PodPlaces(
+    def paths(pod: ObservedPod) -> PodPaths:
+        return PodPaths(
             uid=pod.uid,
             volumes=folders.volumes(pod.uid),
             logs=logs / f"{pod.namespace}_{pod.name}_{pod.uid}",
@@ -53,7 +53,7 @@ def _sources(core: Core) -> StatsSources:
             max_tasks=core.host.machine.max_pids,
         ),
         pods=core.cache.pods,
-        places=places,
+        paths=paths,
         processes=SystemProcesses(_runtime_socket(core)).find,
         root_folder=core.root,
         images_on_disk=core.host.images_on_disk,

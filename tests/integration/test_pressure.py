@@ -10,7 +10,7 @@ import trio
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node.pressure_monitor import PERIOD_SECONDS, PressureMonitor
-from trio_kubelet.node.signals import MeasuredPlaces, measure
+from trio_kubelet.node.signals import MeasurementSources, measure
 from trio_kubelet.node.thresholds import Signal, configured_thresholds
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.volumes.mount import mount, unmount
@@ -42,7 +42,7 @@ async def test_a_full_disk_is_disk_pressure_by_default(full: bool, small_disk: P
         thresholds=configured_thresholds(KubeletConfiguration()),
         transition_seconds=PERIOD_SECONDS,
         client=None,
-        places=MeasuredPlaces(root_folder=small_disk),
+        sources=MeasurementSources(root_folder=small_disk),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(monitor.run)
@@ -54,7 +54,7 @@ async def test_a_full_disk_is_disk_pressure_by_default(full: bool, small_disk: P
 
 def test_the_cgroups_of_this_machine_tell_of_its_memory(tmp_path: Path) -> None:
     tree = CgroupTree.find(mount_points())
-    found = measure(MeasuredPlaces(root_folder=tmp_path, tree=tree), None)
+    found = measure(MeasurementSources(root_folder=tmp_path, tree=tree), None)
     assert found.problems == {}
     memory = found.signals[Signal.MEMORY]
     lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())

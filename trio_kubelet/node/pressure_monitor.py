@@ -15,7 +15,7 @@ import trio
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure import PressureHistory, next_history
-from trio_kubelet.node.signals import MeasuredPlaces, Measurement, measure
+from trio_kubelet.node.signals import Measurement, MeasurementSources, measure
 from trio_kubelet.node.thresholds import Observations, Threshold
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
@@ -42,12 +42,12 @@ class PressureMonitor:
         thresholds: Iterable[Threshold],
         transition_seconds: float,
         client: RuntimeClient | None,
-        places: MeasuredPlaces,
+        sources: MeasurementSources,
     ) -> None:
         self._thresholds = tuple(thresholds)
         self._transition_seconds = transition_seconds
         self._client = client
-        self._places = places
+        self._sources = sources
         self._history: PressureHistory | None = None
         self._image_folder: Path | None = None
         self._image_folder_due_at = -1.0
@@ -77,7 +77,7 @@ class PressureMonitor:
     async def _measure(self) -> None:
         if self._threads.available_tokens == 0:
             return  # A file system still hangs.
-        look = partial(measure, self._places, self._image_folder)
+        look = partial(measure, self._sources, self._image_folder)
         with trio.move_on_after(DEADLINE_SECONDS):
             at = trio.current_time()
             found = await trio.to_thread.run_sync(

@@ -24,7 +24,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 @frozen(kw_only=True)
-class MeasuredPlaces:
+class MeasurementSources:
     """Where to measure.
 
     `root_folder` is --root-dir. `tree` is None without cgroups; `pods_cgroups` are the names that
@@ -45,15 +45,15 @@ class Measurement:
     problems: Mapping[str, str]
 
 
-def measure(places: MeasuredPlaces, image_folder: Path | None) -> Measurement:
+def measure(sources: MeasurementSources, image_folder: Path | None) -> Measurement:
     """Measure all signals; `image_folder` is where the runtime keeps its images, if it told."""
     kinds: dict[str, Callable[[], Signals]] = {
-        "memory": lambda: _memory(places),
-        "the memory of pods": lambda: _memory_of_pods(places),
+        "memory": lambda: _memory(sources),
+        "the memory of pods": lambda: _memory_of_pods(sources),
         "the disk of the node": lambda: _disk(
-            places.root_folder, Signal.NODE_DISK, Signal.NODE_INODES
+            sources.root_folder, Signal.NODE_DISK, Signal.NODE_INODES
         ),
-        "process ids": lambda: _pids(places.host),
+        "process ids": lambda: _pids(sources.host),
     }
     if image_folder is not None:
         kinds["the disk of images"] = lambda: _disk(
@@ -69,24 +69,24 @@ def measure(places: MeasuredPlaces, image_folder: Path | None) -> Measurement:
     return Measurement(signals=signals, problems=problems)
 
 
-def _memory(places: MeasuredPlaces) -> Signals:
-    meminfo = (places.host / "proc/meminfo").read_text()
+def _memory(sources: MeasurementSources) -> Signals:
+    meminfo = (sources.host / "proc/meminfo").read_text()
     capacity = _kilobytes(meminfo, "MemTotal")
-    working_set = _working_set(places.tree, "/")
+    working_set = _working_set(sources.tree, "/")
     if working_set is None:
         # The root cgroup of version 2 counts nothing itself.
-        cache = _inactive_file(places.tree, "/") or _kilobytes(meminfo, r"Inactive\(file\)")
+        cache = _inactive_file(sources.tree, "/") or _kilobytes(meminfo, r"Inactive\(file\)")
         working_set = max(0, capacity - _kilobytes(meminfo, "MemFree") - cache)
     return {Signal.MEMORY: Measured(available=capacity - working_set, capacity=capacity)}
 
 
-def _memory_of_pods(places: MeasuredPlaces) -> Signals:
+def _memory_of_pods(sources: MeasurementSources) -> Signals:
     """Nothing while pods have no cgroup of their own, or one without a limit."""
-    tree = places.tree
+    tree = sources.tree
     if tree is None:
         return {}
     file = "memory.limit_in_bytes" if tree.version == 1 else "memory.max"
-    for path in places.pods_cgroups:
+    for path in sources.pods_cgroups:
         try:
             text = (_folder(tree, path) / file).read_text().strip()
         except FileNotFoundError:

@@ -6,7 +6,7 @@
 """
 
 from trio_kubelet.stats.cgroup_reader import CgroupReader
-from trio_kubelet.stats.disk_usage import PodPlaces
+from trio_kubelet.stats.disk_usage import PodPaths
 from trio_kubelet.stats.provider import StatsProvider, StatsSources
 from trio_kubelet.stats.summary import summary
 from trio_kubelet.stats.values import (
@@ -24,7 +24,7 @@ __all__ = [
     "ContainerStats",
     "Filesystem",
     "NodeStats",
-    "PodPlaces",
+    "PodPaths",
     "PodStats",
     "Stats",
     "StatsProvider",

@@ -40,7 +40,7 @@ class WalkTooLongError(Exception):
 
 
 @frozen(kw_only=True)
-class PodPlaces:
+class PodPaths:
     """Where a pod keeps its files."""
 
     uid: str
@@ -85,7 +85,7 @@ class DiskUsages:
         self._known: dict[str, _Known] = {}
         self._walking: dict[str, trio.Event] = {}
 
-    async def get(self, pods: Iterable[PodPlaces]) -> Mapping[str, PodDisk]:
+    async def get(self, pods: Iterable[PodPaths]) -> Mapping[str, PodDisk]:
         """What is known of these pods, by UID; walks begin where it is old."""
         wanted = {pod.uid: pod for pod in pods}
         self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
@@ -101,7 +101,7 @@ class DiskUsages:
                 await walked.wait()
         return {uid: known.disk for uid, known in self._known.items()}
 
-    async def _walk(self, pod: PodPlaces) -> None:
+    async def _walk(self, pod: PodPaths) -> None:
         walk = partial(pod_disk, pod, with_volumes=self._with_volumes)
         known = self._known.get(pod.uid)
         disk = known.disk if known is not None else PodDisk()
@@ -124,7 +124,7 @@ class DiskUsages:
             self._walking.pop(pod.uid).set()
 
 
-def pod_disk(pod: PodPlaces, now_ns: int, *, with_volumes: bool = True) -> PodDisk:
+def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDisk:
     """Look at all files of a pod. Blocks. Raises WalkTooLongError."""
     deadline = time.monotonic() + WALK_SECONDS
     own_device = _device(pod.volumes.parent)

@@ -22,7 +22,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_reader import CgroupReader, CgroupReadings, Depth, Stopwatch
-from trio_kubelet.stats.disk_usage import DiskUsages, PodPlaces, filesystem
+from trio_kubelet.stats.disk_usage import DiskUsages, PodPaths, filesystem
 from trio_kubelet.stats.pods import Found, lacks_cgroups, pod_stats, shown
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
@@ -49,7 +49,7 @@ NODE = "node"
 class StatsSources:
     """What a provider reads.
 
-    `pods` returns what the runtime has, `places` where a pod keeps its files, `processes` a process
+    `pods` returns what the runtime has, `paths` where a pod keeps its files, `processes` a process
     of each system container by name, which may block. `root_folder` is --root-dir. With
     `images_on_disk` images are on a disk of this machine.
     """
@@ -58,7 +58,7 @@ class StatsSources:
     clock: Clock
     reader: CgroupReader
     pods: Callable[[], Iterable[ObservedPod]]
-    places: Callable[[ObservedPod], PodPlaces]
+    paths: Callable[[ObservedPod], PodPaths]
     processes: Callable[[], Mapping[str, int]]
     root_folder: Path
     images_on_disk: bool
@@ -132,7 +132,7 @@ class StatsProvider:
         node, found = readings.node, Found(readings=readings, runtime=runtime)
         if wanted.disks:
             filesystems = await self._filesystems.get()
-            disks = await self._disks.get(map(self._sources.places, pods))
+            disks = await self._disks.get(map(self._sources.paths, pods))
             root = str(self._sources.root_folder)
             node = with_filesystems(node, filesystems, runtime, root)
             found = evolve(found, disks=disks, images=node.containers, root=node.root)

@@ -126,7 +126,7 @@ class LeftoverSources:
     logs: Callable[[], Awaitable[Iterable[tuple[str, str, str]]]]
 
     async def look(self) -> tuple[FoundPod, ...]:
-        """What is found, place by place; the disks are asked side by side."""
+        """What is found, source by source; the disks are read concurrently."""
         found = [_found(Leftover.RUNTIME, p.uid, p.namespace, p.name) for p in self.runtime()]
         found += (_found(Leftover.RECORD, uid) for uid in self.records())
 
@@ -153,15 +153,15 @@ class Housekeeper:
         *,
         store: PodStore,
         tasks: PodTasks,
-        places: LeftoverSources,
+        leftover_sources: LeftoverSources,
     ) -> None:
         self._store = store
         self._tasks = tasks
-        self._places = places
+        self._leftover_sources = leftover_sources
 
     async def clean_up(self) -> None:
         """One round, when every source has said what it wants."""
-        snapshot = combine(trio.current_time(), await self._places.look())
+        snapshot = combine(trio.current_time(), await self._leftover_sources.look())
         await trio.lowlevel.checkpoint_if_cancelled()  # threads end although they are cancelled
         for orphan in orphaned_pods(
             snapshot,

@@ -11,7 +11,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure_monitor import PressureMonitor
-from trio_kubelet.node.signals import MeasuredPlaces
+from trio_kubelet.node.signals import MeasurementSources
 from trio_kubelet.node.thresholds import Signal, Threshold
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.runtime.client import RuntimeClient
@@ -41,7 +41,7 @@ def monitor(
         thresholds=thresholds,
         transition_seconds=30,
         client=client,
-        places=MeasuredPlaces(root_folder=host, host=host),
+        sources=MeasurementSources(root_folder=host, host=host),
     )
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.node.signals import MeasuredPlaces, measure
+from trio_kubelet.node.signals import MeasurementSources, measure
 from trio_kubelet.node.thresholds import Measured, Signal
 from trio_kubelet.resources import CgroupTree
 
@@ -40,10 +40,10 @@ def host(tmp_path: Path) -> Path:
 def measured(
     host: Path, tree: CgroupTree | None = None, images: Path | None = None
 ) -> tuple[dict[Signal, Measured], set[str]]:
-    places = MeasuredPlaces(
+    sources = MeasurementSources(
         root_folder=host, host=host, tree=tree, pods_cgroups=("/a.slice", "/kubepods")
     )
-    found = measure(places, images)
+    found = measure(sources, images)
     return dict(found.signals), set(found.problems)
 
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_measured_is_named_and_the_rest_is_measured(host: Path) -
 
 
 def test_this_machine_can_be_measured(tmp_path: Path) -> None:
-    found = measure(MeasuredPlaces(root_folder=tmp_path), None)
+    found = measure(MeasurementSources(root_folder=tmp_path), None)
     assert found.problems == {}
     for signal in (Signal.MEMORY, Signal.PIDS, Signal.NODE_DISK):
         assert 0 < found.signals[signal].available < found.signals[signal].capacity

@@ -11,7 +11,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
     DiskUsages,
-    PodPlaces,
+    PodPaths,
     WalkTooLongError,
     pod_disk,
     walked,
@@ -22,14 +22,14 @@ KI = 1 << 10
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> PodPlaces:
+def paths(tmp_path: Path) -> PodPaths:
     """A pod with a volume of 64 KiB and logs of 8 KiB."""
     volume = tmp_path / "pods/uid/volumes/kubernetes.io~empty-dir/data"
     logs = tmp_path / "logs/default_web_uid/main"
     for folder, size in ((volume, 64 * KI), (logs, 8 * KI)):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(bytes(size))
-    return PodPlaces(uid="uid", volumes=volume.parents[1], logs=logs.parent)
+    return PodPaths(uid="uid", volumes=volume.parents[1], logs=logs.parent)
 
 
 def taken(folder: Path) -> int:
@@ -70,48 +70,48 @@ def test_a_walk_that_takes_too_long_ends(tmp_path: Path) -> None:
         walked(tmp_path, time.monotonic() - 1)
 
 
-def test_volumes_and_logs_of_a_pod(places: PodPlaces) -> None:
-    disk = pod_disk(places, 5)
+def test_volumes_and_logs_of_a_pod(paths: PodPaths) -> None:
+    disk = pod_disk(paths, 5)
     [volume] = disk.volumes
     assert (volume.name, volume.ephemeral, volume.filesystem.time_ns) == ("data", True, 5)
     assert 64 * KI <= (volume.filesystem.used or 0) < 80 * KI
     assert 8 * KI <= (disk.logs["main"].used or 0) < 24 * KI
-    assert volume.filesystem.capacity == os.statvfs(places.volumes).f_blocks * (
-        os.statvfs(places.volumes).f_frsize
+    assert volume.filesystem.capacity == os.statvfs(paths.volumes).f_blocks * (
+        os.statvfs(paths.volumes).f_frsize
     )
 
 
 def test_a_pod_without_files_has_none(tmp_path: Path) -> None:
-    disk = pod_disk(PodPlaces(uid="x", volumes=tmp_path / "no", logs=tmp_path / "none"), 0)
+    disk = pod_disk(PodPaths(uid="x", volumes=tmp_path / "no", logs=tmp_path / "none"), 0)
     assert (disk.volumes, disk.logs) == ((), {})
 
 
-async def test_the_first_reader_waits_and_later_ones_have_what_is_known(places: PodPlaces) -> None:
+async def test_the_first_reader_waits_and_later_ones_have_what_is_known(paths: PodPaths) -> None:
     tasks = Tasks()
     usages = DiskUsages(tasks, TrioClock(), 60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
-        first = await usages.get([places])
+        first = await usages.get([paths])
         assert [volume.name for volume in first["uid"].volumes] == ["data"]
-        (places.volumes / "kubernetes.io~empty-dir/more").mkdir()
-        assert await usages.get([places]) == first
+        (paths.volumes / "kubernetes.io~empty-dir/more").mkdir()
+        assert await usages.get([paths]) == first
         assert await usages.get([]) == {}
         nursery.cancel_scope.cancel()
 
 
-async def test_volumes_are_not_looked_at_where_that_is_switched_off(places: PodPlaces) -> None:
+async def test_volumes_are_not_looked_at_where_that_is_switched_off(paths: PodPaths) -> None:
     tasks = Tasks()
     usages = DiskUsages(tasks, TrioClock(), -1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
-        found = (await usages.get([places]))["uid"]
+        found = (await usages.get([paths]))["uid"]
         assert found.volumes == ()
         assert list(found.logs) == ["main"]
         nursery.cancel_scope.cancel()
 
 
 async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
-    places: PodPlaces, monkeypatch: pytest.MonkeyPatch
+    paths: PodPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(disk_usage, "WALK_SECONDS", -1.0)
     monkeypatch.setattr(disk_usage, "_CHECK_EVERY", 1)
@@ -119,7 +119,7 @@ async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
     usages = DiskUsages(tasks, TrioClock(), 60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
-        assert (await usages.get([places]))["uid"].volumes == ()
+        assert (await usages.get([paths]))["uid"].volumes == ()
         monkeypatch.undo()
-        assert (await usages.get([places]))["uid"].volumes == ()
+        assert (await usages.get([paths]))["uid"].volumes == ()
         nursery.cancel_scope.cancel()

@@ -22,7 +22,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.stats import CgroupReader, PodPlaces, StatsProvider, StatsSources, summary
+from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources, summary
 
 MI = 1 << 20
 
@@ -115,7 +115,7 @@ async def reading(root: Path, *, with_cgroups: bool = True) -> AsyncIterator[Nod
             clock=TrioClock(),
             reader=CgroupReader(tree=tree if with_cgroups else None, host=str(root / "host")),
             pods=lambda: [observed()],
-            places=lambda pod: PodPlaces(
+            paths=lambda pod: PodPaths(
                 uid=pod.uid, volumes=root / "pods" / pod.uid / "volumes", logs=root / "logs"
             ),
             processes=processes,

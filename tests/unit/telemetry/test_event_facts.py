@@ -59,7 +59,7 @@ STOPPER = "runtime/lifecycle/container_stopper.py"
 IMAGES = "runtime/images/manager.py"
 POD_RUNTIME = "runtime/lifecycle/pod_runtime.py"
 SANDBOX = "runtime/lifecycle/sandbox_creator.py"
-SESSION = "sync/pod_syncer.py"
+SYNCER = "sync/pod_syncer.py"
 STORAGE = "volumes/pod_storage.py"
 POD_MACHINE = "../state_machines/pod.py"
 CONDITIONS = "status/conditions.py"
@@ -79,7 +79,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedAttachVolume": VOLUMES,
     "FailedCreatePodContainer": Said("resources/pod_cgroups.py"),
     "FailedCreatePodSandBox": Said(SANDBOX),
-    "FailedKillPod": Said(f"{SESSION} {STORAGE} resources/pod_cgroups.py"),
+    "FailedKillPod": Said(f"{SYNCER} {STORAGE} resources/pod_cgroups.py"),
     "FailedMapVolume": VOLUMES,
     "FailedMount": Said(STORAGE),
     "FailedMountOnFilesystemMismatch": VOLUMES,
@@ -102,7 +102,7 @@ REASONS: Mapping[str, Said | Left] = {
     "Killing": Said(STOPPER),
     "KubeletSetupFailed": Said("core.py"),
     "MissingClusterDNS": Said("runtime/config/dns.py"),
-    "NetworkNotReady": Said(SESSION),
+    "NetworkNotReady": Said(SYNCER),
     "NodeAllocatableEnforced": Said("assembly.py"),
     "NodeNotReady": Said("node/conditions.py"),
     "NodeNotSchedulable": Said("node/reporter.py"),
@@ -117,7 +117,7 @@ REASONS: Mapping[str, Said | Left] = {
     "ResizeCompleted": RESIZE,
     "ResizeDeferred": RESIZE,
     "ResizeError": RESIZE,
-    "ResizeInfeasible": Said(SESSION),
+    "ResizeInfeasible": Said(SYNCER),
     "ResizeStarted": RESIZE,
     "SandboxChanged": Said(POD_RUNTIME),
     "Shutdown": Left("graceful shutdown of the node"),
@@ -187,7 +187,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "Unhealthy", "Readiness probe failed: dial"): Said(
         f"{PROBES} probes/dial.py", parts=(" probe failed: ", "dial tcp ", ": connect: ")
     ),
-    ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
+    ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
     ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,
     ("event", "OutOfcpu", "Node didn't have enough"): Said(
         "sync/admission/admission_result.py",
@@ -221,7 +221,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
     ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
     ("pod", "<admission reason>", "Pod was rejected"): Said("sync/loop.py"),
-    ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SESSION} {POD_MACHINE}"),
+    ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),
     ("waiting", "CrashLoopBackOff", "back-off"): Said(
