@@ -4,7 +4,7 @@ from attrs import define, field, frozen
 
 
 @frozen
-class Asked:
+class ReceivedRequest:
     """A request as faults and tests see it; `verb` is get, list, watch, create, update, ..."""
 
     verb: str
@@ -35,14 +35,14 @@ class RequestFault:
     lost: bool = False
     times: float = float("inf")
 
-    def fits(self, asked: Asked) -> bool:
+    def fits(self, received: ReceivedRequest) -> bool:
         """Whether the fault is about this request."""
         return (
             self.times > 0
-            and self.verb in ("", asked.verb)
-            and self.resource in ("", asked.resource)
-            and self.name in ("", asked.name)
-            and self.subresource in (None, asked.subresource)
+            and self.verb in ("", received.verb)
+            and self.resource in ("", received.resource)
+            and self.name in ("", received.name)
+            and self.subresource in (None, received.subresource)
         )
 
 
@@ -66,10 +66,10 @@ class Faults:
         """Switch a fault off."""
         self.rules.remove(fault)
 
-    def take(self, asked: Asked) -> RequestFault | None:
+    def take(self, received: ReceivedRequest) -> RequestFault | None:
         """Return the fault that hits a request, and count it."""
         for fault in self.rules:
-            if fault.fits(asked):
+            if fault.fits(received):
                 fault.times -= 1
                 return fault
         return None

@@ -15,7 +15,7 @@ import orjson
 import trio
 
 from tests.apiserver.answers import RefusedError, bad_request, invalid, too_large_version
-from tests.apiserver.faults import Asked, Faults
+from tests.apiserver.faults import Faults, ReceivedRequest
 from tests.apiserver.reviews import Reviews
 from tests.apiserver.rules import Rules, kind_of
 from tests.apiserver.selectors import selector
@@ -37,7 +37,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 class ApiServer:
     """Objects of all resources, the requests that came, the watches that are open.
 
-    `asked` lists every request in order. `bookmark_seconds` is how often a watch gets a bookmark.
+    `requests` lists all of them in order. `bookmark_seconds` is how often a watch gets a bookmark.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ApiServer:
         self.storage = Storage()
         self.faults = Faults()
         self.reviews = Reviews()
-        self.asked: list[Asked] = []
+        self.requests: list[ReceivedRequest] = []
         self.watches: list[WatchStream] = []
         self.version = version
         self._bookmark_seconds = bookmark_seconds
@@ -163,12 +163,12 @@ class ApiServer:
 
     async def handle(self, request: httpx.Request) -> httpx.Response:
         """Answer a request; raises httpx.TransportError where the network would fail."""
-        asked = _asked(request)
+        received = _received(request)
         await trio.lowlevel.checkpoint()
         if self.faults.outage:
             raise httpx.ConnectError("connection refused", request=request)
-        self.asked.append(asked)
-        fault = self.faults.take(asked)
+        self.requests.append(received)
+        fault = self.faults.take(received)
         if fault is not None and fault.seconds:
             await trio.sleep(fault.seconds)
             if self.faults.outage:
@@ -178,48 +178,55 @@ class ApiServer:
                 raise RefusedError(
                     fault.code, fault.reason, fault.message, retry_after=fault.retry_after
                 )
-            answer = self._answer(request, asked)
+            answer = self._answer(request, received)
         except RefusedError as refusal:
             return _json(refusal.code, refusal.status, refusal.headers)
         if fault is not None and fault.lost:
             raise httpx.ReadError("connection reset by peer", request=request)
         return answer
 
-    def _answer(self, request: httpx.Request, asked: Asked) -> httpx.Response:
+    def _answer(self, request: httpx.Request, received: ReceivedRequest) -> httpx.Response:
         if request.url.path == "/version":
             return _json(200, {"gitVersion": self.version})
-        resource = (_group(request.url.path), asked.resource)
+        resource = (_group(request.url.path), received.resource)
         query = request.url.params
-        if asked.verb == "watch":
-            return self._watch(resource, asked, query)
-        if asked.verb == "list":
-            return _json(200, self._list(resource, asked, query))
-        if asked.verb == "get":
-            return _json(200, self._rules.get(resource, asked.namespace, asked.name))
-        return self._write(resource, asked, request)
+        if received.verb == "watch":
+            return self._watch(resource, received, query)
+        if received.verb == "list":
+            return _json(200, self._list(resource, received, query))
+        if received.verb == "get":
+            return _json(200, self._rules.get(resource, received.namespace, received.name))
+        return self._write(resource, received, request)
 
-    def _write(self, resource: Resource, asked: Asked, request: httpx.Request) -> httpx.Response:
+    def _write(
+        self, resource: Resource, received: ReceivedRequest, request: httpx.Request
+    ) -> httpx.Response:
         body = orjson.loads(request.content) if request.content else {}
-        namespace, name, subresource = asked.namespace, asked.name, asked.subresource
-        if asked.verb == "delete":
+        namespace, name, subresource = received.namespace, received.name, received.subresource
+        if received.verb == "delete":
             return _json(200, self._rules.delete(resource, namespace, name, body))
-        if asked.verb == "create" and asked.resource in ("tokenreviews", "subjectaccessreviews"):
-            return _json(201, self.reviews.answer(asked.resource, body))
-        if asked.verb == "create" and subresource == "token":
+        if received.verb == "create" and received.resource in (
+            "tokenreviews",
+            "subjectaccessreviews",
+        ):
+            return _json(201, self.reviews.answer(received.resource, body))
+        if received.verb == "create" and subresource == "token":
             return _json(201, self._rules.token(namespace, name, body))
-        if asked.verb == "create" and subresource == "binding":
+        if received.verb == "create" and subresource == "binding":
             self._rules.bind(namespace, name, body["target"]["name"])
             return _json(201, {"kind": "Status", "apiVersion": "v1", "status": "Success"})
-        if asked.verb == "create":
+        if received.verb == "create":
             return _json(201, self._rules.create(resource, namespace, body))
-        if asked.verb == "update":
+        if received.verb == "update":
             return _json(200, self._rules.update(resource, namespace, name, subresource, body))
         patch_type = request.headers["content-type"]
         return _json(
             200, self._rules.patch(resource, namespace, name, subresource, body, patch_type)
         )
 
-    def _list(self, resource: Resource, asked: Asked, query: httpx.QueryParams) -> Data:
+    def _list(
+        self, resource: Resource, received: ReceivedRequest, query: httpx.QueryParams
+    ) -> Data:
         self._check_version(query)
         if "continue" in query:
             page = self.storage.page(query["continue"])
@@ -227,7 +234,7 @@ class ApiServer:
         else:
             matches = _selector(query)
             version = self.storage.version
-            found = self.storage.all(resource, asked.namespace)
+            found = self.storage.all(resource, received.namespace)
             items = tuple(data for data in found if matches(data))
         limit = int(query.get("limit", 0)) or len(items)
         metadata: dict[str, Any] = {"resourceVersion": str(version)}
@@ -242,7 +249,9 @@ class ApiServer:
         name = kind.kind if kind else "Object"
         return {"kind": f"{name}List", "apiVersion": "v1", "metadata": metadata, "items": shown}
 
-    def _watch(self, resource: Resource, asked: Asked, query: httpx.QueryParams) -> httpx.Response:
+    def _watch(
+        self, resource: Resource, received: ReceivedRequest, query: httpx.QueryParams
+    ) -> httpx.Response:
         version = self.storage.version
         streaming = query.get("sendInitialEvents") == "true"
         if streaming and not self.faults.streaming_lists:
@@ -253,7 +262,7 @@ class ApiServer:
         stream = WatchStream(
             storage=self.storage,
             resource=resource,
-            namespace=asked.namespace,
+            namespace=received.namespace,
             matches=matches,
             version=version if from_now else int(query["resourceVersion"]),
             until=trio.current_time() + seconds,
@@ -263,7 +272,7 @@ class ApiServer:
         if streaming:
             kind = kind_of(resource)
             identity = {"kind": kind.kind, "apiVersion": kind.api_version} if kind else {}
-            found = self.storage.all(resource, asked.namespace)
+            found = self.storage.all(resource, received.namespace)
             stream.begin_with(tuple(data for data in found if matches(data)), identity)
         self.watches.append(stream)
         return httpx.Response(200, headers={"content-type": "application/json"}, stream=stream)
@@ -292,7 +301,7 @@ class _Transport(httpx.AsyncBaseTransport):
         return await self._server.handle(request)
 
 
-def _asked(request: httpx.Request) -> Asked:
+def _received(request: httpx.Request) -> ReceivedRequest:
     query = request.url.query.decode()
     path = [unquote(part) for part in request.url.raw_path.decode().partition("?")[0].split("/")]
     rest = path[3:] if path[1] == "api" else path[4:] if path[1] == "apis" else path[1:]
@@ -304,7 +313,7 @@ def _asked(request: httpx.Request) -> Asked:
     if not verb:
         watching = request.url.params.get("watch") == "true"
         verb = "get" if name else "watch" if watching else "list"
-    return Asked(verb, resource, namespace, name, subresource, query)
+    return ReceivedRequest(verb, resource, namespace, name, subresource, query)
 
 
 def _group(path: str) -> str:

@@ -47,7 +47,7 @@ evidence = st.sampled_from(("running", "stale"))
 
 
 @frozen
-class Asked:
+class TimedRequest:
     """One thing that happens to the task: after a wait, a request, perhaps with a waiter."""
 
     wait_seconds: float
@@ -57,7 +57,7 @@ class Asked:
 
 
 asks = st.builds(
-    Asked,
+    TimedRequest,
     wait_seconds=waits,
     ending=st.none() | endings,
     spec=st.none() | st.integers(1, 5),
@@ -175,7 +175,7 @@ def _calls(behaviours: Sequence[str]) -> Iterator[str]:
 
 @given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
 def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
-    script: Script, asked: list[Asked], seed: int
+    script: Script, asked: list[TimedRequest], seed: int
 ) -> None:
     lived = _live(script, asked, seed)
     assert lived.walked == [
@@ -195,7 +195,7 @@ def test_a_pod_that_is_asked_to_end_ends_once_and_tells_all_who_wait(
 
 
 @given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
-def test_the_grace_period_never_grows(script: Script, asked: list[Asked], seed: int) -> None:
+def test_the_grace_period_never_grows(script: Script, asked: list[TimedRequest], seed: int) -> None:
     asked_for = _live(script, asked, seed).syncer.asked
     graces = [grace for step, grace in asked_for if step == "terminate"]
     given = [OWN_GRACE_SECONDS if grace is None else grace for grace in graces]
@@ -203,7 +203,9 @@ def test_the_grace_period_never_grows(script: Script, asked: list[Asked], seed: 
 
 
 @given(script=scripts, asked=st.lists(asks, max_size=8), seed=st.integers(0, 2**16))
-def test_an_older_spec_never_comes_back(script: Script, asked: list[Asked], seed: int) -> None:
+def test_an_older_spec_never_comes_back(
+    script: Script, asked: list[TimedRequest], seed: int
+) -> None:
     rising = [
         evolve(each, spec=None if each.spec is None else number)
         for number, each in enumerate(asked, start=1)
@@ -225,7 +227,7 @@ class Lived:
     """Whether its source had no use for what is left of it, when the task ended."""
 
 
-def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
+def _live(script: Script, asked: list[TimedRequest], seed: int) -> Lived:
     """Walk a task to its end. If nobody asks for that, its removal does at last."""
     syncer = MisbehavingSyncer(script)
     waiters: list[trio.Event] = []
@@ -252,7 +254,7 @@ def _live(script: Script, asked: list[Asked], seed: int) -> Lived:
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.run)
-            for ask in (*asked, Asked(0.0, Ending(causes=(PodEvent.REMOVED,)), None, True)):
+            for ask in (*asked, TimedRequest(0.0, Ending(causes=(PodEvent.REMOVED,)), None, True)):
                 await trio.sleep(ask.wait_seconds)
                 waiter = trio.Event()
                 if ask.waits:

@@ -155,14 +155,14 @@ def test_the_end_of_a_pod_takes_no_more_calls_and_requests_than_it_must(tmp_path
             scene.put(pod(name))
         await trio.sleep(400)
         calls.made.clear()
-        scene.node.api.asked.clear()
+        scene.node.api.requests.clear()
         for name in names(PODS_AT_ONCE):
             delete(scene, name)
         await trio.sleep(30)
         assert leftovers(scene) == []
         made = Counter(rpc for rpc in calls.made if rpc not in FOR_THE_NODE)
         assert made == {rpc: count * PODS_AT_ONCE for rpc, count in ends.items()}
-        asked = Counter(each.verb for each in scene.node.api.asked if each.resource == "pods")
+        asked = Counter(each.verb for each in scene.node.api.requests if each.resource == "pods")
         assert asked == {"patch": PODS_AT_ONCE, "delete": PODS_AT_ONCE}
 
     play(tmp_path, scene, HollowOptions(faults=calls))

@@ -15,8 +15,8 @@ from typing import TypeVar
 import trio
 
 from trio_kubelet.rpc import Code, InProcess, RpcError
-from trio_kubelet.rpc.answers import within
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
+from trio_kubelet.rpc.responses import within
 
 T = TypeVar("T")
 

@@ -124,9 +124,9 @@ async def test_a_good_kubeconfig_needs_no_bootstrap(
         nursery.start_soon(scene.approve)
         await scene.run()
     before = scene.kubeconfig.read_bytes()
-    asked = len(scene.server.asked)
+    asked = len(scene.server.requests)
     await scene.run()
-    assert len(scene.server.asked) == asked
+    assert len(scene.server.requests) == asked
     assert scene.kubeconfig.read_bytes() == before
 
 

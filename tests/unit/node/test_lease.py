@@ -10,7 +10,7 @@ import trio
 from attrs import define, evolve, field
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Asked, RequestFault
+from tests.apiserver.faults import ReceivedRequest, RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import NAME, a_node
 from trio_kubelet.clock import TrioClock
@@ -62,8 +62,8 @@ class Scene:
         await self.server.until(lambda: self.server.find(LEASES, NAME, LEASE_NAMESPACE))
         return self.lease
 
-    def asked(self) -> list[Asked]:
-        return [each for each in self.server.asked if each.resource == "leases"]
+    def asked(self) -> list[ReceivedRequest]:
+        return [each for each in self.server.requests if each.resource == "leases"]
 
 
 @pytest.fixture

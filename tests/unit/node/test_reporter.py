@@ -11,7 +11,7 @@ from attrs import define, evolve, field
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from tests.apiserver.faults import Asked, RequestFault
+from tests.apiserver.faults import ReceivedRequest, RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import NAME, a_machine, a_node, a_profile, condition, seen
 from trio_kubelet.clock import TrioClock
@@ -76,9 +76,9 @@ class Scene:
     def reasons(self) -> list[str]:
         return [event.reason for event in self.events]
 
-    def asked(self, *verbs: str) -> list[Asked]:
+    def asked(self, *verbs: str) -> list[ReceivedRequest]:
         return [
-            each for each in self.server.asked if each.resource == "nodes" and each.verb in verbs
+            each for each in self.server.requests if each.resource == "nodes" and each.verb in verbs
         ]
 
     async def until(self, condition: Callable[[Node], Any]) -> Node:

@@ -73,7 +73,7 @@ class Cluster:
 
     def asked(self, verb: str, resource: str = "configmaps") -> int:
         """How often the server was asked so."""
-        return sum((each.verb, each.resource) == (verb, resource) for each in self.server.asked)
+        return sum((each.verb, each.resource) == (verb, resource) for each in self.server.requests)
 
     def watched(self, resource: str = "configmaps") -> int:
         """How many watches of objects of a kind are open."""

@@ -22,7 +22,7 @@ async def token(cluster: Cluster, pod: Pod, life_seconds: int = HOUR, audience: 
 
 
 def requests(cluster: Cluster) -> int:
-    return sum(each.subresource == "token" for each in cluster.server.asked)
+    return sum(each.subresource == "token" for each in cluster.server.requests)
 
 
 async def test_a_token_is_asked_for_once_for_each_pod_audience_and_life(

@@ -254,13 +254,13 @@ async def test_answers_hold_for_their_time(autojump_clock: trio.testing.MockCloc
     for _ in range(3):
         assert await tokens.user("good")
         assert await tokens.user("bad") is None
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     server.reviews.users.clear()
     await trio.sleep(119)
     assert await tokens.user("good")
     await trio.sleep(2)
     assert await tokens.user("good") is None
-    assert len(server.asked) == 3
+    assert len(server.requests) == 3
 
 
 async def test_rights_hold_longer_than_refusals(autojump_clock: trio.testing.MockClock) -> None:
@@ -271,7 +271,7 @@ async def test_rights_hold_longer_than_refusals(autojump_clock: trio.testing.Moc
     assert [await webhook.allows(jo, stats), await webhook.allows(jo, log)] == [True, False]
     await trio.sleep(29)
     assert [await webhook.allows(jo, stats), await webhook.allows(jo, log)] == [True, False]
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
     server.reviews.rights = {("jo", "get", "log")}
     await trio.sleep(2)
     assert [await webhook.allows(jo, stats), await webhook.allows(jo, log)] == [True, True]

@@ -228,11 +228,11 @@ async def test_a_new_agent_has_nothing_to_say_of_what_did_not_change(
     async with running(server, "a") as agent:
         agent.report("a", RUNNING)
         await trio.sleep(SOON)
-    asked = len(server.asked)
+    asked = len(server.requests)
     async with running(server) as agent:
         agent.report("a", RUNNING)
         await trio.sleep(600)
-    assert {each.verb for each in server.asked[asked:]} <= {"list", "watch"}
+    assert {each.verb for each in server.requests[asked:]} <= {"list", "watch"}
 
 
 async def test_each_static_pod_shows_in_the_api_with_its_status(autojump_clock: MockClock) -> None:

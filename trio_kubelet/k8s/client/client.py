@@ -104,7 +104,7 @@ class _Request:
     watch: bool = False
 
     @property
-    def asked(self) -> str:
+    def description(self) -> str:
         """What messages call it."""
         return f"{self.method} {self.target}"
 
@@ -168,7 +168,7 @@ class ApiClient:
             raise ApiError(404, "NotFound", f"{kind.resource}: resource name may not be empty")
         request = _Request("GET", kind.path(namespace, name))
         answer = await self._ask(request, deadline_seconds)
-        return read_object(kind.type, answer, request.asked, name=name)
+        return read_object(kind.type, answer, request.description, name=name)
 
     async def list(
         self,
@@ -188,7 +188,7 @@ class ApiClient:
             "continue": continue_,
         }
         request = _Request("GET", _target(kind.path(selection.namespace), query))
-        data = read_list(kind, await self._ask(request), request.asked)
+        data = read_list(kind, await self._ask(request), request.description)
         items: list[T] = []
         undecodable: list[Undecodable] = []
         for number, item in enumerate(data.get("items") or (), start=1):
@@ -239,8 +239,8 @@ class ApiClient:
         request = _Request("POST", path, write_object(kind, obj))
         answer = await self._ask(request)
         if answer_type is not None:
-            return read_object(answer_type, answer, request.asked)
-        return read_object(kind.type, answer, request.asked, name=metadata_of(obj).name)
+            return read_object(answer_type, answer, request.description)
+        return read_object(kind.type, answer, request.description, name=metadata_of(obj).name)
 
     async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
         """PUT an object in the place of the one of its name and namespace."""
@@ -248,7 +248,7 @@ class ApiClient:
         path = kind.path(metadata.namespace, metadata.name, subresource)
         request = _Request("PUT", path, write_object(kind, obj))
         answer = await self._ask(request)
-        return read_object(kind.type, answer, request.asked, name=metadata.name)
+        return read_object(kind.type, answer, request.description, name=metadata.name)
 
     async def patch(
         self,
@@ -263,7 +263,7 @@ class ApiClient:
         """Change parts of an object; returns what it is then."""
         path = kind.path(namespace, name, subresource)
         request = _Request("PATCH", path, dumps(body), type.value)
-        return read_object(kind.type, await self._ask(request), request.asked, name=name)
+        return read_object(kind.type, await self._ask(request), request.description, name=name)
 
     async def delete(
         self,
@@ -292,7 +292,7 @@ class ApiClient:
     async def version(self) -> str:
         """Return the server's `gitVersion`, such as v1.36.3."""
         request = _Request("GET", "/version")
-        return str(read_json(await self._ask(request), request.asked).get("gitVersion", ""))
+        return str(read_json(await self._ask(request), request.description).get("gitVersion", ""))
 
     @asynccontextmanager
     async def watch(
@@ -325,7 +325,9 @@ class ApiClient:
         response = await self._answer(request, self._deadline_seconds)
         chunks = response.aiter_bytes()
         try:
-            yield _Frames(kind, chunks, request.asked, end if timeout_seconds else float("inf"))
+            yield _Frames(
+                kind, chunks, request.description, end if timeout_seconds else float("inf")
+            )
         finally:
             await _abandon(chunks)
             await response.aclose()
@@ -341,7 +343,7 @@ class ApiClient:
         with trio.move_on_after(deadline_seconds) as scope:
             connect_seconds = deadline_seconds * _CONNECT_SHARE
             return await self._insist(request, scope, connect_seconds)
-        message = f"{request.asked}: no answer within {deadline_seconds:g} s"
+        message = f"{request.description}: no answer within {deadline_seconds:g} s"
         raise ApiError(0, DEADLINE_EXCEEDED, message)
 
     async def _insist(
@@ -354,15 +356,15 @@ class ApiClient:
                 credentials = await self._credentials.headers()
                 response = await self._send(request, credentials, connect_seconds)
             except CredentialError as error:
-                raise ApiError(0, "NoCredentials", f"{request.asked}: {error}") from error
+                raise ApiError(0, "NoCredentials", f"{request.description}: {error}") from error
             except httpx.RequestError as error:
                 if may_be_stale and isinstance(error, _CLOSED_BY_SERVER):
                     may_be_stale = False
                     continue
-                raise _unreachable(error, request.asked) from error
+                raise _unreachable(error, request.description) from error
             if response.is_success:
                 return response
-            error_answer = self._refusal(response, request.asked)
+            error_answer = self._refusal(response, request.description)
             if response.status_code == httpx.codes.UNAUTHORIZED and may_be_refused:
                 may_be_refused = False
                 if await self._credentials.renew(credentials):
@@ -402,12 +404,12 @@ class ApiClient:
                 await response.aclose()
         return response
 
-    def _refusal(self, response: httpx.Response, asked: str) -> ApiError:
+    def _refusal(self, response: httpx.Response, request_name: str) -> ApiError:
         return error_from_answer(
             response.status_code,
             response.headers,
             response.content,
-            asked=asked,
+            request_name=request_name,
             now_seconds=self._clock.now_ns() / 1e9,
         )
 
@@ -415,12 +417,14 @@ class ApiClient:
 class _Frames(Generic[T]):
     """Iterates over the frames of a watch; `end` in trio's time is when it must be over."""
 
-    __slots__ = ("_asked", "_chunks", "_documents", "_end", "_kind", "_reader")
+    __slots__ = ("_chunks", "_documents", "_end", "_kind", "_reader", "_request_name")
 
-    def __init__(self, kind: Kind[T], chunks: AsyncIterator[bytes], asked: str, end: float) -> None:
+    def __init__(
+        self, kind: Kind[T], chunks: AsyncIterator[bytes], request_name: str, end: float
+    ) -> None:
         self._kind = kind
         self._chunks = chunks
-        self._asked = asked
+        self._request_name = request_name
         self._end = end
         self._reader = FrameReader()
         self._documents: deque[bytes] = deque()
@@ -436,9 +440,9 @@ class _Frames(Generic[T]):
             except trio.TooSlowError:
                 raise StopAsyncIteration from None
             except httpx.RequestError as error:
-                raise _unreachable(error, self._asked) from error
+                raise _unreachable(error, self._request_name) from error
             self._documents.extend(self._reader.feed(chunk))
-        return read_frame(self._kind, self._documents.popleft(), self._asked)
+        return read_frame(self._kind, self._documents.popleft(), self._request_name)
 
 
 _CLOSED_BY_SERVER = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)
@@ -460,7 +464,7 @@ def _target(path: str, query: Mapping[str, Any]) -> str:
     return f"{path}?{urlencode(given)}" if given else path
 
 
-def _unreachable(error: httpx.RequestError, asked: str) -> ApiError:
+def _unreachable(error: httpx.RequestError, request_name: str) -> ApiError:
     """Say why there was no answer: the first cause that says anything, from the bottom up."""
     said = ""
     cause: BaseException | None = error
@@ -470,4 +474,4 @@ def _unreachable(error: httpx.RequestError, asked: str) -> ApiError:
             cause = cause.exceptions[-1]
         else:
             cause = cause.__cause__ or cause.__context__
-    return ApiError(0, UNREACHABLE, f"{asked}: {said or type(error).__name__}")
+    return ApiError(0, UNREACHABLE, f"{request_name}: {said or type(error).__name__}")

@@ -134,11 +134,16 @@ def _seconds(asked_for: float) -> float | None:
 
 
 def error_from_answer(
-    code: int, headers: Mapping[str, str], body: bytes, *, asked: str, now_seconds: float = 0.0
+    code: int,
+    headers: Mapping[str, str],
+    body: bytes,
+    *,
+    request_name: str,
+    now_seconds: float = 0.0,
 ) -> ApiError:
     """Make the error of an answer that is not a success.
 
-    `asked` says what was asked, for the message: `GET /api/v1/nodes/n1`. `now_seconds` since the
+    `request_name` says in messages what was asked: `GET /api/v1/nodes/n1`. `now_seconds` since the
     epoch is only needed for a `Retry-After` that is a date.
     """
     try:
@@ -151,7 +156,7 @@ def error_from_answer(
         text = " ".join(body.decode(errors="replace").split())[:_SHOWN_BODY_CHARACTERS]
         said = f": {text}" if text else ""
         reason = REASONS.get(code, "Unknown")
-        error = ApiError(code, reason, f"{asked}: the server answered {code}{said}")
+        error = ApiError(code, reason, f"{request_name}: the server answered {code}{said}")
     after = _retry_after(headers.get("retry-after", ""), now_seconds)
     if after is not None:
         error.retry_after_seconds = after

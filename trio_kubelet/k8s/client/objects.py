@@ -28,39 +28,43 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 log = structlog.get_logger()
 
 
-def read_json(body: bytes, asked: str) -> dict[str, Any]:
+def read_json(body: bytes, request_name: str) -> dict[str, Any]:
     """Parse an answer that must be a JSON object; raises ApiError."""
     try:
         data = loads(body)
     except ValueError as error:
-        raise ApiError(200, UNREADABLE, f"{asked}: the answer is not JSON: {error}") from None
+        raise ApiError(
+            200, UNREADABLE, f"{request_name}: the answer is not JSON: {error}"
+        ) from None
     if not isinstance(data, dict):
-        raise ApiError(200, UNREADABLE, f"{asked}: the answer is not an object")
+        raise ApiError(200, UNREADABLE, f"{request_name}: the answer is not an object")
     return data
 
 
-def read_object(cls: type[T], body: bytes, asked: str, *, name: str = "") -> T:
+def read_object(cls: type[T], body: bytes, request_name: str, *, name: str = "") -> T:
     """Decode an answer that is one object, of that name if one is given; raises ApiError."""
-    data = read_json(body, asked)
+    data = read_json(body, request_name)
     _lighten(data)
     try:
         found = decode(cls, data)
     except ValidationError as error:
-        raise ApiError(200, UNREADABLE, f"{asked}: the answer does not fit: {error}") from None
+        raise ApiError(
+            200, UNREADABLE, f"{request_name}: the answer does not fit: {error}"
+        ) from None
     if name and _text(_metadata(data), "name") != name:
-        raise ApiError(200, UNREADABLE, f"{asked}: the answer is about something else")
+        raise ApiError(200, UNREADABLE, f"{request_name}: the answer is about something else")
     return found
 
 
-def read_list(kind: Kind[T], body: bytes, asked: str) -> dict[str, Any]:
+def read_list(kind: Kind[T], body: bytes, request_name: str) -> dict[str, Any]:
     """Parse an answer that must be a list of a kind; its items are not decoded. Raises ApiError.
 
     Any other JSON, from a proxy for one, would look like an empty list: nothing is there any more.
     """
-    data = read_json(body, asked)
+    data = read_json(body, request_name)
     items = data.get("items")
     if data.get("kind") != f"{kind.kind}List" or not isinstance(items, list | NoneType):
-        raise ApiError(200, UNREADABLE, f"{asked}: the answer is no {kind.kind}List")
+        raise ApiError(200, UNREADABLE, f"{request_name}: the answer is no {kind.kind}List")
     return data
 
 
@@ -123,9 +127,9 @@ class FrameReader:
                 yield document
 
 
-def read_frame(kind: Kind[T], document: bytes, asked: str) -> Frame[T]:
+def read_frame(kind: Kind[T], document: bytes, request_name: str) -> Frame[T]:
     """Make the frame of a document; an ERROR frame is raised as ApiError."""
-    data = read_json(document, asked)
+    data = read_json(document, request_name)
     inner = data.get("object")
     frame_name = _text(data, "type")
     if frame_name == "ERROR":
@@ -133,7 +137,7 @@ def read_frame(kind: Kind[T], document: bytes, asked: str) -> Frame[T]:
     try:
         frame_type = FrameType(frame_name)
     except ValueError as error:
-        raise ApiError(200, UNREADABLE, f"{asked}: {error}") from None
+        raise ApiError(200, UNREADABLE, f"{request_name}: {error}") from None
     metadata = _metadata(inner)
     version = _text(metadata, "resourceVersion")
     if frame_type is not FrameType.BOOKMARK:

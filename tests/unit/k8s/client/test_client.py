@@ -176,7 +176,7 @@ async def test_a_busy_server_is_asked_again_when_it_says(
     server.faults.add(RequestFault(code=code, reason="Busy", retry_after=2, times=3))
     await server.client().get(CONFIG_MAPS, "web", "default")
     assert trio.current_time() == 6
-    assert len(server.asked) == 4
+    assert len(server.requests) == 4
 
 
 async def test_waiting_for_a_busy_server_ends_with_the_deadline(
@@ -185,7 +185,7 @@ async def test_waiting_for_a_busy_server_ends_with_the_deadline(
     server.faults.add(RequestFault(code=429, reason="TooManyRequests", retry_after=20))
     error = await failure(server.client(limits=RequestLimits(deadline_seconds=30)).get(NODES, "n1"))
     assert error.retry_after_seconds == 20
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 async def test_a_creation_is_never_sent_twice(server: ApiServer) -> None:
@@ -196,7 +196,7 @@ async def test_a_creation_is_never_sent_twice(server: ApiServer) -> None:
     assert error.code == 429
     server.faults.rules[:] = [RequestFault(verb="create", lost=True)]
     assert (await failure(server.client().create(CONFIG_MAPS, config_map("web")))).is_unreachable
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 async def test_a_reading_whose_connection_the_server_closed_is_repeated_once(

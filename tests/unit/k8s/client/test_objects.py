@@ -140,7 +140,7 @@ def test_a_status_of_any_form_is_an_error_with_the_code_of_the_answer(value: obj
             "details": {"retryAfterSeconds": value if value != 10**40 else 1e300},
         }
     )
-    error = error_from_answer(503, {}, body, asked="GET /x")
+    error = error_from_answer(503, {}, body, request_name="GET /x")
     assert error.code == 503
     assert error.is_retriable
     assert str(error)
@@ -149,7 +149,7 @@ def test_a_status_of_any_form_is_an_error_with_the_code_of_the_answer(value: obj
 
 @pytest.mark.parametrize("text", ["-1", "9" * 400, "x", "Mon, 99 Jan 0000", "inf"])
 def test_nobody_waits_for_ever_because_a_server_says_so(text: str) -> None:
-    error = error_from_answer(503, {"retry-after": text}, b"", asked="GET /x")
+    error = error_from_answer(503, {"retry-after": text}, b"", request_name="GET /x")
     assert 0 <= (error.retry_after_seconds or 0.0) <= 3600
 
 

@@ -243,7 +243,7 @@ async def test_a_server_in_trouble_is_asked_less_and_less(
     server.faults.add(RequestFault(code=500, reason="InternalError"))
     async with reflection(server, consumer.take):
         await trio.sleep(600)
-        assert 20 <= len(server.asked) <= 45
+        assert 20 <= len(server.requests) <= 45
         server.faults.rules.clear()
         await trio.sleep(30)
         await consumer.until(SYNCED)
@@ -273,8 +273,8 @@ async def twenty_reflections_after_an_outage(
 
 async def until_asked(server: ApiServer) -> None:
     """Wait for the next request that the server sees."""
-    asked = len(server.asked)
-    while len(server.asked) == asked:  # noqa: ASYNC110 - the clock jumps
+    asked = len(server.requests)
+    while len(server.requests) == asked:  # noqa: ASYNC110 - the clock jumps
         await trio.sleep(0.1)
 
 
@@ -351,7 +351,7 @@ async def test_a_server_that_refuses_is_asked_no_more_often_when_it_is_told_to_b
         for _ in range(600):
             await trio.sleep(1)
             client.returns.tell()
-        assert len(server.asked) <= 45
+        assert len(server.requests) <= 45
 
 
 async def test_watches_that_always_break_are_opened_no_more_often_for_each_other(
@@ -364,12 +364,12 @@ async def test_watches_that_always_break_are_opened_no_more_often_for_each_other
             consumer = Consumer()
             await stack.enter_async_context(reflection(server, consumer.take, client=client))
             await consumer.until(SYNCED)
-        asked = len(server.asked)
+        asked = len(server.requests)
         with trio.move_on_after(120):
             while True:
                 server.drop_watches()
                 await trio.sleep(0.1)
-        assert len(server.asked) - asked <= 20 * 15
+        assert len(server.requests) - asked <= 20 * 15
 
 
 async def test_watches_that_end_at_once_are_not_opened_in_a_hurry(
@@ -378,12 +378,12 @@ async def test_watches_that_end_at_once_are_not_opened_in_a_hurry(
     consumer = Consumer()
     async with reflection(server, consumer.take):
         await consumer.until(SYNCED)
-        asked = len(server.asked)
+        asked = len(server.requests)
         with trio.move_on_after(60):
             while True:
                 server.end_watches()
                 await trio.sleep(0.01)
-        assert len(server.asked) - asked < 15
+        assert len(server.requests) - asked < 15
 
 
 async def test_a_watch_is_renewed_after_five_to_ten_minutes(
@@ -392,7 +392,7 @@ async def test_a_watch_is_renewed_after_five_to_ten_minutes(
     consumer = Consumer()
     async with reflection(server, consumer.take):
         await trio.sleep(3600)
-        assert 6 <= sum(asked.verb == "watch" for asked in server.asked) <= 14
+        assert 6 <= sum(asked.verb == "watch" for asked in server.requests) <= 14
         assert consumer.told == [SYNCED]
 
 
@@ -411,7 +411,7 @@ async def test_pages_that_expire_under_way_are_read_in_one_piece() -> None:
     names = [("changed", f"map-{number:04}") for number in range(1200)]
     async with reflection(server, take):
         await consumer.until(*names, SYNCED)
-    lists = [asked.query for asked in server.asked if asked.verb == "list"]
+    lists = [asked.query for asked in server.requests if asked.verb == "list"]
     assert ["limit=500" in query for query in lists] == [True, True, False]
 
 
@@ -423,7 +423,7 @@ async def test_pages_are_read_one_after_the_other() -> None:
     consumer = Consumer()
     async with reflection(server, consumer.take):
         await consumer.until(*[("changed", f"map-{n:04}") for n in range(1001)], SYNCED)
-    assert sum(asked.verb == "list" for asked in server.asked) == 3
+    assert sum(asked.verb == "list" for asked in server.requests) == 3
 
 
 async def test_a_consumer_that_cannot_take_the_end_of_a_list_is_told_of_the_next_one(

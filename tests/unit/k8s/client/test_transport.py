@@ -61,7 +61,7 @@ def test_zero_is_what_the_go_client_makes_of_it() -> None:
 
 def test_a_proxy_that_answers_in_html_is_understood() -> None:
     error = error_from_answer(
-        502, {"retry-after": "7"}, b"<html>\n<b>Bad</b> Gateway</html>", asked="GET /version"
+        502, {"retry-after": "7"}, b"<html>\n<b>Bad</b> Gateway</html>", request_name="GET /version"
     )
     assert (error.code, error.retry_after_seconds) == (502, 7)
     assert error.is_retriable
@@ -72,7 +72,7 @@ def test_a_proxy_that_answers_in_html_is_understood() -> None:
 
 def test_a_date_to_try_again_becomes_seconds() -> None:
     headers = {"retry-after": "Thu, 01 Jan 1970 00:01:40 GMT"}
-    error = error_from_answer(503, headers, b"", asked="GET /", now_seconds=70)
+    error = error_from_answer(503, headers, b"", request_name="GET /", now_seconds=70)
     assert error.retry_after_seconds == 30
     assert error.reason == "ServiceUnavailable"
 
