@@ -26,7 +26,6 @@ from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
-from trio_kubelet.rpc.answers import Inbox, read_answers, within
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import current_rpc_loop
@@ -39,6 +38,7 @@ from trio_kubelet.rpc.methods import (
     UnaryStub,
     method_of,
 )
+from trio_kubelet.rpc.responses import Inbox, read_responses, within
 
 STREAM_WINDOW = 16 * 2**20
 WINDOWS = Configuration(
@@ -141,7 +141,7 @@ class Channel:
             self._check_open()
             await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
 
-        return read_answers(call, called, deadline_seconds)
+        return read_responses(call, called, deadline_seconds)
 
     def close(self) -> None:
         """Close for good; calls under way and later ones fail with UNAVAILABLE. Idempotent."""

@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from trio_kubelet.rpc.answers import Inbox, read_answers, within
 from trio_kubelet.rpc.messages import decode, encode
 from trio_kubelet.rpc.methods import (
     Method,
@@ -20,6 +19,7 @@ from trio_kubelet.rpc.methods import (
     UnaryStub,
     method_of,
 )
+from trio_kubelet.rpc.responses import Inbox, read_responses, within
 from trio_kubelet.rpc.services import Services
 
 
@@ -68,7 +68,7 @@ class InProcess:
             inbox.request_is_sent()
             await self._services.stream(called, data, inbox.put)
 
-        return read_answers(call, called, deadline_seconds)
+        return read_responses(call, called, deadline_seconds)
 
     async def _unary(self, method: Method[RequestT, ResponseT], request: bytes) -> bytes:
         await trio.lowlevel.checkpoint()

@@ -1,6 +1,6 @@
-"""The client's side of a call with many answers, the same for every transport.
+"""The client's side of a call with many responses, the same for every transport.
 
-A task of its own reads the answers into a bounded channel, so that being cancelled while waiting
+A task of its own reads the responses into a bounded channel, so that being cancelled while waiting
 for the next one loses nothing, and a slow reader holds up this call and no other.
 """
 
@@ -17,7 +17,7 @@ from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 T = TypeVar("T")
 
 READ_AHEAD = 256
-"""How many answers may wait for their reader before the peer has to."""
+"""How many responses may wait for their reader before the peer has to."""
 
 
 class Inbox:
@@ -31,16 +31,16 @@ class Inbox:
         self.error: Exception | None = None
 
     def request_is_sent(self) -> None:
-        """The peer may answer from now on."""
+        """The peer may respond from now on."""
         self._sent.set()
 
-    def put_nowait(self, answer: bytes) -> None:
-        """Take one answer; raises trio.WouldBlock when the reader is too far behind."""
-        self._channel.send_nowait(answer)
+    def put_nowait(self, response: bytes) -> None:
+        """Take one response; raises trio.WouldBlock when the reader is too far behind."""
+        self._channel.send_nowait(response)
 
-    async def put(self, answer: bytes) -> None:
-        """Take one answer, after the reader has made room for it."""
-        await self._channel.send(answer)
+    async def put(self, response: bytes) -> None:
+        """Take one response, after the reader has made room for it."""
+        await self._channel.send(response)
 
     def end(self, error: Exception | None) -> None:
         """Let the reader see what arrived, then the error, if any, or the end."""
@@ -59,7 +59,7 @@ class Inbox:
         self._arrived.close()
 
     async def get(self) -> bytes:
-        """Wait for the next answer; raises StopAsyncIteration at the end of the call."""
+        """Wait for the next response; raises StopAsyncIteration at the end of the call."""
         try:
             return await self._arrived.receive()
         except trio.EndOfChannel:
@@ -68,12 +68,12 @@ class Inbox:
             raise StopAsyncIteration from None
 
 
-class _Answers(Generic[ResponseT]):
+class _Responses(Generic[ResponseT]):
     __slots__ = ("_inbox", "_type")
 
-    def __init__(self, inbox: Inbox, answer_type: type[ResponseT]) -> None:
+    def __init__(self, inbox: Inbox, response_type: type[ResponseT]) -> None:
         self._inbox = inbox
-        self._type = answer_type
+        self._type = response_type
 
     def __aiter__(self) -> AsyncIterator[ResponseT]:
         return self
@@ -92,12 +92,12 @@ async def within(seconds: float | None, path: str, call: Awaitable[T]) -> T:
 
 
 @asynccontextmanager
-async def read_answers(
+async def read_responses(
     call: Callable[[Inbox], Awaitable[None]],
     method: Method[RequestT, ResponseT],
     deadline_seconds: float | None,
 ) -> AsyncIterator[AsyncIterator[ResponseT]]:
-    """Run a call in a task while the body reads its answers; leaving the body cancels the call.
+    """Run a call in a task while the body reads its responses; leaving the body cancels the call.
 
     Errors of the body pass as they are, not in a group.
     """
@@ -117,7 +117,7 @@ async def read_answers(
         nursery.start_soon(read)
         try:
             await inbox.sent()
-            yield _Answers(inbox, method.response_type)
+            yield _Responses(inbox, method.response_type)
         except Exception as raised:
             failure = raised
         nursery.cancel_scope.cancel()
