@@ -155,7 +155,7 @@ class Agent:
             find_pod=core.pod,
         )
         node = NodeEndpoints(settings=core.settings, clock=core.clock, journal=core.journal)
-        return (*await pods.open(nursery), *node.routes())
+        return (*pods.open(nursery), *node.routes())
 
     async def _tell_service_manager(self) -> None:
         self._notifier.ready()

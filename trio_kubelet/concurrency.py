@@ -1,4 +1,4 @@
-"""Doing several things at the same time where one error is as good as another."""
+"""Doing several things at the same time: to their ends, or for as long as somebody runs."""
 
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -70,3 +70,27 @@ async def and_if_it_takes_long(
     with trio.CancelScope() as rest:
         await run_concurrently(do, wait)
     return answers[0]
+
+
+class BackgroundTasks:
+    """Tasks that plain functions ask for; they run while `run` does, and not before."""
+
+    def __init__(self) -> None:
+        self._asked: list[Callable[[], Awaitable[object]]] = []
+        self._woken = trio.Event()
+
+    def start(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Run a work, which must not raise, as soon as tasks run. Returns at once."""
+        self._asked.append(work)
+        self._woken.set()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Run all that is asked for until cancelled, which cancels all of it."""
+        async with trio.open_nursery() as nursery:
+            task_status.started()
+            while True:
+                await self._woken.wait()
+                self._woken = trio.Event()
+                asked, self._asked = self._asked, []
+                for work in asked:
+                    nursery.start_soon(work)

@@ -1,7 +1,7 @@
 """inotify(7) on trio: watches on files and folders, and the events that they bring.
 
 One `Inotify` is one kernel queue. It says what the kernel said and no more; what that means is
-for its user: a folder of manifests (`sources/inotify.py`), a lock file that somebody wants
+for its user: a folder of manifests (`path_watch.py`), a lock file that somebody wants
 (`process/lock.py`). `watchfiles` is not used for this: it polls in a thread, which costs up to
 100 ms of latency, keeps a core awake, and does not tell a file being written from one that is
 finished.

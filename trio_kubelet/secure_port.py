@@ -57,9 +57,9 @@ class SecurePort:
         configuration = self.settings.configuration
         if problem := access_problem(configuration, has_api_server=self.reviews is not None):
             raise StartError(problem)
-        tls = CurrentTls(await self._files())
+        files = await self._files()
         try:
-            await tls.load()
+            tls = await CurrentTls.open(files)
         except (OSError, ValueError) as error:
             raise StartError(
                 f"the server cannot use its certificates: {error}; check tlsCertFile, "

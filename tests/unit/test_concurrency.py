@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
+from trio_kubelet.concurrency import BackgroundTasks, and_if_it_takes_long, run_concurrently
 
 
 async def test_all_works_run_at_the_same_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -74,3 +74,27 @@ async def test_who_is_cancelled_while_it_takes_long_ends_it(
     with trio.move_on_after(7) as scope:
         await and_if_it_takes_long(trio.sleep_forever, 5, int)
     assert scope.cancelled_caught
+
+
+async def test_background_tasks_begin_with_whoever_runs_them_and_end_with_him() -> None:
+    tasks, seen = BackgroundTasks(), list[str]()
+
+    async def work(name: str) -> None:
+        seen.append(name)
+        try:
+            await trio.sleep_forever()
+        finally:
+            seen.append(f"{name} ended")
+
+    tasks.start(partial(work, "asked before"))
+    await trio.testing.wait_all_tasks_blocked()
+    assert seen == []
+    async with trio.open_nursery() as nursery:
+        await nursery.start(tasks.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == ["asked before"]
+        tasks.start(partial(work, "asked meanwhile"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert seen == ["asked before", "asked meanwhile"]
+        nursery.cancel_scope.cancel()
+    assert sorted(seen[2:]) == ["asked before ended", "asked meanwhile ended"]

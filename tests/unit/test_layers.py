@@ -22,6 +22,7 @@ LAYERS: dict[str, set[str]] = {
         *(
             "foreign_text",
             "inotify",
+            "path_watch",
             "mountinfo",
             "concurrency",
             "future",

@@ -34,16 +34,15 @@ class Follower:
 
 
 class LogChanges:
-    """Who follows which folder; `run` has to run."""
+    """Who follows which folder, by a queue that is its own; `run` has to run."""
 
-    def __init__(self) -> None:
-        self._inotify: Inotify | None = None
+    def __init__(self, inotify: Inotify) -> None:
+        self._inotify = inotify
         self._followers: dict[int, set[Follower]] = {}
 
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Tell followers of changes, until cancelled. Raises OSError."""
-        with Inotify() as self._inotify:
-            task_status.started()
+    async def run(self) -> None:
+        """Tell followers of changes, until cancelled; closes the queue then. Raises OSError."""
+        with self._inotify:
             while True:
                 for event in await self._inotify.events():
                     if event.mask & InotifyMask.Q_OVERFLOW:
@@ -54,7 +53,6 @@ class LogChanges:
     @contextmanager
     def following(self, folder: int, pod_uid: str) -> Iterator[Follower]:
         """Follow the logs of a container, in an open folder. Raises OSError."""
-        assert self._inotify is not None, "it runs"
         follower = Follower(pod_uid)
         number = self._inotify.watch(Path(f"/proc/self/fd/{folder}"), _WRITTEN)
         self._followers.setdefault(number, set()).add(follower)

@@ -8,6 +8,7 @@ is decided by the machine in `state_machines/pleg.py`, whose every step goes to 
 """
 
 import math
+from functools import partial
 
 import structlog
 import trio
@@ -27,7 +28,7 @@ from state_machines.pleg import (
     uses_events,
 )
 from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.cache import RuntimeCache
@@ -81,7 +82,7 @@ class Pleg:
         self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
-        self._nursery: trio.Nursery | None = None
+        self._follow_ups = BackgroundTasks()
         self._audit: EventStreamAudit | None = None
         self._misses = 0
         self._relisted_at = -math.inf
@@ -103,8 +104,8 @@ class Pleg:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Relist and listen; reports started after the first complete listing."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             await nursery.start(self._relist_forever)
+            nursery.start_soon(self._follow_ups.run)
             nursery.start_soon(self._listen_forever)
             task_status.started()
 
@@ -250,10 +251,10 @@ class Pleg:
         if not is_path_part(uid):
             # The sandbox is gone already: only the relist can tell whose it was.
             self._relist_now.set()
-        elif uses_events(self.state) and self._nursery is not None:
+        elif uses_events(self.state):
             news = Announcement(event.container_id, event.container_event_type)
             if is_news(news, self._cache.get(uid)):
-                self._nursery.start_soon(self._follow_up, uid, news, heard_at)
+                self._follow_ups.start(partial(self._follow_up, uid, news, heard_at))
         self._judge()
 
     async def _follow_up(self, uid: str, news: Announcement, heard_at: float) -> None:

@@ -9,12 +9,14 @@ Tokens are never logged.
 import math
 import random
 from collections.abc import Callable
+from functools import partial
 
 import structlog
 import trio
 from attrs import field, frozen
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import (
     BoundObjectReference,
     Pod,
@@ -69,17 +71,11 @@ class Tokens:
         self._clock = clock
         self._on_change = on_change
         self._entries: dict[TokenKey, _Entry] = {}
-        self._nursery: trio.Nursery | None = None
+        self._tasks = BackgroundTasks()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Renew tokens in the background, for ever."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._tasks.run(task_status=task_status)
 
     async def get(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
         """Return a token that is valid; waits only where there is none yet.
@@ -119,9 +115,9 @@ class Tokens:
 
     def _begin_renewal(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
         now = trio.current_time()
-        if self._nursery is not None and now >= entry.next_attempt:
+        if now >= entry.next_attempt:
             entry.next_attempt = now + _RETRY_SECONDS
-            self._nursery.start_soon(self._renew, pod, key, entry)
+            self._tasks.start(partial(self._renew, pod, key, entry))
 
     async def _renew(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
         try:

@@ -8,12 +8,14 @@ after another, and each would ask for it, and open a watch, anew.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Generic
 
 import structlog
 import trio
 from attrs import evolve
 
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s.client import (
     Api,
     ApiError,
@@ -60,7 +62,7 @@ class WatchedObjects(Generic[T]):
         self._on_change = on_change
         self._followed_on = followed_on
         self._entries: dict[Key, _Entry[T]] = {}
-        self._nursery: trio.Nursery | None = None
+        self._tasks = BackgroundTasks()
 
     @property
     def word(self) -> str:
@@ -69,23 +71,14 @@ class WatchedObjects(Generic[T]):
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Follow what is in use, for ever."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for entry in self._entries.values():
-                nursery.start_soon(self._follow, entry)
-            task_status.started()
-            try:
-                await trio.sleep_forever()
-            finally:
-                self._nursery = None
+        await self._tasks.run(task_status=task_status)
 
     def use(self, key: Key, uid: str) -> None:
         """A pod begins to use an object."""
         entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(key, trio.current_time())
-            if self._nursery is not None:
-                self._nursery.start_soon(self._follow, entry)
+            self._tasks.start(partial(self._follow, entry))
         entry.users.add(uid)
 
     def release(self, key: Key, uid: str) -> None:
@@ -96,8 +89,8 @@ class WatchedObjects(Generic[T]):
         entry.users.discard(uid)
         if entry.users:
             return
-        if self._is_followed_on(entry) and self._nursery is not None:
-            self._nursery.start_soon(self._forget_later, entry)
+        if self._is_followed_on(entry):
+            self._tasks.start(partial(self._forget_later, entry))
         else:
             self._forget(entry)
 

@@ -6,14 +6,15 @@ what was there before.
 
 import ssl
 from pathlib import Path
+from typing import Self
 
 import structlog
 import trio
 from attrs import frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
-from trio_kubelet.server.tls import ServerContext, ServerTls, server_context
-from trio_kubelet.sources.inotify import PathWatch
+from trio_kubelet.path_watch import PathWatch
+from trio_kubelet.server.tls import ServerTls, server_context
 
 log = structlog.get_logger("server")
 
@@ -48,26 +49,26 @@ class TlsFiles:
 
 
 class CurrentTls:
-    """Holds the newest context; `context` is there once loaded."""
+    """Holds the newest `context`. `open` makes it."""
 
-    context: ServerContext
-
-    def __init__(self, files: TlsFiles) -> None:
+    def __init__(self, files: TlsFiles, tls: ServerTls) -> None:
+        self.context = server_context(tls)
         self._files = files
-        self._tls: ServerTls | None = None
+        self._tls = tls
         self._limiter = trio.CapacityLimiter(1)
 
-    async def load(self) -> None:
-        """Read the files and make the context if they have changed; OSError, ValueError."""
+    @classmethod
+    async def open(cls, files: TlsFiles) -> Self:
+        """Read the files and make the context. Raises OSError and ValueError."""
+        return cls(files, await trio.to_thread.run_sync(files.read))
+
+    async def reload(self) -> None:
+        """Read the files and make the context anew if they have changed; OSError, ValueError."""
         tls = await trio.to_thread.run_sync(self._files.read, limiter=self._limiter)
         if tls == self._tls:
             return
-        self.context = server_context(tls)
-        if self._tls is not None:
-            log.info(
-                "server certificates reloaded", files=[str(path) for path in self._files.paths]
-            )
-        self._tls = tls
+        self.context, self._tls = server_context(tls), tls
+        log.info("server certificates reloaded", files=[str(path) for path in self._files.paths])
 
     async def follow(self) -> None:
         """Load the files whenever one of them changes, forever."""
@@ -81,7 +82,7 @@ class CurrentTls:
             while True:
                 await trio.to_thread.run_sync(watch.arm, limiter=self._limiter)
                 try:
-                    await self.load()
+                    await self.reload()
                     complained = ""
                 except (OSError, ValueError) as error:
                     if str(error) != complained:

@@ -21,8 +21,8 @@ import structlog
 import trio
 from attrs import field, frozen
 
+from trio_kubelet.path_watch import PathWatch
 from trio_kubelet.pod_source import Source
-from trio_kubelet.sources.inotify import PathWatch
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
 from trio_kubelet.sources.reports import ManifestReports

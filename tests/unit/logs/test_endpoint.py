@@ -8,6 +8,7 @@ import trio
 from attrs import evolve
 
 from trio_kubelet.clock import TrioClock
+from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
@@ -46,6 +47,13 @@ async def ask(
     root: Path, status: dict[str, Any] | None, path: str = "/containerLogs/ns/p/c", query: str = ""
 ) -> tuple[int, str]:
     """Status and text for a pod that has the containers `old` and `new` in the runtime."""
+    with Inotify() as queue:
+        return await asked(LogReader(LogChanges(queue)), root, status, path, query)
+
+
+async def asked(
+    reader: LogReader, root: Path, status: dict[str, Any] | None, path: str, query: str
+) -> tuple[int, str]:
     found = pod(status)
     containers = [
         ObservedContainer(
@@ -63,7 +71,7 @@ async def ask(
         find_pod=lambda namespace, name: found if (namespace, name) == ("ns", "p") else None,
         observed=lambda uid: evolve(seen, containers=tuple(containers)),
         root=str(root),
-        reader=LogReader(LogChanges()),
+        reader=reader,
         clock=TrioClock(),
     )
     handle = route_requests(log_routes(logs))

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define
 
+from trio_kubelet.inotify import Inotify
 from trio_kubelet.logs import LogChanges, LogReader
 from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
 from trio_kubelet.logs.lines import MAX_LINE_BYTES
@@ -29,7 +30,7 @@ class Log:
     """A container's log below a folder, and what a runtime and a kubelet do with it."""
 
     root: Path
-    changes: LogChanges = field(factory=LogChanges)
+    changes: LogChanges | None = None
     ended: bool = False
     rotations: int = 0
 
@@ -59,16 +60,18 @@ class Log:
     def tell(self) -> None:
         """Somebody has looked at the pod."""
         seen = ObservedPod(uid=UID, name="pod", namespace="ns", observed_at=0.0)
-        self.changes.pod_changed(seen, seen)
+        if self.changes is not None:
+            self.changes.pod_changed(seen, seen)
 
     @asynccontextmanager
     async def reading(self, **options: object) -> AsyncIterator["Reading"]:
         place = place_of(str(self.path), str(self.root))
         wanted = LogOptions(**options)  # type: ignore[arg-type]
-        body = LogReader(self.changes).read(place, wanted, UID, lambda: self.ended)
+        changes = self.changes = LogChanges(Inotify())
+        body = LogReader(changes).read(place, wanted, UID, lambda: self.ended)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
-                await nursery.start(self.changes.run)
+                nursery.start_soon(changes.run)
                 async with aclosing(body):
                     yield Reading(body)
                 nursery.cancel_scope.cancel()
@@ -212,10 +215,11 @@ async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -
 async def test_followers_share_what_they_watch_with(log: Log) -> None:
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     place = place_of(str(log.path), str(log.root))
+    changes = log.changes = LogChanges(Inotify())
     seen: list[str] = []
 
     async def follow(*, task_status: trio.TaskStatus[None]) -> None:
-        body = LogReader(log.changes).read(place, LogOptions(follow=True), UID, lambda: log.ended)
+        body = LogReader(changes).read(place, LogOptions(follow=True), UID, lambda: log.ended)
         async with aclosing(body):
             reading = Reading(body)
             await anext(body)
@@ -224,7 +228,7 @@ async def test_followers_share_what_they_watch_with(log: Log) -> None:
 
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            await nursery.start(log.changes.run)
+            nursery.start_soon(changes.run)
             async with trio.open_nursery() as followers:
                 for _ in range(200):
                     await followers.start(follow)

@@ -180,7 +180,7 @@ async def test_a_single_file_may_be_watched(node: Node) -> None:
 async def test_the_folder_is_looked_at_again_even_if_nothing_is_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.sources.inotify.PathWatch.arm", lambda self: None)
+    monkeypatch.setattr("trio_kubelet.path_watch.PathWatch.arm", lambda self: None)
     async with node.running(check_seconds=0.01):
         assert await node.names() == []
         node.write("web.yaml", manifest("web"))

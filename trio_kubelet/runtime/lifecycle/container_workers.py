@@ -8,10 +8,13 @@ started again with it.
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 import trio
 from attrs import define, field
+
+from trio_kubelet.concurrency import BackgroundTasks
 
 log = structlog.get_logger("containers")
 
@@ -31,7 +34,7 @@ class ContainerWorkers:
     """Owns the workers of one incarnation of a pod."""
 
     def __init__(self) -> None:
-        self._nursery: trio.Nursery | None = None
+        self._tasks = BackgroundTasks()
         self._unfinished: list[_Worker] = []
 
     @asynccontextmanager
@@ -40,23 +43,22 @@ class ContainerWorkers:
 
         Held again, it starts those anew that were cut off, unless their container has ended.
         """
+        tasks = self._tasks = BackgroundTasks()
+        for worker in self._unfinished:
+            worker.scope = trio.CancelScope()
+            tasks.start(partial(self._run, worker))
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for worker in self._unfinished:
-                worker.scope = trio.CancelScope()
-                nursery.start_soon(self._run, worker)
+            nursery.start_soon(tasks.run)
             try:
                 yield
             finally:
-                self._nursery = None
                 nursery.cancel_scope.cancel()
 
     def start(self, container_id: str, work: Callable[[], Awaitable[object]]) -> None:
         """Do some work until it returns, or until the container has ended."""
-        assert self._nursery is not None, "workers are started by the pod's task"
         worker = _Worker(container_id, work)
         self._unfinished.append(worker)
-        self._nursery.start_soon(self._run, worker)
+        self._tasks.start(partial(self._run, worker))
 
     def end(self, container_id: str) -> None:
         """Cancel the workers of a container."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import trio
 
+from trio_kubelet import path_watch
 from trio_kubelet.inotify import Inotify
-from trio_kubelet.sources import inotify
-from trio_kubelet.sources.inotify import PathWatch
+from trio_kubelet.path_watch import PathWatch
 
 
 async def is_seen(watch: PathWatch, act: Callable[[], object]) -> None:
@@ -128,7 +128,7 @@ def test_a_kernel_that_refuses_is_told_once(folder: Path, monkeypatch: pytest.Mo
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(PathWatch, "_add", refuses)
-    monkeypatch.setattr(inotify.log, "warning", lambda text, **_: warnings.append(text))
+    monkeypatch.setattr(path_watch.log, "warning", lambda text, **_: warnings.append(text))
     with PathWatch(folder) as watch:
         watch.arm()
         watch.arm()
@@ -140,7 +140,7 @@ async def test_a_kernel_without_a_queue_is_told_once_and_asked_again(
 ) -> None:
     problems: list[str] = []
     monkeypatch.setattr(
-        inotify.log, "warning", lambda _, **facts: problems.append(facts["problem"])
+        path_watch.log, "warning", lambda _, **facts: problems.append(facts["problem"])
     )
     with monkeypatch.context() as full:
         full.setattr(Inotify, "__init__", no_queue_left)

@@ -19,7 +19,7 @@ from attrs import frozen
 
 from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
 
-log = structlog.get_logger("sources")
+log = structlog.get_logger("files")
 
 _ENTRIES = InotifyMask.CREATE | InotifyMask.DELETE | InotifyMask.MOVED_FROM | InotifyMask.MOVED_TO
 _SELF = InotifyMask.DELETE_SELF | InotifyMask.MOVE_SELF
