@@ -126,7 +126,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
             gather_facts,
             core.settings,
             core.host.machine,
-            core.resources.allocatable(),
+            core.resources.allocatable,
             cgroups=core.host.cgroups,
             driver=runtime.cgroup_driver,
         )

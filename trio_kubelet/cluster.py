@@ -113,7 +113,7 @@ class Cluster:
             clock=core.clock,
             chance=CHANCE,
         )
-        for changed in (readiness.on_change, core.pressure.on_change, core.resources.on_change):
+        for changed in (readiness.on_change, core.pressure.on_change):
             changed.add(self.reporter.wake)
         self._lease = NodeLease(
             api=clients.heartbeat,

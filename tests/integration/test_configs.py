@@ -258,7 +258,7 @@ def _facts(agent: LabAgent) -> NodeFacts:
     return gather_facts(
         settings,
         machine,
-        node_resources(settings, machine).allocatable(),
+        node_resources(settings, machine).allocatable,
         cgroups=CgroupTree.find(mount_points()),
         driver=CgroupDriver.CGROUPFS,
     )

@@ -2,6 +2,7 @@
 
 import os
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -46,7 +47,7 @@ def host_addresses(settings: Settings) -> tuple[str, ...]:
 def gather_facts(
     settings: Settings,
     machine: MachineInfo,
-    allocatable: Resources,
+    allocatable: Callable[[], Resources],
     *,
     cgroups: CgroupTree | None,
     driver: CgroupDriver,

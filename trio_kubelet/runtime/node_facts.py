@@ -4,9 +4,9 @@ Whoever builds the agent gathers it from the configuration, the kernel and the r
 functions that make configs read nothing else, so a test can be any node.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from attrs import field, frozen
+from attrs import frozen
 
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.resources import CgroupDriver
@@ -27,7 +27,8 @@ class NodeFacts:
     Machine: `memory_capacity_bytes`, `swap_capacity_bytes`, `page_size_bytes`, `hugepage_sizes`
     (those that the kernel offers), `cgroup_v2` (unified), `swap_controller` (the kernel can
     limit swap for each cgroup), `selinux` (enabled), `thermal_throttle_paths` (the
-    `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist), `host_ips`, `allocatable`.
+    `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist), `host_ips`.
+    `allocatable` asks its owner what pods may have in all.
     """
 
     root_directory: str = "/var/lib/kubelet"
@@ -35,7 +36,7 @@ class NodeFacts:
     container_logs_directory: str = "/var/log/containers"
     cluster_domain: str = ""
     host_ips: tuple[str, ...] = ()
-    allocatable: Mapping[str, Quantity] = field(factory=dict)
+    allocatable: Callable[[], Mapping[str, Quantity]] = dict
     memory_capacity_bytes: int
     swap_capacity_bytes: int = 0
     page_size_bytes: int = 4096

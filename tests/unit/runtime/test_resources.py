@@ -194,7 +194,7 @@ def test_burstable_scores_stay_between_guaranteed_and_best_effort(
 
 
 def test_memory_qos_throttles_below_the_limit_and_protects_by_tier() -> None:
-    node = evolve(V2, memory_qos=True, allocatable={"memory": Quantity("6Gi")})
+    node = evolve(V2, memory_qos=True, allocatable=lambda: {"memory": Quantity("6Gi")})
     tiered = evolve(node, memory_reservation_policy="TieredReservation")
     throttled = {"memory.high": str(int(2 * GI + 0.9 * 2 * GI) // 4096 * 4096)}
     plain = {"memory.oom.group": "1", "memory.swap.max": "0"}

@@ -164,7 +164,7 @@ def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, st
     limit = _limits(container).get("memory", _NOTHING).value
     if request == limit:
         return unified
-    ceiling = limit or node.allocatable.get("memory", _NOTHING).value
+    ceiling = limit or node.allocatable().get("memory", _NOTHING).value
     throttled_at = request + (ceiling - request) * node.memory_throttling_factor
     high = int(throttled_at) // node.page_size_bytes * node.page_size_bytes
     if high > request:

@@ -271,7 +271,7 @@ class ContainerStarter:
         )
         facts = EnvironmentFacts(
             addresses=addresses,
-            allocatable=self._node.allocatable,
+            allocatable=self._node.allocatable(),
             services=inputs.services,
             sources=inputs.sources,
         )
