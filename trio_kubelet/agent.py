@@ -136,13 +136,13 @@ class Agent:
             settings=core.settings,
             clock=core.clock,
             node_name=core.node_name,
-            routes=(*self._listeners.public_routes(), *await self._debugging_routes(nursery)),
+            routes=(*self._listeners.public_routes(), *self._debugging_routes(nursery)),
             reviews=cluster.reviews,
         )
         await nursery.start(port.serve)
         core.serves_others.set()
 
-    async def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
+    def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
         """What `enableDebuggingHandlers` is about. Raises StartError."""
         core = self.core
         if not core.settings.configuration.enable_debugging_handlers:
