@@ -32,9 +32,9 @@ LAYERS: dict[str, set[str]] = {
         *("callbacks", "errors", "retries", "work_queue"),
     },
     "parts": {
-        *("debugging", "hollow", "logs", "node", "pleg", "probes", "process", "resources"),
-        *("references", "runtime", "server", "sources", "stats", "status", "streaming"),
-        *("system_logs", "volumes"),
+        *("debugging", "hollow", "logs", "metrics", "node", "pleg", "probes", "process"),
+        *("references", "resources", "runtime", "server", "sources", "stats", "status"),
+        *("streaming", "system_logs", "volumes"),
     },
     "sync": {"sync"},
     "agent": {

@@ -1,0 +1,40 @@
+"""The paths of the metrics, and how a scraper gets them."""
+
+import zlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import trio
+
+from trio_kubelet.metrics.text import CONTENT_TYPE, accepts_gzip
+from trio_kubelet.server.messages import Request, Response
+from trio_kubelet.server.router import Route
+
+Scrape = Callable[[], Awaitable[bytes]]
+"""Returns metrics as text, as they are now."""
+
+WORTH_PACKING_BYTES = 1024
+_GZIP = 16 + zlib.MAX_WBITS
+_FAST = 1
+
+
+def metrics_routes(scrapes: Mapping[str, Scrape]) -> Sequence[Route]:
+    """One route for each path."""
+    return tuple(Route("GET", path, _answer_with(scrape)) for path, scrape in scrapes.items())
+
+
+def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        body = await scrape()
+        encoding = ",".join(request.headers.all("accept-encoding"))
+        if len(body) < WORTH_PACKING_BYTES or not accepts_gzip(encoding):
+            return Response(content_type=CONTENT_TYPE, body=body)
+        packed = await trio.to_thread.run_sync(_packed, body)
+        headers = (("Content-Encoding", "gzip"),)
+        return Response(content_type=CONTENT_TYPE, headers=headers, body=packed)
+
+    return answer
+
+
+def _packed(body: bytes) -> bytes:
+    packer = zlib.compressobj(_FAST, zlib.DEFLATED, _GZIP)
+    return packer.compress(body) + packer.flush()
