@@ -26,8 +26,9 @@ a decision.
 
 A decision is an event as well, and is checked here before anything is done. RESTARTED is that of
 the restart policy, and its guard is `restarts_after`. REPLACED needs no policy: the spec changed,
-the sandbox is a new one, or the instance never ran or cannot be accounted for. STOPPED ends what
-runs and asks for nothing in its place. REMOVED is the end of the pod.
+the sandbox is a new one, all containers of the pod restart, or the instance never ran or cannot be
+accounted for. STOPPED ends what runs and asks for nothing in its place. REMOVED is the end of the
+pod.
 
 A running container is never removed, and none is made beside it. It is stopped first, and seen to
 have stopped: only Exited, or its absence from a listing, leads on.
@@ -189,7 +190,7 @@ CONTAINER: StateMachine[ContainerStage, ContainerEvent, RestartEvidence] = State
         Row(S.RUNNING,   E.EXITED,    S.EXITED,    "it ended by itself"),
         Row(S.RUNNING,   E.LOST,      S.UNKNOWN,   "it may run or not: nothing may be concluded"),
         Row(S.RUNNING,   E.GONE,      S.UNKNOWN,   "somebody else removed it: how it ended nobody knows"),
-        Row(S.RUNNING,   E.REPLACED,  S.REPLACING, "its spec or its sandbox changed, or a probe failed and it is restarted"),
+        Row(S.RUNNING,   E.REPLACED,  S.REPLACING, "its spec or its sandbox changed, a probe failed and it is restarted, or all of its pod restart"),
         Row(S.RUNNING,   E.STOPPED,   S.STOPPING,  "the pod is stopped, or a probe failed and it is not restarted"),
 
         Row(S.STOPPING,  E.CREATED,   S.CREATED,   "it never ran: there is nothing to stop"),
@@ -212,7 +213,7 @@ CONTAINER: StateMachine[ContainerStage, ContainerEvent, RestartEvidence] = State
         Row(S.EXITED,    E.LOST,      S.EXITED,    "an end that was seen stays known, whatever becomes of the record"),
         Row(S.EXITED,    E.GONE,      S.EXITED,    "an end that was seen stays known, although its record is gone"),
         Row(S.EXITED,    E.RESTARTED, S.WAITING,   "a new instance follows once the back-off is over", policy_restarts_it),
-        Row(S.EXITED,    E.REPLACED,  S.WAITING,   "its sandbox is a new one: that it ended once does not count"),
+        Row(S.EXITED,    E.REPLACED,  S.WAITING,   "its sandbox is a new one, or all of its pod restart: that it ended once does not count"),
         Row(S.EXITED,    E.REMOVED,   S.REMOVED,   "the pod is over"),
 
         Row(S.UNKNOWN,   E.CREATED,   S.CREATED,   "it was never started"),
@@ -267,6 +268,11 @@ def restart_action(terms: RestartTerms, exit_code: int) -> RestartAction | None:
         return None
     action = next((rule.action for rule in terms.rules if rule.matches(exit_code)), "")
     return RestartAction(action) if action in list(RestartAction) else None
+
+
+def restarts_all(terms: RestartTerms, exit_code: int) -> bool:
+    """Whether this exit restarts all containers of the pod, init containers too (KEP-5532)."""
+    return restart_action(terms, exit_code) is RestartAction.RESTART_ALL_CONTAINERS
 
 
 def restarts_after(terms: RestartTerms, exit_code: int) -> bool:

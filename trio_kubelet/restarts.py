@@ -3,8 +3,11 @@
 The plan of a pod and its status must agree on what runs again; both ask here.
 """
 
+from collections.abc import Iterator
+
 from state_machines.container import (
     ContainerRole,
+    RestartAction,
     RestartPolicy,
     RestartRule,
     RestartTerms,
@@ -21,6 +24,18 @@ def is_sidecar(container: Container) -> bool:
 def init_role(container: Container) -> ContainerRole:
     """The role of an entry of spec.initContainers."""
     return container_role(is_init=True, container_policy=container.restart_policy)
+
+
+def roles(pod: Pod) -> Iterator[tuple[Container, ContainerRole]]:
+    """All containers that run again with their pod, in the order in which they are started."""
+    yield from ((container, init_role(container)) for container in pod.spec.init_containers)
+    yield from ((container, ContainerRole.REGULAR) for container in pod.spec.containers)
+
+
+def may_restart_all(pod: Pod) -> bool:
+    """Whether the exit of a container may restart all of them (KEP-5532)."""
+    action = RestartAction.RESTART_ALL_CONTAINERS
+    return any(rule.action == action for c, _ in roles(pod) for rule in c.restart_policy_rules)
 
 
 def restart_terms(pod: Pod, container: Container, role: ContainerRole) -> RestartTerms:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from tests.unit.field_tables import (
     CODE,
@@ -21,6 +22,7 @@ from tests.unit.status.pods import EXITED, RUNNING, a_pod, instance, sandbox, se
 from trio_kubelet.k8s import (
     Container,
     ContainerExtendedResourceRequest,
+    ContainerRestartRule,
     NodeAllocatableResourceClaimStatus,
     Pod,
     PodCondition,
@@ -49,6 +51,7 @@ FACTS = read_facts("core.v1.PodStatus")
 PAGE = Page.read("pod-status.md", FACTS)
 
 AMOUNTS = {"cpu": Quantity("1"), "memory": Quantity("1Gi")}
+RULE = ContainerRestartRule(action="RestartAllContainers")
 MOUNT = VolumeMount(name="v", mount_path="/v", read_only=True, recursive_read_only="Enabled")
 WEB = Container(
     name="web",
@@ -94,6 +97,7 @@ def full_status(pod: Pod) -> PodStatus:
 def made_statuses() -> Iterator[PodStatus]:
     """Statuses of pods of which the API has told nothing yet."""
     yield full_status(full_pod())
+    yield full_status(full_pod(container=evolve(WEB, restart_policy_rules=(RULE,))))
     yield status_of(full_pod(), reasons={"web": Reason(reason="ErrImagePull", message="why")})
     yield status_of(
         full_pod(),

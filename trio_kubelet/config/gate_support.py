@@ -21,7 +21,8 @@ ACTED_ON = _names(
     KubeletCrashLoopBackOffMax KubeletEnsureSecretPulledImages KubeletFineGrainedAuthz
     LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeLogQuery NodeSwap
     PodLogsQuerySplitStreams
-    ReduceDefaultCrashLoopBackOffDecay TaintTolerationComparisonOperators
+    ReduceDefaultCrashLoopBackOffDecay RestartAllContainersOnContainerExits
+    TaintTolerationComparisonOperators
     """
 )
 """Gates that the agent asks for, or that decide about what the configuration may say."""
@@ -75,7 +76,6 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
         "graceful shutdown of the node": """
             GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority
         """,
-        "restart of all containers": "RestartAllContainersOnContainerExits",
         "user namespaces": """
             KubeletInUserNamespace ProcMountType UserNamespacesHostNetworkSupport
             UserNamespacesSupport

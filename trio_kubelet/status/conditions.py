@@ -21,7 +21,8 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.restarts import init_role
+from trio_kubelet.restarts import init_role, may_restart_all
+from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
 from trio_kubelet.status.context import PodStatusContext
@@ -45,6 +46,9 @@ BY_KUBELET = "TerminationByKubelet"
 
 INFEASIBLE = "Infeasible"
 """The reason of a resize that will not be made."""
+
+RESTART_STARTED = "RestartAllContainersStarted"
+RESTART_MESSAGE = "container exited with restart policy rule"
 
 ENDED_REASONS = {PodPhase.SUCCEEDED: "PodCompleted", PodPhase.FAILED: "PodFailed"}
 
@@ -75,7 +79,8 @@ def pod_conditions(
         *_resize_pending(phase, given.refused_resize),
         *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
-        _initialized(pod, statuses, phase),
+        *_all_containers_restarting(pod, observed, phase),
+        _initialized(pod, statuses, phase, since.get(PodConditionType.INITIALIZED)),
         _ready(pod, containers_ready, others),
         containers_ready,
         _condition(PodConditionType.POD_SCHEDULED, holds=True),
@@ -142,7 +147,28 @@ def _ready_to_start_containers(pod: Pod, observed: ObservedPod) -> PodCondition:
     return _condition(PodConditionType.READY_TO_START_CONTAINERS, holds=sandbox is not None)
 
 
-def _initialized(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodCondition:
+def _all_containers_restarting(
+    pod: Pod, observed: ObservedPod, phase: PodPhase
+) -> Iterator[PodCondition]:
+    """That all containers are stopped and removed to be made anew, of a pod that has rules for it.
+
+    (KEP-5532)
+    """
+    kind = PodConditionType.ALL_CONTAINERS_RESTARTING
+    if not may_restart_all(pod):
+        return
+    if phase in ENDED_REASONS:
+        yield _condition(kind, holds=False, reason=ENDED_REASONS[phase])
+    elif is_restarting_all(pod, observed):
+        yield _condition(kind, holds=True, reason=RESTART_STARTED, message=RESTART_MESSAGE)
+    else:
+        yield _condition(kind, holds=False)
+
+
+def _initialized(
+    pod: Pod, statuses: ContainerStatuses, phase: PodPhase, before: PodCondition | None
+) -> PodCondition:
+    """Whether regular containers may run; that all restart takes it back from no pod."""
     kind = PodConditionType.INITIALIZED
     if phase is PodPhase.SUCCEEDED:
         return _condition(kind, holds=True, reason=ENDED_REASONS[phase])
@@ -151,6 +177,9 @@ def _initialized(pod: Pod, statuses: ContainerStatuses, phase: PodPhase) -> PodC
         for container, status in zip(pod.spec.init_containers, statuses.init, strict=True)
         if not _is_through(init_role(container), status)
     ]
+    was_initialized = before is not None and before.status == ConditionStatus.TRUE
+    if may_restart_all(pod) and was_initialized:
+        return _condition(kind, holds=True)
     if not incomplete or any(_has_started(status) for status in statuses.regular):
         return _condition(kind, holds=True)
     return _condition(

@@ -12,6 +12,7 @@ from attrs import evolve, field, frozen
 
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import (
+    ConditionStatus,
     Container,
     ContainerState,
     ContainerStateRunning,
@@ -22,6 +23,7 @@ from trio_kubelet.k8s import (
     LinuxContainerUser,
     MountPropagationMode,
     Pod,
+    PodConditionType,
     PodStatus,
     RecursiveReadOnlyMode,
     ResourceRequirements,
@@ -33,11 +35,13 @@ from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
 
 UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
+RESTARTING_ALL = "RestartingAllContainers"
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
 VANISHED_MESSAGE = (
     "The container could not be located when the pod was deleted.  The container used to be Running"
@@ -190,6 +194,8 @@ def _unseen_status(
     before: ContainerStatus | None,
 ) -> ContainerStatus:
     """A container that the runtime does not show: not yet, or not any more."""
+    if before is not None and _starts_over(context):
+        return _status_of_next(context, container, before)
     if before is not None and terminated(before) is not None:
         return before
     blank = _blank_status(context, container)
@@ -208,6 +214,28 @@ def _unseen_status(
         last_state=_unknown_end(VANISHED_MESSAGE, before.container_id),
         restart_count=before.restart_count + (0 if deleted else 1),
     )
+
+
+def _starts_over(context: StatusContext) -> bool:
+    """Whether what the runtime does not show was removed to be made anew (KEP-5532)."""
+    kind = PodConditionType.ALL_CONTAINERS_RESTARTING
+    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
+    return not over and any(
+        condition.type == kind and condition.status == ConditionStatus.TRUE
+        for condition in context.previous.conditions
+    )
+
+
+def _status_of_next(
+    context: StatusContext, container: Container, before: ContainerStatus
+) -> ContainerStatus:
+    """A container that waits for its next instance: how the last one ended stays told."""
+    blank = _blank_status(context, container)
+    if is_restarting_all(context.pod, context.observed):
+        blank = evolve(blank, state=_waiting(Reason(reason=RESTARTING_ALL)))
+    end = terminated(before)
+    last = ContainerState(terminated=end) if end is not None else before.last_state
+    return evolve(blank, last_state=last, restart_count=before.restart_count)
 
 
 def _observed_status(

@@ -13,7 +13,8 @@ from enum import StrEnum
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import TERMINAL_PHASES, Container, ContainerStatus, Pod, PodPhase
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.restarts import init_role, restart_terms
+from trio_kubelet.restarts import init_role, may_restart_all, restart_terms
+from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import (
     ContainerStatuses,
@@ -94,13 +95,16 @@ def _final_phase(statuses: ContainerStatuses) -> PodPhase:
 
 
 def _phase(pod: Pod, statuses: ContainerStatuses, observed: ObservedPod) -> PodPhase:
+    has_started = _has_started_regular(pod, observed)
+    if is_restarting_all(pod, observed):
+        return PodPhase.RUNNING if has_started else PodPhase.PENDING
     regular = Counter(
         standing for _, standing in _standings(pod, pod.spec.containers, statuses.regular)
     )
     initial = Counter(_standings(pod, pod.spec.init_containers, statuses.init, is_init=True))
     if initial[ContainerRole.INIT, Standing.FAILED]:
         return PodPhase.FAILED
-    if _is_initializing(initial, has_started=_has_started_regular(pod, observed)):
+    if _is_initializing(initial, has_started=has_started):
         return PodPhase.PENDING
     if regular[Standing.WAITING] or initial[ContainerRole.SIDECAR, Standing.WAITING]:
         return PodPhase.PENDING
@@ -156,6 +160,8 @@ def _standing(
         return Standing.SUCCEEDED
     if restarts_after(restart_terms(pod, container, role), end.exit_code):
         return Standing.RESTARTING
+    if terminated(status) is None and may_restart_all(pod):
+        return Standing.RESTARTING  # Why else should it wait after an end?
     return Standing.SUCCEEDED if _succeeded(status) else Standing.FAILED
 
 

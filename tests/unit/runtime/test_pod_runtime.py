@@ -17,6 +17,8 @@ from trio_kubelet.hollow import (
 )
 from trio_kubelet.k8s import (
     Container,
+    ContainerRestartRule,
+    ContainerRestartRuleOnExitCodes,
     EnvVar,
     EnvVarSource,
     EphemeralContainer,
@@ -25,6 +27,7 @@ from trio_kubelet.k8s import (
     NodeRuntimeHandlerFeatures,
     ObjectMeta,
     Pod,
+    PodSpec,
     VolumeMount,
 )
 from trio_kubelet.rpc import Code, RpcError
@@ -35,7 +38,7 @@ from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.observed import ObservedState
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 
 async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
@@ -320,3 +323,43 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
         assert not outcome.failed
         assert readers
         assert threading.main_thread() not in readers
+
+
+async def test_an_exit_that_restarts_all_makes_everything_anew_in_the_same_sandbox(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    rule = ContainerRestartRule(
+        action="RestartAllContainers",
+        exit_codes=ContainerRestartRuleOnExitCodes(operator="In", values=(42,)),
+    )
+    cause = Container(name="cause", image="busybox", restart_policy="Never")
+    spec = PodSpec(
+        init_containers=(Container(name="init", image="busybox"),),
+        containers=(
+            evolve(cause, restart_policy_rules=(rule,)),
+            Container(name="other", image="busybox"),
+        ),
+        restart_policy="Never",
+    )
+    pod = evolve(POD, spec=spec)
+    reports: list[ObservedPod] = []
+    async with node(tmp_path, Behaviour(run_seconds=1)) as at:
+        containers = at.open()
+        await at.sync(pod, containers)
+        await trio.sleep(2)
+        at.behave(Behaviour(run_seconds=5, exit_code=42))
+        first = await at.sync(pod, containers)
+        (sandbox,) = first.observed.sandboxes
+        await trio.sleep(6)
+        at.behave(Behaviour(run_seconds=1))
+        outcome = await containers.sync(
+            pod, await containers.look(pod), Future.resolved(NO_INPUTS), reports.append
+        )
+        assert {each.id for each in outcome.observed.sandboxes} == {sandbox.id}
+        assert [(c.name, c.restart_count) for c in outcome.observed.containers] == [("init", 1)]
+        assert {c.name for c in reports[0].containers} == {"init", "cause", "other"}, "then they go"
+        await trio.sleep(2)
+        at.behave(Behaviour())
+        last = await at.sync(pod, containers)
+        counts = {c.name: c.restart_count for c in last.observed.containers}
+        assert counts == {"init": 1, "cause": 1, "other": 1}

@@ -38,9 +38,13 @@ class ContainerRemover:
     oom_kills: OomKills | None = None
 
     async def remove_containers(
-        self, pod: ObservedPod, containers: Collection[ObservedContainer]
+        self,
+        pod: ObservedPod,
+        containers: Collection[ObservedContainer],
+        *,
+        keep_logs: bool = False,
     ) -> None:
-        """Remove containers of a pod that do not run, with their logs.
+        """Remove containers of a pod that do not run, with their logs unless they are to stay.
 
         One that cannot be removed keeps none of the others; then raises RpcError. Cancelled, it
         may leave logs, which the garbage collector takes.
@@ -48,6 +52,8 @@ class ContainerRemover:
         if not containers:
             return
         await run_all(*(partial(self._remove, pod, each) for each in containers))
+        if keep_logs:
+            return
         remove = partial(remove_logs, pod, containers, self.node)
         await trio.to_thread.run_sync(remove, limiter=self.file_limiter)
 

@@ -33,6 +33,7 @@ from trio_kubelet.runtime.lifecycle.plan import (
     planned_container,
     planned_containers,
 )
+from trio_kubelet.runtime.lifecycle.restart_of_all import causes_of_restart, plan_restart_of_all
 from trio_kubelet.runtime.lifecycle.start_backoff import due_starts
 from trio_kubelet.runtime.observed import ObservedPod
 
@@ -154,6 +155,8 @@ def _plan_in_sandbox(
 ) -> PodActions:
     """The sandbox stays: containers are started, replaced or left alone one by one."""
     everything = planned_containers(pod, given)
+    if causes := causes_of_restart(pod, everything, sandbox_id):
+        return plan_restart_of_all(pod, observed, given, everything, causes, sandbox_id)
     init = _plan_init(pod, observed, given, sandbox_id)
     if init.failed:
         return PodActions(decisions=_stop_all(everything), stop_pod=True, sandbox_id=sandbox_id)

@@ -79,7 +79,7 @@ class ContainerStopper:
                         name=o.container.name,
                         id=o.container.id,
                         pod_ips=observed.ips,
-                        grace_seconds=own_grace_seconds(pod, o.grace_seconds),
+                        grace_seconds=0 if o.at_once else own_grace_seconds(pod, o.grace_seconds),
                         message=o.message,
                     ),
                 )
@@ -132,12 +132,14 @@ class ContainerStopper:
         """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
 
         All of it takes as long as the grace lasts, and the process gets what is left of that.
+        Without any grace there is no hook, either.
         """
         self._recorder.pod(pod, EventType.NORMAL, "Killing", stop.message, container=stop.name)
         began = trio.current_time()
         remaining = stop.grace_seconds
         with trio.move_on_after(stop.grace_seconds):
-            await self._run_pre_stop(pod, stop)
+            if stop.grace_seconds > 0:
+                await self._run_pre_stop(pod, stop)
             if turn is not None:
                 await turn.wait()
         spent = round(trio.current_time() - began)

@@ -170,6 +170,16 @@ class ContainerTable:
                 was_stopped=each.event is ContainerEvent.REPLACED,
             )
 
+    def start_over(self) -> None:
+        """Nothing that was made in the pod's sandbox counts any more: its containers all restart.
+
+        What is known of their last instances stays: how often they were started, and when.
+        """
+        for name, known in self._records.items():
+            if known.instance is not None:
+                instance = evolve(known.instance, sandbox_id="")
+                self._records[name] = evolve(known, instance=instance)
+
     def stop(self, pod: Pod) -> None:
         """The pod is being stopped: nothing takes the place of what still runs."""
         living = [name for name, known in self._records.items() if known.state in LIVING]

@@ -20,12 +20,13 @@ from trio_kubelet.runtime.observed import ObservedContainer
 class StopContainer:
     """Stop a running container. `message` is what the event `Killing` says.
 
-    `grace_seconds` is its own grace; None: the pod's.
+    `grace_seconds` is its own grace; None: the pod's. `at_once`: without grace and hooks.
     """
 
     container: ObservedContainer
     message: str
     grace_seconds: int | None = None
+    at_once: bool = False
 
 
 @frozen(kw_only=True)
@@ -51,25 +52,29 @@ class PodActions:
     """A plan. Carried out in the order of the fields.
 
     `decisions`: what becomes of containers, checked before anything is done. `stop_pod`: stop
-    everything that runs, then the sandboxes. `create_sandbox`: make a new one with `attempt`;
-    otherwise containers go into `sandbox_id`. `sandbox_changed`: there was one before, so users
-    are told.
+    everything that runs, then the sandboxes. `remove`: what has ended goes, but for its logs.
+    `create_sandbox`: make a new one with `attempt`; otherwise containers go into `sandbox_id`.
+    `sandbox_changed`: there was one before, so users are told. `starts_over`: all containers of the
+    pod restart, and what was made in the sandbox before does not count any more.
     """
 
     decisions: tuple[Decision, ...] = ()
     stop_pod: bool = False
     stop: tuple[StopContainer, ...] = ()
+    remove: tuple[ObservedContainer, ...] = ()
     create_sandbox: bool = False
     sandbox_changed: bool = False
     attempt: int = 0
     sandbox_id: str = ""
+    starts_over: bool = False
     start: tuple[StartContainer, ...] = ()
     postponed: tuple[Postponed, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """Whether the runtime is asked for nothing now."""
-        return not (self.stop_pod or self.stop or self.create_sandbox or self.start)
+        acts = (self.stop_pod, self.stop, self.remove, self.create_sandbox, self.start)
+        return not any(acts)
 
 
 @frozen(kw_only=True)

@@ -258,11 +258,13 @@ class PodContainers:
     async def _sync(self, work: "_Work", observed: ObservedPod) -> RuntimeOutcome:
         pod = work.pod
         self._observe(pod, observed)
-        rounds = 3 + len(pod.spec.init_containers)
+        rounds = 6 + len(pod.spec.init_containers)
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._context())
             self._table.decide(pod, plan.decisions)
             self._note_postponed(pod, plan)
+            if plan.starts_over:
+                self._table.start_over()
             if plan.is_empty:
                 break
             try:
@@ -322,6 +324,9 @@ class PodContainers:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
         else:
             await parts.stopper.stop_containers(pod, observed, plan.stop)
+        if plan.remove:
+            work.report(observed)  # What ended how is known from the status alone after that.
+            await parts.remover.remove_containers(observed, plan.remove, keep_logs=True)
         if not plan.create_sandbox and not plan.start:
             return Done()
         if plan.stop_pod:
