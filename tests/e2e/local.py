@@ -52,6 +52,11 @@ class LocalCluster(Cluster):
     def api(self) -> ClusterApi:
         return self.control_plane.api
 
+    @property
+    def server_port(self) -> int:
+        """The node's port for others."""
+        return self._port
+
     def start(self) -> None:
         """Start containerd and the agent, and wait until the node takes pods."""
         self.containerd.start()

@@ -107,7 +107,7 @@ def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
     async def show_configuration(_request: Request) -> Response:
         return json_response({"kubeletconfig": shown})
 
-    return (Route("GET", "/configz", show_configuration),)
+    return (Route(ANY, "/configz", show_configuration),)
 
 
 def journal_routes(journal: Journal) -> Sequence[Route]:

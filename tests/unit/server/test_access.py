@@ -52,7 +52,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
         ("GET", "/spec/", "get", ["spec"], ["spec"]),
         ("POST", "/checkpoint/a/b/c", "create", ["checkpoint"], ["checkpoint"]),
         ("GET", "/statusz", "get", ["statusz"], ["statusz"]),
-        ("GET", "/flagz", "get", ["flagz"], ["flagz"]),
+        ("GET", "/flagz", "get", ["configz"], ["configz"]),
         ("GET", "/pods", "get", ["pods", "proxy"], ["proxy"]),
         ("GET", "/pods/", "get", ["pods", "proxy"], ["proxy"]),
         ("GET", "/runningpods/", "get", ["pods", "proxy"], ["proxy"]),

@@ -27,7 +27,7 @@ _SUBRESOURCES: Mapping[str, str] = {
     "spec": "spec",
     "checkpoint": "checkpoint",
     "statusz": "statusz",
-    "flagz": "flagz",
+    "flagz": "configz",
 }
 """By the first segment of the path; they are no part of `proxy`."""
 

@@ -1,0 +1,82 @@
+"""Who may ask the node's port for what: cell by cell what the Go kubelet answers.
+
+`data/authorization.tsv` has its answers. TRIO_KUBELET_E2E_AGENT=go holds the table against the Go
+kubelet itself; with TRIO_KUBELET_E2E_RECORD=1 beside it, it is written anew.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from lab.go_kubelet import GoKubelet
+from tests.e2e.authorization import (
+    REFUSED,
+    UNKNOWN_PATHS,
+    Answer,
+    Cell,
+    answers,
+    callers,
+    forget,
+    read,
+    written,
+)
+from tests.e2e.cluster import Namespace
+from tests.e2e.local import AGENT, LocalCluster
+
+TABLE = Path(__file__).parent / "data" / "authorization.tsv"
+UNTRUSTED = ("expired", "another authority")
+"""Certificates that end the handshake here; the Go kubelet answers 401."""
+UNKNOWN_TO_ANYBODY = ("nobody", "bad token")
+VERBS = {
+    "GET": "get",
+    "POST": "create",
+    "PUT": "update",
+    "DELETE": "delete",
+    "HEAD": "get",
+    "PATCH": "patch",
+}
+
+
+def test_everybody_is_answered_as_by_the_go_kubelet(
+    local_cluster: LocalCluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    plane = local_cluster.control_plane
+    try:
+        everybody = list(callers(plane, namespace))
+        found = answers(local_cluster.server_port, everybody, tmp_path)
+    finally:
+        forget(plane)
+    if os.environ.get("TRIO_KUBELET_E2E_RECORD"):
+        TABLE.write_text(written(found))
+    table = read(TABLE.read_text())
+    found, table = _without_metrics(found), _without_metrics(table)
+    expected = table if AGENT is GoKubelet else {cell: here(cell, table[cell]) for cell in table}
+    wrong = {cell: (found.get(cell), answer) for cell, answer in expected.items()}
+    assert {cell: pair for cell, pair in wrong.items() if pair[0] != pair[1]} == {}
+    assert found.keys() == expected.keys()
+
+
+def _without_metrics(found: Mapping[Cell, Answer]) -> Mapping[Cell, Answer]:
+    """Who is let in to the metrics counts, not whether they are there."""
+    return {
+        cell: Answer("let in", "")
+        if cell.path.startswith("/metrics") and answer.status in ("200", "404")
+        else answer
+        for cell, answer in found.items()
+    }
+
+
+def here(cell: Cell, answer: Answer) -> Answer:
+    """What the agent answers where the Go kubelet answers so: docs/differences.md."""
+    if cell.caller in UNTRUSTED:
+        return Answer(REFUSED, "")
+    if cell.path not in UNKNOWN_PATHS:
+        return answer
+    verb = VERBS.get(cell.method, "")
+    subresource = "spec" if cell.path == "/spec/" else "proxy"
+    if cell.caller in ("API server", f"{verb} {subresource}"):
+        return answer
+    if cell.caller in UNKNOWN_TO_ANYBODY:
+        return Answer("401", "" if cell.method == "HEAD" else "Unauthorized")
+    asked = f"verb={verb}, resource=nodes, subresource(s)=[{subresource}]"
+    return Answer("403", "" if cell.method == "HEAD" else f"Forbidden (user=<user>, {asked})")
