@@ -236,6 +236,15 @@ class Namespace:
         found: list[Json] = self.api.get(path, fieldSelector=f"involvedObject.name={name}")["items"]
         return found
 
+    def versions(self, pod: Json) -> list[Json]:
+        """The pod in all its versions since this one, the last one as it was when it went."""
+        meta = pod["metadata"]
+        asked = {"resourceVersion": meta["resourceVersion"], "timeoutSeconds": "1"}
+        asked["fieldSelector"] = f"metadata.name={meta['name']}"
+        with self.api.watch(self.path("Pod"), deadline_seconds=30, **asked) as events:
+            seen = [event["object"] for event in events]
+        return [each for each in seen if each["metadata"]["uid"] == meta["uid"]]
+
     def delete(self) -> None:
         """Delete the namespace and do not wait."""
         self.cluster.delete_namespace(self.name)
