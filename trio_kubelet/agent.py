@@ -86,7 +86,7 @@ class Agent:
         """Start everything and keep it running. Raises StartError, and whatever is a bug."""
         core = self.core
         log.info(
-            "starting",
+            "agent starting",
             version=__version__,
             kubernetes=KUBERNETES_VERSION,
             node=core.node_name,
@@ -208,7 +208,7 @@ class Agent:
             self.core.pleg.runtime_returned()
         self._notifier.status(status_line(after))
         log.info(
-            "runtime",
+            "runtime state changed",
             up=after.up,
             network_ready=after.network_ready,
             reason=after.reason or after.network_reason,

@@ -91,7 +91,7 @@ async def ask_runtime(core: Core) -> AnsweredRuntime:
                 name=version.runtime_name, cgroup_driver=await _cgroup_driver(core)
             )
         except RpcError as error:
-            log.warning("container runtime went away during start", error=str(error))
+            log.warning("runtime request failed during start, will retry", error=str(error))
             await trio.sleep(RUNTIME_RETRY_SECONDS)
 
 

@@ -78,7 +78,7 @@ _KINDS: Mapping[str, Kind[Any]] = {
     "runtimeclasses": RUNTIME_CLASSES,
 }
 _NO_MOUNTS = SimpleNamespace(mount=lambda *_: 0, umount2=lambda *_: 0)
-_NOT_OURS = ("service failed",)
+_NOT_OURS = ("rpc service failed",)
 """What the hollow runtime logs of requests that it cannot deal with."""
 
 

@@ -73,7 +73,9 @@ class ContainerLogs:
         try:
             return place_of(container.log_path, self.root)
         except NoLogError as error:
-            log.warning("log is not below podLogsDir", container=container.id, path=str(error))
+            log.warning(
+                "container log is outside podLogsDir", container=container.id, path=str(error)
+            )
             raise RequestError(400, words) from error
 
 

@@ -67,7 +67,7 @@ def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
     except FileNotFoundError:
         return ()
     except OSError as error:
-        log.warning("swap areas cannot be read, none is assumed", error=str(error))
+        log.warning("swap area list read failed, assuming none", error=str(error))
         return ()
 
 

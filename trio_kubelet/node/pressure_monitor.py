@@ -92,7 +92,7 @@ class PressureMonitor:
             try:
                 answer = await self._client.image_fs_info()
             except RpcError as error:
-                log.debug("image filesystem stats not read", error=str(error))
+                log.debug("image filesystem request failed", error=str(error))
                 return
             folders = [each.fs_id.mountpoint for each in answer.image_filesystems]
             self._image_folder = Path(folders[0]) if folders and folders[0] else None
@@ -119,4 +119,8 @@ class PressureMonitor:
                 "eviction threshold crossed", signal=threshold.signal, threshold=threshold.value
             )
         for threshold in before.crossed - after.crossed:
-            log.info("eviction threshold kept", signal=threshold.signal, threshold=threshold.value)
+            log.info(
+                "eviction threshold no longer crossed",
+                signal=threshold.signal,
+                threshold=threshold.value,
+            )

@@ -172,7 +172,7 @@ class Pleg:
         await run_concurrently(list_sandboxes, list_containers)
         last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
         for uid in self._listing.refused - last.refused:
-            log.warning("pod with an invalid UID in the runtime left alone", uid=uid)
+            log.warning("runtime pod has an invalid UID, ignoring it", uid=uid)
         if self._audit is not None and self._listing is not last:
             listed = {container.id for container in containers}
             self._audit.forget(c.id for c in last.containers if c.id not in listed)
@@ -332,7 +332,9 @@ class Pleg:
             Transition(source=self.state, event=event, target=target, cause=cause),
         )
         if target is not self.state:
-            log.info("pleg", source=str(self.state), reason=str(event), target=str(target))
+            log.info(
+                "pleg state changed", source=str(self.state), reason=str(event), target=str(target)
+            )
         if self.state is PlegState.EVENTED and target is not PlegState.EVENTED:
             self._trusted_age_seconds = self.seconds_since_relist()
         if relist_is_due(self.state, event, target):

@@ -349,7 +349,7 @@ class PodProbes:
             self._let_others_begin(instance)
         self._tell(instance)
         log.info(
-            "probe verdict",
+            "probe verdict changed",
             container=instance.container.name,
             probe=str(probe.kind),
             verdict=str(probe.verdict),

@@ -26,7 +26,7 @@ def raise_open_files_limit(wanted: int) -> None:
         # Only root may raise the hard limit, and nobody above the sysctl fs.nr_open.
         if soft != hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        log.warning("open files limit not raised", wanted=wanted, set=hard, error=str(error))
+        log.warning("open files limit increase failed", wanted=wanted, set=hard, error=str(error))
 
 
 def _at_least(limit: int, wanted: int) -> bool:

@@ -86,7 +86,7 @@ class TrustBundles:
                 await self._api.list(CLUSTER_TRUST_BUNDLES, limit=1)
             except Exception as error:
                 if not isinstance(error, ApiError):
-                    log.exception("cluster trust bundles not listed, will retry")
+                    log.exception("cluster trust bundle list failed, will retry")
                 if not isinstance(error, ApiError) or not error.is_not_found:
                     await retries.wait()
                     continue

@@ -178,7 +178,7 @@ class WatchedObjects(Generic[T]):
                 if not told and (late or not is_lag(error)):
                     told = True
                     log.warning(
-                        "no answer yet",
+                        "object fetch failed, will retry",
                         kind=self._kind.kind,
                         object=f"{namespace}/{name}",
                         error=str(error),

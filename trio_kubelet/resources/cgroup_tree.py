@@ -202,7 +202,11 @@ def _hand_down_controllers(folder: Path) -> None:
             except OSError as error:
                 if controller in _NEEDED:
                     raise
-                log.debug("controller stays above", controller=controller, problem=str(error))
+                log.debug(
+                    "cgroup controller not enabled for child cgroups",
+                    controller=controller,
+                    problem=str(error),
+                )
 
 
 def _inherit_cpuset(folder: Path) -> None:
@@ -233,7 +237,7 @@ def _kill_all(folder: Path) -> None:
     for pid in set(_processes(folder)) - {0, 1, os.getpid()}:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-            log.warning("killed a process left in a cgroup", pid=pid, cgroup=str(folder))
+            log.warning("leftover process in cgroup killed", pid=pid, cgroup=str(folder))
 
 
 def _is_populated(folder: Path) -> bool:

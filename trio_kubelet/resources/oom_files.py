@@ -78,7 +78,7 @@ def load_record(folder: Path) -> OomLedger | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, TypeError, LookupError) as error:
-        log.warning("record of OOM kills not read", path=str(file), error=str(error))
+        log.warning("OOM kill record read failed", path=str(file), error=str(error))
         return None
 
 

@@ -174,7 +174,9 @@ class OomKills:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                log.debug("no notices of OOM kills", container=container_id, error=str(error))
+                log.debug(
+                    "OOM kill notification setup failed", container=container_id, error=str(error)
+                )
         return None
 
     def _read(self, uid: str) -> Counts | None:
@@ -185,7 +187,7 @@ class OomKills:
             except FileNotFoundError:
                 continue
             except (OSError, ValueError) as error:
-                log.debug("counts of OOM kills not read", uid=uid, error=str(error))
+                log.debug("OOM kill counts read failed", uid=uid, error=str(error))
         return None
 
     def _pod_folders(self, uid: str, drivers: tuple[CgroupDriver, ...]) -> tuple[Path, ...]:
@@ -196,7 +198,7 @@ class OomKills:
         try:
             save_record(self._pods / uid, ledger)
         except OSError as error:
-            log.warning("record of OOM kills not written", uid=uid, error=str(error))
+            log.warning("OOM kill record write failed", uid=uid, error=str(error))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._limiter)

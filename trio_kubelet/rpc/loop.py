@@ -94,7 +94,7 @@ async def open_rpc_loop() -> AsyncIterator[RpcLoop]:
 
 def _log_fault(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
     log.error(
-        "fault in the rpc loop",
+        "rpc event loop failed",
         what=context.get("message", ""),
         exc_info=context.get("exception"),
     )

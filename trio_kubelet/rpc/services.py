@@ -73,5 +73,5 @@ def _as_rpc_error(method: Method[RequestT, ResponseT], error: Exception) -> RpcE
         # The generated base classes answer so for the methods that a subclass leaves out.
         text = error.message or f"method {method.path} answered {error.status.name}"
         return RpcError(Code(error.status.value), text)
-    log.exception("service failed", method=method.path, exc_info=error)
+    log.exception("rpc service failed", method=method.path, exc_info=error)
     return RpcError(Code.INTERNAL, f"{type(error).__name__}: {error}")

@@ -194,7 +194,7 @@ class ListReuse(Generic[M]):
         except RpcError as error:
             if identifier not in self._refused:
                 log.warning(
-                    "an entry of the runtime cannot be read and is left out",
+                    "runtime list entry is malformed, ignoring it",
                     kind=self._type.__name__,
                     id=identifier.decode(errors="replace"),
                     error=error.message,

@@ -104,7 +104,7 @@ class Exchange:
         except Exception:
             if self._client.gone:
                 return None
-            log.exception("request failed", method=self._method, path=self._path)
+            log.exception("HTTP request handler failed", method=self._method, path=self._path)
             return None if self._switched else FAILED
         return response
 
@@ -178,7 +178,7 @@ class Exchange:
         try:
             head = self._head(response, last)
         except h11.LocalProtocolError:
-            log.exception("response headers are invalid", path=self._path)
+            log.exception("HTTP response headers are invalid", path=self._path)
             if not isinstance(response.body, bytes):
                 await response.body.aclose()
             response, head = FAILED, self._head(FAILED, last)
@@ -215,7 +215,7 @@ class Exchange:
         except Exception:
             if self._client.gone:
                 return False
-            log.exception("response failed", method=self._method, path=self._path)
+            log.exception("HTTP response body failed", method=self._method, path=self._path)
             if self._http.their_http_version == b"1.0":
                 self._client.reset_on_close()
             return False

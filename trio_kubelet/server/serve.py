@@ -35,7 +35,7 @@ async def serve_http(
         try:
             await _serve_connection(stream, handler, table, limits)
         except Exception:
-            log.exception("connection failed")
+            log.exception("HTTP connection handler failed")
 
     async with trio.open_nursery() as nursery:
         with trio.CancelScope(shield=True):

@@ -118,7 +118,7 @@ class ApiPods:
             return
         if problems := unusable_names(pod):
             log.warning(
-                "a pod from the API server is left out",
+                "pod from the API server is invalid, ignoring it",
                 pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
                 uid=pod.metadata.uid,
                 error=format_errors(problems),

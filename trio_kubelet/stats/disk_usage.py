@@ -114,9 +114,9 @@ class DiskUsages:
                     partial(walk, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
                 )
         except WalkTooLongError as error:
-            log.warning("disk usage not known", pod=pod.uid, error=str(error))
+            log.warning("pod disk usage measurement failed", pod=pod.uid, error=str(error))
         except Exception:
-            log.exception("disk usage not known", pod=pod.uid)
+            log.exception("pod disk usage measurement failed", pod=pod.uid)
         finally:
             took = trio.current_time() - began_at
             next_at = began_at + max(self._period_seconds, REST_FACTOR * took)

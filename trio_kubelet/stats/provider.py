@@ -223,13 +223,13 @@ class StatsProvider:
             folders |= {each.mountpoint for each in (told.images, told.layers) if each is not None}
         measure = partial(filesystems_of, sorted(folders), sources.clock.now_ns())
         if self._disk_threads.available_tokens == 0:
-            log.warning("file systems not measured, one of them still hangs")
+            log.warning("filesystem measurement skipped, an earlier one still hangs")
             return {}
         with trio.move_on_after(DEADLINE_SECONDS):
             return await trio.to_thread.run_sync(
                 measure, limiter=self._disk_threads, abandon_on_cancel=True
             )
-        log.warning("file systems not measured in time", folders=sorted(folders))
+        log.warning("filesystem measurement timed out", folders=sorted(folders))
         return {}
 
 
@@ -240,7 +240,7 @@ def filesystems_of(folders: Iterable[str], now_ns: int) -> Mapping[str, Filesyst
         try:
             told = os.statvfs(folder)
         except (OSError, ValueError) as error:
-            log.warning("file system not measured", folder=folder, error=str(error))
+            log.warning("filesystem measurement failed", folder=folder, error=str(error))
             continue
         found[folder] = filesystem(
             told,

@@ -170,7 +170,7 @@ class Housekeeper:
             gone_at=self._tasks.finished_at,
         ):
             log.info(
-                "pod that no source has",
+                "orphaned pod found",
                 pod=f"{orphan.namespace}/{orphan.name}",
                 uid=orphan.uid,
                 leftovers=sorted(orphan.leftovers),

@@ -197,9 +197,7 @@ class SyncLoop:
                         await before(item)
                     handle(item)
             except Exception:
-                log.exception(
-                    "a message was not dealt with", message=repr(item)[:LOGGED_CHARACTERS]
-                )
+                log.exception("sync loop handler failed", message=repr(item)[:LOGGED_CHARACTERS])
 
     async def _before_config(self, update: PodUpdate) -> None:
         """Give admission the time that its handler has not."""
@@ -211,7 +209,7 @@ class SyncLoop:
         try:
             await self._prepare(new)
         except Exception:  # the pods are decided on all the same, one by one
-            log.exception("admission of pods not prepared", pods=[pod_key(pod) for pod in new])
+            log.exception("admission preparation failed", pods=[pod_key(pod) for pod in new])
 
     async def _housekeeping(self) -> None:
         while True:
@@ -251,7 +249,10 @@ class SyncLoop:
             PodOperation.RECONCILE: self._reconcile,
         }[update.op]
         log.debug(
-            "pods from source", source=str(update.source), op=str(update.op), pods=len(update.pods)
+            "pods received from source",
+            source=str(update.source),
+            op=str(update.op),
+            pods=len(update.pods),
         )
         for pod in sorted(update.pods, key=self._admission_order):
             try:
@@ -345,7 +346,7 @@ class SyncLoop:
         try:
             self._preemptions.let_in(self._active())
         except Exception:
-            log.exception("pods that wait for preempted pods were not started")
+            log.exception("start of waiting pods failed")
 
     def _reject(self, pod: Pod, rejection: Rejection) -> None:
         self._recorder.pod(pod, EventType.WARNING, rejection.reason, rejection.message)

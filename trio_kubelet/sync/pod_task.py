@@ -393,7 +393,9 @@ class PodTask:
             ),
         )
         if target is not self.state:
-            log.info("pod state", source=str(self.state), reason=str(event), target=str(target))
+            log.info(
+                "pod state changed", source=str(self.state), reason=str(event), target=str(target)
+            )
             self.state, self._entered_at = target, now
             self._retries.reset()
 

@@ -92,9 +92,7 @@ class Preemptions:
             try:
                 has_room = self._has_room(waiting.pod, self._running(known))
             except Exception:
-                log.exception(
-                    "pod that waits for preempted pods was not started", pod=pod_key(waiting.pod)
-                )
+                log.exception("start of waiting pod failed", pod=pod_key(waiting.pod))
                 continue
             if has_room:
                 del self._waiting[uid]

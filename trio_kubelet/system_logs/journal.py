@@ -38,7 +38,7 @@ class Journal:
                     name.removesuffix(UNIT_SUFFIX) for name in names if name.endswith(UNIT_SUFFIX)
                 )
         except OSError as error:
-            log.info("systemd's journal cannot be asked", error=str(error))
+            log.info("systemd journal query failed", error=str(error))
         return frozenset()
 
     async def entries(self, arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:

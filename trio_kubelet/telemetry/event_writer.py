@@ -117,7 +117,7 @@ class EventWriter:
         except Exception:
             about = event.involved_object
             log.exception(
-                "event not written", object=f"{about.namespace}/{about.name}", reason=event.reason
+                "event write failed", object=f"{about.namespace}/{about.name}", reason=event.reason
             )
 
     async def _write_next(self, api: Api, event: Event) -> None:

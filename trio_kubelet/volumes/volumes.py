@@ -155,7 +155,7 @@ class Volumes:
                 if error.errno in _NOT_MOUNTED:
                     continue
                 raise VolumeBusy(each.path, error.strerror or str(error)) from error
-            log.debug("unmounted", path=str(each.path))
+            log.debug("volume unmounted", path=str(each.path))
 
     def _volume_folders(self, pod_uid: str) -> tuple[Path, ...]:
         volumes = self._folders.volumes(pod_uid)

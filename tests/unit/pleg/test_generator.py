@@ -439,4 +439,4 @@ async def test_what_is_no_name_of_a_folder_is_no_pod(autojump_clock: MockClock, 
                     pass
             await trio.sleep(400)
             assert [pod.uid for pod in at.cache.pods()] == ["good"]
-    assert [e["uid"] for e in logs if "left alone" in e["event"]] == [uid]
+    assert [e["uid"] for e in logs if "invalid UID" in e["event"]] == [uid]

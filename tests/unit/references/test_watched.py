@@ -227,7 +227,7 @@ class TestAServerInTrouble:
             began = trio.current_time()
             assert await data_of(cluster, "settings") == {"a": "1"}
             assert trio.current_time() - began < 0.5
-            assert "no answer yet" not in capsys.readouterr().out
+            assert "object fetch failed, will retry" not in capsys.readouterr().out
 
     async def test_a_refusal_that_lasts_is_told_after_five_seconds_and_then_at_once(
         self, autojump_clock: MockClock

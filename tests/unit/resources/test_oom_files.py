@@ -85,4 +85,4 @@ def test_a_record_that_is_none_is_told_of_and_counts_for_nothing(
     (tmp_path / RECORD).write_bytes(content)
     with structlog.testing.capture_logs() as logs:
         assert load_record(tmp_path) is None
-    assert [entry["event"] for entry in logs] == ["record of OOM kills not read"]
+    assert [entry["event"] for entry in logs] == ["OOM kill record read failed"]

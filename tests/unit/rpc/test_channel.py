@@ -237,7 +237,7 @@ async def test_a_fault_in_a_callback_is_logged_and_the_loop_goes_on(
     with structlog.testing.capture_logs() as logs:
         rpc_loop.asyncio_loop.call_soon(fault)
         await channel.unary(version, cri.VersionRequest())
-    assert [entry["event"] for entry in logs] == ["fault in the rpc loop"]
+    assert [entry["event"] for entry in logs] == ["rpc event loop failed"]
     assert isinstance(logs[0]["exc_info"], ZeroDivisionError)
 
 

@@ -53,7 +53,7 @@ async def test_a_bug_in_the_service_is_internal_and_logged(transport: Transport)
     assert caught.value.code is Code.INTERNAL
     assert caught.value.message == "KeyError: 'bug'"
     (entry,) = logs
-    assert entry["event"] == "service failed"
+    assert entry["event"] == "rpc service failed"
     assert entry["method"] == "/runtime.v1.RuntimeService/StartContainer"
 
 

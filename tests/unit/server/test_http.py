@@ -93,7 +93,9 @@ async def test_an_error_in_a_handler_is_a_500_in_the_log_and_nothing_else() -> N
         async with client(fail) as http_client:
             assert (await http_client.get("/bad")).status_code == 500
             assert (await http_client.get("/good")).status_code == 200
-    assert [(entry["event"], entry["path"]) for entry in logs] == [("request failed", "/bad")]
+    assert [(entry["event"], entry["path"]) for entry in logs] == [
+        ("HTTP request handler failed", "/bad")
+    ]
 
 
 async def test_a_handler_may_refuse_a_request_with_a_status_and_words() -> None:
@@ -123,7 +125,7 @@ async def test_a_header_that_would_become_two_is_a_500_and_is_not_sent(
             assert response.status_code == 500
             assert not {"set-cookie", "x-name"} & response.headers.keys()
             assert (await http_client.get("/")).status_code == 200
-    assert [entry["event"] for entry in logs] == ["response headers are invalid"]
+    assert [entry["event"] for entry in logs] == ["HTTP response headers are invalid"]
 
 
 async def test_a_handler_that_gives_nothing_is_a_500() -> None:
@@ -133,7 +135,7 @@ async def test_a_handler_that_gives_nothing_is_a_500() -> None:
     with structlog.testing.capture_logs() as logs:
         async with client(forget) as http_client:
             assert (await http_client.get("/")).status_code == 500
-    assert [entry["event"] for entry in logs] == ["request failed"]
+    assert [entry["event"] for entry in logs] == ["HTTP request handler failed"]
 
 
 async def test_requests_that_arrive_together_are_answered_in_their_order() -> None:

@@ -97,7 +97,7 @@ async def test_a_stream_of_another_length_than_it_said_is_cut(length: str) -> No
         async with client(streaming(three, ("Content-Length", length))) as http_client:
             with pytest.raises(httpx.RemoteProtocolError):
                 await http_client.get("/")
-    assert [entry["event"] for entry in logs] == ["response failed"]
+    assert [entry["event"] for entry in logs] == ["HTTP response body failed"]
 
 
 async def test_head_asks_a_stream_for_nothing_and_closes_it() -> None:
@@ -118,7 +118,7 @@ async def test_a_client_sees_that_a_stream_broke_off() -> None:
         async with client(streaming(broken)) as http_client:
             with pytest.raises(httpx.RemoteProtocolError):
                 await http_client.get("/")
-    assert [entry["event"] for entry in logs] == ["response failed"]
+    assert [entry["event"] for entry in logs] == ["HTTP response body failed"]
 
 
 async def test_an_http_1_0_client_sees_it_by_a_reset() -> None:

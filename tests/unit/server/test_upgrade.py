@@ -130,7 +130,7 @@ async def test_a_handler_that_fails_after_the_upgrade_ends_the_connection_and_is
             said = await everything(await connect(port, UPGRADE))
     assert said.endswith(b"\r\n\r\n")
     assert said.count(b"HTTP/1.1 ") == 1
-    assert [entry["event"] for entry in logs] == ["request failed"]
+    assert [entry["event"] for entry in logs] == ["HTTP request handler failed"]
 
 
 async def test_an_upgraded_connection_keeps_its_place_and_is_cut_when_the_server_ends() -> None:

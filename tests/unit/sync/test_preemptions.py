@@ -213,7 +213,7 @@ async def test_a_pod_that_its_wait_for_room_stumbles_over_is_named_and_the_other
             is_broken = True
             await trio.sleep(50)
             assert synced(at) == {"humble", "next"}
-    named = {e["pod"] for e in logs if e["event"].endswith("was not started")}
+    named = {e["pod"] for e in logs if e["event"] == "start of waiting pod failed"}
     assert named == {"ns/critical"}
 
 

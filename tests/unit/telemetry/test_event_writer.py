@@ -225,7 +225,7 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
                 at.start(message)
             await at.server.until(lambda: len(at.events()) == 2)
             assert {event.message for event in at.events()} == {"good"}
-    named = [entry for entry in logs if entry["event"] == "event not written"]
+    named = [entry for entry in logs if entry["event"] == "event write failed"]
     assert [entry["object"] for entry in named] == ["shop/web", "shop/web"]
 
 

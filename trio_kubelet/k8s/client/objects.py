@@ -85,7 +85,7 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
     except ValidationError as error:
         found = _undecodable(data, str(error))
         log.warning(
-            "an object from the API server cannot be read and is left out",
+            "API object is malformed, ignoring it",
             resource=kind.resource,
             object=spelled_out(f"{found.namespace}/{found.name}".lstrip("/")),
             error=found.why,

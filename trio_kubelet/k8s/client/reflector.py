@@ -115,7 +115,7 @@ class _Reflection(Generic[T]):
                     self.is_cut_off = True
                     pause = await self._pause_when_back(back, pause)
             except Exception:
-                log.exception("the watch failed and is tried again", **self._facts())
+                log.exception("watch failed, will retry", **self._facts())
                 self.deltas.begin_list()
                 pause = self.retries.next_seconds()
             await trio.sleep(pause)
@@ -258,7 +258,7 @@ class _Reflection(Generic[T]):
         )
         write = log.debug if self.announced or quiet else log.info
         self.announced = self.announced or not quiet
-        write("the watch failed and is tried again", **self._facts(), error=str(error))
+        write("watch failed, will retry", **self._facts(), error=str(error))
 
     def _is_healthy(self) -> None:
         self.retries.reset()

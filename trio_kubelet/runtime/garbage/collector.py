@@ -241,7 +241,7 @@ class GarbageCollector:
             await remove()
         except RpcError as error:
             if error.code is not Code.NOT_FOUND:
-                log.warning("removal failed, will retry", pod=pod.key, error=str(error))
+                log.warning("garbage removal failed, will retry", pod=pod.key, error=str(error))
 
     async def _look(self, pod: ObservedPod) -> ObservedPod:
         """Read the pod back, so that nobody else has to find out what changed. Raises RpcError."""

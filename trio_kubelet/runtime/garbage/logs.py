@@ -217,4 +217,6 @@ def _unlink(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        log.warning("removal failed, will retry", path=str(path), error=error.strerror)
+        log.warning(
+            "container log link removal failed, will retry", path=str(path), error=error.strerror
+        )

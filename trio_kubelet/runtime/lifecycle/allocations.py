@@ -195,7 +195,7 @@ class Allocations:
         try:
             path.replace(aside)
         except OSError as error:
-            log.warning("rename of allocation checkpoint failed", file=str(path), error=str(error))
+            log.warning("allocation checkpoint rename failed", file=str(path), error=str(error))
 
     def _write(self, files: Mapping[str, Records]) -> None:
         """Write the files. Mostly they say the same; the text of many pods takes milliseconds."""

@@ -213,7 +213,7 @@ class ContainerTable:
         if self[newest.name].state is ContainerStage.WAITING:
             return
         log.warning(
-            "container that this agent did not make found",
+            "container made by another agent found",
             container=_key(pod, newest.name),
             id=newest.id,
         )

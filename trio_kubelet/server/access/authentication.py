@@ -110,7 +110,7 @@ class Authenticator:
         try:
             certificate = x509.load_der_x509_certificate(shown.der)
         except ValueError as error:
-            log.info("client certificate is not readable", error=str(error))
+            log.info("client certificate is malformed", error=str(error))
             return None
         if not is_valid_at(certificate, now):
             return None
