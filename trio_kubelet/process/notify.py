@@ -2,8 +2,9 @@
 
 The protocol is that of sd_notify(3): one datagram of `NAME=value` lines to the socket that
 $NOTIFY_SOCKET names. Without one every message is dropped. A datagram to a local socket that
-nobody reads must not hold the agent up, so what cannot be sent at once is not sent. The watchdog's
-messages go out as long as the sync loop gets on: if it hangs, systemd starts the service anew.
+nobody reads must not hold the agent up, so what cannot be sent at once goes with the next message:
+a service whose READY=1 got lost would be ended. The watchdog's messages go out as long as the sync
+loop gets on: if it hangs, systemd starts the service anew.
 """
 
 import os
@@ -22,6 +23,7 @@ class ServiceNotifier:
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         self._address = _socket_address(environment.get("NOTIFY_SOCKET", ""))
         self._status = ""
+        self._owed: dict[str, str] = {}
         self._failing = False
 
     @property
@@ -31,26 +33,30 @@ class ServiceNotifier:
 
     def ready(self) -> None:
         """The start is over."""
-        self._send("READY=1")
+        self._send("READY", "1")
 
     def stopping(self) -> None:
         """The agent ends; containers go on."""
-        self._send("STOPPING=1")
+        self._send("STOPPING", "1")
 
     def alive(self) -> None:
         """The sync loop turns."""
-        self._send("WATCHDOG=1")
+        self._send("WATCHDOG", "1")
+        self._owed.pop("WATCHDOG", None)  # It says how things are now, not how they were.
 
     def status(self, text: str) -> None:
         """One line for `systemctl status`; repeated only when it changes."""
         text = " ".join(text.split())
         if text != self._status:
             self._status = text
-            self._send(f"STATUS={text}")
+            self._send("STATUS", text)
 
-    def _send(self, message: str) -> None:
+    def _send(self, name: str, value: str) -> None:
+        """Send this, and what could not be sent before; of each name the newest."""
         if not self._address:
             return
+        self._owed[name] = value
+        message = "\n".join(f"{name}={value}" for name, value in self._owed.items())
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as peer:
                 peer.setblocking(False)
@@ -63,6 +69,7 @@ class ServiceNotifier:
             self._failing = True
         else:
             self._failing = False
+            self._owed.clear()
 
 
 def _socket_address(name: str) -> str:

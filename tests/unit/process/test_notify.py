@@ -40,6 +40,16 @@ def heard(manager: socket.socket) -> list[str]:
             return messages
 
 
+def crowd(notifier: ServiceNotifier) -> None:
+    """Send until the manager's socket takes no more."""
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(10_000):
+            notifier.alive()
+            if logs:
+                break
+    assert "service manager notification failed" in {entry["event"] for entry in logs}
+
+
 def test_each_message_is_one_datagram(notifier: ServiceNotifier, manager: socket.socket) -> None:
     notifier.ready()
     notifier.status("running")
@@ -88,15 +98,25 @@ def test_a_manager_that_is_not_there_is_complained_about_once(tmp_path: Path) ->
 def test_a_manager_that_does_not_read_holds_nobody_up(
     notifier: ServiceNotifier, manager: socket.socket
 ) -> None:
-    with structlog.testing.capture_logs() as logs:
-        for _ in range(10_000):
-            notifier.alive()
-            if logs:
-                break
-    assert "service manager notification failed" in {entry["event"] for entry in logs}
+    crowd(notifier)
     assert heard(manager)
     notifier.ready()
     assert heard(manager) == ["READY=1"]
+
+
+def test_what_a_busy_manager_could_not_take_comes_with_the_next_message(
+    notifier: ServiceNotifier, manager: socket.socket
+) -> None:
+    crowd(notifier)
+    notifier.ready()
+    notifier.status("waiting")
+    notifier.status("running")
+    notifier.alive()
+    assert not {"READY=1", "STATUS=running"} & set(heard(manager))
+    notifier.alive()
+    assert heard(manager) == ["READY=1\nSTATUS=running\nWATCHDOG=1"]
+    notifier.alive()
+    assert heard(manager) == ["WATCHDOG=1"]
 
 
 @pytest.mark.parametrize(
