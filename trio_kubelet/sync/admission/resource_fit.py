@@ -13,6 +13,8 @@ PODS = "pods"
 _FIRST = (PODS, "cpu", "memory", "ephemeral-storage")
 """The order in which shortages are told; all others follow by name."""
 
+_HUGE_PAGES = "hugepages-"
+
 HostPort = tuple[str, str, int]
 ANY_ADDRESS = ("", "0.0.0.0", "::")
 
@@ -27,13 +29,15 @@ def shortages(
     """What is short, the first one being what the pod is told.
 
     `limits` is what all pods may ask for together, `pods` among it. An extended resource that
-    is not in it is somebody else's to count (an extender of the scheduler, or a claim). Of
-    others that are not in it there is none, if `limits_are_complete`; else they are not checked.
+    is not in it is somebody else's to count (an extender of the scheduler, or a claim). Of huge
+    pages that are not in it there are none: the machine is known from the start. Of others there
+    is none if `limits_are_complete`; else they are not checked.
     """
+    known = {*limits, *(_FIRST if limits_are_complete else ())}
     asked = {
         name: amount
         for name, amount in pod_requests(pod).items()
-        if amount > ZERO and (name in limits or (limits_are_complete and _is_counted(name)))
+        if amount > ZERO and (name in known or name.startswith(_HUGE_PAGES))
     }
     wanted = {PODS: Quantity(1), **asked}
     used = {PODS: Quantity(len(others)), **_sums(others, asked)}
@@ -81,11 +85,6 @@ def request(pod: Pod, resource: str) -> int:
 def number(resource: str, amount: Quantity) -> int:
     """An amount as messages have it: millicores of cpu, whole units of all else."""
     return amount.milli_value if resource == "cpu" else amount.value
-
-
-def _is_counted(name: str) -> bool:
-    """Whether the node itself has or has not got the resource."""
-    return name in _FIRST or name.startswith("hugepages-")
 
 
 def _rank(name: str) -> tuple[int, str]:

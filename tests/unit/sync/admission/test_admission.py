@@ -139,7 +139,7 @@ def test_no_more_than_max_pods() -> None:
 
 def test_without_a_node_object_only_what_needs_none_is_checked() -> None:
     elsewhere: dict[str, Any] = {"nodeSelector": {"disk": "ssd"}, "nodeName": "there"}
-    pod = make_pod(requests={"hugepages-2Mi": "2Mi"}, **elsewhere)
+    pod = make_pod(requests={"ephemeral-storage": "2Mi"}, **elsewhere)
     assert make_admission()(pod, []) is None
 
 

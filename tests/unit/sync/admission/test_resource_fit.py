@@ -95,10 +95,16 @@ def test_pods_are_counted_before_all_else() -> None:
 
 
 def test_what_nobody_measured_is_not_checked() -> None:
-    pod = make_pod(requests={"ephemeral-storage": "1Gi", "hugepages-1Gi": "1Gi"})
+    pod = make_pod(requests={"ephemeral-storage": "1Gi"})
     limits = {"pods": Quantity(3)}
     assert shortages(pod, [], limits, limits_are_complete=False) == ()
-    assert len(shortages(pod, [], limits, limits_are_complete=True)) == 2
+    assert len(shortages(pod, [], limits, limits_are_complete=True)) == 1
+
+
+def test_huge_pages_that_the_machine_does_not_have_are_short_before_all_is_measured() -> None:
+    pod = make_pod(requests={"hugepages-1Gi": "1Gi"})
+    (found,) = shortages(pod, [], {"pods": Quantity(3)}, limits_are_complete=False)
+    assert found == Shortage(resource="hugepages-1Gi", requested=1 << 30, used=0, capacity=0)
 
 
 def with_port(
