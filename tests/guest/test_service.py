@@ -140,48 +140,6 @@ def test_a_signal_to_all_of_the_service_reaches_no_container(
     node.wait_for_another(before)
 
 
-def test_an_agent_that_stands_still_is_ended_and_started_anew(
-    node: Node, undisturbed: Containers
-) -> None:
-    with node.drop_in("WatchdogSec=5"):
-        before, since = node.pid, node.now()
-        node.guest.run("kill", "-STOP", str(before))
-        node.wait_for_another(before)
-        said = node.log(since)
-        assert "Watchdog timeout" in said
-        assert "Fatal Python error: Aborted" in said
-
-
-def test_an_agent_whose_loop_hangs_is_ended_and_started_anew(
-    node: Node, undisturbed: Containers
-) -> None:
-    node.guest.write("/root/hanging.py", HANGING)
-    start = f"/opt/trio-kubelet/bin/python /root/hanging.py run --config={CONFIGURATION}"
-    with node.drop_in(f"WatchdogSec=5\nExecStart=\nExecStart={start}"):
-        before, since = node.pid, node.now()
-        node.add(pod_manifest("hangs", {"name": "main", "image": SLEEPER}))
-        node.wait_for(lambda: "the loop hangs" in node.log(since), lambda: "it does not hang")
-        node.guest.run("rm", f"{MANIFESTS}/hangs.json")
-        node.wait_for_another(before)
-        assert "Watchdog timeout" in node.log(since)
-
-
-def test_when_systemd_executes_itself_anew_the_watchdog_goes_on(
-    node: Node, undisturbed: Containers
-) -> None:
-    with node.drop_in("WatchdogSec=5"):
-        before = node.pid
-        node.systemctl("daemon-reexec")
-        seen = {node.show("WatchdogTimestampMonotonic")}
-
-        def is_fed_twice() -> bool:
-            seen.add(node.show("WatchdogTimestampMonotonic"))
-            return len(seen) == 3
-
-        node.wait_for(is_fed_twice, lambda: f"the watchdog was fed at {seen}")
-        assert node.pid == before
-
-
 def test_the_journal_has_a_priority_for_each_entry(node: Node, undisturbed: Containers) -> None:
     since = node.now()
     node.systemctl("stop", "containerd")
@@ -243,3 +201,49 @@ def test_what_it_mounts_is_mounted_for_the_whole_machine(node: Node) -> None:
 def test_containers_have_no_share_in_its_cgroup(node: Node, undisturbed: Containers) -> None:
     cgroup = f"/sys/fs/cgroup/system.slice/{UNIT}"
     assert node.guest.run("cat", f"{cgroup}/cgroup.procs").split() == [str(node.pid)]
+
+
+@pytest.fixture(scope="module")
+def short_watchdog(node: Node, pod: str) -> Iterator[None]:
+    """For the last tests: five seconds, and a sync loop that hangs at a pod named `hangs`."""
+    node.guest.write("/root/hanging.py", HANGING)
+    start = f"/opt/trio-kubelet/bin/python /root/hanging.py run --config={CONFIGURATION}"
+    with node.drop_in(f"WatchdogSec=5\nExecStart=\nExecStart={start}"):
+        yield
+
+
+def test_when_systemd_executes_itself_anew_the_watchdog_goes_on(
+    node: Node, short_watchdog: None, undisturbed: Containers
+) -> None:
+    before = node.pid
+    node.systemctl("daemon-reexec")
+    seen = {node.show("WatchdogTimestampMonotonic")}
+
+    def is_fed_twice() -> bool:
+        seen.add(node.show("WatchdogTimestampMonotonic"))
+        return len(seen) == 3
+
+    node.wait_for(is_fed_twice, lambda: f"the watchdog was fed at {seen}")
+    assert node.pid == before
+
+
+def test_an_agent_that_stands_still_is_ended_and_started_anew(
+    node: Node, short_watchdog: None, undisturbed: Containers
+) -> None:
+    before, since = node.pid, node.now()
+    node.guest.run("kill", "-STOP", str(before))
+    node.wait_for_another(before)
+    said = node.log(since)
+    assert "Watchdog timeout" in said
+    assert "Fatal Python error: Aborted" in said
+
+
+def test_an_agent_whose_loop_hangs_is_ended_and_started_anew(
+    node: Node, short_watchdog: None, undisturbed: Containers
+) -> None:
+    before, since = node.pid, node.now()
+    node.add(pod_manifest("hangs", {"name": "main", "image": SLEEPER}))
+    node.wait_for(lambda: "the loop hangs" in node.log(since), lambda: "it does not hang")
+    node.guest.run("rm", f"{MANIFESTS}/hangs.json")
+    node.wait_for_another(before)
+    assert "Watchdog timeout" in node.log(since)
