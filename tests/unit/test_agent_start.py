@@ -164,14 +164,18 @@ async def test_no_pod_is_started_before_the_first_complete_listing(
             assert len(list(starting.runtime.sandboxes)) == 1
 
 
+async def its_pod_starts(starting: Start) -> None:
+    write(starting)
+    async with starting.running():
+        await trio.sleep(60)
+        assert len(list(starting.runtime.containers)) == 1
+
+
 async def test_static_pods_start_while_the_api_server_is_away(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with start(tmp_path, api=True) as starting:
-        write(starting)
-        async with starting.running():
-            await trio.sleep(60)
-            assert len(list(starting.runtime.containers)) == 1
+        await its_pod_starts(starting)
 
 
 @pytest.mark.parametrize(
@@ -220,10 +224,7 @@ async def test_pods_do_not_wait_for_a_port_that_cannot_be_opened_yet(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
     async with start(tmp_path, kind=Deaf) as starting:
-        write(starting)
-        async with starting.running():
-            await trio.sleep(60)
-            assert len(list(starting.runtime.containers)) == 1
+        await its_pod_starts(starting)
 
 
 @pytest.mark.parametrize("enabled", [True, False])

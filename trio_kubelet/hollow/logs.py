@@ -13,8 +13,7 @@ import trio
 from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.behaviour import LogLine
 from trio_kubelet.hollow.records import HollowContainer
-
-_TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
+from trio_kubelet.runtime.config.names import TERMINATION_MESSAGE_PATH_ANNOTATION
 
 
 class LogWriter:
@@ -37,7 +36,7 @@ class LogWriter:
 
     async def write_termination_message(self, container: HollowContainer) -> None:
         """Append the behaviour's message to the file that the agent mounted for it."""
-        path = container.config.annotations.get(_TERMINATION_MESSAGE_PATH)
+        path = container.config.annotations.get(TERMINATION_MESSAGE_PATH_ANNOTATION)
         message = container.behaviour.termination_message
         for mount in container.config.mounts:
             if message and mount.container_path == path:

@@ -46,50 +46,44 @@ def _seconds_text(ns: int) -> str:
 
 
 @frozen(order=True, repr=False)
-class Time:
+class _Instant:
+    """Nanoseconds since the Unix epoch, cut off to what its kind of time has room for."""
+
+    ns: int
+
+    @classmethod
+    def from_ns(cls, ns: int) -> Self:
+        """Make the instant so many nanoseconds after the Unix epoch."""
+        return cls(ns)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read RFC 3339, in any zone; raises ValueError."""
+        return cls(parse_ns(text))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.parse({str(self)!r})"
+
+
+@frozen(order=True, repr=False)
+class Time(_Instant):
     """An instant in whole seconds, `2026-01-31T12:00:00Z`; what is finer is cut off."""
 
     ns: int = field(converter=_to_seconds)
 
-    @classmethod
-    def from_ns(cls, ns: int) -> Self:
-        """Make the instant so many nanoseconds after the Unix epoch."""
-        return cls(ns)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read RFC 3339, in any zone; raises ValueError."""
-        return cls(parse_ns(text))
-
     def __str__(self) -> str:
         return _seconds_text(self.ns) + "Z"
 
-    def __repr__(self) -> str:
-        return f"Time.parse({str(self)!r})"
-
 
 @frozen(order=True, repr=False)
-class MicroTime:
+class MicroTime(_Instant):
     """An instant in microseconds, `2026-01-31T12:00:00.000000Z`; what is finer is cut off."""
 
     ns: int = field(converter=_to_microseconds)
 
-    @classmethod
-    def from_ns(cls, ns: int) -> Self:
-        """Make the instant so many nanoseconds after the Unix epoch."""
-        return cls(ns)
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read RFC 3339, in any zone; raises ValueError."""
-        return cls(parse_ns(text))
-
     def __str__(self) -> str:
         micros = self.ns % SECOND_NS // MICROSECOND_NS
         return f"{_seconds_text(self.ns)}.{micros:06d}Z"
-
-    def __repr__(self) -> str:
-        return f"MicroTime.parse({str(self)!r})"
 
 
 _UNIT_NS = {

@@ -2,7 +2,7 @@
 
 A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
 are known as numbers. Names are looked up in threads of their own kind: a name server that hangs
-takes nothing else with it.
+takes nothing else with it. A tcpSocket probe is nothing but such a connection.
 """
 
 import errno
@@ -13,8 +13,8 @@ from ipaddress import ip_address
 import trio
 from attrs import frozen
 
-from trio_kubelet.k8s import Container, IntOrString
-from trio_kubelet.probes.result import ProbeError
+from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
 
 LOOKUP_THREADS = 8
 
@@ -123,3 +123,22 @@ def _number(text: str) -> int:
 
 def _words(code: int | None) -> str:
     return os.strerror(code or 0).lower()
+
+
+async def probe_tcp(
+    dialer: Dialer,
+    action: TCPSocketAction,
+    container: Container,
+    pod_ip: str,
+    timeout_seconds: float,
+) -> ProbeResult:
+    """Connect, and close at once. Raises ProbeError where the port has no number."""
+    host, port = action.host or pod_ip, port_number(container, action.port)
+    with trio.move_on_after(timeout_seconds):
+        try:
+            connection = await dialer.dial(host, port)
+        except DialError as error:
+            return failure(str(error))
+        connection.close()
+        return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
+    return failure(f"dial tcp {host_port(host, port)}: i/o timeout")

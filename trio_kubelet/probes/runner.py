@@ -11,12 +11,11 @@ from attrs import frozen
 
 from state_machines.probe import ProbeKind
 from trio_kubelet.k8s import Container, Probe
-from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.tcp import probe_tcp
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

@@ -30,8 +30,6 @@ MIRRORS_IN_FLIGHT = 4
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=60.0, jitter=0.2)
 RETRY_UNANSWERED = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.2)
 """While nobody answers, only one mirror is tried."""
-UNANSWERED = frozenset({0, 502, 503, 504})
-"""The codes of an API server that is away."""
 
 
 class Attach(Protocol):
@@ -239,14 +237,13 @@ class MirrorPods:
             self._drop(name)
 
     def _after(self, error: ApiError, name: str) -> Retry:
-        unanswered = error.code in UNANSWERED
-        if not unanswered:
+        if not error.is_away:
             self._queue.answered()
             log.warning("mirror pod update failed", pod=name, error=str(error))
         return Retry(
-            policy=RETRY_UNANSWERED if unanswered else RETRY,
+            policy=RETRY_UNANSWERED if error.is_away else RETRY,
             at_least_seconds=error.retry_after_seconds,
-            until_reachable=unanswered,
+            until_reachable=error.is_away,
         )
 
 

@@ -31,8 +31,6 @@ SENT_AT_MOST = 3
 """How often a status is sent in a row to a server that answers with something else."""
 RESYNC_SECONDS = 60.0
 RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=5.0, jitter=0.2)
-UNANSWERED = frozenset({0, 502, 503, 504})
-"""The codes of an API server that is away. Who waits for its answer is told when there is one."""
 RETRY_REFUSED = BackoffPolicy(initial_seconds=0.1, cap_seconds=30.0, jitter=0.2)
 REFUSED = frozenset({401, 403})
 """The codes of an API server that somebody has to tell what this node may do."""
@@ -194,7 +192,7 @@ class StatusWriter:
         """Note that the pod is gone, or say when to try again."""
         if error.is_conflict:
             error = await self._refresh(reported) or error
-        if error.code not in UNANSWERED:
+        if not error.is_away:
             self._queue.answered()
         if error.is_not_found:
             self._forget(uid, reported)
@@ -203,7 +201,7 @@ class StatusWriter:
         if reported.failing_since is None:
             reported.failing_since = now
         is_news = now - reported.failing_since >= QUIET_SECONDS or not error.is_forbidden
-        if is_news and error.code not in UNANSWERED:
+        if is_news and not error.is_away:
             meta = reported.object.metadata
             pod = f"{meta.namespace}/{meta.name}"
             log.warning("pod status update failed", pod=pod, uid=uid, error=str(error))
@@ -236,5 +234,5 @@ def _retry(error: ApiError) -> Retry:
     return Retry(
         policy=RETRY_REFUSED if error.code in REFUSED else RETRY,
         at_least_seconds=error.retry_after_seconds,
-        until_reachable=error.code in UNANSWERED,
+        until_reachable=error.is_away,
     )

@@ -27,12 +27,11 @@ from trio_kubelet.k8s import (
     IntOrString,
     TCPSocketAction,
 )
-from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.stream import ProbeStream
-from trio_kubelet.probes.tcp import probe_tcp
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 

@@ -38,7 +38,8 @@ UNREADABLE = "UnreadableAnswer"
 LONGEST_RETRY_AFTER_SECONDS = 3600.0
 """A server that asks for more is asked again all the same."""
 
-_RETRIABLE = frozenset({0, 429, 500, 502, 503, 504})
+_AWAY = frozenset({0, 502, 503, 504})
+_RETRIABLE = _AWAY | {429, 500}
 _SHOWN_BODY_CHARACTERS = 300
 
 
@@ -99,6 +100,11 @@ class ApiError(Exception):
     def is_unreachable(self) -> bool:
         """No answer came: no connection, a broken one, or the deadline passed."""
         return self.code == 0
+
+    @property
+    def is_away(self) -> bool:
+        """There was no answer, or one of what stands before a server that is away."""
+        return self.code in _AWAY
 
     @property
     def is_retriable(self) -> bool:
