@@ -6,6 +6,7 @@ layer and those beneath it. A new one has to be given its place here.
 
 import ast
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from enum import Enum
@@ -106,6 +107,12 @@ def under(package: str) -> list[str]:
 def test_every_package_has_its_layer() -> None:
     places = {place(name) for name in under("trio_kubelet")} - {"", "__init__"}
     assert places <= HEIGHT.keys()
+
+
+def test_the_map_in_the_docs_shows_every_package_and_module() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    shown = set(re.findall(r"\b(\w+)(?:/|\.py)", text[: text.index("Imports point downward")]))
+    assert {place(name) for name in under("trio_kubelet")} - {"", "__init__", "__main__"} <= shown
 
 
 @pytest.mark.parametrize("module", under("trio_kubelet"))
