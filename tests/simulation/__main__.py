@@ -4,7 +4,8 @@ import argparse
 import sys
 import time
 
-from tests.simulation.world import ROUNDS, Report, simulate
+from tests.simulation.day import Report, simulate
+from tests.simulation.world import ROUNDS
 
 
 def main() -> int:

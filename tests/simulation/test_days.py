@@ -9,7 +9,7 @@ import os
 import pytest
 
 from state_machines.container import CONTAINER, ContainerEvent, ContainerStage
-from tests.simulation.world import simulate
+from tests.simulation.day import simulate
 
 DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
 

@@ -7,7 +7,6 @@ must have settled.
 
 import json
 import random
-import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,17 +14,16 @@ from typing import Any
 
 import trio
 import trio.testing
-from attrs import evolve, frozen
+from attrs import evolve
 
 from tests.apiserver.faults import RequestFault
 from tests.simulation.convergence import bad_tokens, leftovers, unsettled
-from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
-from tests.simulation.record import Record, Wanted
+from tests.simulation.record import Wanted
 from tests.simulation.shared import SharedObjects
 from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies
 from trio_kubelet.hollow.records import HollowContainer
@@ -63,48 +61,6 @@ RUNTIMES = (
     ("containerd", "1.7.5"),
     ("containerd", "1.6.9"),
 )
-
-
-@frozen(kw_only=True)
-class Report:
-    """How a day went. `story` has a line for whatever happened, with trio's time.
-
-    `steps` counts what agents did, by machine, event and target.
-    """
-
-    seed: int
-    digest: str
-    violations: tuple[str, ...]
-    story: tuple[str, ...]
-    steps: Mapping[tuple[str, str, str], int]
-    seconds: float
-
-
-def simulate(seed: int, *, rounds: int = ROUNDS) -> Report:
-    """Live through the day of that seed."""
-    with tempfile.TemporaryDirectory(prefix="day-") as folder, deterministic(seed):
-        clock = trio.testing.MockClock(autojump_threshold=0)
-        return trio.run(_live, seed, rounds, Path(folder), clock=clock)
-
-
-async def _live(seed: int, rounds: int, root: Path) -> Report:
-    record = Record(root)
-    invariants = Invariants(record)
-    began = trio.current_time()
-    disk = Disk(root / "kubelet", root / "logs")
-    with disk.mounted():
-        async with trio.open_nursery() as nursery:
-            world = World(seed, root, disk, invariants, nursery)
-            await world.live(rounds)
-            nursery.cancel_scope.cancel()
-    return Report(
-        seed=seed,
-        digest=record.digest,
-        violations=tuple(invariants.violations),
-        story=tuple(record.lines),
-        steps=dict(record.steps),
-        seconds=trio.current_time() - began,
-    )
 
 
 def _bound(shape: Shape) -> Pod:
