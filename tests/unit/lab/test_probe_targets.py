@@ -5,11 +5,10 @@ import pytest
 from lab.ports import LOOPBACK
 from lab.probe_targets import ProbeTargetsProcess
 from trio_kubelet.k8s import Container, GRPCAction, HTTPGetAction, IntOrString, TCPSocketAction
-from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome
-from trio_kubelet.probes.tcp import probe_tcp
 
 PATIENCE_SECONDS = 30
 SOON_SECONDS = 0.2
