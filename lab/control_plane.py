@@ -20,7 +20,8 @@ from typing import Any
 
 from lab import LabError, control_plane_programs
 from lab.cluster_api import ClusterApi, RefusedError
-from lab.control_plane_programs import CONTROL_PLANE, NEWEST, Programs
+from lab.control_plane_programs import CONTROL_PLANE, NEWEST
+from lab.go_programs import Programs
 from lab.pki import Authority, KeyPair, SigningKey
 from lab.ports import LOOPBACK, free_ports
 from lab.processes import last_words, run, wait_until
