@@ -12,14 +12,13 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from lab import UnavailableError, images, tools
+from lab import UnavailableError, debian_root, images, tools
 from lab.guest import kernels
 from lab.guest.recipe import (
     DISK_SIZE,
     ENABLED_UNITS,
     FILES,
     HERE,
-    LEFT_OUT,
     MASKED_UNITS,
     MODULES,
     PACKAGES,
@@ -31,7 +30,6 @@ from lab.guest.recipe import (
 from lab.packages import Packages
 from lab.processes import run
 
-BOOTSTRAP_DEADLINE_SECONDS = 1800
 PIP_DEADLINE_SECONDS = 900
 DISK_DEADLINE_SECONDS = 600
 # The environment that docs/joining.md makes; without the agent, which changes all the time.
@@ -56,7 +54,7 @@ def build(recipe: Recipe, folder: Path, packages: Packages) -> None:
     """
     root = folder / "root"
     _say(f"packages of {SUITE} for the image of a guest: minutes")
-    _bootstrap(root, packages)
+    debian_root.make(root, SUITE, PACKAGES, packages)
     kernels.put(recipe.kernel, folder / "kernel", root / "usr/lib/modules", packages)
     _say("requirements of the agent and its tests")
     _install_requirements(recipe.requirements, root)
@@ -85,27 +83,6 @@ def _mke2fs() -> str:
     if installed is None:
         raise UnavailableError("an image cannot be built without mke2fs (package e2fsprogs)")
     return installed
-
-
-def _bootstrap(root: Path, packages: Packages) -> None:
-    if packages.distribution.id != "debian":
-        raise UnavailableError("the image of a guest comes from a mirror of Debian")
-    unpacked = packages.unpacked("mmdebstrap")
-    lines = [line for source in packages.sources(SUITE) for line in source.lines()]
-    words: list[str | Path] = [
-        "perl",
-        unpacked / "usr/bin/mmdebstrap",
-        "--quiet",
-        "--mode=root",
-        "--variant=minbase",
-    ]
-    words += [f"--include={','.join(PACKAGES)}", '--aptopt=Apt::Install-Recommends "false"']
-    words += ["--dpkgopt=force-unsafe-io", *(f"--dpkgopt=path-exclude={each}" for each in LEFT_OUT)]
-    run(
-        [*words, SUITE, root, *lines],
-        env={**os.environ, "PATH": f"{unpacked / 'usr/bin'}:{os.environ['PATH']}"},
-        deadline_seconds=BOOTSTRAP_DEADLINE_SECONDS,
-    )
 
 
 def _install_requirements(requirements: tuple[str, ...], root: Path) -> None:

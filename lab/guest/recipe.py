@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from lab import images
+from lab import debian_root, images
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -26,7 +26,6 @@ PACKAGES = (
     *("iptables", "nftables", "conntrack", "iproute2", "ethtool", "procps", "psmisc", "e2fsprogs"),
     *("quota", "apparmor", "ca-certificates", "netcat-openbsd", "strace"),
 )
-LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 # What a node that lives for minutes does not need, or what works on no such machine.
 MASKED_UNITS = (
     *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "fstrim.timer"),
@@ -80,6 +79,7 @@ def _sources() -> Iterator[Path]:
     yield from (path for path in FILES.rglob("*") if path.is_file())
     yield from (HERE / name for name in ("recipe.py", "build.py", "kernels.py", "commands.py"))
     yield OWN_KERNEL_OPTIONS
+    yield Path(debian_root.__file__)
     yield Path(images.__file__)
 
 
