@@ -71,7 +71,7 @@ def _watch(agent: AgentAddress, found: Json, *, wide: bool) -> None:
     try:
         with Live(view(), console=Console(), auto_refresh=False) as live:
             while True:
-                time.sleep(WATCH_SECONDS)
+                time.sleep(WATCH_SECONDS)  # a process of its own, without an event loop
                 try:
                     found = agent.get("/pods")
                     live.update(view(), refresh=True)
