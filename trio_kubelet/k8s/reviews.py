@@ -38,7 +38,7 @@ class TokenReviewStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class TokenReview(ApiType):
-    """A question whose token it is, and its answer."""
+    """A request to say whose token it is, and the response."""
 
     api_version: str = ""
     kind: str = ""
@@ -83,7 +83,7 @@ class SubjectAccessReviewStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class SubjectAccessReview(ApiType):
-    """A question whether somebody may do something, and its answer."""
+    """A request to say whether somebody may do something, and the response."""
 
     api_version: str = ""
     kind: str = ""

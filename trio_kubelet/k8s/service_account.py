@@ -52,7 +52,7 @@ class TokenRequestStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class TokenRequest(ApiType):
-    """A question for a token, and its answer."""
+    """A request for a token, and the response."""
 
     api_version: str = ""
     kind: str = ""

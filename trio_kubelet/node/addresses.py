@@ -1,4 +1,4 @@
-"""The node's addresses: what is told, what the name resolves to, where the default route leaves.
+"""The node's addresses: configured, resolved from its name, or those of the default route.
 
 `choose_addresses` decides; `HostNetwork` is the little that has to be asked of the machine, and
 blocks (resolving a name may take seconds). The order of preference is the Go kubelet's: --node-ip,

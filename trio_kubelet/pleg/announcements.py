@@ -1,7 +1,7 @@
-"""Whether an event of the runtime tells anything that is not known. Pure.
+"""Whether an event of the runtime says anything new. Pure.
 
-What a pod's own task did is announced to it a little later. To look once more would cost as many
-calls as the act itself, when many pods start or end.
+The runtime also announces what a pod's own task has done and seen already. Inspecting the pod again
+for that would double the calls when many pods start or end.
 """
 
 from attrs import frozen

@@ -106,9 +106,9 @@ class RuntimeCache:
 
     @contextmanager
     def suspend_inspection(self, uid: str) -> Iterator[None]:
-        """While this is held the pod's own task acts on it, and looks when it is done.
+        """Held while the pod's own task acts on it; the task inspects the pod when it is done.
 
-        What others would find meanwhile is half done: they need not look.
+        Others would find it half changed, so they do not inspect it meanwhile.
         """
         self._suspended[uid] = trio.Event()
         try:
@@ -118,9 +118,9 @@ class RuntimeCache:
 
     @contextmanager
     def resume_inspection(self, uid: str) -> Iterator[None]:
-        """While this is held, whoever suspended inspections waits and acts on nothing.
+        """Held while the task that suspended inspection waits and acts on nothing.
 
-        What happens to the pod meanwhile, others see as ever.
+        Others may inspect the pod meanwhile.
         """
         self._suspended.pop(uid).set()
         try:

@@ -295,7 +295,7 @@ class Pleg:
             )
 
     def _tell_untold(self) -> None:
-        """Tell of the pods that the sync loop had no room for."""
+        """Tell of the changes that the channel to the sync loop had no room for."""
         untold, self._untold = self._untold, set()
         for uid in sorted(untold):
             self._tell(uid, "relist")

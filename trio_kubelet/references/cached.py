@@ -16,7 +16,7 @@ from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundErro
 
 
 class CachedObjects(Generic[T]):
-    """The objects of one kind; an answer serves for `serves_seconds`, 0: for one question."""
+    """The objects of one kind; an answer serves for `serves_seconds`, 0: for one `get`."""
 
     def __init__(self, api: Api, kind: Kind[T], serves_seconds: float) -> None:
         self._api = api
@@ -35,7 +35,7 @@ class CachedObjects(Generic[T]):
         await trio.sleep_forever()
 
     def use(self, key: Key, uid: str) -> None:
-        """A pod begins to use an object; the next question goes to the server."""
+        """A pod begins to use an object; the next `get` asks the server."""
         entry = self._entries.setdefault(key, _Entry())
         entry.users.add(uid)
         entry.asked_at = -math.inf

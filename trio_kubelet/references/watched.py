@@ -37,7 +37,7 @@ FOLLOWED_ON_SECONDS = 60.0
 """How long some objects are followed after the last pod that used them."""
 
 _PATIENCE_SECONDS = 1.0
-"""How long one question waits for an object that the server has failed to give for long."""
+"""How long one `get` waits for an object that the server has long failed to give."""
 
 _REPAIR_SECONDS = 1.0
 """The least time before an object that a bug ended the watch of is watched again."""

@@ -1,7 +1,7 @@
 """Reading one pod out of the runtime: CRI messages in, an `ObservedPod` out.
 
 A pod's own task asks after it has acted, the relist asks for pods that look different. The
-question is always put to the runtime anew, by the pod's UID: after a call whose outcome is
+request always goes to the runtime, by the pod's UID: after a call whose outcome is
 unknown no cache can be believed. What was seen at its end is not asked about once more: a
 container that has exited, and a sandbox that has stopped, stay as they are.
 """

@@ -1,7 +1,7 @@
-"""The TLS context of now: made of files, and made anew when one of them changes.
+"""The current TLS context: made of files, and replaced when one of them changes.
 
-New connections have the new one; those that are open go on. What cannot be used leaves in force
-what was there before.
+New connections use the new one; open connections keep theirs. Files that cannot be used leave the
+previous context in place.
 """
 
 import ssl
@@ -19,7 +19,7 @@ from trio_kubelet.server.tls import ServerTls, server_context
 log = structlog.get_logger("server")
 
 RE_READ_SECONDS = 60.0
-"""Files are read again after so long, whatever was heard of them: links may lead far away."""
+"""How often files are read although no change was seen: links may lead to other folders."""
 
 
 @frozen

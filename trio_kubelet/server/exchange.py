@@ -1,8 +1,8 @@
 """One request and its response on a connection.
 
 Beside the handler a task watches the client, once the request has been read: when the client
-has gone, a handler that waits or a response that streams is cancelled. An end of the client's
-side alone ends streams only, for some clients say so when they have asked.
+has gone, a handler that waits or a response that streams is cancelled. A client that only ends its
+own side ends streams, but not handlers: some clients do so right after the request.
 """
 
 from collections.abc import AsyncGenerator

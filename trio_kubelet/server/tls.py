@@ -77,7 +77,7 @@ class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
         self._context = context
 
     async def accept(self) -> trio.SSLStream[trio.SocketStream]:
-        """Wait for a connection; its context is the one of now."""
+        """Wait for a connection; it gets the current context."""
         stream = await self._transport.accept()
         return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
 

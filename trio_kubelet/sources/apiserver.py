@@ -92,7 +92,7 @@ async def watch_api_pods(
 
 
 class ApiPods:
-    """What the watch told so far, until it has told all; then every event goes straight on."""
+    """Collects the pods of the first list; after it every event is passed on at once."""
 
     def __init__(
         self, send: SendUpdates, *, merge: SourceMerge, pods: PodFollower, mirrors: PodFollower

@@ -109,7 +109,7 @@ class SourceMerge:
         return updates
 
     def remove(self, source: Source, pod: Pod) -> list[PodUpdate]:
-        """Take it that the source has this pod no longer."""
+        """Note that the source has this pod no longer."""
         known = self._pods[source].pop(pod.metadata.uid, None)
         if known is None:
             return []

@@ -2,8 +2,9 @@
 
 For each static pod there is one object in the API, with the hash of its manifest in an
 annotation and the Node as its owner. One that is missing is made; one that was deleted, or shows
-another manifest, is taken away and made again. What a static pod leaves goes once its containers
-have ended, so that people can see it end. Nothing that happens to a mirror touches its pod.
+another manifest, is taken away and made again. The mirror of a static pod that was removed is
+deleted once its containers have ended, so that people can see it end. Nothing that happens to a
+mirror touches its pod.
 
 One piece of work for each full name: look at what should be and what there is, and do one step.
 """

@@ -83,7 +83,7 @@ class StaticPodSet:
         self._records = self._saved = await self.in_thread(self._kept.load)
 
     async def take(self, manifests: Sequence[Manifest]) -> float:
-        """Let exactly these manifests stand; return when to look again for the reports' sake.
+        """Take these as all manifests there are; return when the reports need the next look.
 
         The time is trio's clock in seconds, or infinity.
         """

@@ -1,4 +1,4 @@
-"""Brings the statuses of pods to the API server, and takes deleted pods out of it.
+"""Sends the statuses of pods to the API server, and deletes the objects of pods that have ended.
 
 One owner, one piece of work for each pod: look at the newest status and at the pod as the API
 has it, send what differs, and delete the object of a pod that is to go and of which nothing is

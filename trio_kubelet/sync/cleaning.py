@@ -1,4 +1,4 @@
-"""When what dead pods leave is removed: dead containers, sandboxes, logs and folders.
+"""When the remains of dead pods are removed: containers, sandboxes, logs and folders.
 
 Nobody waits for that, and it costs the runtime as much as the stop. So it is done a few pods at
 a time, while the node is idle, and at the latest some time after the pod was released. Only a pod
@@ -13,9 +13,9 @@ import trio
 
 PODS_AT_ONCE = 2
 QUIET_SECONDS = 1.0
-"""So long nothing must have been started or stopped."""
+"""How long nothing may have been started or stopped before a pod is cleaned."""
 LONGEST_SECONDS = 30.0
-"""After so long a pod is cleaned though the node is not idle."""
+"""After how long a pod is cleaned even if the node is not idle."""
 
 
 class CleaningTurns:
@@ -29,7 +29,7 @@ class CleaningTurns:
 
     @asynccontextmanager
     async def turn(self, hurry: trio.Event) -> AsyncIterator[None]:
-        """Hold a turn; waits for it, unless there is a `hurry` from the start or meanwhile.
+        """Hold a turn. Waits for it, but no longer once `hurry` is set.
 
         Cancelled while it waits, it holds nothing.
         """

@@ -1,12 +1,12 @@
-"""What nobody wants any more: found in a snapshot, decided in one pure function, ended by tasks.
+"""Housekeeping: a snapshot is taken, a pure function finds the orphaned pods, tasks end them.
 
 A snapshot says which pods have something on this node: sandboxes and containers in the runtime,
 a folder, cgroups, logs, a record of its resources. A pod that no source has and that has no task
-is a orphan: it gets a task that begins in Terminating and ends with nothing left of the pod. So
+is an orphan: it gets a task that begins in Terminating and ends with nothing left of the pod. So
 there is one way for a pod to go, whether its manifest went a second ago or while the agent was
 down.
 
-The snapshot takes time; what came meanwhile is younger than it and is left alone.
+Taking the snapshot takes time; pods that arrive meanwhile are left alone.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -57,7 +57,7 @@ class Snapshot:
 
 
 def combine(taken_at: float, sightings: Iterable[FoundPod]) -> Snapshot:
-    """One snapshot from what each place showed; names come from whoever knew them."""
+    """Merge what was found into one snapshot; names come from any finding that has them."""
     pods: dict[str, FoundPod] = {}
     for seen in sightings:
         known = pods.get(seen.uid)

@@ -121,7 +121,7 @@ class RuntimeChange(Protocol):
 
 @frozen(kw_only=True)
 class _Victim:
-    """A pod that makes way, and for how long those who need its room wait for its end."""
+    """A preempted pod, and how long pods that need its resources wait for its end."""
 
     pod: Pod
     stopped: trio.Event
@@ -200,7 +200,7 @@ class SyncLoop:
                 log.exception("sync loop handler failed", message=repr(item)[:LOGGED_CHARACTERS])
 
     async def _before_config(self, update: PodUpdate) -> None:
-        """Give admission the time that its handler has not."""
+        """Await what admission needs beforehand: handlers cannot wait."""
         if self._prepare is None or update.op is not PodOperation.ADD:
             return
         new = [pod for pod in update.pods if not self._was_admitted(pod)]
@@ -229,7 +229,7 @@ class SyncLoop:
                 nursery.start_soon(self._see_off, victim)
 
     async def _see_off(self, victim: "_Victim") -> None:
-        """Wait until a pod that makes way has stopped; one that takes too long is told of."""
+        """Wait until a preempted pod has stopped; record an event if it takes too long."""
         with trio.move_on_after(victim.patience_seconds):
             await victim.stopped.wait()
         if not victim.stopped.is_set():
@@ -266,7 +266,7 @@ class SyncLoop:
         self._tasks.put(change.uid, PodRequest(why=(change.kind,)))
 
     def on_verdict(self, change: ContainerVerdict) -> None:
-        """A probe has changed its mind: the API is told at once, and the pod's task looks."""
+        """A probe's verdict has changed: report the status at once, and let the pod's task sync."""
         task = self._tasks.get(change.uid)
         if task is not None:
             task.report()
@@ -291,7 +291,7 @@ class SyncLoop:
         self._tasks.put(uid, PodRequest(ending=ending, waiters=waiters, why=(ending.cause,)))
 
     def _admission_order(self, pod: Pod) -> tuple[bool, int, str, str]:
-        """What was admitted once stays and holds its place: it comes before what is new.
+        """Pods that were admitted before come first: they keep what they hold.
 
         The order of creation alone does not tell: static pods have no time of creation.
         """
@@ -359,7 +359,7 @@ class SyncLoop:
         self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
 
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
-        """End the victims. Who needs their room waits until they have stopped."""
+        """End the victims. Pods that need their resources wait until they have stopped."""
         for victim in preemption.victims:
             log.info("preempting pod", pod=pod_key(victim), critical=pod_key(pod))
             self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
@@ -386,7 +386,7 @@ class SyncLoop:
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("spec",)))
 
     def _reconcile(self, pod: Pod) -> None:
-        """Only its status differs. The pod looks again if others' part of it says something new."""
+        """Only the status differs. The pod syncs if somebody else wrote something new into it."""
         before = self._store.get(pod.metadata.uid)
         stored = self._store.update(pod)
         if before is None or stored is None or not self._is_current(stored):

@@ -1,4 +1,4 @@
-"""Whether the sync loop gets on: the health endpoint and systemd's watchdog ask here."""
+"""Whether the sync loop makes progress: the health endpoint and systemd's watchdog ask here."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager

@@ -269,7 +269,7 @@ class PodSyncer:
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status.
 
-        What it may use is what it was allocated, not what its spec says since.
+        The pod gets what it was allocated, even if its spec has changed since.
         """
         parts = self._parts
         try:
@@ -347,8 +347,8 @@ class PodSyncer:
     async def terminate(self, pod: Pod, ending: Ending) -> StopEvidence:
         """Stop all containers, then look what still runs.
 
-        A pod that obeys is soon reported at its end. Until then nothing is new to the API but
-        which generation was seen.
+        A pod that stops quickly is reported once, at its end: until then only its observed
+        generation would be new to the API.
         """
         if ending.cause in FAILING_ENDINGS:
             self._failure = Failure(
@@ -417,7 +417,7 @@ class PodSyncer:
         )
 
     def _note_resize(self, pod: Pod, status: PodStatus) -> None:
-        """Say once of each version of a spec that its resources are not to be had."""
+        """Record one event for each version of a spec whose resources cannot be given."""
         known, self._pending_resize = self._pending_resize, pending_resize(status)
         pending = self._pending_resize
         if pending is not None and pending != known:
@@ -425,7 +425,7 @@ class PodSyncer:
             self._warn(pod, "ResizeInfeasible", message)
 
     def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
-        """The ending that the pod's own state implies: it is through, or had its time."""
+        """The ending that the pod's own state implies: completed, or over its deadline."""
         event = ending(
             deletion_requested=False,
             phase=status.phase,

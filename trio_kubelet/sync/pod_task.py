@@ -208,7 +208,7 @@ class PodTask:
             self._failed(error)
 
     def hurry(self) -> None:
-        """Somebody waits for the end of the task: it puts nothing off."""
+        """Somebody waits for the end of the task: postpone nothing."""
         self._hurry.set()
 
     async def run(self) -> None:

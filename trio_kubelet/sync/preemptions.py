@@ -1,9 +1,9 @@
-"""Who makes way for whom: pods that end for others, and pods that wait for the room.
+"""Preemption at work: pods that end for others, and pods that wait for their resources.
 
-An admitted pod's room is its own from its admission on, whether it runs yet or waits: others are
-admitted beside it, and not beside the pods that make way. So all who are admitted fit once those
-have gone. Until then a pod starts as soon as it fits beside what still runs, at once if there is
-room elsewhere; only a pod that needs the very room of a pod that ends waits for that end.
+An admitted pod holds its resources from its admission on, whether it runs or waits; admission no
+longer counts preempted pods. So all admitted pods fit once the preempted ones have stopped. Until
+then a pod starts as soon as it fits beside what still runs: only a pod that needs the resources of
+one that is ending waits for that end.
 
 Plain methods that decide; the sync loop is the owner and acts.
 """
@@ -23,7 +23,7 @@ log = structlog.get_logger("sync")
 
 LEAST_PATIENCE_SECONDS = 10.0
 PATIENCE = 1.5
-"""How many of its grace periods a pod that makes way is waited for, as by the Go kubelet."""
+"""How long to wait for a preempted pod, in grace periods of it, as the Go kubelet does."""
 
 NAMED_PODS = 5
 
@@ -45,7 +45,7 @@ class _Waiting:
 
 
 class Preemptions:
-    """What is known of the pods that make way and of those that wait, by their UIDs."""
+    """The preempted pods and the pods that wait, by their UIDs."""
 
     def __init__(self, has_room: HasRoom) -> None:
         self._has_room = has_room
@@ -54,11 +54,11 @@ class Preemptions:
         self._waiting: dict[str, _Waiting] = {}
 
     def staying(self, active: Iterable[Pod]) -> list[Pod]:
-        """Of the pods that hold resources those that make way for nobody: these keep theirs."""
+        """The pods that hold resources and are not preempted."""
         return [pod for pod in active if pod.metadata.uid not in self._leaving]
 
     def make_way(self, victim: Pod) -> None:
-        """A pod ends for another. One that waits itself has nothing yet that it could free."""
+        """A pod is preempted. One that still waits to start has nothing to free."""
         uid = victim.metadata.uid
         self._leaving.add(uid)
         if self._waiting.pop(uid, None) is None:
@@ -105,13 +105,13 @@ class Preemptions:
         return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
 
     def _running(self, active: Iterable[Pod]) -> list[Pod]:
-        """What has its room already, or has it still."""
+        """The pods that occupy resources: those that were started and have not stopped."""
         stay = (pod for pod in self.staying(active) if pod.metadata.uid not in self._waiting)
         return [*stay, *self._running_on.values()]
 
 
 def patience_seconds(victim: Pod, ending: Ending) -> float:
-    """How long a pod may take to make way before nobody waits for it any longer."""
+    """After how long nobody waits for a preempted pod any longer."""
     whole = with_grace(
         ending,
         deletion_grace_seconds=victim.metadata.deletion_grace_period_seconds,

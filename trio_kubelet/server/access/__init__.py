@@ -1,4 +1,4 @@
-"""Who may ask the node for what: nobody, until somebody has said so.
+"""Authentication and authorization: no handler is called before both have passed.
 
 A request has a user (`authentication.py`), who wants to do something with the Node object
 (`attributes.py`), which is allowed or not (`authorization.py`). `guard.py` puts the three before
