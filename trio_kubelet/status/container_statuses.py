@@ -6,9 +6,9 @@ with its last end beside it. What ran and cannot be found is never called a succ
 code is 137 and its reason ContainerStatusUnknown. Restart counts never go back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import (
@@ -24,7 +24,6 @@ from trio_kubelet.k8s import (
     MountPropagationMode,
     Pod,
     PodConditionType,
-    PodStatus,
     RecursiveReadOnlyMode,
     ResourceRequirements,
     Time,
@@ -38,6 +37,7 @@ from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
+from trio_kubelet.status.context import ProbeVerdict, StatusContext
 
 UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
@@ -52,35 +52,6 @@ INFERRED_MESSAGE = (
 )
 POD_MESSAGES_LIMIT_BYTES = 12 * 1024
 """What the termination messages of one pod may take up together; containers share it evenly."""
-
-
-@frozen(kw_only=True)
-class ProbeVerdict:
-    """What probes say of a running container: past its startup probe, and ready."""
-
-    started: bool = True
-    ready: bool = True
-
-
-@frozen(kw_only=True)
-class StatusContext:
-    """What is the same for all containers of a pod.
-
-    `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
-    the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
-    stands before container ids. `recursive_read_only`: the pod's containers will get such mounts.
-    `actuated` is what containers were made with, by name, where not with what the pod says.
-    """
-
-    pod: Pod
-    observed: ObservedPod
-    previous: PodStatus
-    reasons: Mapping[str, Reason] = field(factory=dict)
-    stopped: bool = False
-    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
-    runtime_name: str = "containerd"
-    recursive_read_only: bool = False
-    actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
 
 
 @frozen(kw_only=True)

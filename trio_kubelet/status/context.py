@@ -4,9 +4,9 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
-from trio_kubelet.k8s import PodStatus, ResourceRequirements
+from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.status.container_statuses import ProbeVerdict
+from trio_kubelet.runtime.observed import ObservedPod
 
 
 @frozen(kw_only=True)
@@ -35,6 +35,35 @@ class NodeIdentity:
     host_ips: tuple[str, ...] = ()
     runtime_name: str = "containerd"
     recursive_read_only: frozenset[str] = frozenset()
+
+
+@frozen(kw_only=True)
+class ProbeVerdict:
+    """What probes say of a running container: past its startup probe, and ready."""
+
+    started: bool = True
+    ready: bool = True
+
+
+@frozen(kw_only=True)
+class StatusContext:
+    """What is the same for all containers of a pod.
+
+    `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
+    the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
+    stands before container ids. `recursive_read_only`: the pod's containers will get such mounts.
+    `actuated` is what containers were made with, by name, where not with what the pod says.
+    """
+
+    pod: Pod
+    observed: ObservedPod
+    previous: PodStatus
+    reasons: Mapping[str, Reason] = field(factory=dict)
+    stopped: bool = False
+    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
+    runtime_name: str = "containerd"
+    recursive_read_only: bool = False
+    actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
 
 
 @frozen(kw_only=True)

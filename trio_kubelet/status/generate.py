@@ -25,12 +25,8 @@ from trio_kubelet.resources import pod_limits, pod_requests, qos_class
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.conditions import others_conditions, pod_conditions
-from trio_kubelet.status.container_statuses import (
-    StatusContext,
-    container_statuses,
-    without_open_ends,
-)
-from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
+from trio_kubelet.status.container_statuses import container_statuses, without_open_ends
+from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext, StatusContext
 from trio_kubelet.status.phase import phase_of_conditions, pod_phase
 
 IPAddress = IPv4Address | IPv6Address

@@ -16,8 +16,7 @@ from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resize
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status.container_statuses import ProbeVerdict
-from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
+from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext, ProbeVerdict
 from trio_kubelet.status.generate import pod_status
 
 
