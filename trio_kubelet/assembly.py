@@ -4,6 +4,7 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
 import os
+from collections.abc import Collection
 from functools import partial
 
 import structlog
@@ -23,6 +24,7 @@ from trio_kubelet.node.enforcement import (
     failed_message,
 )
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
+from trio_kubelet.node.status import lacking_features
 from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import (
     CgroupDriver,
@@ -36,6 +38,7 @@ from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
@@ -45,6 +48,7 @@ from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.user_namespaces import CANNOT, IDS_PER_POD, check_support
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
@@ -140,7 +144,14 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         clock=core.clock,
         privileged=core.host.privileged,
     )
-    storage = PodStorage(volumes, cluster.references, core.recorder, node, files)
+    namespaces = core.settings.configuration.user_namespaces
+    await core.id_ranges.start(
+        await volumes.pods_on_disk(),
+        ids_per_pod=(namespaces.ids_per_pod if namespaces else None) or IDS_PER_POD,
+        max_pods=core.settings.configuration.max_pods,
+    )
+    references = cluster.references
+    storage = PodStorage(volumes, references, core.recorder, node, files, core.id_ranges)
     probes = _probes(core, node)
     sync = SyncDependencies(
         runtime=evolve(_pod_runtime(core, node, storage, files, cluster), open_probes=probes.open),
@@ -218,6 +229,8 @@ def _pod_runtime(
             start_limiter=core.start_limiter,
             file_limiter=files,
             runtime_handler=cluster.runtime_handler,
+            runtime_features=core.gate.runtime_features,
+            user_namespace=core.id_ranges.mapping,
         ),
         starter=starter,
         stopper=stopper,
@@ -282,7 +295,11 @@ def build_admission(core: Core, cluster: Cluster | Standalone) -> Admission:
     """
     configuration, gates = core.settings.configuration, core.settings.gates
     declares = gates["NodeDeclaredFeatures"]
-    features = tuple(name for name in IMPLEMENTED_FEATURES if declares and gates[name])
+    features = frozenset(name for name in IMPLEMENTED_FEATURES if declares and gates[name])
+
+    def declared() -> Collection[str]:
+        return features - lacking_features(core.gate.runtime_features())
+
     return Admission(
         max_pods=configuration.max_pods,
         allowed_sysctls=configuration.allowed_unsafe_sysctls,
@@ -292,10 +309,28 @@ def build_admission(core: Core, cluster: Cluster | Standalone) -> Admission:
         runtime_classes=cluster.has_runtime_classes,
         apparmor=core.host.apparmor,
         runtime_features=lambda: core.gate.state.runtime_features.features,
-        declared_features=lambda: features,
+        declared_features=declared,
+        no_user_namespace=partial(_no_user_namespace, core),
         compare_taints=gates["TaintTolerationComparisonOperators"],
         first=(lambda pod, _others: refused_under_pressure(pod, core.pressure.current()),),
     )
+
+
+def _no_user_namespace(core: Core, pod: Pod) -> str:
+    """Why a pod cannot have a user namespace; empty if it can, as far as is known.
+
+    What the handler of a runtime class can do is known when its class was looked up.
+    """
+    features = core.gate.runtime_features()
+    if core.id_ranges.problem:
+        return f"{CANNOT}, {core.id_ranges.problem}"
+    if pod.spec.runtime_class_name and features.handlers:
+        return ""
+    try:
+        check_support(pod, features, "")
+    except ConfigError as error:
+        return error.message
+    return ""
 
 
 async def _cgroups(core: Core, driver: CgroupDriver) -> PodCgroups | NoCgroups:

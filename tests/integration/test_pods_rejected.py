@@ -95,7 +95,11 @@ def test_a_sysctl_that_is_safe_or_allowed(node: Node, name: str, sysctl: str, va
 def test_a_user_namespace_that_cannot_be_given(node: Node) -> None:
     whole_proc = until_term("c", securityContext={"procMount": "Unmasked"})
     pod = reject(node, pod_manifest("own-users", whole_proc, hostUsers=False))
-    words = "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
+    cannot = "can't set `spec.hostUsers: false`"
+    handler = (
+        'RuntimeClass handler ""' if node.containerd.tools.major_minor >= (2, 0) else "runtime"
+    )
+    words = f"{cannot}, {handler} does not support user namespaces"
     assert pod["status"]["reason"] == "UserNamespacesNotSupported"
     assert pod["status"]["message"] == f"Pod was rejected: {words}"
     assert ("UserNamespacesNotSupported", words) in node.events("own-users")

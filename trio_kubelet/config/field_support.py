@@ -34,7 +34,7 @@ ACTED_ON = _names(
     reservedSystemCPUs resolvConf runtimeRequestTimeout seccompDefault serializeImagePulls
     singleProcessOOMKill staticPodPath staticPodURL staticPodURLHeader
     streamingConnectionIdleTimeout syncFrequency systemReserved tlsCertFile tlsCipherSuites
-    tlsPrivateKeyFile volumeStatsAggPeriod
+    tlsPrivateKeyFile userNamespaces volumeStatsAggPeriod
     """
 )
 """Fields that the agent does what it is told with."""
@@ -111,7 +111,6 @@ NOT_YET: Mapping[str, frozenset[str]] = {
         """,
         "kernel settings": "protectKernelDefaults",
         "network of a node without API server": "podCIDR",
-        "user namespaces": "userNamespaces",
         "volume plugins": "volumePluginDir",
         "tracing": "tracing",
         "verbosity by file, streams of the log": "logging.options logging.vmodule",

@@ -22,7 +22,7 @@ ACTED_ON = _names(
     LoggingAlphaOptions MemoryQoS NodeDeclaredFeatures NodeLogQuery NodeSwap
     PodLogsQuerySplitStreams
     ReduceDefaultCrashLoopBackOffDecay RestartAllContainersOnContainerExits
-    TaintTolerationComparisonOperators
+    TaintTolerationComparisonOperators UserNamespacesHostNetworkSupport
     """
 )
 """Gates that the agent asks for, or that decide about what the configuration may say."""
@@ -34,10 +34,11 @@ AS_IF_ON = _names(
     KubeletCgroupDriverFromCRI KubeletPSI KubeletRegistrationGetOnExistsOnly LoggingBetaOptions
     PLEGOnDemandRelist PodLevelResources PodLifecycleSleepAction
     PodLifecycleSleepActionAllowZero PodObservedGenerationTracking
-    PodReadyToStartContainersCondition PreventStaticPodAPIReferences RecursiveReadOnlyMounts
+    PodReadyToStartContainersCondition PreventStaticPodAPIReferences ProcMountType
+    RecursiveReadOnlyMounts
     RelaxedDNSSearchValidation RelaxedEnvironmentVariableValidation
     ReloadKubeletClientCAFile ReloadKubeletServerCertificateFile SidecarContainers
-    SupplementalGroupsPolicy SystemdWatchdog WatchListClient
+    SupplementalGroupsPolicy SystemdWatchdog UserNamespacesSupport WatchListClient
     """
 )
 """Gates of features that the agent always has."""
@@ -76,10 +77,7 @@ AS_IF_OFF: Mapping[str, frozenset[str]] = {
         "graceful shutdown of the node": """
             GracefulNodeShutdown GracefulNodeShutdownBasedOnPodPriority
         """,
-        "user namespaces": """
-            KubeletInUserNamespace ProcMountType UserNamespacesHostNetworkSupport
-            UserNamespacesSupport
-        """,
+        "an agent without root": "KubeletInUserNamespace",
         "volume plugins": """
             CSIServiceAccountTokenSecrets CSIVolumeHealth GitRepoVolumeDriver
             MutableCSINodeAllocatableCount PodCertificateRequest RecoverVolumeExpansionFailure

@@ -19,7 +19,9 @@ from trio_kubelet.node.machine import MachineInfo
 
 EXTERNAL_CLOUD_PROVIDER = "external"
 
-IMPLEMENTED_FEATURES: frozenset[str] = frozenset({"RestartAllContainersOnContainerExits"})
+IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
+    {"RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"}
+)
 """What this agent can do of the features that nodes declare.
 
 The Go kubelet v1.36 declares ExtendWebSocketsToKubelet, InPlacePodLevelResourcesVerticalScaling,

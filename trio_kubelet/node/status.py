@@ -34,6 +34,7 @@ from trio_kubelet.node.conditions import node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.runtime.features import RuntimeFeatures
 
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
 """Tells an external cloud provider which address --node-ip asks for."""
@@ -96,13 +97,14 @@ def declared_features(profile: NodeProfile, observed: Observation) -> tuple[str,
     """
     if not profile.gates.enabled("NodeDeclaredFeatures"):
         return ()
-    runtime_lacks = frozenset(
-        ()
-        if observed.runtime_features.host_network_user_namespaces
-        else (HOST_NETWORK_USER_NAMESPACES,)
-    )
-    on = (name for name in profile.features - runtime_lacks if profile.gates.enabled(name))
-    return tuple(sorted(on))
+    features = profile.features - lacking_features(observed.runtime_features)
+    return tuple(sorted(name for name in features if profile.gates.enabled(name)))
+
+
+def lacking_features(runtime: RuntimeFeatures) -> frozenset[str]:
+    """The features that need the runtime, too, and that it does not have."""
+    has = runtime.host_network_user_namespaces
+    return frozenset() if has else frozenset({HOST_NETWORK_USER_NAMESPACES})
 
 
 def _set_addresses(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:

@@ -20,6 +20,7 @@ from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.user_namespaces import PodIdRanges
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.env_file import read_env_file
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
@@ -37,12 +38,14 @@ class PodStorage:
         recorder: EventRecorder,
         node: NodeFacts,
         file_limiter: trio.CapacityLimiter,
+        id_ranges: PodIdRanges | None = None,
     ) -> None:
         self._volumes = volumes
         self._references = references
         self._recorder = recorder
         self._node = node
         self._file_limiter = file_limiter
+        self._id_ranges = id_ranges
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
@@ -99,7 +102,7 @@ class PodStorage:
         self._references.unregister(pod.metadata.uid)
 
     async def remove(self, pod: Pod) -> None:
-        """Remove the pod's folders and, last of all, its logs.
+        """Remove the pod's folders and, last of all, its logs; its range of ids goes with them.
 
         Raises PreparationError.
         """
@@ -110,6 +113,8 @@ class PodStorage:
             await trio.to_thread.run_sync(remove_logs, limiter=self._file_limiter)
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
+        if self._id_ranges is not None:
+            self._id_ranges.release(uid)
 
     async def pods_with_logs(self) -> Iterable[tuple[str, str, str]]:
         """Namespace, name and UID of each pod that has a log folder."""

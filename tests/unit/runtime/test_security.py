@@ -87,7 +87,7 @@ def test_namespaces_are_the_pods_own_unless_it_shares_them(
 
 def test_a_pod_that_asks_for_a_user_namespace_never_gets_that_of_the_node() -> None:
     asking = pod(host_users=False)
-    words = "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
+    words = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
     with pytest.raises(ConfigError, match=words):
         sandbox_security_context(asking)
     with pytest.raises(ConfigError, match=words):

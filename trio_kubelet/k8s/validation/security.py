@@ -109,11 +109,8 @@ def _check_host_namespaces(spec: PodSpec) -> Iterator[FieldError]:
         yield invalid("spec.shareProcessNamespace", True, detail)
     if spec.host_users is not False:
         return
-    shared = {
-        "hostNetwork": spec.host_network,
-        "hostPID": spec.host_pid,
-        "hostIPC": spec.host_ipc,
-    }
+    # The host's network is a feature that a node may have, and a matter of admission.
+    shared = {"hostPID": spec.host_pid, "hostIPC": spec.host_ipc}
     for name, is_shared in shared.items():
         if is_shared:
             yield forbidden(f"spec.{name}", "when `hostUsers` is false")

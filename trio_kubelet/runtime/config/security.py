@@ -30,9 +30,7 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 
 _MAX_USER_ID = 2**31 - 1
 
-NO_USER_NAMESPACE = (
-    "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces"
-)
+NO_USER_NAMESPACE = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
 
 MASKED_PATHS = (
     "/proc/asound",

@@ -40,6 +40,7 @@ from trio_kubelet.runtime.config.mounts import (
     mounted_sub_paths,
     mounts_etc_hosts,
 )
+from trio_kubelet.runtime.config.security import SecurityFacts
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.inspection import observed_container
@@ -60,6 +61,7 @@ from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.runtime.user_namespaces import mapping_of
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
@@ -196,6 +198,7 @@ class ContainerStarter:
                 environment=variables,
                 mounts=container_mounts(pod, container, self._node, sources),
                 allocation=context.inputs.allocations.get(container.name, NO_ALLOCATION),
+                security=SecurityFacts(user_namespace=mapping_of(sandbox.config)),
                 target_container_id=_target_container_id(order, context.observed),
             )
             return container_config(

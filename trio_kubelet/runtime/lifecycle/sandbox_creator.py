@@ -15,11 +15,14 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import NodeDns, dns_config
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
+from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
+from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.plan import PodActions
 from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.user_namespaces import check_support
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
@@ -61,12 +64,18 @@ async def default_handler(_pod: Pod) -> str:
     return ""
 
 
+async def no_user_namespace(_pod: Pod) -> None:
+    """Return no range of ids: a pod that asks for one is not made."""
+    return
+
+
 @frozen(kw_only=True)
 class SandboxCreator:
     """Makes the sandboxes of all pods. Holds no state of any of them.
 
     `read_dns` reads what the node says of DNS, and blocks. `runtime_handler` names the handler
-    for a pod's sandbox, or raises ConfigError.
+    for a pod's sandbox, or raises ConfigError. `runtime_features` returns what the runtime said
+    last of its handlers. `user_namespace` returns the ids of a pod, or raises ConfigError.
     """
 
     client: RuntimeClient
@@ -77,13 +86,18 @@ class SandboxCreator:
     start_limiter: StartLimiter
     file_limiter: trio.CapacityLimiter
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler
+    runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
+    user_namespace: Callable[[Pod], Awaitable[IdMapping | None]] = no_user_namespace
 
     async def config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
         """What the sandbox is, or was, made with; its log folder is there. Raises SandboxError."""
         try:
             node_dns = await trio.to_thread.run_sync(self._prepare, pod, limiter=self.file_limiter)
             dns, warnings = dns_config(pod, node_dns)
-            config = sandbox_config(pod, self.node, attempt=plan.attempt, dns=dns)
+            security = SecurityFacts(user_namespace=await self.user_namespace(pod))
+            config = sandbox_config(
+                pod, self.node, attempt=plan.attempt, dns=dns, security=security
+            )
         except (ConfigError, OSError) as error:
             raise SandboxError.not_made(str(error)) from error
         for warning in warnings if plan.create_sandbox else ():
@@ -124,6 +138,7 @@ class SandboxCreator:
         precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
         try:
             handler = await self.runtime_handler(pod)
+            check_support(pod, self.runtime_features(), handler)
             async with self.start_limiter.slot(precedence):
                 began = trio.current_time()
                 sandbox_id = await self.client.run_pod_sandbox(config, handler)

@@ -11,6 +11,7 @@ from attrs import frozen
 
 from trio_kubelet.k8s import Node, NodeFeatures, Pod, PodPhase, Quantity, TaintEffect
 from trio_kubelet.pod_source import is_critical, is_static
+from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE
 from trio_kubelet.sync.admission.admission_result import (
     AdmissionResult,
     Check,
@@ -52,7 +53,8 @@ class Admission:
     anew, gives up after a few seconds and raises nothing. `runtime_classes`: an API server tells
     of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
     `runtime_features` returns those that the runtime tells of, None while it tells of none;
-    `declared_features` what the node declares. `compare_taints` is the gate
+    `declared_features` what the node declares; `no_user_namespace` returns why a pod cannot have
+    one of its own, empty if it can. `compare_taints` is the gate
     TaintTolerationComparisonOperators.
     `first` and `last` are checks of other parts (eviction and topology; shutdown).
     """
@@ -66,6 +68,7 @@ class Admission:
     apparmor: bool = True
     runtime_features: Callable[[], NodeFeatures | None] = lambda: None
     declared_features: Callable[[], Collection[str]] = tuple
+    no_user_namespace: Callable[[Pod], str] = lambda _pod: NO_USER_NAMESPACE
     compare_taints: bool = False
     first: tuple[Check, ...] = ()
     last: tuple[Check, ...] = ()
@@ -144,7 +147,7 @@ class Admission:
         return (
             unenforceable_apparmor(pod, enabled=self.apparmor)
             or undeclared_features(pod, self.declared_features())
-            or missing_user_namespace(pod)
+            or missing_user_namespace(pod, self.no_user_namespace(pod))
             or unprepared_devices(pod)
             or _first(self.last, pod, others)
         )

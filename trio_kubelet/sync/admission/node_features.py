@@ -12,7 +12,7 @@ from trio_kubelet.k8s import (
     Pod,
     SupplementalGroupsPolicy,
 )
-from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, apparmor_profile
+from trio_kubelet.runtime.config.security import apparmor_profile
 from trio_kubelet.runtime.lifecycle.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.sync.admission.admission_result import Rejection
 
@@ -91,11 +91,14 @@ def needed_features(pod: Pod) -> set[str]:
     return needed
 
 
-def missing_user_namespace(pod: Pod) -> Rejection | None:
-    """Reject a pod that is to have its own user namespace (KEP-127): there is none to give."""
-    if pod.spec.host_users is not False:
+def missing_user_namespace(pod: Pod, why: str) -> Rejection | None:
+    """Reject a pod that is to have its own user namespace (KEP-127) and cannot.
+
+    `why` it cannot; empty if it can.
+    """
+    if pod.spec.host_users is not False or not why:
         return None
-    return Rejection(reason="UserNamespacesNotSupported", message=NO_USER_NAMESPACE)
+    return Rejection(reason="UserNamespacesNotSupported", message=why)
 
 
 def unprepared_devices(pod: Pod) -> Rejection | None:

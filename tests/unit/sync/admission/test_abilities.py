@@ -130,13 +130,14 @@ def test_a_pod_that_needs_what_the_node_does_not_declare_is_rejected() -> None:
 
 @pytest.mark.parametrize("spec", [{}, {"hostUsers": True}, {"hostUsers": None}])
 def test_pods_of_the_host_user_namespace_are_admitted(spec: dict[str, Any]) -> None:
-    assert missing_user_namespace(make_pod(**spec)) is None
+    assert missing_user_namespace(make_pod(**spec), "there are none") is None
 
 
-def test_a_pod_that_asks_for_a_user_namespace_is_rejected() -> None:
-    assert missing_user_namespace(make_pod(hostUsers=False)) == Rejection(
-        reason="UserNamespacesNotSupported",
-        message="can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+def test_a_pod_that_asks_for_a_user_namespace_where_there_is_none_is_rejected() -> None:
+    asking = make_pod(hostUsers=False)
+    assert missing_user_namespace(asking, "") is None
+    assert missing_user_namespace(asking, "there are none") == Rejection(
+        reason="UserNamespacesNotSupported", message="there are none"
     )
 
 

@@ -97,13 +97,13 @@ REJECTED: list[tuple[Node | None, Pod, str, str]] = [
         None,
         make_pod(hostUsers=False),
         "UserNamespacesNotSupported",
-        "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+        "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
     ),
     (
         None,
         make_pod(hostUsers=False, static=True, priority=2_000_001_000),
         "UserNamespacesNotSupported",
-        "can't set `spec.hostUsers: false`, this kubelet does not support user namespaces",
+        "can't set `spec.hostUsers: false`, runtime does not support user namespaces",
     ),
     (
         None,

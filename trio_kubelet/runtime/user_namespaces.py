@@ -1,0 +1,263 @@
+"""User namespaces of pods (KEP-127): which range of ids each pod with `hostUsers: false` has.
+
+Ranges are of one length and never overlap. What a pod was given is in the file `userns` in its
+folder, in the Go kubelet's form, and lasts as long as the folder, over a restart of the agent and a
+change of agents. The ids come from the subordinate ids of the user `kubelet`, or, where there are
+none, from all that are above those of the host.
+"""
+
+import json
+import pwd
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+from attrs import frozen
+
+from trio_kubelet.k8s import Pod
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.names import pod_directory
+from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
+from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.lifecycle.pod_files import write_whole
+
+log = structlog.get_logger("runtime")
+
+IDS_PER_POD = 65536
+FILE_NAME = "userns"
+_FILE_MODE = 0o600
+_LAST_ID = 2**32 - 1
+"""No id: the kernel takes it for "none", and maps no range that has it."""
+_USER = "kubelet"
+_SUBORDINATE = re.compile(r"\d+:\s+\S+\s+(\d{1,10})\s+(\d{1,10})\n?", re.ASCII)
+_SECONDS = 10.0
+
+CANNOT = "can't set `spec.hostUsers: false`"
+
+
+@frozen(kw_only=True)
+class IdPool:
+    """The ids that pods are given ranges of: `length` of them from `first`, in steps."""
+
+    first: int
+    length: int
+    ids_per_pod: int = IDS_PER_POD
+
+    def starts(self) -> range:
+        """The first id of each range, lowest first."""
+        end = min(self.first + self.length, _LAST_ID) - self.ids_per_pod + 1
+        return range(self.first, end, self.ids_per_pod)
+
+
+def id_pool(subordinate: tuple[int, int] | None, *, ids_per_pod: int, max_pods: int) -> IdPool:
+    """The pool of a node, out of the first and the number of its subordinate ids, if it has any.
+
+    Raises ValueError where no range for each pod can be had of them, as the Go kubelet says it.
+    """
+    first, length = subordinate or (ids_per_pod, 2**32 - ids_per_pod)
+    if first % ids_per_pod:
+        raise ValueError(f"kubelet user assigned ID {first} is not a multiple of {ids_per_pod}")
+    if first < ids_per_pod:
+        raise ValueError(
+            f"kubelet user assigned ID {first} must be greater or equal to {ids_per_pod}"
+        )
+    if length % ids_per_pod:
+        raise ValueError(
+            f"kubelet user assigned IDs length {length} is not a multiple of {ids_per_pod}"
+        )
+    if length // ids_per_pod < max_pods:
+        raise ValueError(f"kubelet user assigned IDs are not enough to support {max_pods} pods")
+    return IdPool(first=first, length=length, ids_per_pod=ids_per_pod)
+
+
+def subordinate_ids(users: str, groups: str) -> tuple[int, int]:
+    """The first and the number of ids that `getsubids` tells, of users and of groups alike.
+
+    Raises ValueError for anything but one range, the same of both.
+    """
+    if users != groups:
+        raise ValueError(f'mismatched subuids and subgids for user "{_USER}"')
+    found = _SUBORDINATE.fullmatch(users)
+    if found is None:
+        raise ValueError(f"error parsing {users!r} of getsubids: it must be one line with a range")
+    return int(found[1]), int(found[2])
+
+
+def read_subordinate_ids() -> tuple[int, int] | None:
+    """Ask getsubids; None where there is no such program or no user of that name. Blocks.
+
+    Raises ValueError for what it says, and where it fails.
+    """
+    program = shutil.which("getsubids")
+    try:
+        pwd.getpwnam(_USER)
+    except KeyError:
+        return None
+    if program is None:
+        return None
+    try:
+        users, groups = (
+            subprocess.run(
+                [program, *option, _USER],
+                capture_output=True,
+                check=True,
+                text=True,
+                timeout=_SECONDS,
+            ).stdout
+            for option in ((), ("-g",))
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ValueError(f'error retrieving additional ids for user "{_USER}": {error}') from error
+    return subordinate_ids(users, groups)
+
+
+def printed(mapping: IdMapping) -> str:
+    """The content of the file `userns`."""
+    ids = {
+        "hostId": mapping.host_id,
+        "containerId": mapping.container_id,
+        "length": mapping.length,
+    }
+    return json.dumps({"uidMappings": [ids], "gidMappings": [ids]}, separators=(",", ":"))
+
+
+def parsed(text: str) -> IdMapping:
+    """The range that a file `userns` tells. Raises ValueError for what no kubelet writes."""
+    document = json.loads(text)
+    if not isinstance(document, dict):
+        raise ValueError("it is no object")
+    users, groups = (_range(document.get(name)) for name in ("uidMappings", "gidMappings"))
+    if users != groups:
+        raise ValueError("uidMappings and gidMappings differ")
+    return users
+
+
+def _range(mappings: Any) -> IdMapping:
+    if not isinstance(mappings, list) or len(mappings) != 1 or not isinstance(mappings[0], dict):
+        raise ValueError("there must be exactly one mapping of users, and one of groups")
+    first, inside, length = (mappings[0].get(name) for name in ("hostId", "containerId", "length"))
+    if type(first) is not int or type(length) is not int or inside != 0:
+        raise ValueError("a mapping must be of ids from 0 on")
+    if not (0 < first < _LAST_ID and 0 < length <= _LAST_ID - first):
+        raise ValueError(f"{length} ids from {first} on are no range")
+    return IdMapping(host_id=first, length=length)
+
+
+def check_support(pod: Pod, features: RuntimeFeatures, handler: str) -> None:
+    """Raises ConfigError where the runtime cannot give the pod a user namespace of its own."""
+    if pod.spec.host_users is not False:
+        return
+    if not features.handlers:
+        raise ConfigError(NO_USER_NAMESPACE)
+    found = next((each for each in features.handlers if each.name == handler), None)
+    if found is None:
+        raise ConfigError(f'the handler "{handler}" is not known')
+    if found.features is None or not found.features.user_namespaces:
+        name = f'RuntimeClass handler "{handler}"'
+        raise ConfigError(f"{CANNOT}, {name} does not support user namespaces")
+
+
+def mapping_of(config: cri.PodSandboxConfig) -> IdMapping | None:
+    """The range that a sandbox is made with; None on the ids of the node."""
+    options = config.linux.security_context.namespace_options.userns_options
+    if not options.uids:
+        return None
+    ids = options.uids[0]
+    return IdMapping(host_id=ids.host_id, length=ids.length, container_id=ids.container_id)
+
+
+class PodIdRanges:
+    """Owns the ranges of all pods. `root` is `--root-dir`; files are used in threads of `limiter`.
+
+    `problem` is why there is no pool; empty if there is one.
+    """
+
+    def __init__(self, root: Path, limiter: trio.CapacityLimiter) -> None:
+        self._root = str(root)
+        self._limiter = limiter
+        self._pool: IdPool | None = None
+        self._given: dict[str, IdMapping] = {}
+        self.problem = "the ids of the node are not known yet"
+
+    async def start(self, uids: Iterable[str], *, ids_per_pod: int, max_pods: int) -> None:
+        """Find the pool, and take note of what pods with a folder, `uids`, were given before.
+
+        Before the first pod. Where ids are configured that cannot be used, there is no pool.
+        """
+        read = partial(self._read_all, tuple(uids))
+        self._given.update(await trio.to_thread.run_sync(read, limiter=self._limiter))
+        try:
+            subordinate = await trio.to_thread.run_sync(read_subordinate_ids, limiter=self._limiter)
+            self._pool = id_pool(subordinate, ids_per_pod=ids_per_pod, max_pods=max_pods)
+            self.problem = ""
+        except ValueError as error:
+            log.warning("no user namespaces for pods", error=str(error))
+            self.problem = str(error)
+
+    async def mapping(self, pod: Pod) -> IdMapping | None:
+        """The range of a pod, which it keeps until it is released; None for one without.
+
+        Raises ConfigError where there is none to give, or it cannot be kept. Cancelled, the pod has
+        its range all the same.
+        """
+        uid = pod.metadata.uid
+        if pod.spec.host_users is not False:
+            return None
+        if uid in self._given:
+            return self._given[uid]
+        mapping = self._given[uid] = self._next()
+        try:
+            keep = partial(self._keep, uid, mapping)
+            kept = await trio.to_thread.run_sync(keep, limiter=self._limiter)
+        except (OSError, ValueError) as error:
+            self._given.pop(uid, None)
+            raise ConfigError(f"user namespace of the pod cannot be kept: {error}") from error
+        self._given[uid] = kept
+        return kept
+
+    def release(self, uid: str) -> None:
+        """The pod's folder is gone: others may have its ids."""
+        self._given.pop(uid, None)
+
+    def _next(self) -> IdMapping:
+        if self._pool is None:
+            raise ConfigError(f"{CANNOT}, {self.problem}")
+        length = self._pool.ids_per_pod
+        taken = sorted((each.host_id, each.host_id + each.length) for each in self._given.values())
+        for first in self._pool.starts():
+            if not any(start < first + length and first < end for start, end in taken):
+                return IdMapping(host_id=first, length=length)
+        raise ConfigError("could not find an empty slot to allocate a user namespace")
+
+    def _keep(self, uid: str, mapping: IdMapping) -> IdMapping:
+        """Write the file, unless there is one. Blocks; raises OSError, and ValueError of it."""
+        path = self._path(uid)
+        try:
+            return parsed(path.read_text())
+        except FileNotFoundError:
+            write_whole(path, printed(mapping), mode=_FILE_MODE)
+            return mapping
+        except ValueError as error:
+            raise ValueError(f"{path}: {error}") from error
+
+    def _read_all(self, uids: Iterable[str]) -> Mapping[str, IdMapping]:
+        found: dict[str, IdMapping] = {}
+        for uid in uids:
+            try:
+                found[uid] = parsed(self._path(uid).read_text())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                path = str(self._path(uid))
+                log.warning("user namespace of a pod is unreadable", file=path, error=str(error))
+        return found
+
+    def _path(self, uid: str) -> Path:
+        return Path(pod_directory(self._root, uid), FILE_NAME)
