@@ -459,6 +459,44 @@ async def test_what_a_mirror_recalls_is_lost_when_the_probe_fails_often_enough(
         assert at.when("readiness") == [0, 10, 20]
 
 
+@pytest.mark.parametrize(
+    ("container_id", "started", "ready", "verdict", "asked"),
+    [
+        ("c-0", True, True, (True, True), ()),
+        ("c-0", True, False, (True, False), ("readiness",)),
+        ("c-0", False, False, (False, False), ()),
+        ("c-0", False, True, (False, False), ()),
+        ("c-1", True, True, (False, False), ()),
+    ],
+)
+@pytest.mark.parametrize("part", ["container_statuses", "init_container_statuses"])
+async def test_probes_begin_where_what_was_told_of_their_very_instance_left_them(
+    autojump_clock: MockClock,
+    container_id: str,
+    started: bool,
+    ready: bool,
+    verdict: tuple[bool, bool],
+    asked: tuple[str, ...],
+    part: str,
+) -> None:
+    told_of = ContainerStatus(
+        name="c", container_id=f"containerd://{container_id}", started=started, ready=ready
+    )
+    status = evolve(PodStatus(), **{part: (told_of,)})
+    async with node() as at:
+        at.pod._opened_at_ns += 1
+        at.start(
+            pod=evolve(POD, status=status),
+            startup=EVERY_10_S,
+            readiness=evolve(EVERY_10_S),
+            liveness=evolve(EVERY_10_S),
+        )
+        says = at.probes.verdicts["c-0"]
+        await at.pass_time(1)
+        assert (says.started, says.ready) == verdict
+        assert tuple(kind for kind, _ in at.asked) == asked
+
+
 async def test_a_container_without_probes_has_no_verdict(autojump_clock: MockClock) -> None:
     async with node() as at:
         at.start()
