@@ -11,6 +11,7 @@ from pathlib import Path
 import trio
 
 from tests.apiserver.rules import claims_of
+from tests.simulation.health import health_of
 from tests.simulation.node import NODE, Node
 from tests.simulation.pods import Fate
 from tests.simulation.record import Record, Wanted
@@ -24,6 +25,8 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 LEASE_SECONDS = 40.0
 LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
+LATE_SECONDS = 90.0
+"""How long a container that failed a probe may take to end: its grace, with slow calls."""
 OLD_MESSAGE_FILES = 5
 """Of containers that were there when the last one was made, and of some that could not be made."""
 NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
@@ -53,6 +56,8 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         if not _is_excused(wanted[uid], status, record):
             missed = _missed_fate(wanted[uid], status, containers)
             yield from (f"pod {uid}: {what}" for what in missed)
+            wrong = _wrong_health(shown[uid], containers)
+            yield from (f"pod {uid}: {what}" for what in wrong)
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
         if not _may_be_told_late(wanted[uid], record):
@@ -190,6 +195,29 @@ def _missed_fate(
         is_bound = not (wanted.harmed and shape.never_restarts)
         if running or (is_bound and status.phase != phase):
             yield f"it should have ended; {sorted(running)} run, phase {status.phase}"
+
+
+def _wrong_health(pod: Pod, containers: dict[str, HollowContainer]) -> Iterator[str]:
+    """Where a container that was left alone has not become what its nature is."""
+    conditions = {each.type: each.status for each in pod.status.conditions}
+    is_told_ready = conditions.get("Ready") == "True"
+    ready: list[bool] = []
+    for told in (*pod.status.init_container_statuses, *pod.status.container_statuses):
+        container = containers.get(told.name)
+        health = health_of(container) if container is not None else None
+        if container is None or health is None or container.state != RUNNING:
+            continue
+        age_seconds = trio.current_time() - health.started_at
+        is_decided = age_seconds > health.decided_after_seconds + LATE_SECONDS
+        if is_decided and health.ends_by_nature:
+            yield f"{told.name} fails a probe, and runs for {age_seconds:.0f} s"
+        if is_decided and told.ready is not health.is_ready_by_nature:
+            yield f"{told.name} is ready by nature: {health.is_ready_by_nature}, told: {told.ready}"
+        if is_decided and (late := health.not_asked()):
+            yield f"{told.name} was not asked for {', '.join(late)}"
+        ready.append(told.ready)
+    if ready and is_told_ready and not all(ready):
+        yield f"it is told to be ready: {is_told_ready}, its containers: {ready}"
 
 
 def _lies(pod: Pod, status: PodStatus, containers: dict[str, HollowContainer]) -> Iterator[str]:

@@ -11,12 +11,15 @@ from itertools import takewhile
 import trio
 
 from state_machines.pod import PodState
+from state_machines.probe import ProbeKind
 from tests.apiserver.storage import Change
 from tests.simulation.node import LogEntry, Node
 from tests.simulation.record import Kind, Life, Record
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
-from trio_kubelet.k8s import PODS, Pod, PodStatus
+from trio_kubelet.k8s import PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.restarts import is_sidecar
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.apiserver import is_mirror
 from trio_kubelet.telemetry.journal import Entry
@@ -27,6 +30,8 @@ FORGOTTEN_AFTER_SECONDS = 600.0
 SLACK_SECONDS = 30.0
 """How far the agent's notes of a time may be from the runtime's, with slow calls between."""
 CUT_OFF_SECONDS = 10.0
+LONGEST_UNSEEN_SECONDS = 320.0
+"""From the end of a container until a relist shows it, if nothing else does."""
 PHASES = ("Pending", "Running", "Succeeded", "Failed")
 ENDS = ("Succeeded", "Failed")
 
@@ -40,6 +45,8 @@ class Invariants:
         self.node: Node | None = None
         self._told: dict[str, tuple[object, PodStatus]] = {}
         self._backoffs: dict[tuple[int, str, str], float] = {}
+        self._shown_ready: dict[str, bool] = {}
+        """What the API shows of containers, by their ids."""
 
     def violated(self, *words: object) -> None:
         """Note something that must not be."""
@@ -84,6 +91,17 @@ class Invariants:
         """Observer of the agent's end."""
         self.record.on_agent_ended(journal)
 
+    def on_probe(self, container_id: str, kind: ProbeKind, succeeded: bool) -> None:
+        """Observer of the answers to probes that reach the agent."""
+        self.record.note("probe", container_id[:12], kind, succeeded)
+        life = self.record.life(container_id)
+        if life is None or life.health is None:
+            self.violated(f"{kind} of container {container_id[:12]} was asked, which has no probes")
+            return
+        self._note_all(self._asked_out_of_turn(life, kind))
+        self._serve(life)
+        life.health.take(kind, succeeded=succeeded)
+
     def on_status(self, pod: Pod, status: PodStatus) -> None:
         """Observer of the statuses that the agent reports."""
         uid = pod.metadata.uid
@@ -95,6 +113,8 @@ class Invariants:
         if known == incarnation and wanted is not None:
             for problem in _steps_back(before, status, begins_anew=wanted.harmed):
                 self.violated("status of", uid, problem)
+        for told in (*status.init_container_statuses, *status.container_statuses):
+            self._note_all(self._wrongly_ready(pod, told))
 
     def on_write(self, change: Change) -> None:
         """Observer of the API server's storage."""
@@ -102,6 +122,10 @@ class Invariants:
             return
         before = decode(Pod, change.before) if change.before is not None else None
         after = decode(Pod, change.after) if change.after is not None else None
+        if after is not None:
+            self._note_all(_serves_without_being_ready(after))
+            for shown in (*after.status.init_container_statuses, *after.status.container_statuses):
+                self._shown_ready[_id_of(shown)] = shown.ready
         if before is not None and after is not None:
             self._note_all(self._shown_backwards(before, after))
         elif before is not None:
@@ -119,7 +143,37 @@ class Invariants:
         for problem in problems:
             self.violated(problem)
 
+    def _serve(self, life: Life) -> None:
+        """The agent that lives now deals with a container."""
+        assert self.node is not None
+        if life.health is not None:
+            shown = self._shown_ready.get(life.container.id, False)
+            life.health.serve(self.node.lives, shown_ready=shown)
+
     # The rules
+
+    def _asked_out_of_turn(self, life: Life, kind: ProbeKind) -> Iterator[str]:
+        assert life.health is not None
+        if kind is not ProbeKind.STARTUP and not life.health.may_be_started:
+            yield f"{kind} of {life.name} was asked for before it had started up"
+        ended_seconds = trio.current_time() - (life.ended_at or trio.current_time())
+        if ended_seconds > LONGEST_UNSEEN_SECONDS and not self.record.loses_events:
+            yield f"{kind} of {life.name} was asked for {ended_seconds:.0f} s after its end"
+
+    def _wrongly_ready(self, pod: Pod, told: ContainerStatus) -> Iterator[str]:
+        """What a status says of a container against what its probes have answered."""
+        life = self.record.life(_id_of(told))
+        if life is None or life.health is None or life.container.id in self.record.lost:
+            return
+        self._serve(life)
+        if told.started and not life.health.may_be_started:
+            yield f"{told.name} is said to have started up, and its probe has not succeeded"
+        if told.ready and not life.health.may_be_ready:
+            yield f"{told.name} is said to be ready, and its probes do not say so"
+        runs = told.state is not None and told.state.running is not None
+        was_ready = self._shown_ready.get(life.container.id, False) and not is_static(pod)
+        if runs and was_ready and not (told.ready or life.health.may_be_unready):
+            yield f"{told.name} is not ready any more, and no probe of it has failed"
 
     def _two_sandboxes(self, uid: str, sandbox: HollowSandbox) -> Iterator[str]:
         assert self.node is not None
@@ -157,7 +211,7 @@ class Invariants:
         for name in before:
             here = [each for each in lives if each.name == name]
             if name in shape.sidecar_names:
-                if not any(each.started_at is not None for each in here):
+                if not any(_started_up(each) for each in here):
                     yield f"{life.name} of pod {uid} started before sidecar {name}"
             elif not any(_succeeded(each) for each in here):
                 yield f"{life.name} of pod {uid} started before init container {name} succeeded"
@@ -195,9 +249,19 @@ class Invariants:
         if jumped or ran_seconds > FORGOTTEN_AFTER_SECONDS - SLACK_SECONDS:
             delay = 0.0
         waited = trio.current_time() - last.ended_at
-        if waited < delay:
+        if waited < delay and not self._was_stopped_late(uid, last, delay):
             yield f"{life.name} of pod {uid} started after {waited:.1f} s instead of {delay:.0f}"
         self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
+
+    def _was_stopped_late(self, uid: str, last: Life, delay: float) -> bool:
+        """Whether it failed a probe when the back-off of the one before was over: that is at once
+        followed by another.
+        """
+        before = next((x for x in self.record.earlier(uid, last) if x.ended_at is not None), None)
+        if not last.has_failed_a_probe or before is None or before.ended_at is None:
+            return False
+        assert last.ended_at is not None
+        return last.ended_at - before.ended_at >= delay
 
     def _decided_at(self, uid: str, life: Life) -> float:
         """When the back-off was last decided on before it started.
@@ -222,6 +286,8 @@ class Invariants:
             return
         if life.image != wanted.shape.images.get(life.name):
             return  # it was made by a sync that had begun before the pod was changed
+        if life.has_failed_a_probe:
+            return
         if life.name in wanted.shape.regular_names or wanted.shape.fate == "runs":
             yield f"container {life.name} of pod {uid} was stopped, and nobody wanted it"
 
@@ -299,6 +365,31 @@ def _uid(sandbox: HollowSandbox) -> str:
 
 def _runs(life: Life) -> bool:
     return life.started_at is not None and life.ended_at is None and not life.removed
+
+
+def _started_up(life: Life) -> bool:
+    health = life.health
+    return life.started_at is not None and (health is None or health.may_be_started)
+
+
+def _serves_without_being_ready(pod: Pod) -> Iterator[str]:
+    """A pod that Services send requests to, although a container of it is not ready for them."""
+    status = pod.status
+    conditions = {each.type: each.status for each in status.conditions}
+    if conditions.get("Ready") != "True" or not status.pod_ip:
+        return
+    name = pod.metadata.name
+    if conditions.get("ContainersReady") != "True":
+        yield f"the API shows {name} as ready, and its containers not"
+    sidecars = {c.name for c in pod.spec.init_containers if is_sidecar(c)}
+    serving = [s for s in status.init_container_statuses if s.name in sidecars]
+    for shown in (*serving, *status.container_statuses):
+        if not shown.ready or shown.state is None or shown.state.running is None:
+            yield f"the API shows {name} as ready, and its container {shown.name} is not"
+
+
+def _id_of(status: ContainerStatus) -> str:
+    return status.container_id.rpartition("/")[2]
 
 
 def _succeeded(life: Life) -> bool:

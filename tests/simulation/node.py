@@ -16,7 +16,9 @@ import structlog
 import trio
 from structlog.typing import EventDict
 
+from state_machines.probe import ProbeKind
 from tests.apiserver.server import URL, ApiServer
+from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.transport import RuntimeTransport
 from trio_kubelet.agent import Agent, Pods
 from trio_kubelet.assembly import PodParts
@@ -32,6 +34,7 @@ from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.machine import read_machine
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry.journal import Entry
@@ -40,6 +43,7 @@ LogEntry = Mapping[str, object]
 
 
 NODE = "node"
+NODE_IP = "192.0.2.10"
 
 
 class WallClock(TrioClock):
@@ -128,6 +132,9 @@ class NodeWatcher(Protocol):
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """An agent has ended, by itself or not; its journal."""
 
+    def on_probe(self, container_id: str, kind: ProbeKind, succeeded: bool) -> None:
+        """The answer to a probe has reached the agent."""
+
 
 class Node:
     """Folders, clock, runtime, and one agent at a time."""
@@ -179,10 +186,13 @@ class Node:
         """Start an agent; there must be none."""
         assert self.agent is None, "one agent at a time"
         self.lives += 1
-        self._runtime_transport = RuntimeTransport(self.runtime, self._chance, self._doubling)
+        self._runtime_transport = RuntimeTransport(
+            self.runtime, self._chance, self._doubling, self._on_command
+        )
         self._api_transport = ApiTransport(self.api)
         self._life, self._ended = trio.CancelScope(), trio.Event()
-        host = hollow_host(self._runtime_transport, self._machine, self.read_hosts)
+        ask = ask_container(self.runtime.containers.get, self._watcher.on_probe, NODE_IP)
+        host = hollow_host(self._runtime_transport, self._machine, self.read_hosts, ask)
         self.agent = SimulatedAgent(
             self._settings(), self.clock, host, self._api_transport, self._on_status
         )
@@ -225,7 +235,7 @@ class Node:
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"),
                 hostname_override=NODE,
-                node_ip="192.0.2.10",
+                node_ip=NODE_IP,
                 hollow=True,
             ),
         )
@@ -234,6 +244,11 @@ class Node:
         if self._life.cancel_called:
             return
         self._watcher.on_status(pod, status)
+
+    def _on_command(self, request: cri.ExecSyncRequest, succeeded: bool) -> None:
+        word, *kind = request.cmd
+        if word == COMMAND:
+            self._watcher.on_probe(request.container_id, ProbeKind(kind[0]), succeeded)
 
     def _on_log(self, logger: object, method: str, entry: EventDict) -> EventDict:
         self._watcher.on_log(entry)

@@ -13,6 +13,8 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from state_machines.probe import ProbeKind
+from tests.simulation.health import COMMAND, HEALTH_ANNOTATION
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION
 
 REGISTRY = "registry.example.com"
@@ -149,6 +151,7 @@ class PodMaker:
             (1, self._imageless),
             (1, self._overdue),
             (1, self._unstartable),
+            (1, self._ailing),
         )
 
     def make(self, *, is_static: bool) -> Shape:
@@ -159,7 +162,7 @@ class PodMaker:
         """
         weights = [weight for weight, _ in self._kinds]
         kind = self._chance.choices([make for _, make in self._kinds], weights)[0]
-        shape = self._with_extras(kind())
+        shape = self._with_extras(self._with_probes(kind()))
         return shape if is_static else self._with_extras_of_api(shape)
 
     def new_uid(self) -> str:
@@ -240,6 +243,80 @@ class PodMaker:
     def _unstartable(self) -> Shape:
         behaviour = {"startError": "exec: no such file or directory"}
         return self._pod(Fate.CRASHES, regular=[behaviour])
+
+    def _ailing(self) -> Shape:
+        """A pod whose container never is well."""
+        shape = self._pod(Fate.CRASHES, regular=[self._runs_for_ever()])
+        document = deepcopy(dict(shape.document))
+        kind = self._chance.choice((ProbeKind.LIVENESS, ProbeKind.STARTUP))
+        self._give_probes(document, document["spec"]["containers"][0], {kind: None})
+        return evolve(shape, document=document)
+
+    def _with_probes(self, shape: Shape) -> Shape:
+        """The pod with probes, now and then; a container may take its time to be well.
+
+        Only where nothing else ends a container: what would it have been?
+        """
+        if shape.fate is not Fate.RUNS:
+            return shape
+        document = deepcopy(dict(shape.document))
+        spec = document["spec"]
+        sidecars = [c for c in spec.get("initContainers", ()) if "restartPolicy" in c]
+        for container in (*sidecars, *spec["containers"]):
+            if self._chance.random() < 0.5:
+                some = [kind for kind in ProbeKind if self._chance.random() < 0.6]
+                well_after: dict[ProbeKind, float | None]
+                well_after = {kind: self._seconds(30) for kind in some}
+                well_after.pop(ProbeKind.LIVENESS, None)
+                if ProbeKind.LIVENESS in some:
+                    well_after[ProbeKind.LIVENESS] = 0.0
+                if ProbeKind.STARTUP in some:
+                    well_after[ProbeKind.STARTUP] = self._seconds(4)
+                if ProbeKind.READINESS in some and self._chance.random() < 0.1:
+                    well_after[ProbeKind.READINESS] = None
+                self._give_probes(document, container, well_after)
+        return evolve(shape, document=document)
+
+    def _give_probes(
+        self,
+        document: dict[str, Any],
+        container: dict[str, Any],
+        well_after: Mapping[ProbeKind, float | None],
+    ) -> None:
+        if not well_after:
+            return
+        natures: dict[str, Document] = {}
+        for kind, seconds in well_after.items():
+            probe: dict[str, Any] = {
+                "initialDelaySeconds": self._chance.choice((0, 0, 7, 30)),
+                "periodSeconds": self._chance.choice((5, 10, 20)),
+                "timeoutSeconds": self._chance.choice((1, 2)),
+                "successThreshold": 1,
+                "failureThreshold": self._chance.choice((1, 2, 3)),
+            }
+            if kind is ProbeKind.READINESS:
+                probe["successThreshold"] = self._chance.choice((1, 1, 3))
+            natures[kind] = {
+                "well_after": seconds,
+                "delay": probe["initialDelaySeconds"],
+                "period": probe["periodSeconds"],
+                "timeout": probe["timeoutSeconds"],
+                "success_threshold": probe["successThreshold"],
+                "failure_threshold": probe["failureThreshold"],
+            }
+            if kind is not ProbeKind.READINESS and self._chance.random() < 0.3:
+                probe["terminationGracePeriodSeconds"] = self._chance.choice((1, 5))
+            way: Document = self._chance.choice(
+                (
+                    {"exec": {"command": [COMMAND, str(kind)]}},
+                    {"httpGet": {"path": "/", "port": 80}},
+                    {"tcpSocket": {"port": 80}},
+                    {"grpc": {"port": 80}},
+                )
+            )
+            container[f"{kind.lower()}Probe"] = {**probe, **way}
+        annotations = document["metadata"]["annotations"]
+        annotations[f"{HEALTH_ANNOTATION}.{container['name']}"] = json.dumps(natures)
 
     def _some_init(self) -> list[Behaviour]:
         init: list[Behaviour] = []

@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 from attrs import define, field
 
+from tests.simulation.health import ContainerHealth, health_of
 from tests.simulation.node import LogEntry
 from tests.simulation.pods import Shape
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
@@ -79,6 +80,16 @@ class Life:
     def sandbox_id(self) -> str:
         """The sandbox that it is in."""
         return self.container.sandbox.id
+
+    @property
+    def health(self) -> ContainerHealth | None:
+        """How it answers its probes, if it has any."""
+        return health_of(self.container)
+
+    @property
+    def has_failed_a_probe(self) -> bool:
+        """Whether it is right to restart it."""
+        return self.health is not None and bool(self.health.has_failed)
 
     @property
     def is_steady(self) -> bool:
@@ -151,10 +162,17 @@ class Record:
             lives[container_id] = Life(container=container, agent_life=agent_life, created_at=now)
         elif kind == Kind.CONTAINER_STARTED_EVENT:
             lives[container_id].started_at = now
+            if health := lives[container_id].health:
+                health.started_at = now
         elif kind == Kind.CONTAINER_STOPPED_EVENT:
             lives[container_id].ended_at = now
         else:
             lives[container_id].removed = True
+
+    def life(self, container_id: str) -> Life | None:
+        """The container of that id."""
+        everything = (lives.get(container_id) for lives in self.lives.values())
+        return next(filter(None, everything), None)
 
     def earlier(self, uid: str, life: Life) -> tuple[Life, ...]:
         """The containers of the same name in the same pod that were made before, newest first."""

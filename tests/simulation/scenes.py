@@ -8,6 +8,7 @@ import trio
 import trio.testing
 from attrs import define, evolve, field
 
+from state_machines.probe import ProbeKind
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, LogEntry, Node, WallClock
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRuntime
@@ -35,6 +36,9 @@ class Watcher:
         """Nothing of interest."""
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
+        """Nothing of interest."""
+
+    def on_probe(self, container_id: str, kind: ProbeKind, succeeded: bool) -> None:
         """Nothing of interest."""
 
 

@@ -17,17 +17,28 @@ import trio
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.responses import within
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 T = TypeVar("T")
 
 
 class RuntimeTransport:
-    """A transport onto service objects. `doubling` is the share of events that come twice."""
+    """A transport onto service objects. `doubling` is the share of events that come twice.
 
-    def __init__(self, service: object, chance: random.Random, doubling: float) -> None:
+    `on_command` is called with each command whose end the agent learns, and whether it succeeded.
+    """
+
+    def __init__(
+        self,
+        service: object,
+        chance: random.Random | None = None,
+        doubling: float = 0.0,
+        on_command: Callable[[cri.ExecSyncRequest, bool], None] = lambda _request, _succeeded: None,
+    ) -> None:
         self._service = service
+        self._on_command = on_command
         self._inner = InProcess(service)
-        self._chance = chance
+        self._chance = chance or random.Random(0)
         self._doubling = doubling
         self._calls: dict[trio.CancelScope, None] = {}
         self._is_cut = False
@@ -53,7 +64,16 @@ class RuntimeTransport:
             await trio.lowlevel.checkpoint()
             return await handler(request)
 
-        return await self._cuttable(within(deadline_seconds, called.path, call()))
+        try:
+            response = await self._cuttable(within(deadline_seconds, called.path, call()))
+        except RpcError as error:
+            if isinstance(request, cri.ExecSyncRequest) and error.code is Code.DEADLINE_EXCEEDED:
+                self._on_command(request, False)
+            raise
+        if isinstance(request, cri.ExecSyncRequest):
+            assert isinstance(response, cri.ExecSyncResponse)
+            self._on_command(request, response.exit_code == 0)
+        return response
 
     async def unary_raw(
         self,

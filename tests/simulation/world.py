@@ -16,10 +16,17 @@ import trio
 import trio.testing
 from attrs import evolve
 
+from state_machines.probe import ProbeKind
 from tests.apiserver.faults import RequestFault
 from tests.simulation.convergence import bad_tokens, leftovers, unsettled
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
+from tests.simulation.health import (
+    ContainerHealth,
+    Mood,
+    behaviours_with_health,
+    health_of,
+)
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
 from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
@@ -121,6 +128,7 @@ class World:
             self._kill_container: 2,
             self._kill_sandbox: 1,
             self._lose_container: 3,
+            self._sicken: 8,
             self._remove_container: 1,
             self._reboot: 1,
             self._jump: 1,
@@ -142,6 +150,7 @@ class World:
             faults=self._fault_schedule,
             latencies=Latencies(run_pod_sandbox=0.2, start_container=0.05, stop_pod_sandbox=0.05),
             registry=HollowRegistry(unreachable=frozenset({UNREACHABLE}), pull_seconds=1.5),
+            behaviours=behaviours_with_health(random.Random(seed + 3)),
             event_loss=event_loss,
             event_buffer=event_buffer,
             share_event_channel=version.startswith("1.7"),
@@ -415,6 +424,20 @@ class World:
             self._node.runtime.containers.lose(victim.id)
             if self._chance.random() < 0.5:
                 self._short_lived.start_soon(self._find_again, victim)
+
+    def _sicken(self) -> None:
+        """Let a container answer a probe in another way for a while."""
+        containers = [c for c in self._node.runtime.containers if c.process and not c.finished_at]
+        healths = [health for health in map(health_of, containers) if health is not None]
+        if healths:
+            health = self._chance.choice(healths)
+            kind = self._chance.choice(list(health.natures))
+            health.troubles[kind] = self._chance.choice(list(Mood))
+            self._short_lived.start_soon(self._heal, health, kind)
+
+    async def _heal(self, health: ContainerHealth, kind: ProbeKind) -> None:
+        await trio.sleep(self._chance.uniform(0, 150))
+        health.troubles.pop(kind, None)
 
     async def _find_again(self, victim: HollowContainer) -> None:
         await trio.sleep(self._chance.uniform(0, 3))

@@ -10,12 +10,15 @@ from trio_kubelet.hollow.runtime import open_hollow_runtime
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host import Host, read_this_machine
 from trio_kubelet.node.machine import MachineInfo
-from trio_kubelet.probes import answer_for_all
+from trio_kubelet.probes import AskOverNetwork, answer_for_all
 from trio_kubelet.rpc import InProcess, Transport
 
 
 def hollow_host(
-    transport: Transport, machine: MachineInfo, read_hosts: Callable[[], str] = read_hosts
+    transport: Transport,
+    machine: MachineInfo,
+    read_hosts: Callable[[], str] = read_hosts,
+    ask_over_network: AskOverNetwork = answer_for_all,
 ) -> Host:
     """Return a host without cgroups, mounts and limits; images are in the runtime's memory."""
     return Host(
@@ -28,7 +31,7 @@ def hollow_host(
         set_up=lambda _settings: None,
         warnings=tuple,
         read_hosts=read_hosts,
-        ask_over_network=answer_for_all,
+        ask_over_network=ask_over_network,
     )
 
 

@@ -482,7 +482,8 @@ async def test_probes_begin_where_what_was_told_of_their_very_instance_left_them
     told_of = ContainerStatus(
         name="c", container_id=f"containerd://{container_id}", started=started, ready=ready
     )
-    status = evolve(PodStatus(), **{part: (told_of,)})
+    fields: dict[str, Any] = {part: (told_of,)}
+    status = PodStatus(**fields)
     async with node() as at:
         at.pod._opened_at_ns += 1
         at.start(

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from state_machines.probe import ProbeKind
 from trio_kubelet.k8s import Container, ExecAction, HTTPGetAction, Probe
 from trio_kubelet.probes import NodeNetwork, ProbeRunner, answer_for_all
-from trio_kubelet.probes.answer import Answer, Outcome, ProbeError, rpc_words
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, rpc_words
 from trio_kubelet.probes.runner import ProbeMessage, Target, message_of, message_of_error
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -20,7 +20,7 @@ from trio_kubelet.telemetry import EventType
 
 TARGET = Target(container=Container(name="c"), container_id="c-0", pod_ip="10.0.0.2")
 COMMAND = Probe(exec=ExecAction(command=("check",)))
-WELL = Answer(outcome=Outcome.SUCCESS, by_container=True)
+WELL = ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
 ERROR = ProbeError("no port")
 RUNNING, EXITED, UNKNOWN = (
     cri.ContainerState.CONTAINER_RUNNING,
@@ -34,7 +34,7 @@ class Runtime:
     """Answers commands and questions about containers; None: it does not answer."""
 
     command: RpcError | int = 0
-    state: RpcError | cri.ContainerState | None = RUNNING
+    state: RpcError | int | None = RUNNING
     seconds: list[int] = field(factory=list)
 
     async def exec_sync(
@@ -52,16 +52,18 @@ class Runtime:
         await trio.lowlevel.checkpoint()
         if isinstance(self.state, RpcError):
             raise self.state
-        return cri.ContainerStatusResponse(status=cri.ContainerStatus(state=self.state))
+        return cri.ContainerStatusResponse(
+            status=cri.ContainerStatus(state=cri.ContainerState(self.state))
+        )
 
 
 @frozen
 class Network:
     """Gives its answers one after the other."""
 
-    answers: list[Answer | ProbeError]
+    answers: list[ProbeResult | ProbeError]
 
-    async def ask(self, _probe: Probe, _target: Target, _seconds: int) -> Answer:
+    async def ask(self, _probe: Probe, _target: Target, _seconds: int) -> ProbeResult:
         await trio.lowlevel.checkpoint()
         answer = self.answers.pop(0)
         if isinstance(answer, ProbeError):
@@ -96,7 +98,7 @@ LATE = RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded")
 
 async def test_a_late_command_has_failed() -> None:
     answer = await runner(Runtime(command=LATE)).run(COMMAND, TARGET)
-    assert (answer.outcome, answer.timed_out) == (Outcome.FAILURE, True)
+    assert (answer.outcome, answer.timed_out) == (ProbeOutcome.FAILURE, True)
 
 
 async def test_without_the_gate_a_late_command_proves_nothing() -> None:
@@ -129,7 +131,7 @@ async def test_a_probe_that_asks_for_nothing_is_an_error() -> None:
     ],
 )
 async def test_a_container_is_taken_to_run_unless_the_runtime_says_that_it_does_not(
-    autojump_clock: MockClock, state: RpcError | cri.ContainerState | None, runs: bool
+    autojump_clock: MockClock, state: RpcError | int | None, runs: bool
 ) -> None:
     assert await runner(Runtime(state=state)).runs("c-0") is runs
 
@@ -137,25 +139,25 @@ async def test_a_container_is_taken_to_run_unless_the_runtime_says_that_it_does_
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        (Outcome.SUCCESS, None),
+        (ProbeOutcome.SUCCESS, None),
         (
-            Outcome.WARNING,
+            ProbeOutcome.WARNING,
             ProbeMessage(reason="ProbeWarning", message="Liveness probe warning: so it is"),
         ),
         (
-            Outcome.FAILURE,
+            ProbeOutcome.FAILURE,
             ProbeMessage(reason="Unhealthy", message="Liveness probe failed: so it is"),
         ),
     ],
 )
-def test_what_users_are_told_of_a_run(outcome: Outcome, message: ProbeMessage | None) -> None:
-    answer = Answer(outcome=outcome, output="so it is")
+def test_what_users_are_told_of_a_run(outcome: ProbeOutcome, message: ProbeMessage | None) -> None:
+    answer = ProbeResult(outcome=outcome, output="so it is")
     assert message_of(ProbeKind.LIVENESS, answer) == message
     assert message is None or message.type is EventType.WARNING
 
 
-@pytest.mark.parametrize("outcome", [Outcome.UNKNOWN, Outcome.FAILURE])
-def test_what_users_are_told_of_a_probe_that_could_not_be_run(outcome: Outcome) -> None:
+@pytest.mark.parametrize("outcome", [ProbeOutcome.UNKNOWN, ProbeOutcome.FAILURE])
+def test_what_users_are_told_of_a_probe_that_could_not_be_run(outcome: ProbeOutcome) -> None:
     told = message_of_error(ProbeKind.STARTUP, ProbeError("no port", outcome))
     words = f"Startup probe errored and resulted in {outcome} state: no port"
     assert told == ProbeMessage(reason="Unhealthy", message=words)
