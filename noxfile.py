@@ -102,6 +102,18 @@ def oom_kills(session: nox.Session) -> None:
 
 
 @nox.session
+def conformance(session: nox.Session) -> None:
+    """Upstream's node conformance specs on this agent, and docs/conformance.md anew: an hour.
+
+    Builds the specs and what runs them with Go, for minutes, once.
+    """
+    install(session, "test")
+    session.run(
+        "python", "-m", "tests.conformance", "--page", "docs/conformance.md", *session.posargs
+    )
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style and format."""
     session.install(*nox.project.dependency_groups(PYPROJECT, "lint"))
