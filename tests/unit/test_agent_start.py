@@ -198,6 +198,17 @@ async def test_a_folder_that_cannot_be_made_ends_the_start_with_an_event(
     assert message.endswith(": not a directory")
 
 
+async def test_the_root_folder_has_what_every_agent_needs(tmp_path: Path) -> None:
+    root = tmp_path / "var" / "kubelet"
+    async with start(root) as at:
+        at.agent.core.make_folders()
+        at.agent.core.make_folders()
+    modes = {each.name: oct(each.stat().st_mode & 0o7777) for each in root.iterdir()}
+    expected = dict.fromkeys(("pods", "plugins", "plugins_registry", "pod-resources"), "0o750")
+    expected["checkpoints"] = "0o700"
+    assert {name: modes[name] for name in expected} == expected
+
+
 async def test_what_the_host_warns_of_are_events(tmp_path: Path) -> None:
     async with start(tmp_path) as starting:
         core = starting.agent.core

@@ -9,11 +9,6 @@ class IntOrString:
 
     value: int | str
 
-    @property
-    def is_int(self) -> bool:
-        """Whether it is a number."""
-        return isinstance(self.value, int)
-
     def __str__(self) -> str:
         return str(self.value)
 

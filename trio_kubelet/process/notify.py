@@ -26,11 +26,6 @@ class ServiceNotifier:
         self._owed: dict[str, str] = {}
         self._failing = False
 
-    @property
-    def is_service(self) -> bool:
-        """Whether somebody listens."""
-        return bool(self._address)
-
     def ready(self) -> None:
         """The start is over."""
         self._send("READY", "1")

@@ -286,7 +286,7 @@ class SyncLoop:
             log.exception("sync loop handler failed", pod=pod_key(stored.pod), op="restart")
 
     def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
-        """End a pod for a reason of the node's own (eviction, shutdown)."""
+        """End a pod for a reason of the node's own, such as preemption."""
         waiters = (waiter,) if waiter is not None else ()
         self._tasks.put(uid, PodRequest(ending=ending, waiters=waiters, why=(ending.cause,)))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from trio_kubelet.foreign_text import is_path_part
 
 FOLDER_MODE = 0o750
-PRIVATE_MODE = 0o700
 PLUGIN_FOLDER_MODE = 0o755
 """Of `pods/<uid>/volumes/<plugin>`, as the Go kubelet makes it."""
 _PODS = "pods"
@@ -66,13 +65,6 @@ class PodFolders:
     def etc_hosts(self, uid: str) -> Path:
         """Return `pods/<uid>/etc-hosts`."""
         return self.pod(uid) / "etc-hosts"
-
-    def create_root(self) -> None:
-        """Make the root folder and what every agent has in it."""
-        make_folders(self.root)
-        for name in (_PODS, "plugins", "plugins_registry", "pod-resources"):
-            make_folder(self.root / name)
-        make_folder(self.root / "checkpoints", PRIVATE_MODE)
 
     def create(self, uid: str) -> None:
         """Make the folders that every pod has."""

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from trio_kubelet.mountinfo import mount_of, mount_points
 
-MS_RDONLY = 0x1
-MS_REMOUNT = 0x20
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000

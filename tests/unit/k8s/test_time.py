@@ -82,7 +82,5 @@ def test_durations_are_compared_and_made_of_seconds() -> None:
 
 
 def test_a_port_is_a_number_or_a_name() -> None:
-    assert IntOrString(80).is_int
-    assert not IntOrString("http").is_int
     assert (str(IntOrString(80)), str(IntOrString("http"))) == ("80", "http")
     assert IntOrString(80) != IntOrString("80")

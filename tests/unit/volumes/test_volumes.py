@@ -87,16 +87,6 @@ async def test_a_pod_has_its_folders_with_their_modes(
     assert (root / "pods/u1/plugins/kubernetes.io~empty-dir/data/ready").is_file()
 
 
-def test_the_root_folder_has_what_every_agent_needs(tmp_path: Path) -> None:
-    root = tmp_path / "var" / "kubelet"
-    PodFolders(root).create_root()
-    PodFolders(root).create_root()
-    assert {each.name: oct(mode(each)) for each in root.iterdir()} == {
-        **dict.fromkeys(("pods", "plugins", "plugins_registry", "pod-resources"), "0o750"),
-        "checkpoints": "0o700",
-    }
-
-
 async def test_what_a_pod_wrote_survives_a_second_look(volumes: Volumes) -> None:
     pod = pod_with(empty_dir())
     path = Path((await volumes.prepare(pod))["data"].host_path)
