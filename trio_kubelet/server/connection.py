@@ -19,6 +19,7 @@ class Connection:
         self._handler = handler
         self._limits = client.limits
         self._http = h11.Connection(h11.SERVER, self._limits.head_bytes)
+        self._asks_for_head = False
 
     async def serve(self) -> None:
         """Answer requests until client or server have enough; the stream is left to the caller."""
@@ -57,6 +58,7 @@ class Connection:
             raise RequestError(error.error_status_hint, str(error)) from error
         if not isinstance(event, h11.Request):
             return None
+        self._asks_for_head = event.method == b"HEAD"
         rest = len(self._http.trailing_data[0])
         check_head(bytes(received[: len(received) - rest]), self._limits)
         return event
@@ -74,7 +76,9 @@ class Connection:
                 ("Connection", "close"),
             ],
         )
-        data = self._http.send(head) + self._http.send(h11.Data(data=response.body))
+        data = self._http.send(head)
+        if not self._asks_for_head:
+            data += self._http.send(h11.Data(data=response.body))
         try:
             await self._client.send(data)
         except ClientGoneError:

@@ -2,7 +2,8 @@
 
 h11 checks the grammar, hosts, conflicting lengths, transfer codings and chunks. It is lenient
 where another server in front could see other borders between requests than we do (RFC 9112,
-sections 5.2, 6.1 and 6.3): folded headers, repeated lengths, a length beside chunks.
+sections 2.2, 5.2, 6.1 and 6.3): bare line feeds, folded headers, repeated lengths, a length
+beside chunks.
 """
 
 import re
@@ -12,6 +13,7 @@ from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import RequestError, Values
 
 VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
+_BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
@@ -19,6 +21,8 @@ def check_head(head: bytes, limits: Limits) -> None:
     """Raise RequestError for a head that h11 has taken: its bytes, with the empty line."""
     if len(head) > limits.head_bytes:
         raise RequestError(431, f"the head is longer than {limits.head_bytes} bytes")
+    if _BARE_LINE_FEED.search(head):
+        raise RequestError(400, "a line of the head ends without a carriage return")
     request_line, *lines = head.rstrip(b"\r\n").split(b"\n")
     if len(lines) > limits.headers:
         raise RequestError(431, f"there are more than {limits.headers} headers")

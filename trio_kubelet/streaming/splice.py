@@ -2,7 +2,7 @@
 
 import trio
 
-PIECE_BYTES = 64 * 1024
+PIECE_BYTES = 256 * 1024
 LAST_WORDS_SECONDS = 10.0
 """When the client has ended, so long its partner may take to end, too."""
 

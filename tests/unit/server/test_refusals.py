@@ -32,6 +32,8 @@ def with_body(*lines: str, body: bytes = b"") -> bytes:
         (last("/", "X: a\r\n\tb"), 400),
         (last("/", "X : a"), 400),
         (last("/", "X: a\rb"), 400),
+        (last("/", "X: a\nY: b"), 400),
+        (b"GET / HTTP/1.1\nHost: x\n\n", 400),
         (last("/", "X: a\0b"), 400),
         (last("/", "X: " + "y" * 100_000), 431),
         (head("/", "X: " + "y" * 100_000), 431),
@@ -87,6 +89,15 @@ async def test_what_is_no_request_is_refused_in_words_and_hung_up_on(
             assert said.count(b"\r\nContent-Length: ") == 1
             assert said.rpartition(b"\r\n\r\n")[2]
             assert b"200 OK" in await everything(await connect(port, last()))
+    assert not logs
+
+
+async def test_a_refusal_of_who_asks_for_a_head_has_no_body() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with serving() as port:
+            said = await everything(await connect(port, last("/", "X: a\r\n b", method="HEAD")))
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.endswith(b"\r\n\r\n")
     assert not logs
 
 
