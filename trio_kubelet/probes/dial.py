@@ -8,6 +8,7 @@ takes nothing else with it. A tcpSocket probe is nothing but such a connection.
 import errno
 import os
 import socket
+from functools import lru_cache
 from ipaddress import ip_address
 
 import trio
@@ -72,8 +73,6 @@ async def _connect(
         if code == errno.EINPROGRESS:
             await trio.lowlevel.wait_writable(connecting)
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        else:
-            await trio.lowlevel.checkpoint()
         if code:
             raise DialError(f"dial tcp {where}: connect: {_words(code)}")
     except BaseException:
@@ -82,6 +81,7 @@ async def _connect(
     return connecting
 
 
+@lru_cache(maxsize=1024)
 def _numeric(host: str, port: int) -> list[Address]:
     try:
         parsed = ip_address(host)

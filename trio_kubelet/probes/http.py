@@ -7,14 +7,16 @@ body that breaks off is an error, which says nothing about the container.
 """
 
 import json
+import re
 import ssl
 from collections.abc import Sequence
+from functools import lru_cache
 
 import h11
 import trio
 from attrs import define, field, frozen
 
-from trio_kubelet.k8s import Container, HTTPGetAction
+from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction
 from trio_kubelet.probes.dial import Dialer, DialError, host_port
 from trio_kubelet.probes.http_request import (
     MOST_REDIRECTS,
@@ -36,7 +38,13 @@ from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamEr
 
 HEAD_LIMIT_BYTES = 64 * 1024
 """How much is read until the head of a response is complete, with informational ones before it."""
-OK, MULTIPLE_CHOICES, BAD_REQUEST = 200, 300, 400
+OK, NO_CONTENT, MULTIPLE_CHOICES, NOT_MODIFIED, BAD_REQUEST = 200, 204, 300, 304, 400
+KNOWN_REQUESTS = 2048
+_PLAIN_HEAD = re.compile(
+    rb"HTTP/1\.[01] ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?\r\n"
+    rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n){0,100}\r\n"
+)
+_LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*(\d{1,7})[ \t]*(?=\r\n)")
 SWITCHING_PROTOCOLS = 101
 HEAD_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 BODY_TIMEOUT = (
@@ -74,7 +82,8 @@ class HttpProber:
         self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
     ) -> ProbeResult:
         """Ask, and judge the answer. Raises ProbeError where the probe itself went wrong."""
-        run = _Run(self._dialer, self._tls, http_request(action, container, pod_ip))
+        request = _first_request(action, container.ports, pod_ip)
+        run = _Run(self._dialer, self._tls, request)
         with trio.move_on_after(timeout_seconds):
             try:
                 return _judged(await run.get())
@@ -83,6 +92,14 @@ class HttpProber:
         if run.has_head:
             raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
+
+
+@lru_cache(maxsize=KNOWN_REQUESTS)
+def _first_request(
+    action: HTTPGetAction, ports: tuple[ContainerPort, ...], pod_ip: str
+) -> HttpRequest:
+    """What a probe begins with: the same with each run. Raises ProbeError."""
+    return http_request(action, Container(ports=ports), pod_ip)
 
 
 def _judged(response: ProbeResponse) -> ProbeResult:
@@ -123,9 +140,7 @@ class _Run:
         raise RedirectError(f"stopped after {MOST_REDIRECTS} redirects")
 
     async def _exchange(self) -> ProbeResponse:
-        limit = HEAD_LIMIT_BYTES + RECEIVE_BYTES
-        conversation = h11.Connection(h11.CLIENT, max_incomplete_event_size=limit)
-        data = _encoded(conversation, self.request)
+        data = _request_bytes(self.request)
         try:
             connection = await self.dialer.dial(self.request.host, self.request.port)
         except DialError as error:
@@ -134,7 +149,8 @@ class _Run:
         try:
             stream = self._secured(raw)
             await stream.send_all(data)
-            return await self._read(conversation, stream)
+            received = bytes(await stream.receive_some(RECEIVE_BYTES))
+            return plain_response(received) or await self._read(received, stream)
         except (ProbeStreamError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             if self.has_head:
                 raise ProbeError(_words(error, raw), ProbeOutcome.FAILURE) from error
@@ -149,21 +165,25 @@ class _Run:
             raw, self.tls, server_hostname=self.request.host, https_compatible=True
         )
 
-    async def _read(self, conversation: h11.Connection, stream: trio.abc.Stream) -> ProbeResponse:
-        """The head of the response, and its body up to the limit."""
+    async def _read(self, received: bytes, stream: trio.abc.Stream) -> ProbeResponse:
+        """The head of the response, and its body up to the limit; some of it has come already."""
+        conversation = _conversation()
+        _encoded(conversation, self.request)
         head: h11.Response | h11.InformationalResponse | None = None
-        body, head_bytes = b"", 0
+        body, head_bytes, has_come = b"", 0, True
         while len(body) < OUTPUT_LIMIT_BYTES:
             event = conversation.next_event()
             if event is h11.NEED_DATA:
-                received = await stream.receive_some(RECEIVE_BYTES)
+                if not has_come:
+                    received = bytes(await stream.receive_some(RECEIVE_BYTES))
+                has_come = False
                 if not received and not self.has_head:
                     beginning = conversation.trailing_data[0]
                     raise HttpError("unexpected EOF" if beginning else "EOF")
                 head_bytes += 0 if self.has_head else len(received)
                 if head_bytes > HEAD_LIMIT_BYTES:
                     raise HttpError(HEAD_TOO_LONG)
-                conversation.receive_data(bytes(received))
+                conversation.receive_data(received)
             elif isinstance(event, h11.Data):
                 body += event.data
             elif not isinstance(event, (h11.Response, h11.InformationalResponse)):
@@ -174,6 +194,39 @@ class _Run:
         return ProbeResponse(
             status=head.status_code, headers=head.headers, body=body[:OUTPUT_LIMIT_BYTES]
         )
+
+
+def _conversation() -> h11.Connection:
+    limit = HEAD_LIMIT_BYTES + RECEIVE_BYTES
+    return h11.Connection(h11.CLIENT, max_incomplete_event_size=limit)
+
+
+@lru_cache(maxsize=KNOWN_REQUESTS)
+def _request_bytes(request: HttpRequest) -> bytes:
+    """The bytes of a request: the same with each run of a probe. Raises HttpError."""
+    return _encoded(_conversation(), request)
+
+
+def plain_response(received: bytes) -> ProbeResponse | None:
+    """The response, if it has come whole and is none that needs a second look.
+
+    That is how nearly all of them are, and what h11 does for the others costs as much as all the
+    rest of a probe. A response that h11 would refuse is never plain.
+    """
+    head = _PLAIN_HEAD.match(received)
+    if head is None:
+        return None
+    names, lengths = head[0].lower(), _LENGTH.findall(head[0])
+    if b"transfer-encoding" in names or not names.count(b"content-length") == len(lengths) == 1:
+        return None
+    status, body = int(head[1]), received[head.end() :]
+    if status in (NO_CONTENT, NOT_MODIFIED) or MULTIPLE_CHOICES <= status < BAD_REQUEST:
+        return None
+    if len(lengths) != 1 or len(body) < int(lengths[0]):
+        return None
+    return ProbeResponse(
+        status=status, headers=(), body=body[: int(lengths[0])][:OUTPUT_LIMIT_BYTES]
+    )
 
 
 def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:

@@ -1,8 +1,8 @@
 """A connection as a stream of trio, with as little around the socket as can be.
 
 `trio.SocketStream` sets options and guards against uses that a probe never makes: at hundreds of
-probes a second that is a fifth of what they cost. It lets other tasks run with each call all the
-same, or a peer that never stops sending would hold the event loop.
+probes a second that is a fifth of what they cost. It lets other tasks run whenever it receives,
+or a peer that never stops sending would hold the event loop.
 """
 
 import os
@@ -34,7 +34,6 @@ class ProbeStream(trio.abc.Stream):
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; cancelled, it may have sent a part."""
-        await trio.lowlevel.checkpoint()
         with memoryview(data) as view:
             sent = 0
             while sent < len(view):
@@ -51,12 +50,12 @@ class ProbeStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return what has come, nothing at the end."""
-        await trio.lowlevel.checkpoint()
         while True:
+            await trio.lowlevel.wait_readable(self._socket)
             try:
                 received = self._socket.recv(max_bytes or RECEIVE_BYTES)
             except BlockingIOError:
-                await trio.lowlevel.wait_readable(self._socket)
+                continue
             except OSError as error:
                 raise self._broken("read", error) from error
             else:

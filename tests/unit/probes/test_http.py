@@ -4,6 +4,7 @@ import socket
 import sys
 import threading
 
+import h11
 import pytest
 import trio
 
@@ -21,7 +22,7 @@ from tests.unit.probes.servers import (
 )
 from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
 from trio_kubelet.probes.dial import Dialer
-from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber
+from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber, plain_response
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
 
 CONTAINER = Container(name="c")
@@ -244,3 +245,52 @@ async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPat
     async with serving(answer(http(200))) as port:
         assert (await ask(port, host="web.example")).outcome is ProbeOutcome.SUCCESS
     assert ("web.example", False) in asked
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "plain"),
+    [
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4", "well", (200, b"well")),
+        ("HTTP/1.0 200\r\ncontent-length:4 \r\nX-Y:", "well", (200, b"well")),
+        ("HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0", "", (503, b"")),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4", "well, and more", (200, b"well")),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 5", "well", None),
+        ("HTTP/1.1 200 OK", "until the end", None),
+        ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 0", "", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 4", "well", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: x", "well", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length: -4", "well", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length : 4", "well", None),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n folded", "well", None),
+        ("HTTP/1.1 200 OK\r\nX: \0\r\nContent-Length: 4", "well", None),
+        ("HTTP/1.1 302 Found\r\nContent-Length: 0\r\nLocation: /", "", None),
+        ("HTTP/1.1 204 No Content\r\nContent-Length: 0", "", None),
+        ("HTTP/1.1 100 Continue", "", None),
+        ("HTTP/2 200 OK\r\nContent-Length: 0", "", None),
+        ("SSH-2.0-x", "", None),
+    ],
+)
+def test_only_a_response_that_is_whole_and_like_most_is_taken_as_it_is(
+    head: str, body: str, plain: tuple[int, bytes] | None
+) -> None:
+    response = plain_response(f"{head}\r\n\r\n{body}".encode())
+    assert (response and (response.status, response.body)) == plain
+
+
+def test_a_plain_response_says_what_h11_says() -> None:
+    data = http(200, "X-Y: z", body="well")
+    conversation = h11.Connection(h11.CLIENT)
+    conversation.send(h11.Request(method="GET", target="/", headers=[("Host", "h")]))
+    conversation.send(h11.EndOfMessage())
+    conversation.receive_data(data)
+    head, content = conversation.next_event(), conversation.next_event()
+    assert isinstance(head, h11.Response)
+    assert isinstance(content, h11.Data)
+    response = plain_response(data)
+    assert response is not None
+    assert (response.status, response.body) == (head.status_code, content.data)
+
+
+def test_no_response_takes_long_to_be_found_not_plain() -> None:
+    for part in (b"a", b" ", b"a:b\r\n", b"\t"):
+        assert plain_response(b"HTTP/1.1 200 OK\r\n" + part * 16384) is None
