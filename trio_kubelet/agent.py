@@ -22,6 +22,7 @@ from trio_kubelet.cluster import Cluster, OpenClients, Standalone
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.core import Core
 from trio_kubelet.errors import StartError
+from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.listeners import Listeners
 from trio_kubelet.monitoring import Monitoring
 from trio_kubelet.node.host import Host
@@ -103,9 +104,15 @@ class Agent:
             nursery.start_soon(check_runtime, core.client, core.gate)
             nursery.start_soon(self._tell_service_manager)
             async with self._open_clients() as clients:
-                cluster = Cluster(core, clients) if clients is not None else Standalone()
+                cluster = self._cluster(clients)
                 nursery.start_soon(self.serve_others, cluster, nursery)
                 await self._run_node(cluster)
+
+    def _cluster(self, clients: ApiClients | None) -> Cluster | Standalone:
+        if clients is None:
+            return Standalone()
+        self._monitoring.watch_api(clients)
+        return Cluster(self.core, clients)
 
     async def warn_of_host(self) -> None:
         """Record an event for each thing that the node's users should know of its host."""
@@ -138,6 +145,7 @@ class Agent:
             node_name=core.node_name,
             routes=(*self._listeners.public_routes(), *self._debugging_routes(nursery)),
             reviews=cluster.reviews,
+            watched=self._monitoring.watched,
         )
         await nursery.start(port.serve)
         core.serves_others.set()
@@ -172,6 +180,7 @@ class Agent:
                 await nursery.start(cluster.run)
                 parts = await assemble(core, await ask_runtime(core), cluster)
                 pods = self.make_pods(parts, cluster, nursery)
+                self._monitoring.watch_pods(pods.tasks, parts.probes)
                 await nursery.start(pods.loop.run)
                 await nursery.start(core.pleg.run)
             nursery.start_soon(pods.watch_static_sources)

@@ -80,6 +80,7 @@ class PodParts:
     """
 
     node: NodeFacts
+    probes: Probes
     sync: SyncDependencies
     leftover_sources: LeftoverSources
     recall: Recall
@@ -179,7 +180,9 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         cgroups=cgroups.list_pod_uids,
         logs=storage.pods_with_logs,
     )
-    return PodParts(node=node, sync=sync, leftover_sources=leftover_sources, recall=probes.recall)
+    return PodParts(
+        node=node, probes=probes, sync=sync, leftover_sources=leftover_sources, recall=probes.recall
+    )
 
 
 def _memory_available(core: Core, pod: Pod) -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
@@ -23,6 +24,7 @@ from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
@@ -67,8 +69,12 @@ class Core:
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
         self.serves_others = trio.Event()
+        self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
+        runtime, images, tasks = host.transports
         self.client = RuntimeClient(
-            *host.transports,
+            WatchedTransport(runtime, self.runtime_calls),
+            WatchedTransport(images, self.runtime_calls),
+            tasks,
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
         )
         self.gate = RuntimeGate()

@@ -3,25 +3,60 @@
 Nothing here acts on pods: all of it may fail, or be slow, and they run on.
 """
 
-from collections.abc import Sequence
+import math
+import platform
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial, wraps
 from pathlib import Path
+from typing import ParamSpec
+from urllib.parse import urlsplit
 
+import structlog
 import trio
 
+from state_machines.pod import PodState
+from trio_kubelet import KUBERNETES_VERSION, __version__
+from trio_kubelet.config.gate_table import KNOWN_GATES, Stage
 from trio_kubelet.core import Core
+from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics
+from trio_kubelet.metrics.counted import EventCounter
+from trio_kubelet.metrics.definitions import SHOWN_AS
 from trio_kubelet.metrics.endpoint import metrics_routes
+from trio_kubelet.metrics.http_requests import counted
 from trio_kubelet.metrics.resource import resource_metrics
+from trio_kubelet.metrics.state import (
+    AgentState,
+    log_families,
+    process_families,
+    process_start_family,
+    state_families,
+)
+from trio_kubelet.metrics.text import exposition, families_of
 from trio_kubelet.node.machine import MachineInfo
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.probes import Probes
 from trio_kubelet.rpc.channel import socket_path
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.server import Route
+from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
 from trio_kubelet.stats.endpoint import stats_routes
 from trio_kubelet.stats.system_processes import SystemProcesses
 from trio_kubelet.stats.topology import read_topology
+from trio_kubelet.sync.pod_task import PodTask
+from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.volumes import PodFolders
+
+log = structlog.get_logger("metrics")
+
+P = ParamSpec("P")
+
+_LIFECYCLES = {PodState.SYNC_POD: "sync", PodState.TERMINATING: "terminating"}
+_PORT = "readwrite"
+"""What the Go kubelet calls the port for others in its metrics."""
 
 
 class Monitoring:
@@ -31,6 +66,30 @@ class Monitoring:
         self._core = core
         self.stats = StatsProvider(_sources(core))
         self._machine: MachineFacts | None = None
+        self._tasks: Iterable[PodTask] = ()
+        self._counter = counter = EventCounter(core.clock.now_ns, self._pod, self._seen_ago)
+        core.runtime_calls.add(safe(counter.runtime_called))
+        core.cache.on_observation.add(safe(counter.observed))
+        core.pleg.on_relist.add(safe(counter.relisted))
+        core.journal.on_entry.add(safe(counter.journal_entry))
+        core.statuses.on_change.add(safe(counter.status_changed))
+
+    def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
+        """Be told of the work for pods, and of their probes, from now on."""
+        self._tasks = tasks
+        tasks.on_work.add(safe(self._counter.worked))
+        tasks.on_finished.add(safe(self._counter.finished))
+        probes.on_run.add(safe(self._counter.probe_run))
+
+    def watch_api(self, clients: ApiClients) -> None:
+        """Be told of requests to the API server from now on."""
+        host = urlsplit(clients.server).netloc
+        for client in (clients.main, clients.heartbeat, clients.events, clients.reviews):
+            client.on_answer.add(safe(partial(self._counter.api_answered, host)))
+
+    def watched(self, handler: Handler) -> Handler:
+        """A handler that counts what it passes on."""
+        return counted(handler, self._counter.counts, _PORT)
 
     async def run(self) -> None:
         """Read what is asked for, until cancelled."""
@@ -38,7 +97,12 @@ class Monitoring:
 
     def routes(self) -> Sequence[Route]:
         """What is told without a secret in it."""
-        scrapes = {"/metrics/cadvisor": self._cadvisor, "/metrics/resource": self._resource}
+        scrapes = {
+            "/metrics": self._agent,
+            "/metrics/cadvisor": self._cadvisor,
+            "/metrics/probes": self._probes,
+            "/metrics/resource": self._resource,
+        }
         return (*stats_routes(self.stats, self._core.node_name), *metrics_routes(scrapes))
 
     async def _resource(self) -> bytes:
@@ -48,6 +112,84 @@ class Monitoring:
         if self._machine is None:
             self._machine = await trio.to_thread.run_sync(_machine_facts, self._core.host.machine)
         return cadvisor_metrics(await self.stats.detailed_usage(), self._machine)
+
+    async def _agent(self) -> bytes:
+        pods = {pod.uid: pod for pod in self._core.cache.pods()}
+        disks = await self.stats.disks()
+        process = await trio.to_thread.run_sync(lambda: tuple(process_families()))
+        return exposition(
+            [
+                *families_of(self._counter.counts.registry.collect(), SHOWN_AS),
+                *state_families(self._state()),
+                *log_families((pods[uid], disk) for uid, disk in disks.items() if uid in pods),
+                *process,
+            ]
+        )
+
+    async def _probes(self) -> bytes:
+        started = await trio.to_thread.run_sync(process_start_family)
+        return exposition(
+            [*families_of(self._counter.probe_counts.registry.collect(), {}), started]
+        )
+
+    def _pod(self, uid: str) -> Pod | None:
+        stored = self._core.store.get(uid)
+        return stored.pod if stored is not None else None
+
+    def _seen_ago(self, uid: str) -> float:
+        stored = self._core.store.get(uid)
+        return trio.current_time() - stored.added_at if stored is not None else 0.0
+
+    def _state(self) -> AgentState:
+        core = self._core
+        seen = core.cache.pods()
+        age = core.pleg.seconds_since_relist()
+        cgroups = core.host.cgroups
+        return AgentState(
+            node_name=core.node_name,
+            cgroup_version=cgroups.version if cgroups is not None else None,
+            desired=Counter(is_static(each.pod) for each in core.store if each.admitted),
+            active=Counter(is_static(each.pod) for each in core.store.active()),
+            working=Counter(self._work_of(task) for task in self._tasks),
+            running_pods=sum(pod.ready_sandbox is not None for pod in seen),
+            containers=Counter(str(each.state) for pod in seen for each in pod.containers),
+            ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in core.store),
+            relisted_at=core.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
+            dropped_changes=core.pleg.dropped,
+            journal_dropped=core.journal.dropped,
+            features=_features(core),
+            versions={
+                "version": __version__,
+                "kubernetes_version": KUBERNETES_VERSION,
+                "python_version": platform.python_version(),
+            },
+        )
+
+    def _work_of(self, task: PodTask) -> tuple[str, str, bool]:
+        """How a task is counted: whether a source has its pod, how far it is, whether static."""
+        config = "desired" if task.pod.metadata.uid in self._core.store else "orphan"
+        return config, _LIFECYCLES.get(task.state, "terminated"), is_static(task.pod)
+
+
+def safe(function: Callable[P, None]) -> Callable[P, None]:
+    """The same function, whose bugs are logged: who tells of something must not suffer from it."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            function(*args, **kwargs)
+        except Exception:
+            log.exception("counting failed")
+
+    return call
+
+
+def _features(core: Core) -> dict[tuple[str, str], bool]:
+    """Feature gates by name and stage, which is empty for one that is generally available."""
+    return {
+        (name, "" if gate.stage is Stage.GA else str(gate.stage)): core.settings.gates[name]
+        for name, gate in KNOWN_GATES.items()
+    }
 
 
 def _sources(core: Core) -> StatsSources:

@@ -4,7 +4,7 @@ Whoever may not be known makes the start fail: a port that would let in nobody, 
 accident, is not opened.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -42,7 +42,8 @@ LIMITS = Limits(connections=512, connections_of_a_peer=400)
 class SecurePort:
     """Serves `routes` until it is cancelled.
 
-    `reviews` is the API server, None on a node that has none.
+    `reviews` is the API server, None on a node that has none. `watched` makes a handler that tells
+    of each request, let in or not.
     """
 
     settings: Settings
@@ -50,6 +51,7 @@ class SecurePort:
     node_name: str
     routes: Sequence[Route]
     reviews: Api | None = None
+    watched: Callable[[Handler], Handler] = lambda handler: handler
     limits: Limits = field(default=LIMITS)
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -70,7 +72,7 @@ class SecurePort:
             nursery.start_soon(tls.follow)
             await serve_http(
                 over_tls(listeners, lambda: tls.context),
-                self._guarded(tls),
+                self.watched(self._guarded(tls)),
                 limits=self.limits,
                 task_status=task_status,
             )

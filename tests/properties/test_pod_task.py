@@ -244,6 +244,7 @@ def _live(script: Script, asked: list[TimedRequest], seed: int) -> Lived:
                 resync_seconds=60,
                 cleaning=CleaningTurns(Activity().wait_idle),
                 on_released=lambda _uid: None,
+                on_work=lambda _pod, _state, _seconds: None,
             ),
             Beginning(incarnation=1),
         )

@@ -27,6 +27,7 @@ from state_machines.pleg import (
     runtime_traits,
     uses_events,
 )
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.foreign_text import is_path_part
@@ -61,7 +62,11 @@ class PodChange:
 
 
 class Pleg:
-    """Owner of the relist and of the event stream. `run` returns only when cancelled."""
+    """Owner of the relist and of the event stream. `run` returns only when cancelled.
+
+    `on_relist` is called with the seconds that a complete relist took, and with those since the
+    one before.
+    """
 
     def __init__(
         self,
@@ -91,6 +96,7 @@ class Pleg:
         self.state = PlegState.GENERIC
         self.dropped = 0
         self._untold: set[str] = set()
+        self.on_relist: Callbacks[[float, float]] = Callbacks()
         cache.on_observation.add(self._on_observation)
 
     def seconds_since_relist(self) -> float:
@@ -153,7 +159,8 @@ class Pleg:
                 listed = listing.pods.get(uid, NOTHING_LISTED)
                 nursery.start_soon(self._inspect_listed, uid, listed, listed_at, unseen)
         self._cache.listing_completed(listed_at, unseen)
-        self._relisted_at = trio.current_time()
+        before, self._relisted_at = self._relisted_at, trio.current_time()
+        self.on_relist.call(self._relisted_at - listed_at, self._relisted_at - before)
         self._trusted_age_seconds = 0.0
 
     async def _list(self) -> Listing:

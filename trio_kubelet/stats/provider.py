@@ -22,7 +22,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_reader import CgroupReader, CgroupReadings, Depth, Stopwatch
-from trio_kubelet.stats.disk_usage import DiskUsages, PodPaths, filesystem
+from trio_kubelet.stats.disk_usage import DiskUsages, PodDisk, PodPaths, filesystem
 from trio_kubelet.stats.pods import Found, lacks_cgroups, pod_stats, shown
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
@@ -110,6 +110,10 @@ class StatsProvider:
     async def full(self) -> Stats:
         """As `rated_usage`, with networks and disks."""
         return await self._stats(_Wanted(depth=Depth.NETWORK, rates=True, disks=True))
+
+    async def disks(self) -> Mapping[str, PodDisk]:
+        """What volumes and logs of pods use, by UID, as far as it is known."""
+        return await self._disks.get(map(self._sources.paths, shown(self._sources.pods())))
 
     async def _stats(self, wanted: _Wanted) -> Stats:
         pods = shown(self._sources.pods())

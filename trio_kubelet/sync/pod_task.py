@@ -114,7 +114,8 @@ class SharedByTasks:
     """What all tasks are made with.
 
     A pod is looked at again after about `resync_seconds`. `on_released(uid)` is called when a pod
-    holds nothing any more that others could want.
+    holds nothing any more that others could want, `on_work(pod, state, seconds)` when work for
+    one has ended, however it did.
     """
 
     journal: Journal
@@ -122,6 +123,7 @@ class SharedByTasks:
     resync_seconds: float
     cleaning: CleaningTurns
     on_released: Callable[[str], None]
+    on_work: Callable[[Pod, PodState, float], None]
 
 
 @frozen(kw_only=True)
@@ -298,6 +300,7 @@ class PodTask:
         self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
         """Do the work of a state; None when it was cut short by a request, or failed."""
+        state, began_at = self.state, trio.current_time()
         try:
             with trio.CancelScope() as self._work:
                 return await work(*args, **kwargs)
@@ -305,6 +308,8 @@ class PodTask:
             log.warning("pod work unfinished, will retry", state=str(self.state), error=str(error))
         except Exception as error:
             self._failed(error)
+        finally:
+            self._shared.on_work(self.pod, state, trio.current_time() - began_at)
         return None
 
     def _failed(self, error: Exception) -> None:

@@ -40,7 +40,8 @@ class PodTasks:
     """Owns the tasks of all pods, which run in `nursery`; cancelled, they leave all containers.
 
     `on_released(uid)` is called when a pod holds nothing any more that others could want,
-    `on_finished(uid, incarnation)` after each task's end. `cleaning` says when what is left of a
+    `on_finished(uid, incarnation)` after each task's end, `on_work(pod, state, seconds)` after each
+    piece of work. `cleaning` says when what is left of a
     pod is removed.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
@@ -58,6 +59,7 @@ class PodTasks:
     ) -> None:
         self.on_released: Callbacks[[str]] = Callbacks()
         self.on_finished: Callbacks[[str, int]] = Callbacks()
+        self.on_work: Callbacks[[Pod, PodState, float]] = Callbacks()
         self._nursery = nursery
         self._open_syncer = open_syncer
         self._shared = SharedByTasks(
@@ -66,6 +68,7 @@ class PodTasks:
             resync_seconds=resync_seconds,
             cleaning=cleaning,
             on_released=self.on_released.call,
+            on_work=self.on_work.call,
         )
         self._tasks: dict[str, PodTask] = {}
         self._last_of_name: dict[str, PodTask] = {}

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 
 DEFAULT_CAPACITY = 8192
@@ -49,14 +50,18 @@ class Transition:
 
 
 class Journal:
-    """A ring of entries, newest last. One owner (the agent) hands it to all parts."""
+    """A ring of entries, newest last. One owner (the agent) hands it to all parts.
 
-    __slots__ = ("_clock", "_dropped", "_entries")
+    `on_entry` is called with each.
+    """
+
+    __slots__ = ("_clock", "_dropped", "_entries", "on_entry")
 
     def __init__(self, clock: Clock, capacity: int = DEFAULT_CAPACITY) -> None:
         self._clock = clock
         self._entries: deque[Entry] = deque(maxlen=capacity)
         self._dropped = 0
+        self.on_entry: Callbacks[[Entry]] = Callbacks()
 
     @property
     def dropped(self) -> int:
@@ -116,3 +121,4 @@ class Journal:
         if len(self._entries) == self._entries.maxlen:
             self._dropped += 1
         self._entries.append(entry)
+        self.on_entry.call(entry)

@@ -64,6 +64,7 @@ async def running(
         resync_seconds=60,
         cleaning=cleaning or CleaningTurns(Activity().wait_idle),
         on_released=on_released,
+        on_work=lambda _pod, _state, _seconds: None,
     )
     task = PodTask(POD, syncer, shared, beginning)
     async with trio.open_nursery() as nursery:

@@ -19,6 +19,7 @@ import trio
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
@@ -140,6 +141,7 @@ class ApiClient:
         clock: Clock | None = None,
     ) -> None:
         self.returns = Returns()
+        self.on_answer: Callbacks[[str, int | None, float]] = Callbacks()
         self._server = httpx.URL(server)
         self._prefix = self._server.raw_path.rstrip(b"/")
         self._requests = requests
@@ -388,15 +390,21 @@ class ApiClient:
             headers.append(("Content-Type", request.content_type))
         url = self._server.copy_with(raw_path=self._prefix + request.target.encode("ascii"))
         transport = self._watches if request.watch else self._requests
-        response = await transport.handle_async_request(
-            httpx.Request(
-                request.method,
-                url,
-                headers=headers,
-                content=request.body or None,
-                extensions={"timeout": {"connect": connect_seconds}},
+        began_at = trio.current_time()
+        try:
+            response = await transport.handle_async_request(
+                httpx.Request(
+                    request.method,
+                    url,
+                    headers=headers,
+                    content=request.body or None,
+                    extensions={"timeout": {"connect": connect_seconds}},
+                )
             )
-        )
+        except Exception:
+            self.on_answer.call(request.method, None, trio.current_time() - began_at)
+            raise
+        self.on_answer.call(request.method, response.status_code, trio.current_time() - began_at)
         if not (request.watch and response.is_success):
             try:
                 await response.aread()

@@ -1,0 +1,167 @@
+"""Which of the Go kubelet's metrics there are, and why the others are not.
+
+python -m tests.unit.metrics.table >docs/metrics.md
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from attrs import frozen
+
+FACTS = Path(__file__).parents[2] / "facts/kubelet-metrics-1.36.tsv"
+
+
+@frozen
+class Metric:
+    """A metric as a scraper sees it."""
+
+    endpoint: str
+    name: str
+    type: str
+    labels: frozenset[str]
+
+
+def table() -> tuple[Metric, ...]:
+    """The metrics that a Go kubelet v1.36 was seen to have."""
+    rows = [line.split("\t") for line in FACTS.read_text().splitlines()[1:]]
+    return tuple(
+        Metric(endpoint, name, kind, frozenset(filter(None, labels.split(","))))
+        for endpoint, name, kind, labels in rows
+    )
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+LEFT_OUT: Mapping[str, frozenset[str]] = {
+    reason: _names(names)
+    for reason, names in {
+        "The agent has nothing of the kind yet: resource managers, dynamic resources, resizes, "
+        "user namespaces, image volumes, graceful shutdown.": """
+            dra_operations_duration_seconds dra_resource_claims_in_use
+            kubelet_cpu_manager_exclusive_cpu_allocation_count
+            kubelet_cpu_manager_pinning_errors_total kubelet_cpu_manager_pinning_requests_total
+            kubelet_cpu_manager_shared_pool_size_millicores
+            kubelet_graceful_shutdown_end_time_seconds
+            kubelet_graceful_shutdown_start_time_seconds
+            kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
+            kubelet_image_volume_requested_total
+            kubelet_memory_manager_pinning_errors_total
+            kubelet_memory_manager_pinning_requests_total kubelet_pod_in_progress_resizes
+            kubelet_started_user_namespaced_pods_errors_total
+            kubelet_started_user_namespaced_pods_total
+            kubelet_topology_manager_admission_duration_ms
+            kubelet_topology_manager_admission_errors_total
+            kubelet_topology_manager_admission_requests_total
+        """,
+        "They are about parts that the Go kubelet has and the agent has not: a volume manager "
+        "with reconstruction, a cache of records, a watch of pods, a way back from HTTPS.": """
+            force_cleaned_failed_volume_operation_errors_total
+            force_cleaned_failed_volume_operations_total
+            kubelet_imagemanager_inmemory_pulledrecords_usage_percent
+            kubelet_imagemanager_inmemory_pullintents_usage_percent
+            kubelet_lifecycle_handler_http_fallbacks_total
+            kubelet_orphan_pod_cleaned_volumes kubelet_orphan_pod_cleaned_volumes_errors
+            kubelet_pleg_pod_relist_duration_seconds kubelet_pod_watch_events_dropped_total
+            reconstruct_volume_operations_errors_total reconstruct_volume_operations_total
+            storage_operation_duration_seconds volume_manager_total_volumes
+            volume_operation_total_seconds
+        """,
+        "Not counted yet.": """
+            kubelet_cgroup_manager_duration_seconds
+            kubelet_evented_pleg_connection_latency_seconds
+            kubelet_image_manager_ensure_image_requests_total
+            kubelet_imagemanager_image_mustpull_checks_total
+            kubelet_imagemanager_ondisk_pulledrecords kubelet_imagemanager_ondisk_pullintents
+            kubelet_mirror_pods kubelet_node_startup_duration_seconds
+            kubelet_node_startup_post_registration_duration_seconds
+            kubelet_node_startup_pre_kubelet_duration_seconds
+            kubelet_node_startup_pre_registration_duration_seconds
+            kubelet_node_startup_registration_duration_seconds
+            kubelet_pod_status_sync_duration_seconds kubelet_restarted_pods_total
+            kubelet_sleep_action_terminated_early_total
+            kubelet_volume_metric_collection_duration_seconds
+        """,
+        "They describe a program in Go, or its libraries; the agent's own words are in "
+        "`trio_kubelet_build_info`.": """
+            cardinality_enforcement_unexpected_categorizations_total kubelet_metrics_provider
+            kubernetes_build_info
+        """,
+        "They are those of the machine's network, not of the process.": """
+            process_network_receive_bytes_total process_network_transmit_bytes_total
+        """,
+        "A scrape would have to look at each process of each container.": """
+            container_file_descriptors container_processes container_sockets
+            container_ulimits_soft
+        """,
+        "They are 0 in a Go kubelet, where what they need is switched off.": """
+            container_cpu_load_average_10s container_cpu_load_d_average_10s
+            container_health_state container_tasks_state machine_cpu_books machine_cpu_drawers
+            machine_nvm_avg_power_budget_watts machine_nvm_capacity
+        """,
+        "Input and output of disks is not read yet; how full they are is in `/stats/summary`.": """
+            container_fs_inodes_free container_fs_inodes_total container_fs_io_current
+            container_fs_io_time_seconds_total container_fs_io_time_weighted_seconds_total
+            container_fs_limit_bytes container_fs_read_seconds_total
+            container_fs_reads_merged_total container_fs_reads_total
+            container_fs_sector_reads_total container_fs_sector_writes_total
+            container_fs_usage_bytes container_fs_write_seconds_total
+            container_fs_writes_merged_total container_fs_writes_total
+        """,
+    }.items()
+}
+"""Names of the table that no endpoint of the agent has."""
+
+BEYOND: Mapping[str, frozenset[str]] = {
+    reason: _names(names)
+    for reason, names in {
+        "A Go kubelet has them, too, where pods have CPU quotas or the node has cgroup v2.": """
+            container_cpu_cfs_periods_total container_cpu_cfs_throttled_periods_total
+            container_cpu_cfs_throttled_seconds_total container_pressure_cpu_stalled_seconds_total
+            container_pressure_cpu_waiting_seconds_total
+            container_pressure_io_stalled_seconds_total
+            container_pressure_io_waiting_seconds_total
+            container_pressure_memory_stalled_seconds_total
+            container_pressure_memory_waiting_seconds_total container_spec_cpu_quota
+        """,
+        "The agent's own.": """
+            trio_kubelet_build_info trio_kubelet_journal_overwritten_total
+        """,
+    }.items()
+}
+"""Names that the table has not."""
+
+INTRODUCTION = """# Metrics
+
+`/metrics`, `/metrics/cadvisor`, `/metrics/probes` and `/metrics/resource` are what a Go kubelet \
+v1.36 has under these paths: names, types and labels are the same, the words about them are not. \
+The format is Prometheus's text format 0.0.4, packed for who takes gzip. Rights are those of \
+`nodes/metrics`.
+
+Of {all} metrics that such a kubelet was seen to have, {there} are there.
+
+Written by `python -m tests.unit.metrics.table`.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    names = {metric.name for metric in table()}
+    missing = frozenset[str]().union(*LEFT_OUT.values())
+    lines = [INTRODUCTION.format(all=len(names), there=len(names - missing)), "## Not there", ""]
+    lines += ["| why | what |", "|---|---|"]
+    lines += _rows(LEFT_OUT)
+    lines += ["", "## Beyond the table", "", "| why | what |", "|---|---|", *_rows(BEYOND)]
+    return "\n".join(lines) + "\n"
+
+
+def _rows(names: Mapping[str, frozenset[str]]) -> list[str]:
+    return [
+        f"| {reason} | {', '.join(f'`{name}`' for name in sorted(group))} |"
+        for reason, group in names.items()
+    ]
+
+
+if __name__ == "__main__":
+    print(page(), end="")

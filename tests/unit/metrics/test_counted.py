@@ -1,0 +1,277 @@
+"""What is counted when something is told."""
+
+from collections.abc import Callable
+
+import pytest
+import trio
+from attrs import evolve
+from trio.testing import MockClock
+
+from state_machines.pod import PodState
+from state_machines.probe import ProbeKind
+from trio_kubelet.k8s import (
+    Container,
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStatus,
+    ObjectMeta,
+    Pod,
+    PodSpec,
+    PodStatus,
+    Time,
+)
+from trio_kubelet.metrics.counted import EventCounter, operation_name
+from trio_kubelet.metrics.http_requests import counted, path_label
+from trio_kubelet.monitoring import safe
+from trio_kubelet.probes import ProbeOutcome, ProbeRun
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.rpc.watched import RpcCall
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.server import Request, Response
+from trio_kubelet.telemetry.journal import Entry
+
+SECOND = 1_000_000_000
+NOW = 1_700_000_000 * SECOND
+FAILED = RpcError(Code.UNKNOWN, "no")
+POD = Pod(
+    metadata=ObjectMeta(
+        name="web", namespace="default", uid="uid", creation_timestamp=Time(NOW - 20 * SECOND)
+    ),
+    spec=PodSpec(containers=(Container(name="c"),), init_containers=(Container(name="i"),)),
+)
+
+
+def counter(seen_ago: float = 0.0) -> EventCounter:
+    return EventCounter(
+        lambda: NOW, lambda uid: POD if uid == "uid" else None, lambda _uid: seen_ago
+    )
+
+
+def value(counter: EventCounter, name: str, **labels: str) -> float | None:
+    found: float | None = counter.counts.registry.get_sample_value(name, labels)
+    return found
+
+
+def create(name: str, *, fails: bool = False) -> RpcCall:
+    labels = {"io.kubernetes.pod.uid": "uid", "io.kubernetes.container.name": name}
+    return RpcCall(
+        method="create_container",
+        request=cri.CreateContainerRequest(config=cri.ContainerConfig(labels=labels)),
+        seconds=0.1,
+        response=None if fails else cri.CreateContainerResponse(container_id=f"id-{name}"),
+        error=FAILED if fails else None,
+    )
+
+
+def start(name: str, *, fails: bool = False) -> RpcCall:
+    request = cri.StartContainerRequest(container_id=f"id-{name}")
+    return RpcCall(
+        method="start_container", request=request, seconds=0.1, error=FAILED if fails else None
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "operation"),
+    [
+        ("run_pod_sandbox", "run_podsandbox"),
+        ("list_pod_sandbox", "list_podsandbox"),
+        ("pod_sandbox_status", "podsandbox_status"),
+        ("list_containers", "list_containers"),
+    ],
+)
+def test_operations_have_the_go_kubelets_names(method: str, operation: str) -> None:
+    assert operation_name(method) == operation
+
+
+def test_calls_to_the_runtime() -> None:
+    count = counter()
+    request = cri.RunPodSandboxRequest(runtime_handler="kata")
+    count.runtime_called(RpcCall(method="run_pod_sandbox", request=request, seconds=2))
+    count.runtime_called(
+        RpcCall(method="run_pod_sandbox", request=request, seconds=1, error=FAILED)
+    )
+    of_operation = {"operation_type": "run_podsandbox"}
+    assert value(count, "kubelet_runtime_operations_total", **of_operation) == 2
+    assert value(count, "kubelet_runtime_operations_errors_total", **of_operation) == 1
+    assert value(count, "kubelet_runtime_operations_duration_seconds_sum", **of_operation) == 3
+    assert value(count, "kubelet_started_pods_total") == 2
+    assert value(count, "kubelet_started_pods_errors_total") == 1
+    assert value(count, "kubelet_run_podsandbox_errors_total", runtime_handler="kata") == 1
+
+
+def test_containers_are_counted_by_their_kind() -> None:
+    count = counter()
+    for call in (create("c"), start("c"), create("i"), start("i", fails=True)):
+        count.runtime_called(call)
+    count.runtime_called(create("c", fails=True))
+    started = "kubelet_started_containers_total"
+    assert value(count, started, container_type="container") == 2
+    assert value(count, started, container_type="init_container") == 1
+    failed = "kubelet_started_containers_errors_total"
+    assert value(count, failed, container_type="init_container", code="RunContainerError") == 1
+    assert value(count, failed, container_type="container", code="CreateContainerError") == 1
+
+
+def test_an_end_is_counted_once() -> None:
+    count = counter()
+    running = ObservedContainer(id="1", name="c", sandbox_id="s", state=ObservedState.RUNNING)
+    ended = evolve(running, state=ObservedState.EXITED, exit_code=3, reason="Error")
+    before = ObservedPod(
+        uid="uid", name="web", namespace="default", observed_at=0, containers=(running,)
+    )
+    after = evolve(before, containers=(ended,))
+    count.observed(before, after)
+    count.observed(after, after)
+    labels = {"container_type": "container", "exit_code": "3", "reason": "Error"}
+    assert value(count, "kubelet_terminated_containers_total", **labels) == 1
+
+
+def running(started_at_ns: int = NOW) -> PodStatus:
+    state = ContainerState(running=ContainerStateRunning(started_at=Time(started_at_ns)))
+    return PodStatus(phase="Running", container_statuses=(ContainerStatus(name="c", state=state),))
+
+
+def image_entry(source: str, target: str, at_ns: int) -> Entry:
+    key = "default/web/c"
+    return Entry(time_ns=at_ns, kind="image", key=key, event="", source=source, target=target)
+
+
+def test_the_start_of_a_pod_is_timed_with_and_without_its_pulls() -> None:
+    count = counter(seen_ago=10)
+    count.status_changed(POD, PodStatus(phase="Pending"))
+    count.journal_entry(image_entry("Unchecked", "Pulling", NOW - 8 * SECOND))
+    count.journal_entry(image_entry("Pulling", "Present", NOW - 3 * SECOND))
+    count.status_changed(POD, running())
+    count.status_changed(POD, running())
+    count.worked(POD, PodState.SYNC_POD, seconds=1)
+    assert value(count, "kubelet_pod_start_duration_seconds_sum") == 10
+    assert value(count, "kubelet_pod_start_duration_seconds_count") == 1
+    assert value(count, "kubelet_pod_start_total_duration_seconds_sum") == 20
+    assert value(count, "kubelet_pod_start_sli_duration_seconds_sum") == 15
+    assert value(count, "kubelet_first_network_pod_start_sli_duration_seconds") == 15
+    assert value(count, "kubelet_pod_worker_start_duration_seconds_sum") == 9
+
+
+def test_a_pod_that_ran_before_the_agent_did_not_start_now() -> None:
+    count = counter()
+    count.worked(POD, PodState.SYNC_POD, seconds=1)
+    count.status_changed(POD, running(NOW - 3600 * SECOND))
+    assert value(count, "kubelet_pod_start_duration_seconds_count") == 0
+
+
+def test_work_is_timed_by_its_kind() -> None:
+    count = counter()
+    for state in (PodState.SYNC_POD, PodState.SYNC_POD, PodState.TERMINATING):
+        count.worked(POD, state, seconds=1)
+    name = "kubelet_pod_worker_duration_seconds_count"
+    kinds = [value(count, name, operation_type=kind) for kind in ("create", "sync", "kill")]
+    assert kinds == [1, 1, 1]
+
+
+def test_a_rejection_is_counted_once_with_its_reason() -> None:
+    count = counter()
+    rejected = PodStatus(phase="Failed", reason="OutOfcpu", message="Pod was rejected: no room")
+    count.status_changed(POD, rejected)
+    count.status_changed(POD, evolve(rejected, start_time=Time(NOW)))
+    assert value(count, "kubelet_admission_rejections_total", reason="OutOfcpu") == 1
+
+
+def test_pods_that_nobody_wants_and_event_streams_are_in_the_journal() -> None:
+    count = counter()
+    for kind, event, source, target in (
+        ("pod", "Added", "", "Terminating"),
+        ("pod", "Added", "", "SyncPod"),
+        ("pleg", "StreamOpened", "Connecting", "Connecting"),
+        ("pleg", "StreamFailed", "Connecting", "Generic"),
+    ):
+        entry = Entry(time_ns=0, kind=kind, key="k", event=event, source=source, target=target)
+        count.journal_entry(entry)
+    assert value(count, "kubelet_orphaned_runtime_pods_total") == 1
+    assert value(count, "kubelet_evented_pleg_connection_success_count") == 1
+    assert value(count, "kubelet_evented_pleg_connection_error_count") == 1
+
+
+def test_relists_and_requests() -> None:
+    count = counter()
+    count.relisted(0.5, float("inf"))
+    count.relisted(0.5, 300)
+    assert value(count, "kubelet_pleg_relist_duration_seconds_count") == 2
+    assert value(count, "kubelet_pleg_relist_interval_seconds_sum") == 300
+    count.api_answered("api:6443", "PATCH", 409, 0.2)
+    count.api_answered("api:6443", "PATCH", None, 1)
+    labels = {"host": "api:6443", "method": "PATCH"}
+    assert value(count, "rest_client_requests_total", code="409", **labels) == 1
+    assert value(count, "rest_client_requests_total", code="<error>", **labels) == 1
+
+
+def test_what_is_known_of_a_pod_goes_with_it() -> None:
+    count = counter()
+    count.worked(POD, PodState.SYNC_POD, seconds=1)
+    run = ProbeRun(
+        pod=POD,
+        container="c",
+        kind=ProbeKind.READINESS,
+        outcome=ProbeOutcome.WARNING,
+        duration_seconds=0.5,
+    )
+    count.probe_run(run)
+    labels = {
+        "probe_type": "Readiness",
+        "container": "c",
+        "pod": "web",
+        "namespace": "default",
+        "result": "successful",
+        "pod_uid": "uid",
+    }
+    registry = count.probe_counts.registry
+    assert registry.get_sample_value("prober_probe_total", labels) == 1
+    count.finished("uid", 1)
+    assert [s for family in registry.collect() for s in family.samples] == []
+    count.worked(POD, PodState.SYNC_POD, seconds=1)
+    assert value(count, "kubelet_pod_worker_duration_seconds_count", operation_type="create") == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "label"),
+    [
+        ("/metrics/cadvisor", "metrics/cadvisor"),
+        ("/metrics", "metrics"),
+        ("/metrics/none", "metrics"),
+        ("/containerLogs/a/b/c", "containerLogs"),
+        ("/wp-admin/x.php", "other"),
+        ("/", "other"),
+    ],
+)
+def test_the_labels_of_paths_are_bounded(path: str, label: str) -> None:
+    assert path_label(path) == label
+
+
+async def test_requests_are_counted_while_they_go_on_and_when_they_end(
+    autojump_clock: MockClock,
+) -> None:
+    count = counter()
+    labels = {"long_running": "true", "method": "POST", "path": "exec", "server_type": "readwrite"}
+    inflight: list[float | None] = []
+
+    async def answer(_request: Request) -> Response:
+        inflight.append(value(count, "kubelet_http_inflight_requests", **labels))
+        await trio.sleep(3)
+        return Response()
+
+    handler = counted(answer, count.counts, "readwrite")
+    headers = evolve(Request(method="", path="").headers, pairs=(("Upgrade", "websocket"),))
+    await handler(Request(method="POST", path="/exec/a/b/c", headers=headers))
+    assert inflight == [1]
+    assert value(count, "kubelet_http_inflight_requests", **labels) == 0
+    assert value(count, "kubelet_http_requests_total", **labels) == 1
+    assert value(count, "kubelet_http_requests_duration_seconds_sum", **labels) == 3
+    assert value(count, "kubelet_websocket_streaming_requests_total", subresource="exec") == 1
+
+
+def test_who_tells_of_something_does_not_suffer_from_a_bug_in_counting() -> None:
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    call: Callable[[], None] = safe(fail)
+    call()

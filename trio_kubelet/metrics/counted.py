@@ -1,0 +1,252 @@
+"""Counts what the agent does, being told of it.
+
+Nobody counts in the code that acts: `monitoring.py` adds these methods to the callbacks of journal,
+runtime client, API client, generator of pod events, statuses, pod tasks and probes. What is known
+of a pod goes when its task has finished, so nothing grows with the pods that have been.
+"""
+
+from collections.abc import Callable
+
+from attrs import define
+
+from state_machines.image import IMAGE, ImageState
+from state_machines.pleg import PLEG, PlegEvent
+from state_machines.pod import POD, PodState
+from trio_kubelet.k8s import Pod, PodPhase, PodStatus
+from trio_kubelet.metrics.definitions import Counts, ProbeCounts
+from trio_kubelet.probes import ProbeOutcome, ProbeRun
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.rpc.watched import RpcCall
+from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.telemetry.journal import Entry
+
+CONTAINER, INIT_CONTAINER = "container", "init_container"
+EPHEMERAL_CONTAINER = "ephemeral_container"
+
+_OF_CONTAINER = 4
+"""Labels of a probe that are not about one run of it."""
+
+_REJECTED = "Pod was rejected: "
+_RESULTS = {
+    ProbeOutcome.SUCCESS: "successful",
+    ProbeOutcome.WARNING: "successful",
+    ProbeOutcome.FAILURE: "failed",
+    ProbeOutcome.UNKNOWN: "unknown",
+}
+
+
+@define
+class _Start:
+    """How far the start of a pod is. Times are nanoseconds since the epoch, 0 for none."""
+
+    seen_at_ns: int
+    pulls_from_ns: int = 0
+    pulls_until_ns: int = 0
+    was_worked_for: bool = False
+    is_over: bool = False
+
+
+class EventCounter:
+    """Is told, and counts.
+
+    `find_pod` gives a pod of the sources by its UID, `seen_ago` how many seconds ago it was seen
+    for the first time.
+    """
+
+    def __init__(
+        self,
+        now_ns: Callable[[], int],
+        find_pod: Callable[[str], Pod | None],
+        seen_ago: Callable[[str], float],
+    ) -> None:
+        self.counts = Counts()
+        self.probe_counts = ProbeCounts()
+        self._now_ns = now_ns
+        self._find_pod = find_pod
+        self._seen_ago = seen_ago
+        self._starts: dict[str, _Start] = {}
+        self._uids: dict[str, str] = {}
+        self._rejected: set[str] = set()
+        self._created: dict[str, str] = {}
+        self._probed: dict[str, set[tuple[str, ...]]] = {}
+        self._has_network_pod = False
+
+    # The runtime
+
+    def runtime_called(self, call: RpcCall) -> None:
+        """A call to the runtime came to its end."""
+        counts, operation = self.counts, operation_name(call.method)
+        counts.operations.labels(operation).inc()
+        counts.operation_seconds.labels(operation).observe(call.seconds)
+        if call.error is not None:
+            counts.operation_errors.labels(operation).inc()
+        if isinstance(call.request, cri.RunPodSandboxRequest):
+            self._sandbox(call, call.request)
+        elif isinstance(call.request, cri.CreateContainerRequest):
+            self._created_container(call, call.request)
+        elif isinstance(call.request, cri.RemoveContainerRequest):
+            self._created.pop(call.request.container_id, None)
+        elif isinstance(call.request, cri.StartContainerRequest):
+            kind = self._created.pop(call.request.container_id, CONTAINER)
+            if call.error is not None:
+                counts.started_container_errors.labels(kind, "RunContainerError").inc()
+
+    def _sandbox(self, call: RpcCall, request: cri.RunPodSandboxRequest) -> None:
+        counts, handler = self.counts, request.runtime_handler
+        counts.started_pods.inc()
+        counts.sandbox_seconds.labels(handler).observe(call.seconds)
+        if call.error is not None:
+            counts.started_pod_errors.inc()
+            counts.sandbox_errors.labels(handler).inc()
+
+    def _created_container(self, call: RpcCall, request: cri.CreateContainerRequest) -> None:
+        labels = request.config.labels
+        kind = self._type(labels.get(POD_UID_LABEL, ""), labels.get(CONTAINER_NAME_LABEL, ""))
+        self.counts.started_containers.labels(kind).inc()
+        if call.error is not None:
+            self.counts.started_container_errors.labels(kind, "CreateContainerError").inc()
+        elif isinstance(call.response, cri.CreateContainerResponse):
+            self._created[call.response.container_id] = kind
+
+    def observed(self, before: ObservedPod, after: ObservedPod) -> None:
+        """A pod was looked at: containers that have ended since are counted."""
+        if before.containers == after.containers:
+            return
+        ran = {each.id for each in before.containers if each.state is ObservedState.RUNNING}
+        for each in after.containers:
+            if each.state is ObservedState.EXITED and each.id in ran:
+                kind = self._type(after.uid, each.name)
+                self.counts.terminated_containers.labels(
+                    kind, str(each.exit_code), each.reason
+                ).inc()
+
+    def _type(self, uid: str, name: str) -> str:
+        pod = self._find_pod(uid)
+        if pod is not None and any(each.name == name for each in pod.spec.init_containers):
+            return INIT_CONTAINER
+        if pod is not None and any(each.name == name for each in pod.spec.ephemeral_containers):
+            return EPHEMERAL_CONTAINER
+        return CONTAINER
+
+    def relisted(self, seconds: float, interval_seconds: float) -> None:
+        """Everything in the runtime was looked at, so long after the last time."""
+        self.counts.relist_seconds.observe(seconds)
+        if interval_seconds != float("inf"):
+            self.counts.relist_interval.observe(interval_seconds)
+
+    # Pods
+
+    def journal_entry(self, entry: Entry) -> None:
+        """Something noteworthy has happened."""
+        if entry.kind == IMAGE.name:
+            self._image(entry)
+        elif entry.kind == PLEG.name:
+            if entry.event == PlegEvent.STREAM_OPENED:
+                self.counts.event_streams.inc()
+            elif entry.event == PlegEvent.STREAM_FAILED:
+                self.counts.event_stream_errors.inc()
+        elif entry.kind == POD.name and not entry.source and entry.target == PodState.TERMINATING:
+            self.counts.orphaned_pods.inc()
+
+    def _image(self, entry: Entry) -> None:
+        start = self._starts.get(self._uids.get(entry.key.rpartition("/")[0], ""))
+        if start is None or start.is_over:
+            return
+        if entry.target == ImageState.PULLING and not start.pulls_from_ns:
+            start.pulls_from_ns = entry.time_ns
+        elif entry.source == ImageState.PULLING:
+            start.pulls_until_ns = entry.time_ns
+
+    def worked(self, pod: Pod, state: PodState, seconds: float) -> None:
+        """Work for a pod came to its end."""
+        uid, kind = pod.metadata.uid, "sync" if state is PodState.SYNC_POD else "kill"
+        start = self._start_of(pod)
+        if state is PodState.SYNC_POD and not start.was_worked_for:
+            kind, start.was_worked_for = "create", True
+            self.counts.work_began_after.observe(max(0.0, self._seen_ago(uid) - seconds))
+            self.counts.containers_per_pod.observe(len(pod.spec.containers))
+        self.counts.work_seconds.labels(kind).observe(seconds)
+
+    def _start_of(self, pod: Pod) -> _Start:
+        """What is known of the start of a pod; its first status is told before its first work."""
+        meta = pod.metadata
+        known = self._starts.get(meta.uid)
+        if known is None:
+            seen_at_ns = self._now_ns() - round(self._seen_ago(meta.uid) * 1e9)
+            known = self._starts[meta.uid] = _Start(seen_at_ns=seen_at_ns)
+            self._uids[f"{meta.namespace}/{meta.name}"] = meta.uid
+        return known
+
+    def status_changed(self, pod: Pod, status: PodStatus) -> None:
+        """A pod has a new status."""
+        uid = pod.metadata.uid
+        start = self._start_of(pod)
+        if status.phase == PodPhase.FAILED and status.message.startswith(_REJECTED):
+            if uid not in self._rejected:
+                self._rejected.add(uid)
+                self.counts.rejections.labels(status.reason).inc()
+        elif status.phase == PodPhase.RUNNING:
+            self._runs(pod, status, start)
+
+    def _runs(self, pod: Pod, status: PodStatus, start: _Start) -> None:
+        """Count the start of a pod that was not running before this agent saw it."""
+        if start.is_over:
+            return
+        started = [
+            each.state.running.started_at.ns
+            for each in status.container_statuses
+            if each.state is not None
+            and each.state.running is not None
+            and each.state.running.started_at is not None
+        ]
+        if len(started) < len(pod.spec.containers):
+            return
+        start.is_over = True
+        now_ns = self._now_ns()
+        if max(started, default=0) + 1_000_000_000 <= start.seen_at_ns:
+            return
+        self.counts.pod_start.observe((now_ns - start.seen_at_ns) / 1e9)
+        created = pod.metadata.creation_timestamp
+        if created is None:
+            return
+        total = max(0, now_ns - created.ns)
+        pulls = max(0, start.pulls_until_ns - start.pulls_from_ns) if start.pulls_from_ns else 0
+        self.counts.pod_start_total.observe(total / 1e9)
+        self.counts.pod_start_sli.observe((total - pulls) / 1e9)
+        if not pod.spec.host_network and not self._has_network_pod:
+            self._has_network_pod = True
+            self.counts.first_pod_start_sli.set((total - pulls) / 1e9)
+
+    def finished(self, uid: str, _incarnation: int) -> None:
+        """The task of a pod has ended: what was known of it is not needed any more."""
+        self._starts.pop(uid, None)
+        self._rejected.discard(uid)
+        self._uids = {name: other for name, other in self._uids.items() if other != uid}
+        probed = self._probed.pop(uid, set())
+        for labels in probed:
+            self.probe_counts.runs.remove(*labels)
+        for labels in {labels[:_OF_CONTAINER] for labels in probed}:
+            self.probe_counts.seconds.remove(*labels)
+
+    def probe_run(self, run: ProbeRun) -> None:
+        """A probe was run."""
+        meta = run.pod.metadata
+        labels = (str(run.kind), run.container, meta.name, meta.namespace)
+        of_run = (*labels, _RESULTS[run.outcome], meta.uid)
+        self._probed.setdefault(meta.uid, set()).add(of_run)
+        self.probe_counts.runs.labels(*of_run).inc()
+        self.probe_counts.seconds.labels(*labels).observe(run.duration_seconds)
+
+    # Requests
+
+    def api_answered(self, host: str, method: str, code: int | None, seconds: float) -> None:
+        """The API server has answered, or (without a code) it could not be reached."""
+        shown = "<error>" if code is None else str(code)
+        self.counts.api_requests.labels(shown, host, method).inc()
+        self.counts.api_seconds.labels(host, method).observe(seconds)
+
+
+def operation_name(method: str) -> str:
+    """A method of CRI as the Go kubelet calls it: `run_pod_sandbox` is `run_podsandbox`."""
+    return method.replace("pod_sandboxes", "podsandbox").replace("pod_sandbox", "podsandbox")

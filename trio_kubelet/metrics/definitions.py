@@ -1,0 +1,154 @@
+"""The metrics that are counted: names, labels and bounds of the Go kubelet, in one place.
+
+Counters are named without their `_total`. What has no such ending there is a gauge for the
+library, and shown as the counter that it is (`SHOWN_AS`).
+"""
+
+from functools import partial
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+RUNTIME_SECONDS = tuple(0.005 * 2.5**power for power in range(14))
+START_SECONDS = (
+    *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
+    *(900, 1200, 1800, 2700, 3600),
+)
+API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+CONTAINERS = tuple(2**power for power in range(5))
+
+SHOWN_AS = {
+    "kubelet_evented_pleg_connection_success_count": "counter",
+    "kubelet_evented_pleg_connection_error_count": "counter",
+}
+
+
+class Counts:
+    """All that is counted, by what it is about."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        seconds = partial(Histogram, registry=self.registry, buckets=SECONDS)
+        runtime = partial(Histogram, registry=self.registry, buckets=RUNTIME_SECONDS)
+        start = partial(Histogram, registry=self.registry, buckets=START_SECONDS)
+
+        operation = ["operation_type"]
+        self.operations = counter("kubelet_runtime_operations", "Calls to the runtime.", operation)
+        self.operation_errors = counter(
+            "kubelet_runtime_operations_errors", "Calls to the runtime that failed.", operation
+        )
+        self.operation_seconds = runtime(
+            "kubelet_runtime_operations_duration_seconds", "How long calls took.", operation
+        )
+        handler = ["runtime_handler"]
+        self.sandbox_seconds = seconds(
+            "kubelet_run_podsandbox_duration_seconds", "How long sandboxes took.", handler
+        )
+        self.sandbox_errors = counter(
+            "kubelet_run_podsandbox_errors", "Sandboxes that were not made.", handler
+        )
+        self.started_pods = counter("kubelet_started_pods", "Sandboxes that were asked for.")
+        self.started_pod_errors = counter(
+            "kubelet_started_pods_errors", "Sandboxes that were not made."
+        )
+        self.started_containers = counter(
+            "kubelet_started_containers", "Containers that were asked for.", ["container_type"]
+        )
+        self.started_container_errors = counter(
+            "kubelet_started_containers_errors",
+            "Containers that were not made or not started.",
+            ["container_type", "code"],
+        )
+        self.terminated_containers = counter(
+            "kubelet_terminated_containers",
+            "Containers that ended.",
+            ["container_type", "exit_code", "reason"],
+        )
+        self.pod_start = start(
+            "kubelet_pod_start_duration_seconds", "From seeing a pod until all of it runs."
+        )
+        self.pod_start_total = start(
+            "kubelet_pod_start_total_duration_seconds", "From a pod's creation until all runs."
+        )
+        self.pod_start_sli = start(
+            "kubelet_pod_start_sli_duration_seconds",
+            "From a pod's creation until all of it runs, without pulls of images.",
+        )
+        self.first_pod_start_sli = gauge(
+            "kubelet_first_network_pod_start_sli_duration_seconds",
+            "The same for the first pod that is not on the host's network.",
+        )
+        self.work_seconds = seconds(
+            "kubelet_pod_worker_duration_seconds", "How long work for a pod took.", operation
+        )
+        self.work_began_after = seconds(
+            "kubelet_pod_worker_start_duration_seconds", "From seeing a pod to the first work."
+        )
+        self.containers_per_pod = Histogram(
+            "kubelet_containers_per_pod_count",
+            "Containers of pods.",
+            buckets=CONTAINERS,
+            registry=self.registry,
+        )
+        self.relist_seconds = seconds(
+            "kubelet_pleg_relist_duration_seconds", "How long looking at everything took."
+        )
+        self.relist_interval = seconds(
+            "kubelet_pleg_relist_interval_seconds", "From one such look to the next."
+        )
+        self.event_streams = gauge(
+            "kubelet_evented_pleg_connection_success_count", "Event streams that were opened."
+        )
+        self.event_stream_errors = gauge(
+            "kubelet_evented_pleg_connection_error_count", "Event streams that ended."
+        )
+        self.orphaned_pods = counter(
+            "kubelet_orphaned_runtime_pods", "Pods in the runtime that nobody wanted."
+        )
+        self.rejections = counter(
+            "kubelet_admission_rejections", "Pods that were rejected.", ["reason"]
+        )
+        self.api_requests = counter(
+            "rest_client_requests", "Requests to the API server.", ["code", "host", "method"]
+        )
+        self.api_seconds = Histogram(
+            "rest_client_request_duration_seconds",
+            "How long the API server took to answer.",
+            ["host", "verb"],
+            buckets=API_SECONDS,
+            registry=self.registry,
+        )
+        request = ["long_running", "method", "path", "server_type"]
+        self.http_requests = counter("kubelet_http_requests", "Requests to the node.", request)
+        self.http_seconds = seconds(
+            "kubelet_http_requests_duration_seconds", "How long the node took to answer.", request
+        )
+        self.http_inflight = gauge(
+            "kubelet_http_inflight_requests", "Requests that are being answered.", request
+        )
+        self.websockets = counter(
+            "kubelet_websocket_streaming_requests", "Streams over WebSocket.", ["subresource"]
+        )
+
+
+class ProbeCounts:
+    """What is counted of probes, on a page of its own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        labels = ["probe_type", "container", "pod", "namespace"]
+        self.runs = Counter(
+            "prober_probe",
+            "Probes that were run.",
+            [*labels, "result", "pod_uid"],
+            registry=self.registry,
+        )
+        self.seconds = Histogram(
+            "prober_probe_duration_seconds",
+            "How long probes took.",
+            labels,
+            buckets=SECONDS,
+            registry=self.registry,
+        )

@@ -1,0 +1,124 @@
+"""What can be counted when somebody asks: pods, containers, the process. Pure, but for /proc."""
+
+import resource
+from collections.abc import Iterable, Mapping
+
+from attrs import field, frozen
+from prometheus_client import ProcessCollector
+
+from trio_kubelet.metrics.text import Family, families_of, label_text
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.stats.disk_usage import PodDisk
+
+_UNLIMITED = float(2**64 - 1)
+
+
+@frozen(kw_only=True)
+class AgentState:
+    """The agent at a moment. Pods are counted by whether they are static.
+
+    `working` has the tasks by `config`, `lifecycle` and `static`, `containers` by their states.
+    `relisted_at` is in seconds since the epoch, 0 before the first relist. `features` are the
+    feature gates by name and stage. `versions` are labels of the agent's own.
+    """
+
+    node_name: str
+    cgroup_version: int | None
+    desired: Mapping[bool, int]
+    active: Mapping[bool, int]
+    working: Mapping[tuple[str, str, bool], int]
+    running_pods: int
+    containers: Mapping[str, int]
+    ephemeral_containers: int
+    relisted_at: float
+    dropped_changes: int
+    journal_dropped: int
+    features: Mapping[tuple[str, str], bool] = field(factory=dict)
+    versions: Mapping[str, str] = field(factory=dict)
+
+
+def state_families(state: AgentState) -> Iterable[Family]:
+    """The state as metrics."""
+    yield _one("kubelet_node_name", "The node.", 1, {"node": state.node_name})
+    if state.cgroup_version is not None:
+        yield _one("kubelet_cgroup_version", "The version of cgroups.", state.cgroup_version)
+    yield _by_static("kubelet_desired_pods", "Pods of the sources.", state.desired)
+    yield _by_static("kubelet_active_pods", "Pods that hold resources.", state.active)
+    working = Family("kubelet_working_pods", "gauge", "Pods that have a task.")
+    for (config, lifecycle, static), count in sorted(state.working.items()):
+        labels = {"config": config, "lifecycle": lifecycle, "static": _unknown_or(config, static)}
+        working.add(label_text(labels), count)
+    yield working
+    yield _one("kubelet_running_pods", "Pods with a sandbox that is ready.", state.running_pods)
+    running = Family("kubelet_running_containers", "gauge", "Containers by their states.")
+    for name, count in sorted(state.containers.items()):
+        running.add(label_text({"container_state": name}), count)
+    yield running
+    yield _one(
+        "kubelet_managed_ephemeral_containers",
+        "Ephemeral containers in specs.",
+        state.ephemeral_containers,
+    )
+    yield _one("kubelet_pleg_last_seen_seconds", "When all was looked at.", state.relisted_at)
+    dropped = Family("kubelet_pleg_discard_events", "counter", "Changes of pods that were dropped.")
+    dropped.add("", state.dropped_changes)
+    yield dropped
+    enabled = Family("kubernetes_feature_enabled", "gauge", "1 if a feature gate is on.")
+    for (name, stage), is_on in sorted(state.features.items()):
+        enabled.add(label_text({"name": name, "stage": stage}), int(is_on))
+    yield enabled
+    yield _one("trio_kubelet_build_info", "The agent.", 1, state.versions)
+    lost = Family(
+        "trio_kubelet_journal_overwritten_total", "counter", "Entries that the journal has lost."
+    )
+    lost.add("", state.journal_dropped)
+    yield lost
+
+
+def _one(name: str, what: str, value: float, labels: Mapping[str, str] | None = None) -> Family:
+    family = Family(name, "gauge", what)
+    family.add(label_text(labels or {}), value)
+    return family
+
+
+def _by_static(name: str, what: str, counts: Mapping[bool, int]) -> Family:
+    family = Family(name, "gauge", what)
+    for is_static in (False, True):
+        labels = label_text({"static": "true" if is_static else ""})
+        family.add(labels, counts.get(is_static, 0))
+    return family
+
+
+def _unknown_or(config: str, static: bool) -> str:
+    if config == "runtime_only":
+        return "unknown"
+    return "true" if static else ""
+
+
+def log_families(pods: Iterable[tuple[ObservedPod, PodDisk]]) -> Iterable[Family]:
+    """What the logs of containers take."""
+    used = Family("kubelet_container_log_filesystem_used_bytes", "gauge", "Logs on the disk.")
+    for pod, disk in pods:
+        for name, found in disk.logs.items():
+            labels = {
+                "container": name,
+                "namespace": pod.namespace,
+                "pod": pod.name,
+                "uid": pod.uid,
+            }
+            used.add(label_text(labels), found.used or 0)
+    yield used
+
+
+def process_families() -> Iterable[Family]:
+    """The agent's own process, as the client library reads it. Blocks."""
+    yield from families_of(ProcessCollector(registry=None).collect(), {})
+    soft, _ = resource.getrlimit(resource.RLIMIT_AS)
+    limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
+    yield _one("process_virtual_memory_max_bytes", "The most virtual memory there may be.", limit)
+
+
+def process_start_family() -> Family:
+    """When this process was started. Blocks."""
+    found = {family.name: family for family in process_families()}
+    return found["process_start_time_seconds"]
