@@ -189,7 +189,8 @@ class StatsProvider:
 
         async def ask_containers() -> None:
             nonlocal told
-            told = evolve(told, containers=runtime_containers(await client.list_container_stats()))
+            stats = await client.list_container_stats()
+            told = evolve(told, containers=runtime_containers(stats))
 
         async def ask_filesystems() -> None:
             nonlocal told
