@@ -1,4 +1,4 @@
-"""Pods whose slices systemd is asked for while it is busy, or executes itself anew."""
+"""Pods whose slices systemd is asked for while it is busy, executes itself anew, or has no bus."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +32,17 @@ def busy_systemd(node: Node) -> Iterator[None]:
         node.guest.run("rm", "-f", "/run/busy", GENERATOR)
 
 
+@contextmanager
+def without_bus(node: Node) -> Iterator[None]:
+    """There is no D-Bus within the block."""
+    units = ("dbus.socket", "dbus.service")
+    node.systemctl("stop", *units)
+    try:
+        yield
+    finally:
+        node.systemctl("start", *units)
+
+
 def wait_until_it_asks(node: Node) -> None:
     """Wait until the agent has a connection to the bus: it has one while it asks systemd."""
     node.wait_for(
@@ -59,6 +70,17 @@ def test_a_pod_waits_for_a_systemd_that_is_busy(node: Node) -> None:
     node.wait_for_pod("patient")
     node.remove("patient")
     assert "type=Warning reason=Failed" not in node.log(since)
+
+
+def test_a_pod_waits_for_a_bus_that_is_away_and_says_so(node: Node) -> None:
+    since = node.now()
+    with without_bus(node):
+        node.add(pod_manifest("busless", MAIN))
+        node.wait_for(
+            lambda: "systemd cannot be asked" in node.log(since), lambda: "it does not say so"
+        )
+    node.wait_for_pod("busless")
+    node.remove("busless")
 
 
 def test_pods_start_and_go_while_systemd_executes_itself_anew(node: Node) -> None:
