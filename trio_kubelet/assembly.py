@@ -45,6 +45,7 @@ from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts
@@ -201,13 +202,15 @@ def _pod_runtime(
     """What acts on containers."""
     settings = core.settings
     configuration = settings.configuration
-    stopper = ContainerStopper(client=core.client, recorder=core.recorder, node=node)
+    hooks = Hooks(client=core.client, recorder=core.recorder)
+    stopper = ContainerStopper(client=core.client, recorder=core.recorder, node=node, hooks=hooks)
     remover = ContainerRemover(
         client=core.client, node=node, file_limiter=files, oom_kills=core.oom_kills
     )
     starter = ContainerStarter(
         client=core.client,
         stopper=stopper,
+        hooks=hooks,
         remover=remover,
         sub_paths=storage,
         recorder=core.recorder,

@@ -50,6 +50,7 @@ HEAD_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaitin
 BODY_TIMEOUT = (
     "context deadline exceeded (Client.Timeout or context cancellation while reading body)"
 )
+PLAIN_ANSWER = "http: server gave HTTP response to HTTPS client"
 BROKEN = "net/http: HTTP/1.x transport connection broken"
 HEAD_TOO_LONG = (
     f"{BROKEN}: net/http: server response headers exceeded {HEAD_LIMIT_BYTES} bytes; aborted"
@@ -82,8 +83,7 @@ class HttpProber:
         self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
     ) -> ProbeResult:
         """Ask, and judge the answer. Raises ProbeError where the probe itself went wrong."""
-        request = _first_request(action, container.ports, pod_ip)
-        run = _Run(self._dialer, self._tls, request)
+        run = self._run(_first_request(action, container.ports, pod_ip))
         with trio.move_on_after(timeout_seconds):
             try:
                 return _judged(await run.get())
@@ -92,6 +92,16 @@ class HttpProber:
         if run.has_head:
             raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
+
+    async def ask(self, request: HttpRequest) -> ProbeResponse:
+        """Return the last response, however long it takes, and whatever it says.
+
+        Raises HttpError, RedirectError, and ProbeError for a body that breaks off.
+        """
+        return await self._run(request).get()
+
+    def _run(self, request: HttpRequest) -> "_Run":
+        return _Run(self._dialer, self._tls, request)
 
 
 @lru_cache(maxsize=KNOWN_REQUESTS)
@@ -251,7 +261,7 @@ def _words(error: Exception, raw: ProbeStream) -> str:
         line = raw.beginning.partition(b"\r\n")[0].decode("latin-1")
         return f"{BROKEN}: malformed HTTP response {json.dumps(line)}"
     if raw.beginning.startswith(b"HTTP/"):
-        return "http: server gave HTTP response to HTTPS client"
+        return PLAIN_ANSWER
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
         return f"tls: {(cause.reason or str(cause)).lower().replace('_', ' ')}"
     return "EOF"

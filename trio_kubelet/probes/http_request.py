@@ -58,8 +58,13 @@ class HttpRequest:
         return (("Host", host), *agent, *self.headers, *close)
 
 
-def http_request(action: HTTPGetAction, container: Container, pod_ip: str) -> HttpRequest:
-    """Return the first request of a probe. Raises ProbeError where the port has no number."""
+def http_request(
+    action: HTTPGetAction, container: Container, pod_ip: str, user_agent: str = USER_AGENT
+) -> HttpRequest:
+    """Return the first request of a probe or a hook, which names `user_agent` by default.
+
+    Raises ProbeError where the port has no number.
+    """
     values: dict[str, list[str]] = {}
     for header in action.http_headers:
         values.setdefault(_canonical(header.name), []).append(header.value)
@@ -78,7 +83,7 @@ def http_request(action: HTTPGetAction, container: Container, pod_ip: str) -> Ht
             for value in values[name]
         ),
         host_header=values.get("Host", [""])[0],
-        user_agent=values.get("User-Agent", [USER_AGENT])[0],
+        user_agent=values.get("User-Agent", [user_agent])[0],
     )
 
 

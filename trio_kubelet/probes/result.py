@@ -7,7 +7,13 @@ from attrs import frozen
 from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.rpc import Code
 
-USER_AGENT = f"kube-probe/{'.'.join(KUBERNETES_VERSION.removeprefix('v').split('.')[:2])}"
+
+def user_agent(name: str) -> str:
+    """Return how a client of that name calls itself: `kube-probe/1.36`."""
+    return f"{name}/{'.'.join(KUBERNETES_VERSION.removeprefix('v').split('.')[:2])}"
+
+
+USER_AGENT = user_agent("kube-probe")
 OUTPUT_LIMIT_BYTES = 10 * 1024
 """How much is read of what a container answers."""
 

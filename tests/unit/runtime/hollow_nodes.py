@@ -36,6 +36,7 @@ from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
@@ -134,7 +135,8 @@ async def node(
             container_logs_directory=str(root / "links"),
         )
         files = trio.CapacityLimiter(1)
-        stopper = ContainerStopper(client=client, recorder=recorder, node=facts)
+        hooks = Hooks(client=client, recorder=recorder)
+        stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)
         remover = ContainerRemover(client=client, node=facts, file_limiter=files)
         pods = PodRuntime(
             inspector=PodInspector(client=client, file_limiter=files),
@@ -153,6 +155,7 @@ async def node(
             starter=ContainerStarter(
                 client=client,
                 stopper=stopper,
+                hooks=hooks,
                 remover=remover,
                 sub_paths=sub_paths,
                 recorder=recorder,

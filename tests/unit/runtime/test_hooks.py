@@ -1,12 +1,15 @@
 """Hooks over HTTP: what the server in a container answers, and how much of it is read."""
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import trio
 
+from tests.unit.probes.servers import server_tls, serving
+from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     HTTPGetAction,
@@ -15,9 +18,11 @@ from trio_kubelet.k8s import (
     LifecycleHandler,
     ObjectMeta,
     Pod,
+    TCPSocketAction,
 )
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
+from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 NO_CLIENT = cast("RuntimeClient", None)
@@ -43,27 +48,93 @@ async def endless_server(status: str) -> AsyncIterator[int]:
         nursery.cancel_scope.cancel()
 
 
-async def call(port: int) -> None:
-    handler = LifecycleHandler(http_get=HTTPGetAction(port=IntOrString(port)))
+EVENTS: list[tuple[str, str, str]] = []
+
+
+def hooks() -> Hooks:
+    EVENTS.clear()
+    recorder = EventRecorder(Journal(TrioClock()), "node")
+    recorder.add_sink(lambda event: EVENTS.append((event.type, event.reason, event.message)))
+    return Hooks(client=NO_CLIENT, recorder=recorder)
+
+
+async def run(handler: LifecycleHandler) -> None:
     with trio.fail_after(60):
-        await run_hook(NO_CLIENT, POD, Container(name="c"), "id", handler, "127.0.0.1")
+        await hooks().run(POD, Container(name="c"), "id", handler, "127.0.0.1")
 
 
-async def test_an_answer_that_never_ends_is_not_read_to_its_end() -> None:
-    async with endless_server("200 OK") as port:
+async def call(port: int, **fields: Any) -> None:
+    await run(LifecycleHandler(http_get=HTTPGetAction(port=IntOrString(port), **fields)))
+
+
+@pytest.mark.parametrize("status", ["200 OK", "500 Oops", "404 Not Found"])
+async def test_whatever_is_answered_is_fine_and_not_read_to_its_end(status: str) -> None:
+    async with endless_server(status) as port:
         await call(port)
+    assert EVENTS == []
 
 
-async def test_a_refusal_that_never_ends_is_a_failure_without_its_words() -> None:
-    async with endless_server("500 Oops") as port:
-        with pytest.raises(HookError, match='status 500, message: ""'):
-            await call(port)
+@asynccontextmanager
+async def server(heads: list[bytes], tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
+    """A server that answers at once, and keeps what it was asked; its port."""
+
+    async def answer(stream: trio.abc.Stream) -> None:
+        heads.append(bytes(await stream.receive_some(4096)))
+        await stream.send_all(b"HTTP/1.1 204 Gone\r\n\r\n")
+
+    async with serving(answer, tls) as port:
+        yield port
 
 
-async def test_the_words_of_a_short_refusal_are_told() -> None:
-    async with endless_server("500 Oops\r\nContent-Length: 3") as port:
-        with pytest.raises(HookError, match='status 500, message: "xxx"'):
-            await call(port)
+HEADERS = (
+    HTTPHeader(name="Host", value="inside"),
+    HTTPHeader(name="X-Mine", value="a"),
+    HTTPHeader(name="Authorization", value="Bearer secret"),
+)
+
+
+async def test_a_request_has_the_headers_of_its_hook() -> None:
+    heads: list[bytes] = []
+    async with server(heads) as port:
+        await call(port, path="/ready?a=b", http_headers=HEADERS)
+    assert heads[0].startswith(b"GET /ready?a=b HTTP/1.1\r\n")
+    lines = set(heads[0].split(b"\r\n"))
+    assert {b"Host: inside", b"X-Mine: a", b"User-Agent: kube-lifecycle/1.36"} <= lines
+    assert b"Authorization: Bearer secret" in lines
+
+
+async def test_a_hook_over_https_trusts_any_certificate() -> None:
+    heads: list[bytes] = []
+    async with server(heads, server_tls("somebody.else")) as port:
+        await call(port, scheme="HTTPS", http_headers=HEADERS)
+    assert b"Authorization: Bearer secret\r\n" in heads[0]
+    assert EVENTS == []
+
+
+async def test_a_hook_over_https_that_is_answered_plainly_asks_again_without_secrets() -> None:
+    heads: list[bytes] = []
+    async with server(heads) as port:
+        await call(port, scheme="HTTPS", http_headers=HEADERS)
+    handshake, request = heads
+    assert not handshake.startswith(b"GET")
+    assert b"X-Mine: a\r\n" in request
+    assert b"Authorization" not in request
+    words = f"request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP"
+    assert [("Warning", "LifecycleHTTPFallback", f"{words} succeeded")] == EVENTS
+
+
+async def test_a_hook_that_finds_nobody_fails_and_says_so() -> None:
+    with pytest.raises(HookError) as failed:
+        await call(1, path="/x")
+    assert str(failed.value) == (
+        'HTTP lifecycle hook (/x) for Container "c" in Pod "web_shop(u)" failed - error: '
+        'Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused'
+    )
+
+
+async def test_a_hook_over_tcp_was_never_supported() -> None:
+    with pytest.raises(HookError, match="Cannot run handler: invalid handler"):
+        await run(LifecycleHandler(tcp_socket=TCPSocketAction(port=IntOrString(80))))
 
 
 @pytest.mark.parametrize(
@@ -82,6 +153,5 @@ async def test_the_words_of_a_short_refusal_are_told() -> None:
 async def test_a_request_that_cannot_be_made_is_a_failure_of_the_hook(
     action: HTTPGetAction,
 ) -> None:
-    handler = LifecycleHandler(http_get=action)
-    with pytest.raises(HookError), trio.fail_after(60):
-        await run_hook(NO_CLIENT, POD, Container(name="c"), "id", handler, "127.0.0.1")
+    with pytest.raises(HookError):
+        await run(LifecycleHandler(http_get=action))

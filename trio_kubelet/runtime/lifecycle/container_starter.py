@@ -49,7 +49,7 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
     Stop,
     own_grace_seconds,
 )
-from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
 from trio_kubelet.runtime.lifecycle.pod_files import (
@@ -112,6 +112,7 @@ class ContainerStarter:
 
     _client: RuntimeClient
     _stopper: ContainerStopper
+    _hooks: Hooks
     _remover: ContainerRemover
     _sub_paths: SubPaths
     _recorder: EventRecorder
@@ -331,8 +332,7 @@ class ContainerStarter:
         pod, sandbox = context.pod, context.sandbox
         ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
         try:
-            await run_hook(
-                self._client,
+            await self._hooks.run(
                 pod,
                 container,
                 container_id,

@@ -18,7 +18,7 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.restarts import is_sidecar
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.lifecycle.hooks import HookError, run_hook
+from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StopContainer
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
@@ -58,9 +58,11 @@ class ContainerStopper:
         client: RuntimeClient,
         recorder: EventRecorder,
         node: NodeFacts,
+        hooks: Hooks,
     ) -> None:
         self._client = client
         self._recorder = recorder
+        self._hooks = hooks
         self._node = node
 
     async def stop_containers(
@@ -158,7 +160,7 @@ class ContainerStopper:
         ips = self._node.host_ips if pod.spec.host_network else stop.pod_ips
         ip = ips[0] if ips else ""
         try:
-            await run_hook(self._client, pod, spec, stop.id, spec.lifecycle.pre_stop, ip)
+            await self._hooks.run(pod, spec, stop.id, spec.lifecycle.pre_stop, ip)
         except HookError as error:
             log.warning("preStop hook failed", container=stop.name, error=error.message)
             self._recorder.pod(

@@ -1,24 +1,29 @@
 """Lifecycle hooks: what a container runs after its start and before its stop.
 
-A hook may run long: it is never shielded, and a stop bounds it by the grace period. (API:
-Container.lifecycle; exec, httpGet, sleep, and tcpSocket, which has never been supported.)
+A hook may run long: it is never shielded, and a stop bounds it by the grace period. One over HTTP
+asks as a probe does, and whatever is answered is fine. One over HTTPS that is answered in plain
+HTTP asks again over HTTP, as older kubelets did at once. (API: Container.lifecycle; exec, httpGet,
+sleep, and tcpSocket, which has never been supported.)
 """
 
-import re
+from contextlib import suppress
 
-import httpx
 import trio
-from attrs import frozen
+from attrs import evolve, field, frozen
 
-from trio_kubelet.k8s import Container, LifecycleHandler, Pod
+from trio_kubelet.k8s import Container, HTTPGetAction, LifecycleHandler, Pod
+from trio_kubelet.probes.dial import Dialer, host_port
+from trio_kubelet.probes.http import PLAIN_ANSWER, HttpError, HttpProber
+from trio_kubelet.probes.http_request import HttpRequest, RedirectError, http_request
+from trio_kubelet.probes.result import ProbeError, user_agent
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.telemetry import EventRecorder, EventType
 
-HTTP_TIMEOUT_SECONDS = 30.0
-_SHORT_NUMBER = re.compile(r"\d{1,9}", re.ASCII)
 MESSAGE_LIMIT = 1024
-BODY_LIMIT_BYTES = 10 * 1024
+USER_AGENT = user_agent("kube-lifecycle")
+_FALLBACK = "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded"
 
 
 @frozen
@@ -31,96 +36,80 @@ class HookError(Exception):
         return self.message
 
 
-async def run_hook(
-    client: RuntimeClient,
-    pod: Pod,
-    container: Container,
-    container_id: str,
-    handler: LifecycleHandler,
-    pod_ip: str,
-) -> None:
-    """Run a hook to its end. Raises HookError if it fails."""
-    if handler.exec is not None:
-        await _run_command(client, pod, container, container_id, handler.exec.command)
-    elif handler.http_get is not None:
-        await _get(pod, container, handler, pod_ip)
-    elif handler.sleep is not None:
-        await trio.sleep(handler.sleep.seconds)
-    else:
-        raise HookError("invalid handler: none of exec, httpGet and sleep is set")
+@frozen(kw_only=True)
+class Hooks:
+    """Runs the hooks of all containers. Holds no state of any of them."""
 
+    client: RuntimeClient
+    recorder: EventRecorder
+    http: HttpProber = field(factory=lambda: HttpProber(Dialer()))
 
-async def _run_command(
-    client: RuntimeClient,
-    pod: Pod,
-    container: Container,
-    container_id: str,
-    command: tuple[str, ...],
-) -> None:
-    hook = (
-        f"Exec lifecycle hook ([{' '.join(command)}]) for Container "
-        f'"{container.name}" in Pod "{pod_full_name(pod)}" failed'
-    )
-    try:
-        result = await client.exec_sync(container_id, command, timeout_seconds=0)
-    except RpcError as error:
-        raise HookError(f'{hook} - error: {error.message}, message: ""') from error
-    if result.exit_code != 0:
-        output = (result.stdout + result.stderr).decode(errors="replace")[:MESSAGE_LIMIT]
-        raise HookError(
-            f"{hook} - error: command '{' '.join(command)}' exited with {result.exit_code}: "
-            f', message: "{output}"'
+    async def run(
+        self,
+        pod: Pod,
+        container: Container,
+        container_id: str,
+        handler: LifecycleHandler,
+        pod_ip: str,
+    ) -> None:
+        """Run a hook to its end. Raises HookError if it fails."""
+        if handler.exec is not None:
+            await self._run_command(pod, container, container_id, handler.exec.command)
+        elif handler.http_get is not None:
+            await self._get(pod, container, handler.http_get, pod_ip)
+        elif handler.sleep is not None:
+            await trio.sleep(handler.sleep.seconds)
+        else:
+            what = "none of exec, httpGet and sleep is set"
+            raise HookError(f"Cannot run handler: invalid handler: {what}")
+
+    async def _run_command(
+        self, pod: Pod, container: Container, container_id: str, command: tuple[str, ...]
+    ) -> None:
+        hook = (
+            f"Exec lifecycle hook ([{' '.join(command)}]) for Container "
+            f'"{container.name}" in Pod "{pod_full_name(pod)}" failed'
         )
+        try:
+            result = await self.client.exec_sync(container_id, command, timeout_seconds=0)
+        except RpcError as error:
+            raise HookError(f'{hook} - error: {error.message}, message: ""') from error
+        if result.exit_code != 0:
+            output = (result.stdout + result.stderr).decode(errors="replace")[:MESSAGE_LIMIT]
+            raise HookError(
+                f"{hook} - error: command '{' '.join(command)}' exited with {result.exit_code}: "
+                f', message: "{output}"'
+            )
 
+    async def _get(
+        self, pod: Pod, container: Container, action: HTTPGetAction, pod_ip: str
+    ) -> None:
+        try:
+            request = http_request(action, container, pod_ip, USER_AGENT)
+            try:
+                await self._ask(request)
+            except HttpError as error:
+                if request.scheme != "https" or str(error) != PLAIN_ANSWER:
+                    raise HttpError(f'Get "{request.url}": {error}') from error
+                await self._get_plainly(pod, request, error)
+        except (HttpError, RedirectError, ProbeError) as error:
+            raise HookError(
+                f'HTTP lifecycle hook ({action.path}) for Container "{container.name}" in Pod '
+                f'"{pod_full_name(pod)}" failed - error: {error}'
+            ) from error
 
-async def _get(pod: Pod, container: Container, handler: LifecycleHandler, pod_ip: str) -> None:
-    action = handler.http_get
-    assert action is not None, "the caller has looked"
-    port = _port(container, action.port.value)
-    host = action.host or pod_ip
-    address = f"[{host}]" if ":" in host else host
-    path = action.path if action.path.startswith("/") else f"/{action.path}"
-    url = f"{(action.scheme or 'HTTP').lower()}://{address}:{port}{path}"
-    headers = [(header.name, header.value) for header in action.http_headers]
-    try:
-        # The kubelet never verifies the certificate of a workload it probes or notifies.
-        async with (
-            httpx.AsyncClient(verify=False, timeout=HTTP_TIMEOUT_SECONDS) as client,  # noqa: S501
-            client.stream("GET", url, headers=headers) as response,
-        ):
-            status = response.status_code
-            is_refused = status >= httpx.codes.BAD_REQUEST
-            body = await _short_body(response) if is_refused else ""
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:  # ValueError: odd headers
-        raise HookError(
-            f'HTTP lifecycle hook ({path}) for Container "{container.name}" in Pod '
-            f'"{pod_full_name(pod)}" failed - error: {error}, message: ""'
-        ) from error
-    if is_refused:
-        raise HookError(
-            f'HTTP lifecycle hook ({path}) for Container "{container.name}" in Pod '
-            f'"{pod_full_name(pod)}" failed - error: status {status}, message: "{body}"'
-        )
+    async def _ask(self, request: HttpRequest) -> None:
+        """Wait for an answer; how its body ends does not matter."""
+        with suppress(ProbeError):
+            await self.http.ask(request)
 
-
-async def _short_body(response: httpx.Response) -> str:
-    """The body of an answer that says itself that it is short; how long it is, a container decides.
-
-    A body of unknown length may never end, and is left alone.
-    """
-    length = response.headers.get("content-length", "")
-    if not _SHORT_NUMBER.fullmatch(length) or int(length) > BODY_LIMIT_BYTES:
-        return ""
-    return (await response.aread()).decode(errors="replace")[:MESSAGE_LIMIT]
-
-
-def _port(container: Container, port: int | str) -> int:
-    """The number of a port, which may be given by its name."""
-    if isinstance(port, int):
-        return port
-    for declared in container.ports:
-        if declared.name == port:
-            return declared.container_port
-    if _SHORT_NUMBER.fullmatch(port):
-        return int(port)
-    raise HookError(f"couldn't find port: {port}")
+    async def _get_plainly(self, pod: Pod, request: HttpRequest, first: HttpError) -> None:
+        """Ask again over HTTP, without what only the other end of TLS may see."""
+        headers = tuple(each for each in request.headers if each[0] != "Authorization")
+        try:
+            await self._ask(evolve(request, scheme="http", headers=headers))
+        except HttpError as error:
+            raise HttpError(f'Get "{request.url}": {first}') from error
+        where = host_port(request.host, request.port)
+        reason = "LifecycleHTTPFallback"
+        self.recorder.pod(pod, EventType.WARNING, reason, _FALLBACK.format(where))
