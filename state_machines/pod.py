@@ -16,9 +16,9 @@ A pod whose UID comes back (a static pod that is deleted and recreated) does not
 it waits until this incarnation is finished and then starts a new one.
 
 Many things can end a pod, and several of them may do so at once: a pod that completes is
-deleted, a deleted pod is evicted, the node shuts down while all that goes on. The first of them
-moves the pod to Terminating and is the cause that its status reports; the others are taken note
-of (those who asked wait for the same end, and may shorten the grace period) and change no state.
+deleted, a deleted pod has to make room for a critical one. The first of them moves the pod to
+Terminating and is the cause that its status reports; the others are taken note of (those who
+asked wait for the same end, and may shorten the grace period) and change no state.
 That is why the events that end a pod have rows in Terminating and Terminated as well.
 
 Stopping is only believed when it is seen. A call to the runtime may be cancelled or lost with
@@ -74,12 +74,8 @@ class PodEvent(StrEnum):
     """metadata.deletionTimestamp is set."""
     REMOVED = "Removed"
     """Its source no longer has it."""
-    EVICTED = "Evicted"
-    """The node is short of a resource, or the pod exceeded a limit of its own."""
     PREEMPTED = "Preempted"
     """A critical pod needs its place."""
-    SHUTDOWN = "Shutdown"
-    """The node shuts down."""
     GRACE_SHORTENED = "GraceShortened"
     """A pod that is being stopped has less time left than it was given."""
     CONTAINERS_STOPPED = "ContainersStopped"
@@ -133,9 +129,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.SYNC_POD,    E.DEADLINE_EXCEEDED,  S.TERMINATING, "it failed: it had its time"),
         Row(S.SYNC_POD,    E.DELETED,            S.TERMINATING, "its owner wants it gone, with grace"),
         Row(S.SYNC_POD,    E.REMOVED,            S.TERMINATING, "what no source wants does not run"),
-        Row(S.SYNC_POD,    E.EVICTED,            S.TERMINATING, "it failed: the node must recover"),
         Row(S.SYNC_POD,    E.PREEMPTED,          S.TERMINATING, "it failed: a critical pod takes its place"),
-        Row(S.SYNC_POD,    E.SHUTDOWN,           S.TERMINATING, "it failed: it ends before the node does"),
 
         Row(S.TERMINATING, E.CONTAINERS_STOPPED, S.TERMINATED,  "stopping is believed when it is seen", seen_stopped),
         Row(S.TERMINATING, E.GRACE_SHORTENED,    S.TERMINATING, "the stop in flight is made again with less time"),
@@ -144,9 +138,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATING, E.DEADLINE_EXCEEDED,  S.TERMINATING, "it ends already; the first cause is reported"),
         Row(S.TERMINATING, E.DELETED,            S.TERMINATING, "deleted while it ends, or deleted once more"),
         Row(S.TERMINATING, E.REMOVED,            S.TERMINATING, "a forced deletion: the object went first"),
-        Row(S.TERMINATING, E.EVICTED,            S.TERMINATING, "the eviction waits for the same end"),
         Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
-        Row(S.TERMINATING, E.SHUTDOWN,           S.TERMINATING, "the shutdown waits for the same end"),
 
         Row(S.TERMINATED,  E.RELEASED,           S.RELEASED,    "it holds nothing that others could want"),
         Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
@@ -155,9 +147,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATED,  E.DEADLINE_EXCEEDED,  S.TERMINATED,  "it is over already"),
         Row(S.TERMINATED,  E.DELETED,            S.TERMINATED,  "completed pods are deleted later: clean up goes on"),
         Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
-        Row(S.TERMINATED,  E.EVICTED,            S.TERMINATED,  "it holds no memory now; the eviction has its answer"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
-        Row(S.TERMINATED,  E.SHUTDOWN,           S.TERMINATED,  "nothing runs that would have to be stopped"),
 
         Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its logs can be read until its source lets it go"),
         Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
@@ -167,19 +157,12 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.RELEASED,    E.DEADLINE_EXCEEDED,  S.RELEASED,    "it is over already"),
         Row(S.RELEASED,    E.DELETED,            S.RELEASED,    "deleted once more, before its task has ended"),
         Row(S.RELEASED,    E.REMOVED,            S.RELEASED,    "its source lets it go: nothing is kept"),
-        Row(S.RELEASED,    E.EVICTED,            S.RELEASED,    "it holds no memory now; the eviction has its answer"),
         Row(S.RELEASED,    E.PREEMPTED,          S.RELEASED,    "its place is free already"),
-        Row(S.RELEASED,    E.SHUTDOWN,           S.RELEASED,    "nothing runs that would have to be stopped"),
     ),
 )
 # fmt: on
 
-ENDINGS: frozenset[PodEvent] = frozenset(
-    row.event for row in POD.rows_from(S.SYNC_POD) if row.target is S.TERMINATING
-)
-"""The events that end a pod."""
-
-FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.EVICTED, E.PREEMPTED, E.SHUTDOWN})
+FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED})
 """The endings after which the pod's phase is Failed whatever its containers' exit codes are."""
 
 
@@ -224,7 +207,7 @@ def effective_grace_seconds(
     """Return the grace period of a pod that is being stopped, in seconds. It only ever shrinks.
 
     `current` is what the pod was given so far (None: nothing yet), `requested` what is now asked
-    for (metadata.deletionGracePeriodSeconds, the override of an eviction, ...; None: no
+    for (metadata.deletionGracePeriodSeconds, the override of a preemption, ...; None: no
     wish), `default` is spec.terminationGracePeriodSeconds and counts only if nobody asked for
     anything. Never less than a second: a forced deletion (0) still lets the process see
     SIGTERM, and a grace period of 0 would mean "unset" to some runtimes.

@@ -28,13 +28,13 @@ from state_machines.container import (
 )
 from state_machines.pleg import PLEG, PlegEvent, PlegState, relist_period_seconds
 from state_machines.pod import (
-    ENDINGS,
     MINIMUM_GRACE_SECONDS,
     POD,
     PodEvent,
     PodState,
     effective_grace_seconds,
 )
+from tests.unit.state_machines.pod_endings import ENDINGS
 
 rules = st.builds(
     RestartRule,

@@ -5,8 +5,8 @@ from functools import reduce
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_machines.pod import ENDINGS
 from state_machines.pod_ending import Ending
+from tests.unit.state_machines.pod_endings import ENDINGS
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.sync.mailbox import PodRequest, merge
 

@@ -10,9 +10,10 @@ from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
-from state_machines.pod import ENDINGS, PodEvent, PodState, StopEvidence, seen_stopped
+from state_machines.pod import PodEvent, PodState, StopEvidence, seen_stopped
 from state_machines.pod_ending import Ending
 from tests.simulation.determinism import deterministic
+from tests.unit.state_machines.pod_endings import ENDINGS
 from tests.unit.sync.fake_syncer import FakeSyncer
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec

@@ -2,7 +2,6 @@ import pytest
 
 from state_machines.machine import IllegalTransition
 from state_machines.pod import (
-    ENDINGS,
     FAILING_ENDINGS,
     POD,
     PodEvent,
@@ -13,6 +12,7 @@ from state_machines.pod import (
     is_deadline_exceeded,
     may_have_running_containers,
 )
+from tests.unit.state_machines.pod_endings import ENDINGS
 
 STOPPED = StopEvidence(listed_at=10.0, last_call_ended_at=9.0)
 

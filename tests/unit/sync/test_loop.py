@@ -257,7 +257,7 @@ async def test_a_pod_that_is_over_is_not_started_by_a_late_update(
 ) -> None:
     async with running() as at:
         await at.say(PodOperation.ADD, A)
-        at.loop.end("uid-a", Ending(causes=(PodEvent.EVICTED,), reason="Evicted"))
+        at.loop.end("uid-a", Ending(causes=(PodEvent.PREEMPTED,), reason="Preempting"))
         await trio.sleep(2)
         at.heard()
         await at.say(PodOperation.UPDATE, make_pod("a", image="late"))
@@ -265,12 +265,12 @@ async def test_a_pod_that_is_over_is_not_started_by_a_late_update(
         assert at.heard() == []
 
 
-async def test_who_waits_for_an_eviction_is_answered(autojump_clock: MockClock) -> None:
+async def test_who_waits_for_a_preemption_is_answered(autojump_clock: MockClock) -> None:
     async with running() as at:
         await at.say(PodOperation.ADD, A)
         gone, unknown = trio.Event(), trio.Event()
-        at.loop.end("uid-a", Ending(causes=(PodEvent.EVICTED,)), gone)
-        at.loop.end("nobody", Ending(causes=(PodEvent.EVICTED,)), unknown)
+        at.loop.end("uid-a", Ending(causes=(PodEvent.PREEMPTED,)), gone)
+        at.loop.end("nobody", Ending(causes=(PodEvent.PREEMPTED,)), unknown)
         assert unknown.is_set()
         await gone.wait()
 
