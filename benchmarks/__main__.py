@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         metavar="NAME",
         choices=(*NAMES, []),
-        help=f"without one all but {' and '.join(CLUSTER)}",
+        help=f"without one all but {', '.join(CLUSTER)}",
     )
     parser.add_argument("--list", action="version", version="\n".join(NAMES))
     parser.add_argument("--containerd", default="2.1", help="its version (2.1): 1.6, 1.7, default")

@@ -21,10 +21,11 @@ from benchmarks.idle import cpu_percent, cpu_seconds, resident_mib
 from benchmarks.real_node import open_real_node, private_containerd
 from benchmarks.watched_pods import WatchedPods, kubeconfig_flags
 from lab import LabError
-from lab.agent import LabAgent
+from lab.agent import Json, LabAgent
 from lab.containerd import Containerd
 from lab.control_plane import ControlPlane
 from lab.go_kubelet import GoKubelet
+from lab.ports import LOOPBACK
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.runtime.client import RuntimeClient
 
@@ -64,6 +65,10 @@ GOALS: Mapping[str, float] = {
 }
 """The largest ratio to the Go kubelet that is good enough."""
 
+PROBED = "created to Ready with a readiness probe"
+GOAL_PROBED_MS = 30.0
+"""How much later a pod may be Ready whose probe succeeds at once."""
+
 ENDS = ("50 at once, all gone", "100 at once, all gone", "CPU for a whole life")
 """The figures of `cluster-ends`."""
 
@@ -89,16 +94,18 @@ UNITS: Mapping[str, str] = {"CPU with 100 idle pods": "%", "memory with 100 pods
 class BenchmarkedNode:
     """A node under test, and what was measured of it.
 
-    `idle_cores` is the CPU time that its kubelet uses in a second when there are no pods.
+    `idle_cores` is the CPU time that its kubelet uses in a second when there are no pods, `probe`
+    one that succeeds at once.
     """
 
     name: str
     kubelet: LabAgent
     containerd: Containerd
     pods: WatchedPods
+    probe: Json
     idle_cores: float = 0.0
     samples: Mapping[str, Samples] = Factory(
-        lambda: {name: Samples(UNITS.get(name, "s")) for name in GOALS}
+        lambda: {name: Samples(UNITS.get(name, "s")) for name in (*GOALS, PROBED)}
     )
 
     def note(self, figure: str, value: float) -> None:
@@ -131,6 +138,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
         for number in range(usual):
             for node in _in_turn(nodes, number):
                 _one(node, f"{node.name}-single-{number}")
+                _one_probed(node, f"{node.name}-probed-{number}")
         for number in range(-(-usual // BURST_EACH)):
             for count in (MANY, MOST):
                 for node in _in_turn(nodes, number):
@@ -138,6 +146,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                 bare_samples[count].values.append(trio.run(_bare_burst, bare, folder, count))
     return [
         *(_figure(NAME, name, ours, theirs) for name in GOALS),
+        _probed_figure(ours, theirs),
         *(
             _bare_figure(count, samples, theirs.samples[f"{count} at once, all Ready"])
             for count, samples in bare_samples.items()
@@ -192,6 +201,25 @@ def _figure(
     )
 
 
+def _probed_figure(our_node: BenchmarkedNode, their_node: BenchmarkedNode) -> Figure:
+    ours, theirs = (
+        1000
+        * (
+            statistics.median(node.samples[PROBED].values)
+            - statistics.median(node.samples["created to Ready"].values)
+        )
+        for node in (our_node, their_node)
+    )
+    return Figure(
+        benchmark=NAME,
+        name=f"{PROBED}, more than without",
+        value=ours,
+        unit="ms",
+        goal=GOAL_PROBED_MS,
+        how=f"Go kubelet {theirs:.0f} ms",
+    )
+
+
 def _bare_figure(count: int, bare: Samples, theirs: Samples) -> Figure:
     return Figure(
         benchmark=NAME,
@@ -231,7 +259,9 @@ def _node(
             plane.api.wait_for(
                 f"/api/v1/nodes/{name}", _is_ready, deadline_seconds=READY_DEADLINE_SECONDS
             )
-            yield BenchmarkedNode(name, kubelet, containerd, pods)
+            # The API server listens on the host, which is where tcpSocket probes come from.
+            action = {"tcpSocket": {"host": LOOPBACK, "port": plane.port}}
+            yield BenchmarkedNode(name, kubelet, containerd, pods, {**action, "periodSeconds": 1})
 
 
 def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
@@ -246,6 +276,15 @@ def _one(node: BenchmarkedNode, name: str) -> None:
     time.sleep(PAUSE_SECONDS)
     began_at = node.pods.delete([name])
     node.note("deleted to gone", node.pods.wait_gone([name])[name] - began_at)
+    time.sleep(PAUSE_SECONDS)
+
+
+def _one_probed(node: BenchmarkedNode, name: str) -> None:
+    """Start and delete one pod whose readiness probe succeeds at once."""
+    began_at = node.pods.create([name], probe=node.probe)
+    node.note(PROBED, node.pods.wait_ready([name])[name] - began_at)
+    node.pods.delete([name])
+    node.pods.wait_gone([name])
     time.sleep(PAUSE_SECONDS)
 
 

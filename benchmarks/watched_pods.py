@@ -51,9 +51,9 @@ class WatchedPods:
     ) -> None:
         self._creators.shutdown(cancel_futures=True)
 
-    def create(self, names: Collection[str]) -> float:
+    def create(self, names: Collection[str], *, probe: Json | None = None) -> float:
         """Create pods, some at a time; when the first request left."""
-        bodies = [self._body(name) for name in names]
+        bodies = [self._body(name, probe) for name in names]
         began_at = time.monotonic()
         for made in [self._creators.submit(self._api.create, PODS, body) for body in bodies]:
             made.result()
@@ -74,8 +74,8 @@ class WatchedPods:
         """When each of these was gone. Raises LabError."""
         return self._wait(self._gone, names, "gone")
 
-    def _body(self, name: str) -> Json:
-        body = manifest(name)
+    def _body(self, name: str, probe: Json | None) -> Json:
+        body = manifest(name, probe=probe)
         body["metadata"]["namespace"] = "default"
         body["spec"]["nodeName"] = self._node
         return body
