@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import burst, cluster, idle, pod_start, pod_stop, probes, relist
+from benchmarks import burst, cluster, idle, pod_start, pod_stop, probes, relist, streams
 from benchmarks.figures import Figure, table
 from benchmarks.real_node import RealNode, open_real_node, private_containerd
 from lab import LabError, UnavailableError, host
@@ -26,6 +26,7 @@ REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
 CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     cluster.NAME: cluster.measure,
     cluster.ENDS_NAME: cluster.measure_ends,
+    streams.NAME: streams.measure,
     probes.NAME: probes.measure,
 }
 NAMES = (*HOLLOW, *REAL, *CLUSTER)

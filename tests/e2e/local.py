@@ -160,6 +160,10 @@ class LocalCluster(Cluster):
         wanted = f"labels.io.kubernetes.pod.uid=={uid}"
         return self.containerd.ctr("containers", "list", "-q", wanted).split()
 
+    def reopen_log(self, container_id: str) -> None:
+        """Have containerd write a container's log to its path anew, after a rotation."""
+        trio.run(_reopen_log, self.containerd.endpoint, container_id)
+
     def running_containers(self, namespace: str) -> dict[str, set[tuple[str, str, int]]]:
         """Name, id and restart count of what runs in containerd, by the UIDs of the pods."""
         found: dict[str, set[tuple[str, str, int]]] = {}
@@ -187,3 +191,8 @@ class LocalCluster(Cluster):
 async def _containers(endpoint: str) -> Sequence[cri.Container]:
     async with open_rpc_loop():
         return await RuntimeClient(Channel(endpoint)).list_containers()
+
+
+async def _reopen_log(endpoint: str, container_id: str) -> None:
+    async with open_rpc_loop():
+        await RuntimeClient(Channel(endpoint)).reopen_container_log(container_id)

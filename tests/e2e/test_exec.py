@@ -1,19 +1,28 @@
 """`kubectl exec`, `cp`, `attach` and `port-forward` through the API server."""
 
+import fcntl
 import hashlib
 import os
+import pty
+import select
+import signal
+import struct
 import subprocess
+import termios
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from lab import LabError
+from lab.images import BUSYBOX
 from lab.ports import free_port
 from lab.processes import wait_until
 from tests.e2e.cluster import Namespace, is_ready, shell, until_term
 
-MEBIBYTES = 20
+MEBIBYTES = int(os.environ.get("TRIO_KUBELET_E2E_MEBIBYTES", "20"))
+DOWNLOADS = 20
 
 
 @pytest.fixture(params=["true", "false"], ids=["websocket", "spdy"])
@@ -34,6 +43,46 @@ def test_commands_run_with_streams_and_exit_codes(namespace: Namespace, protocol
     assert namespace.kubectl("exec", "-i", "box", "--", "cat", stdin=given) == given
     with pytest.raises(LabError, match="exit code 7"):
         namespace.kubectl("exec", "box", "--", "sh", "-c", "exit 7")
+
+
+def test_a_terminal_has_the_size_of_its_window(namespace: Namespace, protocol: str) -> None:
+    namespace.add("box", until_term("c"))
+    namespace.wait("box", is_ready)
+    keyboard, screen = pty.openpty()
+    _resize(keyboard, 30, 90)
+    command = namespace.kubectl_command("exec", "-it", "box", "--", "sh")
+    with subprocess.Popen(
+        command, stdin=screen, stdout=screen, stderr=screen, start_new_session=True
+    ) as shell_in_box:
+        os.close(screen)
+        try:
+            _type_until(keyboard, b"stty size; tty\n", b"30 90\r\n/dev/pts/")
+            _resize(keyboard, 50, 120)
+            shell_in_box.send_signal(signal.SIGWINCH)
+            _type_until(keyboard, b"stty size\n", b"50 120\r\n")
+            os.write(keyboard, b"exit 3\n")
+            assert shell_in_box.wait(60) == 3
+        finally:
+            shell_in_box.kill()
+            os.close(keyboard)
+
+
+def _resize(terminal: int, rows: int, columns: int) -> None:
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def _type_until(terminal: int, text: bytes, wanted: bytes) -> None:
+    """Type a line again and again, for a new size may take a while, until this is shown."""
+    shown = b""
+
+    def look() -> bool:
+        nonlocal shown
+        os.write(terminal, text)
+        while select.select([terminal], [], [], 0.5)[0]:
+            shown += os.read(terminal, 4096)
+        return wanted in shown
+
+    wait_until(look, deadline_seconds=60, else_say=lambda: f"the terminal shows {shown!r}")
 
 
 def test_files_are_copied_both_ways(namespace: Namespace, protocol: str, tmp_path: Path) -> None:
@@ -60,9 +109,14 @@ def test_a_port_of_a_pod_is_forwarded(namespace: Namespace, protocol: str) -> No
             assert "Forwarding from" in forwarding.stdout.readline()
             opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             expected = "".join(f"{number}\n" for number in range(1, 100_001)).encode()
-            for _ in range(20):
-                with opener.open(f"http://127.0.0.1:{port}/page", timeout=30) as page:
-                    assert page.read() == expected
+
+            def download(_: int) -> bytes:
+                with opener.open(f"http://127.0.0.1:{port}/page", timeout=60) as page:
+                    found: bytes = page.read()
+                return found
+
+            with ThreadPoolExecutor(DOWNLOADS) as pool:
+                assert set(pool.map(download, range(DOWNLOADS))) == {expected}
         finally:
             forwarding.terminate()
 
@@ -78,3 +132,20 @@ def test_who_attaches_sees_what_is_printed(namespace: Namespace, protocol: str) 
         return "you said hello" in namespace.kubectl("logs", "asks")
 
     wait_until(said, deadline_seconds=60, else_say=lambda: namespace.kubectl("logs", "asks"))
+
+
+def test_a_debug_container_shares_what_its_target_has(namespace: Namespace) -> None:
+    namespace.add("box", until_term("c"))
+    namespace.wait("box", is_ready)
+    target = ("--image", BUSYBOX, "--container", "debugger", "--target", "c")
+    words = ("--", "sh", "-c", "cat /proc/*/cmdline | tr '\\0' ' '; echo; echo seen")
+    namespace.kubectl("debug", "box", *target, "--attach=false", *words)
+
+    def said() -> bool:
+        try:
+            return "seen" in namespace.kubectl("logs", "box", "-c", "debugger")
+        except LabError:  # It has not been started yet.
+            return False
+
+    wait_until(said, deadline_seconds=60, else_say=lambda: str(namespace.pod("box")["status"]))
+    assert "sleep 1000000" in namespace.kubectl("logs", "box", "-c", "debugger")

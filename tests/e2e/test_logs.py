@@ -1,12 +1,19 @@
 """`kubectl logs` through the API server: what pods have printed, and why there is nothing."""
 
+import os
+import subprocess
+from pathlib import Path
+
 import pytest
 
 from lab import LabError
 from lab.processes import wait_until
-from tests.e2e.cluster import Namespace, is_over, shell, until_term
+from tests.e2e.cluster import Namespace, is_over, is_ready, shell, until_term
+from tests.e2e.local import LocalCluster
 
 MANY = 200_000
+ROTATIONS = 20
+MEBIBYTES = int(os.environ.get("TRIO_KUBELET_E2E_MEBIBYTES", "20"))
 
 
 def test_what_a_pod_has_printed_is_told(namespace: Namespace) -> None:
@@ -31,6 +38,50 @@ def test_a_follower_has_every_line_until_the_container_ends(namespace: Namespace
     assert namespace.kubectl("logs", "counts") == followed
     last = namespace.kubectl("logs", "counts", "--tail=3")
     assert last.split() == [str(MANY - 2), str(MANY - 1), str(MANY)]
+
+
+def test_a_follower_has_every_line_once_across_rotations(
+    local_cluster: LocalCluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    """The Go kubelet loses what is printed between its last read and a rotation."""
+    step = "i=$((i+1)); echo $i; [ $((i%100)) != 0 ] || sleep 0.01"
+    count = f"i=0; while [ ! -e /tmp/stop ]; do {step}; done"
+    namespace.add("counts", shell("c", count), restartPolicy="Never")
+    pod = namespace.wait("counts", is_ready)
+    folder = local_cluster.agent.pod_logs / f"{namespace.name}_counts_{pod['metadata']['uid']}"
+    log = folder / "c" / "0.log"
+    id_ = pod["status"]["containerStatuses"][0]["containerID"].partition("://")[2]
+    followed = tmp_path / "followed"
+    command = namespace.kubectl_command("logs", "--follow", "counts")
+    with followed.open("wb") as file, subprocess.Popen(command, stdout=file) as following:
+        try:
+            for number in range(ROTATIONS):
+                before = followed.stat().st_size
+                wait_until(
+                    lambda size=before: followed.stat().st_size > size,
+                    deadline_seconds=60,
+                    else_say=lambda at=number: f"the follower has stopped at rotation {at}",
+                )
+                log.rename(f"{log}.20260101-{number:06}")
+                local_cluster.reopen_log(id_)
+            namespace.kubectl("exec", "counts", "--", "touch", "/tmp/stop")
+            assert following.wait(60) == 0
+        finally:
+            following.kill()
+    lines = followed.read_text().split()
+    assert lines == [str(number) for number in range(1, len(lines) + 1)]
+    assert lines[-1] == log.read_text().split()[-1]
+
+
+def test_a_long_log_is_told_whole(namespace: Namespace) -> None:
+    script = (
+        f"yes {'x' * 99} | head -n {MEBIBYTES << 20} | head -c {MEBIBYTES << 20}; echo; echo over"
+    )
+    namespace.add("long", until_term("c", script))
+    assert _said(namespace, "long", "--tail=1", until="over\n") == "over\n"
+    said = namespace.kubectl("logs", "long")
+    assert len(said) == (MEBIBYTES << 20) + len("\nover\n")
+    assert set(said) == set("x\nover")
 
 
 def test_a_container_that_restarted_has_two_logs(namespace: Namespace) -> None:
