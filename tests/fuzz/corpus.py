@@ -46,6 +46,23 @@ spec:
   - {name: host, hostPath: {path: /data, type: DirectoryOrCreate}}
 """
 
+COMPARING = """
+apiVersion: v1
+kind: Pod
+metadata: {name: comparing, namespace: default}
+spec:
+  affinity:
+    nodeAffinity:
+      requiredDuringSchedulingIgnoredDuringExecution:
+        nodeSelectorTerms:
+        - matchExpressions:
+          - {key: kubernetes.io/hostname, operator: Gt, values: ["%s"]}
+          - {key: kubernetes.io/os, operator: Lt, values: ["5"]}
+  tolerations:
+  - {key: size, operator: Gt, value: "%s", effect: NoExecute}
+  containers: [{name: c, image: "busybox:1"}]
+""" % (("9" * 5000,) * 2)
+
 REFERRED: Mapping[str, Document] = {
     "configmaps": {
         "metadata": {"name": "bad-settings", "namespace": "default"},
@@ -77,7 +94,7 @@ REFERRED: Mapping[str, Document] = {
 def pods() -> list[Document]:
     """Pods of many shapes, as their owners write them."""
     texts = [path.read_text() for path in sorted(_MANIFESTS.glob("*.yaml"))]
-    found = [yaml.safe_load(text) for text in (*texts, HOOKED)]
+    found = [yaml.safe_load(text) for text in (*texts, HOOKED, COMPARING)]
     return [_as_written(document) for document in found]
 
 

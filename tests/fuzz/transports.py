@@ -46,6 +46,10 @@ class Noise:
         return True
 
 
+MANY_DIGITS = "9" * 5000
+"""More than Python makes a number of."""
+
+
 class FuzzedRuntime:
     """A transport onto the hollow runtime."""
 
@@ -87,6 +91,9 @@ class FuzzedRuntime:
             return self._with_entries(name, answer) if is_whole else self._unreadable(answer_type)
         if not self._noise.comes(self._chance, 0.2):
             return answer
+        if name == "version" and self._chance.random() < 0.5:
+            version = self._chance.choice((self._text(), MANY_DIGITS, f"v1.{MANY_DIGITS}-x"))
+            return bytes(cri.VersionResponse(runtime_name="containerd", runtime_version=version))
         if name in ("status", "version", "runtime_config", "image_fs_info", "image_status"):
             return self._values.spoiled_bytes(answer)
         return self._unreadable(answer_type)
