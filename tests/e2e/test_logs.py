@@ -56,12 +56,7 @@ def test_a_follower_has_every_line_once_across_rotations(
     with followed.open("wb") as file, subprocess.Popen(command, stdout=file) as following:
         try:
             for number in range(ROTATIONS):
-                before = followed.stat().st_size
-                wait_until(
-                    lambda size=before: followed.stat().st_size > size,
-                    deadline_seconds=60,
-                    else_say=lambda at=number: f"the follower has stopped at rotation {at}",
-                )
+                _wait_for_more(followed)
                 log.rename(f"{log}.20260101-{number:06}")
                 local_cluster.reopen_log(id_)
             namespace.kubectl("exec", "counts", "--", "touch", "/tmp/stop")
@@ -71,6 +66,15 @@ def test_a_follower_has_every_line_once_across_rotations(
     lines = followed.read_text().split()
     assert lines == [str(number) for number in range(1, len(lines) + 1)]
     assert lines[-1] == log.read_text().split()[-1]
+
+
+def _wait_for_more(file: Path) -> None:
+    before = file.stat().st_size
+    wait_until(
+        lambda: file.stat().st_size > before,
+        deadline_seconds=60,
+        else_say=lambda: f"nothing follows after {before} bytes",
+    )
 
 
 def test_a_long_log_is_told_whole(namespace: Namespace) -> None:
