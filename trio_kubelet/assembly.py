@@ -48,7 +48,7 @@ from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
-from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.user_namespaces import CANNOT, IDS_PER_POD, check_support
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
@@ -272,7 +272,8 @@ def _probes(core: Core, node: NodeFacts) -> Probes:
 
 def _pod_ip(core: Core, node: NodeFacts, pod: Pod) -> str:
     """The address at which the containers of a pod are asked; empty if it has none."""
-    ips = node.host_ips if pod.spec.host_network else core.cache.get(pod.metadata.uid).ips
+    seen = core.cache.get(pod.metadata.uid).ips
+    ips = node.host_ips if pod.spec.host_network else by_family(seen, node.host_ips)
     return ips[0] if ips else ""
 
 

@@ -4,7 +4,8 @@ Whoever builds the agent gathers it from the configuration, the kernel and the r
 functions that make configs read nothing else, so a test can be any node.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from attrs import frozen
 
@@ -57,3 +58,22 @@ class NodeFacts:
     selinux: bool = False
     thermal_throttle_paths: tuple[str, ...] = ()
     stop_signals: bool = False
+
+
+def by_family(ips: Iterable[str], host_ips: Sequence[str]) -> tuple[str, ...]:
+    """A pod's addresses as all are told them: one of the family of the node's first, one more.
+
+    What is no address is left out.
+    """
+    addresses = [address for ip in ips if (address := _address(ip))]
+    primary = _address(host_ips[0]) if host_ips else None
+    versions = (6, 4) if primary is not None and primary.version == 6 else (4, 6)
+    firsts = (next((a for a in addresses if a.version == v), None) for v in versions)
+    return tuple(str(address) for address in firsts if address is not None)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None

@@ -6,7 +6,6 @@ and the reason and message of the phase for as long as the phase stays what it i
 """
 
 from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from attrs import evolve
 
@@ -23,13 +22,12 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.node_facts import by_family
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.conditions import others_conditions, pod_conditions
 from trio_kubelet.status.container_statuses import container_statuses, without_open_ends
 from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext, StatusContext
 from trio_kubelet.status.phase import phase_of_conditions, pod_phase
-
-IPAddress = IPv4Address | IPv6Address
 
 
 def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodStatus:
@@ -156,21 +154,6 @@ def _pod_ips(
 ) -> tuple[str, ...]:
     """The pod's addresses: one of the node's own family, then one of the other."""
     if pod.spec.host_network:
-        return _by_family(node.host_ips, node)
+        return by_family(node.host_ips, node.host_ips)
     known = tuple(entry.ip for entry in previous.pod_ips)
-    return _by_family(observed.ips, node) or _by_family(known, node)
-
-
-def _by_family(ips: Iterable[str], node: NodeIdentity) -> tuple[str, ...]:
-    addresses = [address for ip in ips if (address := _address(ip))]
-    primary = _address(node.host_ips[0]) if node.host_ips else None
-    versions = (6, 4) if primary is not None and primary.version == 6 else (4, 6)
-    firsts = (next((a for a in addresses if a.version == v), None) for v in versions)
-    return tuple(str(address) for address in firsts if address is not None)
-
-
-def _address(text: str) -> IPAddress | None:
-    try:
-        return ip_address(text)
-    except ValueError:
-        return None
+    return by_family(observed.ips, node.host_ips) or by_family(known, node.host_ips)

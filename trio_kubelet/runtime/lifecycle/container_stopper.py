@@ -20,7 +20,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StopContainer
-from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -157,7 +157,8 @@ class ContainerStopper:
         spec = container_spec(pod, stop.name)
         if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
             return
-        ips = self._node.host_ips if pod.spec.host_network else stop.pod_ips
+        own = by_family(stop.pod_ips, self._node.host_ips)
+        ips = self._node.host_ips if pod.spec.host_network else own
         ip = ips[0] if ips else ""
         try:
             await self._hooks.run(pod, spec, stop.id, spec.lifecycle.pre_stop, ip)

@@ -20,7 +20,7 @@ from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.plan import PodActions
 from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
-from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.runtime.user_namespaces import check_support
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -120,7 +120,7 @@ class SandboxCreator:
         return ReadySandbox(
             id=plan.sandbox_id,
             config=config,
-            ips=present.ips if present is not None else (),
+            ips=by_family(present.ips, self.node.host_ips) if present is not None else (),
             runtime_handler=present.runtime_handler if present is not None else "",
         )
 
@@ -160,6 +160,6 @@ class SandboxCreator:
         return ReadySandbox(
             id=sandbox_id,
             config=config,
-            ips=tuple(ip for ip in ips if ip),
+            ips=by_family(ips, self.node.host_ips),
             runtime_handler=handler,
         )
