@@ -22,7 +22,8 @@ What was seen comes first: the agent sees less than what happens (a container ma
 between two looks, the reply of a call that worked may be lost), so a state may be skipped, and
 Waiting accepts whatever is found; an agent that was restarted begins there. What cannot be is
 that an instance returns: from Exited the only way back to life is a new instance, and that takes
-a decision.
+a decision. (An instance that another agent made, beside this one or in its place, is not the return
+of the last one: its container begins anew, at the start.)
 
 A decision is an event as well, and is checked here before anything is done. RESTARTED is that of
 the restart policy, and its guard is `restarts_after`. REPLACED needs no policy: the spec changed,

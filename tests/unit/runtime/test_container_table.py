@@ -105,11 +105,32 @@ def test_an_instance_that_returns_from_the_dead_is_refused(table: ContainerTable
     assert table["c"].state is ContainerStage.EXITED
 
 
-def test_an_instance_that_somebody_else_made_is_adopted(table: ContainerTable) -> None:
+def test_an_instance_that_another_agent_made_is_adopted_and_the_journal_says_so(
+    table: ContainerTable, journal: Journal
+) -> None:
     table.observe(POD, seen(instance(0, EXITED)))
     told = table.observe(POD, seen(instance(0, EXITED), instance(1, RUNNING)))
     assert table["c"].state is ContainerStage.RUNNING
     assert [each.id for each in told.started] == ["c1"]
+    assert [(entry.event, entry.source, entry.target) for entry in journal.entries()] == [
+        ("Exited", "Waiting", "Exited"),
+        ("MadeByAnother", "", ""),
+        ("Started", "Waiting", "Running"),
+    ]
+
+
+def test_what_another_agent_made_says_nothing_of_what_was_decided_before(
+    table: ContainerTable,
+) -> None:
+    table.waits("c", Reason(reason="ErrImagePull"))
+    table.observe(POD, seen(instance(0, RUNNING)))
+    table.decide(POD, [REPLACE])
+    table.observe(POD, seen(instance(0, RUNNING), instance(1, RUNNING)))
+    record = table["c"]
+    assert record.state is ContainerStage.RUNNING
+    assert not record.was_stopped
+    assert record.left_behind == {"c0"}
+    assert record.reason == Reason(reason="ErrImagePull")
 
 
 def test_older_instances_are_no_news_when_the_newest_is_gone(table: ContainerTable) -> None:

@@ -171,9 +171,10 @@ class ContainerTable:
             )
 
     def start_over(self) -> None:
-        """Nothing that was made in the pod's sandbox counts any more: its containers all restart.
+        """Take no instance for one of the present sandbox any more: all containers restart.
 
-        What is known of their last instances stays: how often they were started, and when.
+        No state changes here: the decisions of the same plan have stepped the containers. What
+        else is known of their last instances stays: how often they were started, and when.
         """
         for name, known in self._records.items():
             if known.instance is not None:
@@ -209,21 +210,18 @@ class ContainerTable:
             self._step(pod, name, SEEN[newest.state], cause=_cause(newest))
 
     def _begin_anew(self, pod: Pod, newest: ObservedContainer) -> None:
-        """Somebody else has made an instance: what was known of another says nothing of it."""
-        if self[newest.name].state is ContainerStage.WAITING:
+        """Another agent has made an instance: the container gets a new record, which begins anew.
+
+        What was decided about an earlier instance says nothing of this one. The back-off and the
+        last failure are the container's, and stay.
+        """
+        known, key = self[newest.name], _key(pod, newest.name)
+        if known.state is ContainerStage.WAITING:
             return
-        log.warning(
-            "container made by another agent found",
-            container=_key(pod, newest.name),
-            id=newest.id,
-        )
-        known = self[newest.name]
-        self._records[newest.name] = evolve(
-            known,
-            state=ContainerStage.WAITING,
-            instance=None,
-            is_restart=False,
-            was_stopped=False,
+        log.warning("container made by another agent found", container=key, id=newest.id)
+        self._journal.note(CONTAINER.name, key, "MadeByAnother", cause=newest.id)
+        self._records[newest.name] = ContainerRecord(
+            left_behind=known.left_behind, reason=known.reason, backoff=known.backoff
         )
 
     def _step(
