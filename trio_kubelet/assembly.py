@@ -11,6 +11,7 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
+from state_machines.backoff import BackoffPolicy
 from state_machines.container import crash_loop_policy
 from trio_kubelet.cluster import Cluster, Recall, Standalone
 from trio_kubelet.core import Core
@@ -36,6 +37,7 @@ from trio_kubelet.resources import (
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
+from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -60,7 +62,7 @@ from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 
 log = structlog.get_logger("agent")
 
-RUNTIME_RETRY_SECONDS = 0.5
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0)
 FILE_THREADS = 8
 """Threads for the small files of pods: hosts files, logs, termination messages."""
 
@@ -89,6 +91,7 @@ class PodParts:
 
 async def ask_runtime(core: Core) -> AnsweredRuntime:
     """Return name and cgroup driver of the runtime; it is asked until it answers."""
+    retries = Retries(RETRY)
     while True:
         await core.gate.wait_up()
         try:
@@ -97,8 +100,8 @@ async def ask_runtime(core: Core) -> AnsweredRuntime:
                 name=version.runtime_name, cgroup_driver=await _cgroup_driver(core)
             )
         except RpcError as error:
-            log.warning("runtime request failed during start, will retry", error=str(error))
-            await trio.sleep(RUNTIME_RETRY_SECONDS)
+            retries.warn(log, "runtime request failed during start, will retry", error=str(error))
+            await retries.wait()
 
 
 async def _cgroup_driver(core: Core) -> CgroupDriver:

@@ -1,7 +1,8 @@
 """Trying again what failed: how long to wait, and how often to log it.
 
 Whoever repeats something holds a `Retries`: it counts the failures in a row, waits longer after
-each by a `BackoffPolicy`, and begins anew after a success.
+each by a `BackoffPolicy`, and begins anew after a success. Work that runs for ever reports none:
+there a failure that comes long after the last attempt began counts as the first.
 """
 
 import math
@@ -25,13 +26,14 @@ def stretched(seconds: float, jitter: float, chance: Callable[[], float] = rando
 class Retries:
     """The failures in a row of one thing. `chance` draws the jitter, from 0 to 1."""
 
-    __slots__ = ("_chance", "_failures", "_logged_at", "_policy")
+    __slots__ = ("_chance", "_failures", "_logged_at", "_policy", "_tried_at")
 
     def __init__(self, policy: BackoffPolicy, chance: Callable[[], float] = random.random) -> None:
         self._policy = policy
         self._chance = chance
         self._failures = 0
         self._logged_at = -math.inf
+        self._tried_at = math.inf
 
     def next_seconds(
         self, *, at_least: float | None = None, policy: BackoffPolicy | None = None
@@ -46,8 +48,15 @@ class Retries:
         return max(delay, at_least or 0.0)
 
     async def wait(self, *, at_least: float | None = None) -> None:
-        """Count a failure, and wait until the next attempt is due."""
+        """Count a failure, and wait until the next attempt is due.
+
+        A failure later than the policy's `forget_after_seconds` after the last such wait counts
+        as the first.
+        """
+        if trio.current_time() - self._tried_at > self._policy.forget_after_seconds:
+            self._failures = 0
         await trio.sleep(self.next_seconds(at_least=at_least))
+        self._tried_at = trio.current_time()
 
     def warn(self, log: FilteringBoundLogger, event: str, **facts: Any) -> None:
         """Log a failure: the first one, and then once a minute for as long as it fails."""

@@ -46,6 +46,17 @@ def test_a_policy_for_one_failure_counts_those_before_it() -> None:
     assert retries.next_seconds() == 4
 
 
+async def test_a_failure_of_what_ran_for_long_is_a_first_one(autojump_clock: MockClock) -> None:
+    retries = Retries(BackoffPolicy(initial_seconds=1, cap_seconds=10, forget_after_seconds=60))
+    waited = []
+    for ran_seconds in (0, 60, 61, 0):
+        await trio.sleep(ran_seconds)
+        failed_at = trio.current_time()
+        await retries.wait()
+        waited.append(trio.current_time() - failed_at)
+    assert waited == [1, 2, 1, 2]
+
+
 async def test_a_lasting_failure_is_logged_once_a_minute_and_a_new_one_at_once(
     autojump_clock: MockClock,
 ) -> None:

@@ -16,7 +16,8 @@ import trio
 
 from trio_kubelet.inotify import Inotify, InotifyMask
 
-RETRY_SECONDS = 0.1
+POLL_SECONDS = 0.1
+"""The kernel tells nobody that a lock is free, and a thread in flock(2) cannot be cancelled."""
 _WANTED = InotifyMask.OPEN | InotifyMask.DELETE_SELF | InotifyMask.MOVE_SELF | InotifyMask.ATTRIB
 
 
@@ -59,7 +60,7 @@ async def hold_lock(path: Path, on_wait: Callable[[], None]) -> AsyncIterator[Fi
                 if not waits:
                     waits = True
                     on_wait()
-                await trio.sleep(RETRY_SECONDS)
+                await trio.sleep(POLL_SECONDS)
             yield FileLock(descriptor, inotify)
     finally:
         os.close(descriptor)

@@ -34,7 +34,8 @@ _SECOND_NS = 1_000_000_000
 _LONGEST_USE_SECONDS = 24 * 60 * 60
 _USED_SHARE = 0.8
 _JITTER_SECONDS = 10.0
-_RETRY_SECONDS = 60.0
+_RENEWAL_INTERVAL_SECONDS = 60.0
+"""Pods ask at each of their syncs; a renewal is begun at most so often."""
 _DEFAULT_LIFE_SECONDS = 60 * 60
 
 
@@ -116,7 +117,7 @@ class Tokens:
     def _begin_renewal(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:
         now = trio.current_time()
         if now >= entry.next_attempt:
-            entry.next_attempt = now + _RETRY_SECONDS
+            entry.next_attempt = now + _RENEWAL_INTERVAL_SECONDS
             self._tasks.start(partial(self._renew, pod, key, entry))
 
     async def _renew(self, pod: Pod, key: TokenKey, entry: "_Entry") -> None:

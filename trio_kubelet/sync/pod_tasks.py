@@ -13,11 +13,13 @@ from typing import Protocol
 import structlog
 import trio
 
+from state_machines.backoff import BackoffPolicy
 from state_machines.pod import PodState, may_have_running_containers
 from state_machines.pod_ending import Ending, takes_turns
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
+from trio_kubelet.retries import Retries
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks, pod_key
@@ -25,7 +27,8 @@ from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
 
-RETRY_SECONDS = 1.0
+RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=10.0)
+"""After a bug in a task. Requests of the pod wait meanwhile, so never for long."""
 
 
 class OpenSyncer(Protocol):
@@ -155,12 +158,13 @@ class PodTasks:
                 task.put(PodRequest(why=(why,)))
 
     async def _run_task(self, uid: str, task: PodTask) -> None:
+        retries = Retries(RETRY)
         while not task.finished.is_set():
             try:
                 await task.run()
             except Exception:
                 log.exception("pod task failed, continuing", pod=pod_key(task.pod))
-                await trio.sleep(RETRY_SECONDS)
+                await retries.wait()
         del self._tasks[uid]
         if self._last_of_name.get(pod_key(task.pod)) is task:
             del self._last_of_name[pod_key(task.pod)]

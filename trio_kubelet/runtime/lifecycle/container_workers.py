@@ -14,11 +14,13 @@ import structlog
 import trio
 from attrs import define, field
 
+from state_machines.backoff import BackoffPolicy
 from trio_kubelet.concurrency import BackgroundTasks
+from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("containers")
 
-RETRY_SECONDS = 10.0
+RETRY = BackoffPolicy(initial_seconds=10.0, cap_seconds=60.0)
 
 
 @define(eq=False)
@@ -68,6 +70,7 @@ class ContainerWorkers:
                 self._unfinished.remove(worker)
 
     async def _run(self, worker: _Worker) -> None:
+        retries = Retries(RETRY)
         with worker.scope:
             while True:
                 try:
@@ -78,6 +81,6 @@ class ContainerWorkers:
                     )
                 else:
                     break
-                await trio.sleep(RETRY_SECONDS)
+                await retries.wait()
         if worker in self._unfinished:
             self._unfinished.remove(worker)
