@@ -11,7 +11,7 @@ from pathlib import Path
 
 import trio
 
-from benchmarks import burst, cluster, idle, pod_start, pod_stop, probes, relist, streams
+from benchmarks import burst, cluster, idle, pod_start, pod_stop, probes, relist, scrape, streams
 from benchmarks.figures import Figure, table
 from benchmarks.real_node import RealNode, open_real_node, private_containerd
 from lab import LabError, UnavailableError, host
@@ -21,7 +21,7 @@ HOLLOW: Mapping[str, Callable[[Path, int], Awaitable[list[Figure]]]] = {
     relist.NAME: relist.measure,
 }
 REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
-    module.NAME: module.measure for module in (pod_start, pod_stop, burst, idle)
+    module.NAME: module.measure for module in (pod_start, pod_stop, burst, idle, scrape)
 }
 CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     cluster.NAME: cluster.measure,

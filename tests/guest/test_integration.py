@@ -20,7 +20,10 @@ from lab.guest.guest import Guest
 FOLDER = Path("tests/integration")
 # By containerd: the modules that run on it.
 MODULES = {
-    "1.7": ("test_cgroups", "test_volumes", "test_pods_cgroups", "test_pods_stop"),
+    "1.7": (
+        *("test_cgroups", "test_volumes", "test_pods_cgroups", "test_pods_stop"),
+        *("test_stats", "test_metrics"),
+    ),
     "1.7+crun": ("test_pods_cgroups",),
 }
 DEADLINE_SECONDS = 540.0

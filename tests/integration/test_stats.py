@@ -51,8 +51,22 @@ def busy(node: Node) -> Json:
 
 
 def ask(node: Node, query: str = "") -> Json:
-    found: Json = node.agent.ask(f"/stats/summary{query}")
-    return found
+    """The answer; a machine that is slow and busy may take its time."""
+    answers: list[Json] = []
+
+    def has_answered() -> bool:
+        try:
+            answers.append(node.agent.ask(f"/stats/summary{query}"))
+        except TimeoutError:
+            return False
+        return True
+
+    wait_until(
+        has_answered,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: f"no statistics; {node.agent.last_words()}",
+    )
+    return answers[0]
 
 
 def stats_of(summary: Json, pod: Json) -> Json:

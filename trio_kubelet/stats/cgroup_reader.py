@@ -29,6 +29,17 @@ from trio_kubelet.stats.values import NetworkStats, NodeStats, SystemContainer, 
 
 _LONGEST_FILE = 1 << 16
 
+LIMIT_SECONDS = 60.0
+"""How long a limit is taken for what it was: nearly half of the files are limits."""
+
+_LIMITS = frozenset(
+    (
+        *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.soft_limit_in_bytes"),
+        *("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max"),
+        *("memory.max", "memory.swap.max", "memory.low", "cpu.weight", "cpu.max"),
+    )
+)
+
 
 Processes = Callable[[], Mapping[str, int]]
 """Returns a process of each system container, by name. Blocks."""
@@ -96,9 +107,11 @@ class CgroupReader:
     cgroup_root: str = "/"
     host: str = ""
     max_tasks: int | None = None
+    _limits: dict[str, tuple[float, bytes | None]] = field(factory=dict, init=False)
 
     def read(self, clock: Stopwatch, depth: Depth, processes: Processes) -> CgroupReadings:
         """Read everything."""
+        self._forget_old_limits()
         node = self._node(clock, depth)
         if self.tree is None:
             return CgroupReadings(depth=depth, node=node)
@@ -128,16 +141,31 @@ class CgroupReader:
         tree = self.tree
         if tree is None:
             return None
-        folders = {name: f"{root}{path}" for name, root in tree.hierarchies.items()}
+        hierarchies = tree.hierarchies
         detailed = depth >= Depth.DETAILS
 
         def files(controller: str, name: str) -> bytes | None:
-            folder = folders.get(controller)
-            return read_file(f"{folder}/{name}") if folder is not None else None
+            root = hierarchies.get(controller)
+            if root is None:
+                return None
+            read = self._limit if name in _LIMITS else read_file
+            return read(f"{root}{path}/{name}")
 
         if tree.version == 1:
             return usage_v1(files, clock.now_ns(), detailed=detailed)
         return usage_v2(files, clock.now_ns(), detailed=detailed)
+
+    def _limit(self, path: str) -> bytes | None:
+        known = self._limits.get(path)
+        if known is None:
+            known = self._limits[path] = time.monotonic(), read_file(path)
+        return known[1]
+
+    def _forget_old_limits(self) -> None:
+        """Others may read at the same time: what they add meanwhile is kept."""
+        oldest = time.monotonic() - LIMIT_SECONDS
+        for path in [path for path, (at, _) in tuple(self._limits.items()) if at < oldest]:
+            self._limits.pop(path, None)
 
     def text(self, name: str) -> bytes | None:
         """A file of the machine, such as `proc/stat`; None if it cannot be read."""

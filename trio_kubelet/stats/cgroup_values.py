@@ -19,6 +19,7 @@ from trio_kubelet.stats.values import (
 Files = Callable[[str, str], bytes | None]
 """Reads a file by its controller and name; None if it is not there."""
 
+NO_DETAILS = CgroupDetails()
 _TICK_NS = 10_000_000
 """USER_HZ is 100 on every architecture that Linux shows to users."""
 
@@ -43,7 +44,7 @@ def usage_v1(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
         memory=memory,
         swap=_swap_v1(files, stat, memory),
         tasks=number(files("pids", "pids.current")),
-        details=_details_v1(files, stat) if detailed else CgroupDetails(),
+        details=_details_v1(files, stat) if detailed else NO_DETAILS,
     )
 
 
@@ -70,7 +71,7 @@ def usage_v2(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
             memory=pressure(files("memory", "memory.pressure")),
             io=pressure(files("io", "io.pressure")),
         ),
-        details=_details_v2(files, cpu, stat) if detailed else CgroupDetails(),
+        details=_details_v2(files, cpu, stat) if detailed else NO_DETAILS,
     )
 
 

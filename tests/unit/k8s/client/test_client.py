@@ -263,3 +263,12 @@ async def test_a_watch_that_breaks_is_unreachable(server: ApiServer) -> None:
     async with server.client().watch(CONFIG_MAPS) as frames:
         server.drop_watches()
         assert (await failure(anext(frames))).is_unreachable
+
+
+async def test_each_answer_is_told_of_with_its_method_and_status(server: ApiServer) -> None:
+    client = server.client()
+    told: list[tuple[str, int | None]] = []
+    client.on_answer.add(lambda method, status, _seconds: told.append((method, status)))
+    await client.create(CONFIG_MAPS, config_map("web", key="1"))
+    await failure(client.get(CONFIG_MAPS, "none", "default"))
+    assert told == [("POST", 201), ("GET", 404)]

@@ -1,0 +1,60 @@
+"""What is read of a tree of cgroups, and how often."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
+from trio_kubelet.resources import CgroupTree
+from trio_kubelet.stats import cgroup_reader
+from trio_kubelet.stats.cgroup_reader import CgroupReader, Depth, Stopwatch, id_in
+
+MI = 1 << 20
+CONTAINER_CGROUP = f"{POD_CGROUP}/cri-containerd-{CONTAINER}.scope"
+
+
+def reader(root: Path) -> CgroupReader:
+    controllers = ("cpu", "memory", "io", "pids")
+    tree = CgroupTree(version=2, hierarchies=dict.fromkeys(controllers, machine(root)))
+    return CgroupReader(tree=tree, host=str(root / "host"))
+
+
+def limit(reader: CgroupReader) -> int | None:
+    pod = reader.read(Stopwatch(0), Depth.USAGE, dict).pods[UID]
+    memory = pod.children[CONTAINER].usage.memory
+    assert memory is not None
+    return memory.limit
+
+
+def test_a_limit_is_read_again_when_it_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = reader(tmp_path)
+    assert limit(here) is None
+    (tmp_path / "cgroup" / CONTAINER_CGROUP.lstrip("/") / "memory.max").write_text(f"{64 * MI}\n")
+    assert limit(here) is None
+    monkeypatch.setattr(cgroup_reader, "LIMIT_SECONDS", -1.0)
+    assert limit(here) == 64 * MI
+
+
+def test_use_is_read_each_time(tmp_path: Path) -> None:
+    here = reader(tmp_path)
+    here.read(Stopwatch(0), Depth.USAGE, dict)
+    write_cgroup(tmp_path / "cgroup", CONTAINER_CGROUP, cpu_seconds=99, memory=50 * MI)
+    usage = here.read(Stopwatch(0), Depth.USAGE, dict).pods[UID].children[CONTAINER].usage
+    assert usage.cpu is not None
+    assert usage.cpu.total_ns == 99_000_000_000
+
+
+def test_the_cgroups_above_the_pods_begin_with_that_of_all_pods(tmp_path: Path) -> None:
+    found = reader(tmp_path).read(Stopwatch(0), Depth.USAGE, dict)
+    assert list(found.between) == ["/kubepods.slice", "/kubepods.slice/kubepods-besteffort.slice"]
+    assert found.pods[UID].children.keys() == {CONTAINER, SANDBOX}
+    assert [each.name for each in found.system] == ["pods"]
+
+
+@pytest.mark.parametrize(
+    "folder", ["abc", "cri-containerd-abc.scope", "crio-abc.scope", "crio-abc"]
+)
+def test_the_id_in_the_name_of_a_cgroup(folder: str) -> None:
+    assert id_in(folder) == "abc"
