@@ -172,7 +172,6 @@ async def test_a_rejected_pod_shows_its_reason_and_no_containers(
 @pytest.mark.parametrize(
     ("spec", "reason"),
     [
-        ({"hostUsers": False}, "UserNamespacesNotSupported"),
         (
             {"resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}]},
             "FailedPrepareDynamicResources",
