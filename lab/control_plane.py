@@ -95,8 +95,13 @@ class ControlPlane(Started):
         self._admin: ClusterApi | None = None
 
     @property
+    def endpoint(self) -> str:
+        """Where the API server listens: `ADDRESS:PORT`."""
+        return f"{self._address}:{self.port}"
+
+    @property
     def url(self) -> str:
-        return f"https://{self._address}:{self.port}"
+        return f"https://{self.endpoint}"
 
     @property
     def version(self) -> str:

@@ -6,7 +6,6 @@ real but systemd, which is not the first process here; `lab.systemctl` does what
 """
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,57 +16,28 @@ from attrs import frozen
 
 from lab import LabError, UnavailableError, control_plane_programs, host
 from lab.containerd import Containerd
-from lab.control_plane import ADVERTISED, ControlPlane
+from lab.control_plane import ControlPlane
 from lab.go_kubelet import make_cgroups
 from lab.images import PAUSE
 from lab.machine import PATH, REPOSITORY, NamespacedMachine
-from lab.ports import LOOPBACK, free_ports
-from lab.processes import run, wait_until
+from lab.ports import free_ports
+from lab.processes import wait_until
 from tests.e2e.cluster import is_ready
-from tests.e2e.guide import Block, Shell, read_guide
+from tests.e2e.guide import Block, Shell
+from tests.e2e.kubeadm import (
+    GUIDE,
+    KUBEADM,
+    PRINTED,
+    UNIT_FILES,
+    blocks,
+    leave_what_kubeadm_init_leaves,
+)
 from tests.missing import do_without
 
-GUIDE = read_guide((REPOSITORY / "docs" / "joining.md").read_text())
 NODE = "guide-node"
 POD = "/api/v1/namespaces/default/pods/{}"
 # Those that a reader sets beforehand, or takes from what kubeadm prints.
 READERS = frozenset({"NODE", "API_SERVER", "IMAGE", "TOKEN", "CA_HASH"})
-PRINTED = re.compile(r"--token (?P<TOKEN>\S+) --discovery-token-ca-cert-hash (?P<CA_HASH>\S+)")
-
-# What the packages of kubeadm's project install.
-KUBELET_UNIT = """\
-[Unit]
-Description=kubelet: The Kubernetes Node Agent
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-ExecStart=/usr/bin/kubelet
-Restart=always
-StartLimitInterval=0
-RestartSec=10
-
-[Install]
-WantedBy=multi-user.target
-"""
-KUBEADM_DROP_IN = """\
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf \
---kubeconfig=/etc/kubernetes/kubelet.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-EnvironmentFile=-/var/lib/kubelet/kubeadm-flags.env
-EnvironmentFile=-/etc/default/kubelet
-ExecStart=
-ExecStart=/usr/bin/kubelet $KUBELET_KUBECONFIG_ARGS $KUBELET_CONFIG_ARGS $KUBELET_KUBEADM_ARGS \
-$KUBELET_EXTRA_ARGS
-"""
-# A machine of a test is no machine that kubeadm would like.
-KUBEADM = """\
-#!/bin/sh
-case $1 in join|reset) set -- "$@" --ignore-preflight-errors=all;; esac
-exec {} "$@"
-"""
-
 INSTALL, KUBEADM_JOIN, TOKEN_JOIN = "Install", "Join with kubeadm", "Join with a bootstrap token"
 AGENT, KUBELET = "/usr/bin/trio-kubelet run ", "/usr/bin/kubelet --bootstrap-kubeconfig"
 DEADLINE_SECONDS = 120
@@ -77,11 +47,6 @@ LOOK, LEAVE, TAKE_OVER = "Look whether it works", "Leave", "From the Go kubelet 
 FOLLOWED = {INSTALL, KUBEADM_JOIN, NO_PACKAGE, TOKEN_JOIN, LOOK, RENEW, LEAVE, TAKE_OVER}
 # What the reader has in /etc/default/trio-kubelet.
 NODES_OWN = "--config-dir=/etc/trio-kubelet.conf.d --node-labels=disk=ssd --version=v1.35.7"
-
-
-def blocks(section: str) -> tuple[Block, ...]:
-    """The commands of a section."""
-    return tuple(each for each in GUIDE if each.section == section and each.who != "example")
 
 
 @frozen
@@ -192,41 +157,14 @@ def settings_for(cgroup_root: str) -> Mapping[str, object]:
     }
 
 
-def leave_what_kubeadm_init_leaves(
-    plane: ControlPlane, kubeadm: Path, settings: Mapping[str, object], folder: Path
-) -> None:
-    """The cluster's configuration in its config maps, and what lets nodes read them and join."""
-    ours = {"apiVersion": "kubeadm.k8s.io/v1beta4"}
-    endpoint = {"advertiseAddress": ADVERTISED, "bindPort": plane.port}
-    documents = (
-        {**ours, "kind": "InitConfiguration", "localAPIEndpoint": endpoint},
-        {
-            **ours,
-            "kind": "ClusterConfiguration",
-            "kubernetesVersion": plane.version,
-            "controlPlaneEndpoint": f"{LOOPBACK}:{plane.port}",
-        },
-        settings,
-    )
-    configuration = folder / "kubeadm.yaml"
-    configuration.write_text(yaml.safe_dump_all(documents))
-    for phase in (("upload-config", "all"), ("bootstrap-token", "--skip-token-print")):
-        run(
-            [
-                *(kubeadm, "init", "phase", *phase, f"--config={configuration}"),
-                f"--kubeconfig={plane.folder / 'admin.conf'}",
-            ]
-        )
-
-
 def install_packages(
     machine: NamespacedMachine, kubeadm: Path, go_kubelet: Path, runtime: Path
 ) -> None:
     """What is on a machine before the guide begins."""
-    machine.write("/usr/lib/systemd/system/kubelet.service", KUBELET_UNIT)
-    machine.write("/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf", KUBEADM_DROP_IN)
+    for path, text in UNIT_FILES.items():
+        machine.write(path, text)
     machine.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--node-labels=disk=hdd\n")
-    machine.write("/usr/bin/kubeadm", KUBEADM.format(kubeadm), mode=0o755)
+    machine.write("/usr/bin/kubeadm", KUBEADM.format("all", kubeadm), mode=0o755)
     machine.run(
         f"ln -sf {go_kubelet} /usr/bin/kubelet; mkdir -p /run/containerd\n"
         f"ln -sf {runtime} /run/containerd/containerd.sock"
@@ -240,7 +178,7 @@ def settle(plane: ControlPlane, machine: NamespacedMachine, kubeadm: Path, folde
         each.mkdir()
     for program in (kubeadm, control_plane_programs.find(plane.wish)["kubectl"]):
         (programs / program.name).symlink_to(program)
-    told = {"NODE": NODE, "API_SERVER": f"{LOOPBACK}:{plane.port}", "IMAGE": PAUSE}
+    told = {"NODE": NODE, "API_SERVER": plane.endpoint, "IMAGE": PAUSE}
     inherited = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
     node = Shell(
         folder=REPOSITORY,
