@@ -38,10 +38,13 @@ COLLECTIONS: Mapping[str, str] = {
 _numbers = itertools.count(1)
 
 
-class Cluster(ABC):
-    """A cluster with one node that is the agent: `node` is its name."""
+class AdministeredCluster(ABC):
+    """A cluster as its administrator sees it, whatever nodes it has."""
 
-    node: str
+    @property
+    @abstractmethod
+    def nodes(self) -> tuple[str, ...]:
+        """The names of the nodes that pods are scheduled to."""
 
     @property
     @abstractmethod
@@ -55,6 +58,40 @@ class Cluster(ABC):
     @abstractmethod
     def kubectl_command(self, *words: str) -> list[str]:
         """The command line of kubectl as administrator, for who runs it himself."""
+
+    @abstractmethod
+    def last_words(self) -> str:
+        """The ends of all logs."""
+
+    def make_namespace(self, prefix: str) -> "Namespace":
+        """Make a namespace with a name of its own, ready for pods."""
+        name = f"{prefix}-{next(_numbers)}"
+        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+        # After an outage of the API server the controllers begin anew, or come back late.
+        self.api.wait_for(
+            f"/api/v1/namespaces/{name}/serviceaccounts/default",
+            bool,
+            deadline_seconds=CONTROLLERS_DEADLINE_SECONDS,
+        )
+        return Namespace(cluster=self, name=name)
+
+    def delete_namespace(self, name: str) -> None:
+        """Delete a namespace and do not wait; it may be on its way already, or gone."""
+        try:
+            self.api.delete(f"/api/v1/namespaces/{name}")
+        except RefusedError as error:
+            if error.reason not in ("NotFound", "Conflict"):
+                raise
+
+
+class Cluster(AdministeredCluster):
+    """A cluster with one node that is the agent: `node` is its name."""
+
+    node: str
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (self.node,)
 
     @abstractmethod
     def start_agent(self) -> None:
@@ -84,10 +121,6 @@ class Cluster(ABC):
     def remove_static_pod(self, name: str) -> None:
         """Take that manifest away."""
 
-    @abstractmethod
-    def last_words(self) -> str:
-        """The ends of all logs."""
-
     def node_object(self) -> Json:
         """The node as the API has it."""
         return self.api.get(f"/api/v1/nodes/{self.node}")
@@ -98,33 +131,18 @@ class Cluster(ABC):
             f"/api/v1/nodes/{self.node}", is_usable, deadline_seconds=deadline_seconds
         )
 
-    def make_namespace(self, prefix: str) -> "Namespace":
-        """Make a namespace with a name of its own, ready for pods."""
-        name = f"{prefix}-{next(_numbers)}"
-        self.api.create("/api/v1/namespaces", {"metadata": {"name": name}})
-        # After an outage of the API server the controllers begin anew, or come back late.
-        self.api.wait_for(
-            f"/api/v1/namespaces/{name}/serviceaccounts/default",
-            bool,
-            deadline_seconds=CONTROLLERS_DEADLINE_SECONDS,
-        )
-        return Namespace(cluster=self, name=name)
-
-    def delete_namespace(self, name: str) -> None:
-        """Delete a namespace and do not wait; it may be on its way already, or gone."""
-        try:
-            self.api.delete(f"/api/v1/namespaces/{name}")
-        except RefusedError as error:
-            if error.reason not in ("NotFound", "Conflict"):
-                raise
-
 
 @frozen(kw_only=True)
 class Namespace:
     """One namespace of a cluster."""
 
-    cluster: Cluster
+    cluster: AdministeredCluster
     name: str
+
+    @property
+    def node(self) -> str:
+        """The name of the cluster's first node, which in most clusters is the only one."""
+        return self.cluster.nodes[0]
 
     @property
     def api(self) -> ClusterApi:

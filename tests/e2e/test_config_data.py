@@ -84,7 +84,7 @@ def test_a_pod_learns_about_itself_from_its_environment(namespace: Namespace) ->
         teller('echo "$NAME $NODE $IP $MEMORY"', env=env, resources={"limits": {"memory": "32Mi"}}),
     )
     pod = namespace.pod("tells")
-    wanted = ["tells", namespace.cluster.node, pod["status"]["podIP"], "32"]
+    wanted = ["tells", namespace.node, pod["status"]["podIP"], "32"]
     assert answer.split() == wanted
 
 
@@ -160,7 +160,7 @@ def test_a_pod_has_a_token_that_the_api_knows_as_its_own(namespace: Namespace) -
     assert user["extra"]["authentication.kubernetes.io/pod-name"] == ["tells"]
     payload = token.split(".")[1]
     claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    assert claims["kubernetes.io"]["node"]["name"] == namespace.cluster.node
+    assert claims["kubernetes.io"]["node"]["name"] == namespace.node
 
 
 def test_a_token_for_an_audience_is_for_that_audience(namespace: Namespace) -> None:

@@ -24,7 +24,7 @@ def test_no_pod_fails_while_the_authorizer_learns_of_its_binding(namespace: Name
         namespace.add(
             f"p-{number}",
             mounted,
-            nodeName=namespace.cluster.node,
+            nodeName=namespace.node,
             volumes=[{"name": "v", "projected": {"sources": sources}}],
         )
     pods = namespace.wait_all(lambda pods: len(pods) == FRESH and all(map(is_ready, pods)))

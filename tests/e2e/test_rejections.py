@@ -98,5 +98,5 @@ def test_a_rejected_pod_can_be_deleted(namespace: Namespace) -> None:
 def _bind(namespace: Namespace, name: str, fields: dict[str, object]) -> None:
     """Create a pod that is bound to the node from the beginning: no scheduler looks at it."""
     containers = fields.get("containers", [until_term("c")])
-    spec = {"nodeName": namespace.cluster.node, "terminationGracePeriodSeconds": 1, **fields}
+    spec = {"nodeName": namespace.node, "terminationGracePeriodSeconds": 1, **fields}
     namespace.create("Pod", name, {"spec": {**spec, "containers": containers}})
