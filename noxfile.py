@@ -46,7 +46,7 @@ def tests(session: nox.Session) -> None:
     install(session, "test", "protos")
     run_pytest(
         session,
-        "not integration and not e2e and not guest",
+        "not integration and not e2e and not guest and not cluster",
         workers=CORES,
         test_may_take_seconds=300,
     )
@@ -88,6 +88,22 @@ def guest(session: nox.Session) -> None:
     unless = () if os.environ.get("CI") == "true" else ("--if-possible",)
     session.run("python", "-m", "lab", "guest-image", *unless)
     run_pytest(session, "guest", workers=CORES, test_may_take_seconds=600)
+
+
+@nox.session
+def cluster(session: nox.Session) -> None:
+    """Two machines that kubeadm joins to a control plane, as users of docs/joining.md do.
+
+    Control plane and image are built before the tests, for minutes, once. Where either cannot be
+    had each test says why it is skipped, or fails where CI is true.
+    """
+    install(session, "test")
+    wanted = os.environ.get("TRIO_KUBELET_KUBERNETES")
+    version = ("--version", wanted) if wanted else ()
+    unless = () if os.environ.get("CI") == "true" else ("--if-possible",)
+    session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
+    session.run("python", "-m", "lab", "guest-image", *unless)
+    run_pytest(session, "cluster", test_may_take_seconds=1800)
 
 
 @nox.session

@@ -1,0 +1,173 @@
+"""A control plane here, and machines as its nodes, as users have them.
+
+Each machine is a guest of the lab with systemd, the packages of kubeadm's project, and the agent in
+the place of the Go kubelet: what docs/joining.md says is typed there. kubeadm's checks before a
+join are on, but for those that the machine's kernel cannot pass.
+"""
+
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from lab import control_plane_programs
+from lab.cluster_api import ClusterApi
+from lab.control_plane import ControlPlane
+from lab.guest.guest import Guest
+from lab.guest.image import GuestImage
+from lab.guest.network import GuestNetwork
+from lab.processes import run
+from lab.started import Started
+from tests.e2e.cluster import AdministeredCluster, is_usable
+from tests.e2e.kubeadm import KUBEADM, PRINTED, UNIT_FILES, blocks, leave_what_kubeadm_init_leaves
+
+NAMES = ("worker-1", "worker-2")
+# The packaged kernel of guests has no cpusets, which kubeadm requires.
+IGNORED_CHECK = "SystemVerification"
+FAILED_CHECK = re.compile(r"\[ERROR (.*)$", re.MULTILINE)
+SETTINGS = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+DEADLINE_SECONDS = 300.0
+INSTALL_DEADLINE_SECONDS = 600.0
+
+
+class Machine:
+    """A guest that is a node, or becomes one."""
+
+    def __init__(self, guest: Guest, build_requirements: Path) -> None:
+        self.guest = guest
+        self.failed_checks: tuple[str, ...] = ()
+        """What failed of kubeadm's checks before the join, none of them ignored."""
+        self._build_requirements = build_requirements
+
+    @property
+    def name(self) -> str:
+        return self.guest.name
+
+    def prepare(self, kubeadm: Path, go_kubelet: Path) -> None:
+        """Put what the packages of kubeadm's project bring there, and what pip builds with."""
+        for path, text in UNIT_FILES.items():
+            self.guest.write(path, text)
+        for program in (kubeadm, go_kubelet):
+            path = f"/opt/packages/{program.name}"
+            self.guest.write(path, program.read_bytes(), mode=0o755)
+        self.guest.write(
+            "/usr/bin/kubeadm", KUBEADM.format(IGNORED_CHECK, "/opt/packages/kubeadm"), mode=0o755
+        )
+        self.guest.run("ln", "-s", "/opt/packages/kubelet", "/usr/bin/kubelet")
+        shutil.copytree(self._build_requirements, self.guest.shared / "wheels")
+
+    def type(self, commands: str, **variables: str) -> str:
+        """Run commands of the guide there, from the top of the checkout."""
+        return self.guest.run(
+            "sh",
+            *("-eu", "-c", commands),
+            environment={"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/shared/wheels", **variables},
+            folder="/src",
+            deadline_seconds=INSTALL_DEADLINE_SECONDS,
+        )
+
+    def install(self) -> None:
+        """Install the agent from the checkout, as the guide says."""
+        for block in blocks("Install"):
+            self.type(block.commands)
+
+    def check(self, join: str) -> None:
+        """Ask kubeadm for its checks before `kubeadm join ...`, and keep what failed."""
+        phase = join.replace("kubeadm join", "/opt/packages/kubeadm join phase preflight")
+        asked = self.guest.call("sh", "-c", phase)
+        self.failed_checks = tuple(FAILED_CHECK.findall((asked.stdout + asked.stderr).decode()))
+
+
+class MachineCluster(AdministeredCluster, Started):
+    """A control plane and its nodes, by name; a context manager."""
+
+    def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
+        self._folder = folder
+        self._version = version
+        self.network = GuestNetwork()
+        self._wheels = folder / "wheels"
+        self.machines: Mapping[str, Machine] = {
+            name: Machine(
+                Guest(folder / name, image=image, name=name, network=self.network), self._wheels
+            )
+            for name in NAMES
+        }
+        self._running = ExitStack()
+        self._plane: ControlPlane | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return NAMES
+
+    @property
+    def control_plane(self) -> ControlPlane:
+        """There once started."""
+        assert self._plane is not None, "not started"
+        return self._plane
+
+    @property
+    def api(self) -> ClusterApi:
+        return self.control_plane.api
+
+    def start(self) -> None:
+        """Start control plane and machines, install the agent and join. Takes minutes."""
+        kubeadm = control_plane_programs.kubeadm(self._version)
+        go_kubelet = control_plane_programs.go_kubelet(self._version)
+        pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", self._wheels)
+        run([*pip, "hatchling"], deadline_seconds=INSTALL_DEADLINE_SECONDS)
+        with ExitStack() as running:
+            running.enter_context(self.network)
+            self._plane = running.enter_context(
+                ControlPlane(
+                    self._folder / "control-plane",
+                    version=self._version,
+                    address=self.network.host_address,
+                )
+            )
+            leave_what_kubeadm_init_leaves(self._plane, kubeadm, SETTINGS, self._folder)
+
+            def bring_up(machine: Machine) -> None:
+                running.enter_context(machine.guest)
+                machine.prepare(kubeadm, go_kubelet)
+                machine.install()
+                self.join(machine, kubeadm)
+
+            with ThreadPoolExecutor() as threads:
+                list(threads.map(bring_up, self.machines.values()))
+            self._running = running.pop_all()
+        for name in NAMES:
+            self.wait_node(name)
+
+    def stop(self) -> None:
+        """End it all. Nothing of the machines is kept, so pods need not go first."""
+        self._running.close()
+
+    def join(self, machine: Machine, kubeadm: Path) -> None:
+        """Join a machine with kubeadm, as the guide says."""
+        prepare, _, join = blocks("Join with kubeadm")
+        machine.type(prepare.commands)
+        administrators = f"--kubeconfig={self.control_plane.folder / 'admin.conf'}"
+        printed = run([kubeadm, "token", "create", "--print-join-command", administrators])
+        found = PRINTED.search(printed)
+        assert found is not None, printed
+        machine.check(printed)
+        machine.type(join.commands, API_SERVER=self.control_plane.endpoint, **found.groupdict())
+
+    def wait_node(self, name: str) -> None:
+        """Wait until a node is Ready and nothing keeps pods away from it."""
+        path = f"/api/v1/nodes/{name}"
+        self.api.wait_for(path, is_usable, deadline_seconds=DEADLINE_SECONDS)
+
+    def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
+        return self.control_plane.kubectl(*words, stdin=stdin)
+
+    def kubectl_command(self, *words: str) -> list[str]:
+        return self.control_plane.kubectl_command(*words)
+
+    def last_words(self) -> str:
+        consoles = (each.guest.last_words() for each in self.machines.values())
+        return "\n".join((*consoles, self.control_plane.last_words()))
