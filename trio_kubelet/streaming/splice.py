@@ -2,7 +2,9 @@
 
 import trio
 
-PIECE_BYTES = 256 * 1024
+CLIENT_PIECE_BYTES = 16 * 1024
+"""A record of TLS has no more, and is what a read gives."""
+PARTNER_PIECE_BYTES = 128 * 1024
 LAST_WORDS_SECONDS = 10.0
 """When the client has ended, so long its partner may take to end, too."""
 
@@ -24,7 +26,7 @@ async def splice(
 
         async def from_client() -> None:
             try:
-                while data := await client.receive_some(PIECE_BYTES):
+                while data := await client.receive_some(CLIENT_PIECE_BYTES):
                     moved()
                     await partner.send_all(data)
                 await partner.send_eof()
@@ -37,7 +39,7 @@ async def splice(
             try:
                 if ahead:
                     await client.send_all(ahead)
-                while data := await partner.receive_some(PIECE_BYTES):
+                while data := await partner.receive_some(PARTNER_PIECE_BYTES):
                     moved()
                     await client.send_all(data)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
