@@ -7,7 +7,7 @@ import trio
 
 from trio_kubelet.metrics.text import CONTENT_TYPE, accepts_gzip
 from trio_kubelet.server.messages import Request, Response
-from trio_kubelet.server.router import Route
+from trio_kubelet.server.router import ANY, Route
 
 Scrape = Callable[[], Awaitable[bytes]]
 """Returns metrics as text, as they are now."""
@@ -18,8 +18,8 @@ _FAST = 1
 
 
 def metrics_routes(scrapes: Mapping[str, Scrape]) -> Sequence[Route]:
-    """One route for each path."""
-    return tuple(Route("GET", path, _answer_with(scrape)) for path, scrape in scrapes.items())
+    """One route for each path, by any method as in the Go kubelet."""
+    return tuple(Route(ANY, path, _answer_with(scrape)) for path, scrape in scrapes.items())
 
 
 def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:
