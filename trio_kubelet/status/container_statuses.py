@@ -33,7 +33,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
-from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.container_table import CRASH_LOOP_BACK_OFF, Reason
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
@@ -329,14 +329,20 @@ def _exited(context: StatusContext, container: ObservedContainer) -> ContainerSt
 def _waiting_with_reason(
     context: StatusContext, container: Container, role: ContainerRole, status: ContainerStatus
 ) -> ContainerStatus:
-    """Say why a container waits that is to run (again) and does not."""
+    """Say why a container waits that is to run (again) and does not.
+
+    One in back-off is to run, whatever it ended with: it was stopped for its probe.
+    """
     reason = _reason_to_wait(context, container)
     state = status.state
     if reason is None or state is None or state.running is not None:
         return status
     if state.terminated is None:
         return evolve(status, state=_waiting(reason))
-    if not restarts_after(restart_terms(context.pod, container, role), state.terminated.exit_code):
+    restarts = restarts_after(
+        restart_terms(context.pod, container, role), state.terminated.exit_code
+    )
+    if not restarts and reason.reason != CRASH_LOOP_BACK_OFF:
         return status
     return evolve(status, state=_waiting(reason), last_state=state)
 

@@ -14,6 +14,7 @@ from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import TERMINAL_PHASES, Container, ContainerStatus, Pod, PodPhase
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.restarts import init_role, may_restart_all, restart_terms
+from trio_kubelet.runtime.lifecycle.container_table import CRASH_LOOP_BACK_OFF
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import (
@@ -160,9 +161,15 @@ def _standing(
         return Standing.SUCCEEDED
     if restarts_after(restart_terms(pod, container, role), end.exit_code):
         return Standing.RESTARTING
-    if terminated(status) is None and may_restart_all(pod):
+    if terminated(status) is None and (may_restart_all(pod) or _is_in_back_off(status)):
         return Standing.RESTARTING  # Why else should it wait after an end?
     return Standing.SUCCEEDED if _succeeded(status) else Standing.FAILED
+
+
+def _is_in_back_off(status: ContainerStatus) -> bool:
+    """Whether it is restarted whatever it ended with, as after a failed probe, but not yet."""
+    waiting = status.state.waiting if status.state is not None else None
+    return waiting is not None and waiting.reason == CRASH_LOOP_BACK_OFF
 
 
 def _succeeded(status: ContainerStatus) -> bool:

@@ -26,6 +26,8 @@ from trio_kubelet.telemetry import Journal, Transition
 
 log = structlog.get_logger("containers")
 
+CRASH_LOOP_BACK_OFF = "CrashLoopBackOff"
+"""Why a container waits that is restarted, when its back-off is not over."""
 SEEN = {
     ObservedState.CREATED: ContainerEvent.CREATED,
     ObservedState.RUNNING: ContainerEvent.STARTED,

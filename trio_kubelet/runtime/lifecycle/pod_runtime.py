@@ -44,7 +44,11 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
     container_spec,
     own_grace_seconds,
 )
-from trio_kubelet.runtime.lifecycle.container_table import ContainerTable, Reason
+from trio_kubelet.runtime.lifecycle.container_table import (
+    CRASH_LOOP_BACK_OFF,
+    ContainerTable,
+    Reason,
+)
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.plan import (
@@ -437,7 +441,7 @@ class PodContainers:
         """Containers in back-off say so in their status, and once for each wait in an event."""
         for postponed in plan.postponed:
             name = postponed.container.name
-            reason = Reason(reason="CrashLoopBackOff", message=postponed.message)
+            reason = Reason(reason=CRASH_LOOP_BACK_OFF, message=postponed.message)
             if self._table.waits(name, reason):
                 self._parts.recorder.pod(
                     pod,
