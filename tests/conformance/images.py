@@ -74,9 +74,9 @@ def _image(
 
 
 def _shell(root: Path, programs: Programs) -> dict[str, File]:
-    """Make a user land of busybox, in which `sh` is a bash, and `/bin/sh` busybox's.
+    """Make a user land of busybox, in which `sh` is a bash, and `/bin/sh` busybox's own.
 
-    The latter drops variables whose names are no identifiers, and specs set such; but what it
+    Busybox's drops variables whose names are no identifiers, and specs set such; but what it
     says when it cannot write is what a spec expects.
     """
     busybox = _program(_found(root, "busybox"))
@@ -107,6 +107,8 @@ def _without_applets(files: Files, *names: str) -> dict[str, File]:
 def _agnhost(root: Path, programs: Programs) -> dict[str, File]:
     pair = Authority("lab-conformance").issue("localhost", hosts=("localhost",))
     return {
+        # Busybox's shell would run its own applets, such as `nc`, before programs of that name.
+        "bin/sh": File(0o777, target="/bin/bash"),
         "agnhost": _program(programs[AGNHOST]),
         "agnhost-2": File(0o777, target="/agnhost"),
         "localhost.crt": File(0o644, pair.certificate),
