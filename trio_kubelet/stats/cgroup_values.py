@@ -133,7 +133,9 @@ def _swap_limit_v2(files: Files) -> int | None:
 
 
 def _details_v1(files: Files, stat: Mapping[bytes, int]) -> CgroupDetails:
-    cpu = key_values(files("cpu", "cpu.stat"))
+    quota_us = number(files("cpu", "cpu.cfs_quota_us"))
+    # Without a quota nothing is throttled, and one file less is read of most cgroups.
+    cpu = key_values(files("cpu", "cpu.stat")) if quota_us is not None else {}
     return CgroupDetails(
         cache=stat.get(b"total_cache"),
         mapped_file=stat.get(b"total_mapped_file"),
@@ -147,7 +149,7 @@ def _details_v1(files: Files, stat: Mapping[bytes, int]) -> CgroupDetails:
         own_major_page_faults=stat.get(b"pgmajfault"),
         cpu_shares=number(files("cpu", "cpu.shares")),
         cpu_period_us=number(files("cpu", "cpu.cfs_period_us")),
-        cpu_quota_us=number(files("cpu", "cpu.cfs_quota_us")),
+        cpu_quota_us=quota_us,
         periods=cpu.get(b"nr_periods"),
         throttled_periods=cpu.get(b"nr_throttled"),
         throttled_ns=cpu.get(b"throttled_time"),

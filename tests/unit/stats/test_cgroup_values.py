@@ -13,7 +13,7 @@ V1 = {
     "cpu.stat": b"nr_periods 10\nnr_throttled 2\nthrottled_time 30\n",
     "cpu.shares": b"102\n",
     "cpu.cfs_period_us": b"100000\n",
-    "cpu.cfs_quota_us": b"-1\n",
+    "cpu.cfs_quota_us": b"20000\n",
     "memory.usage_in_bytes": b"1000\n",
     "memory.stat": (
         b"rss 1\ntotal_rss 600\ntotal_inactive_file 100\ntotal_pgfault 7\ntotal_pgmajfault 1\n"
@@ -70,7 +70,9 @@ def test_both_versions_say_the_same_of_the_same_use(read: Read, content: dict[st
 
 def test_limits_that_are_none_are_left_out() -> None:
     usage = usage_v1(
-        files(V1 | {"memory.limit_in_bytes": b"9223372036854771712"}), 0, detailed=True
+        files(V1 | {"memory.limit_in_bytes": b"9223372036854771712", "cpu.cfs_quota_us": b"-1"}),
+        0,
+        detailed=True,
     )
     assert usage is not None
     assert usage.memory is not None
