@@ -14,7 +14,7 @@ allows raises `IllegalTransition`. An event that may arrive in a state and has n
 has a row that says so: silence is never a rule.
 
 The kernel holds no state. Who owns a lifecycle keeps one variable, and the same rows drive the
-agent, the property tests, the diagrams (`mermaid.py`) and the flight recorder.
+agent, the diagrams (`mermaid.py`) and the flight recorder.
 
 Guards. A row may depend on evidence: a small frozen value that the caller hands to `step`. Rows
 with the same source and event are tried in order; the first whose guard holds is taken, and one

@@ -89,7 +89,7 @@ class Core:
         self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
         self.id_ranges = PodIdRanges(self.root, trio.CapacityLimiter(1))
         self.image_access = _image_access(settings, clock)
-        self.pressure = _pressure_monitor(settings, host, self.client)
+        self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
         self.oom_kills = _oom_kills(settings, host)
         self.cache = RuntimeCache()
         changes, self.runtime_changes = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
@@ -164,7 +164,9 @@ def _image_access(settings: Settings, clock: Clock) -> PullRecords | UnverifiedA
     return PullRecords(Path(settings.options.root_dir), verification, clock)
 
 
-def _pressure_monitor(settings: Settings, host: Host, client: RuntimeClient) -> PressureMonitor:
+def _pressure_monitor(
+    settings: Settings, host: Host, client: RuntimeClient, journal: Journal
+) -> PressureMonitor:
     """What measures the node."""
     configuration = settings.configuration
     name = kubepods_name(configuration.cgroup_root or "/")
@@ -177,6 +179,7 @@ def _pressure_monitor(settings: Settings, host: Host, client: RuntimeClient) -> 
             tree=host.cgroups,
             pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),
         ),
+        journal=journal,
     )
 
 

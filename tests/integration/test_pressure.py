@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 
+from trio_kubelet.clock import SystemClock
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node.pressure_monitor import PERIOD_SECONDS, PressureMonitor
 from trio_kubelet.node.signals import MeasurementSources, measure
 from trio_kubelet.node.thresholds import Signal, configured_thresholds
 from trio_kubelet.resources import CgroupTree
+from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes.mount import mount, unmount
 
 pytestmark = [
@@ -43,6 +45,7 @@ async def test_a_full_disk_is_disk_pressure_by_default(full: bool, small_disk: P
         transition_seconds=PERIOD_SECONDS,
         client=None,
         sources=MeasurementSources(root_folder=small_disk),
+        journal=Journal(SystemClock()),
     )
     async with trio.open_nursery() as nursery:
         await nursery.start(monitor.run)

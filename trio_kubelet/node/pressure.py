@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
+from state_machines.machine import Row
 from state_machines.pressure import (
     PRESSURE,
     PressureEvent,
@@ -19,6 +20,7 @@ from trio_kubelet.k8s import NodeConditionType
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.thresholds import CONDITION_OF, Observations, Threshold, is_crossed
 
+PressureRow = Row[PressureState, PressureEvent, PressureEvidence]
 KINDS = tuple(dict.fromkeys(CONDITION_OF.values()))
 
 
@@ -27,7 +29,7 @@ class PressureHistory:
     """What is known after a measurement.
 
     `crossed` are the thresholds that are. `crossed_at` is when one of a kind was found crossed
-    last, by trio's clock.
+    last, by trio's clock. `steps` are the rows that this measurement has taken.
     """
 
     crossed: frozenset[Threshold] = frozenset()
@@ -35,6 +37,7 @@ class PressureHistory:
         factory=lambda: dict.fromkeys(KINDS, PressureState.RELIEVED)
     )
     crossed_at: Mapping[NodeConditionType, float] = field(factory=dict)
+    steps: Mapping[NodeConditionType, PressureRow] = field(factory=dict)
 
     @property
     def pressures(self) -> Pressures:
@@ -68,8 +71,8 @@ def next_history(
     )
     pressed = {CONDITION_OF[threshold.signal] for threshold in crossed}
     crossed_at = {**before.crossed_at, **dict.fromkeys(pressed, observed.at)}
-    states = {
-        kind: PRESSURE.step(
+    steps = {
+        kind: PRESSURE.row(
             state,
             PressureEvent.CROSSED if kind in pressed else PressureEvent.KEPT,
             PressureEvidence(
@@ -79,4 +82,9 @@ def next_history(
         )
         for kind, state in before.states.items()
     }
-    return PressureHistory(crossed=crossed, states=states, crossed_at=crossed_at)
+    return PressureHistory(
+        crossed=crossed,
+        states={kind: row.target for kind, row in steps.items()},
+        crossed_at=crossed_at,
+        steps=steps,
+    )

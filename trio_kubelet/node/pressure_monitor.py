@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 import trio
 
+from state_machines.pressure import PRESSURE
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure import PressureHistory, next_history
@@ -19,6 +20,7 @@ from trio_kubelet.node.signals import Measurement, MeasurementSources, measure
 from trio_kubelet.node.thresholds import Observations, Threshold
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.telemetry import Journal, Transition
 
 log = structlog.get_logger("node")
 
@@ -43,11 +45,13 @@ class PressureMonitor:
         transition_seconds: float,
         client: RuntimeClient | None,
         sources: MeasurementSources,
+        journal: Journal,
     ) -> None:
         self._thresholds = tuple(thresholds)
         self._transition_seconds = transition_seconds
         self._client = client
         self._sources = sources
+        self._journal = journal
         self._history: PressureHistory | None = None
         self._image_folder: Path | None = None
         self._image_folder_due_at = -1.0
@@ -104,8 +108,18 @@ class PressureMonitor:
         observed = Observations(at=at, signals=found.signals)
         self._history = next_history(before, self._thresholds, observed, self._transition_seconds)
         self._tell_thresholds(before, self._history)
+        self._write_down_steps(self._history)
         if before.pressures != self._history.pressures:
             self.on_change.call()
+
+    def _write_down_steps(self, history: PressureHistory) -> None:
+        for kind, row in history.steps.items():
+            if not row.stays:
+                self._journal.transition(
+                    PRESSURE.name,
+                    kind,
+                    Transition(source=row.source, event=row.event, target=row.target),
+                )
 
     def _tell_problems(self, found: Measurement) -> None:
         for name, problem in found.problems.items():

@@ -15,6 +15,7 @@ from trio_kubelet.node.signals import MeasurementSources
 from trio_kubelet.node.thresholds import Signal, Threshold
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.telemetry import Journal
 
 FULL = Threshold(signal=Signal.PIDS, value="50")
 TASKS = "0.1 0.2 0.3 1/{} 4711\n"
@@ -35,20 +36,25 @@ def use(host: Path, tasks: int) -> None:
 
 
 def monitor(
-    host: Path, *thresholds: Threshold, client: RuntimeClient | None = None
+    host: Path,
+    *thresholds: Threshold,
+    client: RuntimeClient | None = None,
+    journal: Journal | None = None,
 ) -> PressureMonitor:
     return PressureMonitor(
         thresholds=thresholds,
         transition_seconds=30,
         client=client,
         sources=MeasurementSources(root_folder=host, host=host),
+        journal=journal or Journal(TrioClock()),
     )
 
 
 async def test_the_node_is_measured_before_others_start_and_every_ten_seconds(
     autojump_clock: MockClock, host: Path
 ) -> None:
-    at = monitor(host, FULL)
+    journal = Journal(TrioClock())
+    at = monitor(host, FULL, journal=journal)
     heard: list[Pressures | None] = []
     at.on_change.add(lambda: heard.append(at.current()))
     assert at.current() is None
@@ -65,6 +71,12 @@ async def test_the_node_is_measured_before_others_start_and_every_ten_seconds(
         assert at.current() == Pressures()
         nursery.cancel_scope.cancel()
     assert heard == [Pressures(pid=True), Pressures()]
+    steps = [(entry.key, entry.source, entry.event, entry.target) for entry in journal.entries()]
+    assert steps == [
+        ("PIDPressure", "Relieved", "Crossed", "Under"),
+        ("PIDPressure", "Under", "Kept", "Eased"),
+        ("PIDPressure", "Eased", "Kept", "Relieved"),
+    ]
 
 
 async def test_what_is_not_measured_is_logged_once_and_measured_again(
