@@ -450,8 +450,8 @@ def assert_records_are_of_one_form(node: LocalCluster) -> None:
         assert not is_current or printed(record).encode() == data
         for name, known in record.credential_mapping.items():
             secrets[name] = [secret.name for secret in known.kubernetes_secrets]
-    assert secrets[f"{REGISTRY}/lab/gokubelet"] == ["copy", "key"]
-    assert secrets[f"{REGISTRY}/lab/agent"] == ["copy", "key"]
+    for puller in (GoKubelet, LabAgent):
+        assert secrets[f"{REGISTRY}/lab/{puller.__name__.lower()}"] == ["copy", "key"]
 
 
 def run_and_delete_another(namespace: Namespace) -> None:
