@@ -2,9 +2,12 @@
 
 import json
 
+import pytest
+
 from lab.cluster_api import Json
+from lab.go_kubelet import GoKubelet
 from tests.e2e.cluster import Namespace, conditions, container, is_ready, until_term
-from tests.e2e.local import LocalCluster
+from tests.e2e.local import AGENT, LocalCluster
 
 SMALL: Json = {"cpu": "100m", "memory": "32Mi"}
 LARGE: Json = {"cpu": "200m", "memory": "64Mi"}
@@ -27,6 +30,7 @@ def shown(pod: Json) -> list[Json]:
     ]
 
 
+@pytest.mark.skipif(AGENT is GoKubelet, reason="the Go kubelet resizes pods in place")
 def test_a_resize_is_refused_and_changes_nothing_but_the_status(
     local_cluster: LocalCluster, namespace: Namespace
 ) -> None:
