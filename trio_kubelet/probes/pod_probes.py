@@ -74,9 +74,10 @@ class ProbeRun:
 class Probes:
     """What the probes of all pods are made of.
 
-    `verdicts` is what they say of containers that run, by their ids; `asking` has the pods that
-    ask these. `pod_ip` returns a pod's address, `chance` the share of a period that the first run
-    of a probe waits where many would come at once. `on_run` is called after each run.
+    `verdicts` is what they say of containers that run, `probed_by` has the probes of the pod that
+    each of these belongs to; both by the containers' ids. `pod_ip` returns a pod's address,
+    `chance` the share of a period that the first run of a probe waits where many would come at
+    once. `on_run` is called after each run.
     """
 
     runner: ProbeRunner
@@ -88,7 +89,7 @@ class Probes:
     chance: Callable[[], float] = random.random
     verdicts: dict[str, ProbeVerdict] = field(factory=dict)
     on_run: Callbacks[[ProbeRun]] = field(factory=Callbacks)
-    asking: dict[str, "PodProbes"] = field(factory=dict)
+    probed_by: dict[str, "PodProbes"] = field(factory=dict)
 
     def recall(self, mirror: Pod) -> None:
         """Take up what an earlier agent has told of a static pod, of containers that still run.
@@ -106,8 +107,8 @@ class Probes:
             if status.name not in probed or not container_id:
                 continue
             told = ProbeVerdict(started=bool(status.started), ready=status.ready)
-            if container_id in self.asking:
-                self.asking[container_id].recall(container_id, told)
+            if container_id in self.probed_by:
+                self.probed_by[container_id].recall(container_id, told)
             else:
                 self.verdicts.setdefault(container_id, told)
 
@@ -194,7 +195,7 @@ class PodProbes:
             probes=probes,
         )
         self._instances[instance.id] = known
-        self._node.asking[instance.id] = self
+        self._node.probed_by[instance.id] = self
         self._tell(known)
         for probe in probes.values():
             self._node.journal.transition(
@@ -209,7 +210,7 @@ class PodProbes:
     def container_ended(self, container_id: str) -> None:
         """An instance was seen not to run any more."""
         self._node.verdicts.pop(container_id, None)
-        self._node.asking.pop(container_id, None)
+        self._node.probed_by.pop(container_id, None)
         instance = self._instances.pop(container_id, None)
         if instance is None:
             return
@@ -270,9 +271,9 @@ class PodProbes:
 
     def _start(self, instance: _Instance, probe: _ContainerProbe) -> None:
         if probe.state in RUNS_IN:
-            self._workers.start(instance.id, lambda: self._keep_asking(instance, probe))
+            self._workers.start(instance.id, lambda: self._keep_probing(instance, probe))
 
-    async def _keep_asking(self, instance: _Instance, probe: _ContainerProbe) -> None:
+    async def _keep_probing(self, instance: _Instance, probe: _ContainerProbe) -> None:
         """Run a probe each period until it is over."""
         with trio.CancelScope() as probe.scope:
             if probe.due is None:

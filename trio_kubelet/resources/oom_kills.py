@@ -56,7 +56,7 @@ class OomKills:
         self._whole = whole
         self._ledgers: dict[str, OomLedger] = {}
         self._notices: dict[str, dict[str, OomNotice]] = {}
-        self._asking = trio.Lock()
+        self._lock = trio.Lock()
         self._limiter = trio.CapacityLimiter(1)
 
     async def expect_start(self, uid: str, container_id: str) -> None:
@@ -77,14 +77,14 @@ class OomKills:
         again.
         """
         if uid in self._notices:
-            async with self._asking:
+            async with self._lock:
                 await self._drop_notices(uid, seen, observed_at)
         if not seen:
             self._ledgers.pop(uid, None)
             return frozenset()
         started = tuple(each for each in seen if each.started)
         if not self._knows(uid, started):
-            async with self._asking:
+            async with self._lock:
                 if not self._knows(uid, started):
                     await self._judge(uid, started)
         ledger = self._ledgers.get(uid)
@@ -93,13 +93,13 @@ class OomKills:
     async def forget_container(self, uid: str, container_id: str) -> None:
         """Ask for no more of a container that was removed."""
         if container_id in self._notices.get(uid, {}):
-            async with self._asking:
+            async with self._lock:
                 if container_id in self._notices.get(uid, {}):
                     await self._close(uid, container_id)
 
     async def forget(self, uid: str) -> None:
         """Nothing of the pod is left in the runtime."""
-        async with self._asking:
+        async with self._lock:
             for container_id in tuple(self._notices.get(uid, ())):
                 await self._close(uid, container_id)
             self._ledgers.pop(uid, None)
