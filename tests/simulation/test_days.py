@@ -5,10 +5,16 @@ through one, with its story.
 """
 
 import os
+from typing import Any
 
 import pytest
 
-from state_machines.container import CONTAINER, ContainerEvent, ContainerStage
+from state_machines.container import CONTAINER
+from state_machines.image import IMAGE
+from state_machines.machine import StateMachine
+from state_machines.pleg import PLEG
+from state_machines.pod import POD
+from state_machines.probe import PROBE
 from tests.simulation.day import simulate
 
 DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
@@ -26,9 +32,28 @@ def test_a_day_can_be_repeated() -> None:
     assert first.digest == second.digest
 
 
-def test_every_state_and_event_of_a_container_is_reached_on_a_day() -> None:
+MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (POD, CONTAINER, IMAGE, PLEG, PROBE)
+ELSEWHERE: dict[str, frozenset[str]] = {
+    CONTAINER.name: frozenset(),
+    # tests/unit/sync: test_pod_syncer.py, test_pod_task.py, test_preemptions.py;
+    # tests/integration/test_pods_restarts.py
+    POD.name: frozenset({"Rejected", "DeadlineExceeded", "Preempted", "GraceShortened"}),
+    # tests/unit/runtime/test_images.py
+    IMAGE.name: frozenset(
+        {"NameRefused", "PullCancelled", "PullFailed", "RetryDue", "BackOff", "Invalid", "Missing"}
+    ),
+    # tests/unit/pleg/test_generator.py
+    PLEG.name: frozenset({"Unsupported", "Hinted", "Generic"}),
+    # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
+    PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
+}
+"""The states and events of each machine that this day need not reach, and where tests do."""
+
+
+def test_the_states_and_events_of_the_machines_are_reached_on_a_day() -> None:
     steps = simulate(1).steps
-    events = {event for machine, event, _ in steps if machine == CONTAINER.name}
-    states = {target for machine, _, target in steps if machine == CONTAINER.name}
-    assert events == set(ContainerEvent)
-    assert states == set(ContainerStage)
+    for machine in MACHINES:
+        events = {event for name, event, _ in steps if name == machine.name}
+        states = {target for name, _, target in steps if name == machine.name}
+        missed = (set(machine.events) - events) | (set(machine.states) - states)
+        assert missed <= ELSEWHERE[machine.name], machine.name
