@@ -64,7 +64,7 @@ class StatusReporter:
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
 
-    def report(
+    def make(
         self,
         pod: Pod,
         observed: ObservedPod,
@@ -73,11 +73,11 @@ class StatusReporter:
         *,
         stopped: bool,
     ) -> PodStatus:
-        """Make the status as of now and store it. The arguments are as in `PodStatusContext`."""
+        """Make the status as of now. The arguments are as in `PodStatusContext`."""
         uid = pod.metadata.uid
         given = self.allocations.allocated(pod)
         read_only = self.runtime_features().recursive_read_only
-        status = pod_status(
+        return pod_status(
             given,
             observed,
             PodStatusContext(
@@ -92,8 +92,10 @@ class StatusReporter:
                 refused_resize=refused_resize(pod, given),
             ),
         )
+
+    def put(self, pod: Pod, status: PodStatus) -> None:
+        """Store a status, and tell of it if it is a new one."""
         self.statuses.put(pod, status)
-        return status
 
     def forget(self, uid: str) -> None:
         """Drop the status of a pod that is gone."""

@@ -158,7 +158,7 @@ class Cache(Protocol):
 class StatusReporter(Protocol):
     """Makes the statuses of pods and keeps the newest one of each."""
 
-    def report(
+    def make(
         self,
         pod: Pod,
         observed: ObservedPod,
@@ -167,7 +167,11 @@ class StatusReporter(Protocol):
         *,
         stopped: bool,
     ) -> PodStatus:
-        """Make the status as of now and store it."""
+        """Make the status as of now."""
+        ...
+
+    def put(self, pod: Pod, status: PodStatus) -> None:
+        """Store a status, and tell of it if it is a new one."""
         ...
 
     def forget(self, uid: str) -> None:
@@ -276,9 +280,9 @@ class PodSyncer:
             observed = await self._observed(pod)
         except RpcError as error:
             return self._runtime_failed(pod, error)
-        status = self._report(pod, observed)
+        status, over = self._judged(pod, observed)
         self._note_resize(pod, status)
-        if over := self._own_ending(pod, status):
+        if over is not None:
             return SyncResult(ending=over)
         network_error = parts.gate.state.network_error
         if network_error and not pod.spec.host_network:
@@ -291,9 +295,9 @@ class PodSyncer:
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
         except RpcError as error:
             return self._runtime_failed(pod, error)
-        status = self._report(pod, outcome.observed)
+        status, over = self._judged(pod, outcome.observed)
         return SyncResult(
-            ending=self._own_ending(pod, status),
+            ending=over,
             failed=outcome.failed,
             due_seconds=_earliest(
                 self._seconds_until(outcome.due_ns), self._deadline_seconds(pod, status)
@@ -411,10 +415,25 @@ class PodSyncer:
     def _report_newest(self, pod: Pod, *, stopped: bool = False) -> None:
         self._report(pod, self._parts.cache.get(self._uid), stopped=stopped)
 
-    def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
-        return self._parts.statuses.report(
+    def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> None:
+        self._parts.statuses.put(pod, self._status(pod, observed, stopped=stopped))
+
+    def _status(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
+        return self._parts.statuses.make(
             pod, observed, self._containers.reasons, self._failure, stopped=stopped
         )
+
+    def _judged(self, pod: Pod, observed: ObservedPod) -> tuple[PodStatus, Ending | None]:
+        """The status as of now, which is reported, and the ending that it implies.
+
+        A pod over its deadline is first reported as failed, when it is terminated: until then it
+        may be Ready, as after a restart of the agent, and no client is to send it requests.
+        """
+        status = self._status(pod, observed)
+        over = self._own_ending(pod, status)
+        if over is None or PodEvent.DEADLINE_EXCEEDED not in over.causes:
+            self._parts.statuses.put(pod, status)
+        return status, over
 
     def _note_resize(self, pod: Pod, status: PodStatus) -> None:
         """Record one event for each version of a spec whose resources cannot be given."""

@@ -49,7 +49,9 @@ def a_reporter(clock: Clock | None = None, **parts: Any) -> StatusReporter:
 
 
 def report(reporter: StatusReporter, pod: Pod, observed: ObservedPod) -> PodStatus:
-    return reporter.report(pod, observed, {}, None, stopped=False)
+    status = reporter.make(pod, observed, {}, None, stopped=False)
+    reporter.put(pod, status)
+    return status
 
 
 def test_the_newest_status_is_kept() -> None:

@@ -23,6 +23,7 @@ from trio_kubelet.k8s import (
     PodStatus,
     Quantity,
     ResourceRequirements,
+    Time,
 )
 from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, RpcError
@@ -119,6 +120,8 @@ class Others:
         self.conditions: tuple[PodCondition, ...] = ()
         self.given: list[Pod] = []
         self.failure: Failure | None = None
+        self.stopped = False
+        self.start_time: Time | None = None
         self.reports: list[tuple[float, bool]] = []
         self.certain = True
         self.prepared = trio.Event()
@@ -126,7 +129,7 @@ class Others:
         self.refusal: PreparationError | None = None
         self.removed: list[str] = []
 
-    def report(
+    def make(
         self,
         pod: Pod,
         observed: object,
@@ -135,9 +138,11 @@ class Others:
         *,
         stopped: bool,
     ) -> PodStatus:
-        self.failure = failure
-        self.reports.append((trio.current_time(), stopped))
-        return PodStatus(conditions=self.conditions)
+        self.failure, self.stopped = failure, stopped
+        return PodStatus(conditions=self.conditions, start_time=self.start_time)
+
+    def put(self, pod: Pod, status: PodStatus) -> None:
+        self.reports.append((trio.current_time(), self.stopped))
 
     async def ensure(self, pod: Pod) -> None:
         self.given.append(pod)
@@ -456,3 +461,28 @@ async def test_what_has_ended_is_reported_though_the_stop_failed(
     with pytest.raises(UnfinishedError):
         await make_parts(runtime, others).open_syncer(POD).terminate(POD, DELETED)
     assert [stopped for _, stopped in others.reports] == [False]
+
+
+@pytest.mark.parametrize(
+    ("seconds_ago", "causes", "reports"),
+    [
+        (59, None, 2),
+        (60, (PodEvent.DEADLINE_EXCEEDED,), 0),
+    ],
+)
+async def test_a_pod_over_its_deadline_is_not_reported_before_it_fails(
+    autojump_clock: MockClock,
+    seconds_ago: int,
+    causes: tuple[PodEvent, ...] | None,
+    reports: int,
+) -> None:
+    others, limited = Others(), evolve(POD, spec=PodSpec(active_deadline_seconds=60))
+    parts = make_parts(Remembering([]), others)
+    others.start_time = Time.from_ns(parts.clock.now_ns() - seconds_ago * 1_000_000_000)
+    syncer = parts.open_syncer(limited)
+    ending = (await syncer.sync(limited)).ending
+    assert (ending.causes if ending else None) == causes
+    assert len(others.reports) == reports
+    if ending is not None:
+        await syncer.terminate(limited, ending)
+        assert others.failure == Failure(reason="DeadlineExceeded", message=ending.message)
