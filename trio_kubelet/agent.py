@@ -247,7 +247,7 @@ class Pods:
             store=core.store,
             tasks=self.tasks,
             admit=admission,
-            has_room=admission.has_room,
+            fits=admission.fits,
             allocations=core.allocations,
             prepare=admission.prepare,
             gate=core.gate,

@@ -43,7 +43,7 @@ from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.preemptions import HasRoom, Preemptions, patience_seconds
+from trio_kubelet.sync.preemptions import Fits, Preemptions, patience_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -140,7 +140,7 @@ class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
     `prepare` is awaited with pods that are new to the node, before they are decided on.
-    `has_room` says whether a pod that was admitted fits beside others. `runs` says whether
+    `fits` says whether a pod that was admitted fits beside others. `runs` says whether
     something of a pod runs already. `clean_up` is awaited again and again as soon as all
     `sources` have said what they want.
     """
@@ -148,7 +148,7 @@ class SyncLoop:
     _store: PodStore
     _tasks: PodTasks
     _admit: Admit
-    _has_room: HasRoom
+    _fits: Fits
     _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
     _allocations: Allocations
     _gate: RuntimeGate
@@ -166,7 +166,7 @@ class SyncLoop:
 
     def __attrs_post_init__(self) -> None:
         self._silent_sources = set(self._sources)
-        self._preemptions = Preemptions(self._has_room)
+        self._preemptions = Preemptions(self._fits)
         self._gate.on_change.add(self._on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
 
@@ -332,11 +332,11 @@ class SyncLoop:
         self._allocations.allocate(pod)
         if isinstance(verdict, Preemption):
             self._preempt(pod, verdict)
-        room = self._preemptions.wait(given, others)
-        if room is not None:
+        fits = self._preemptions.wait(given, others)
+        if fits is not None:
             message = f"Waiting for preempted pods to stop: {self._preemptions.waited_for()}"
             self._recorder.pod(pod, EventType.WARNING, WAITING_FOR_PREEMPTED_PODS, message)
-        self._tasks.start(pod, stored.incarnation, after=room)
+        self._tasks.start(pod, stored.incarnation, after=fits)
 
     def _active(self) -> Iterator[Pod]:
         """The pods that hold resources, by what the sources say, with what they hold."""

@@ -320,7 +320,7 @@ class PodTask:
         )
 
     async def _wait_for_others(self) -> None:
-        """Wait for room, if there is none for the pod yet, unless it ends first.
+        """Wait until the pod fits on the node, unless it ends first.
 
         A static pod starts when those that had its name hold nothing any more. One that ended
         while it waited still knows whom it waited for: its successor waits on.

@@ -28,8 +28,8 @@ PATIENCE = 1.5
 NAMED_PODS = 5
 
 
-class HasRoom(Protocol):
-    """Whether there is room for a pod beside others, whatever else speaks against it. Pure."""
+class Fits(Protocol):
+    """Whether a pod fits beside others, whatever else speaks against it. Pure."""
 
     def __call__(self, pod: Pod, others: Iterable[Pod]) -> bool:
         """Whether it fits."""
@@ -38,17 +38,17 @@ class HasRoom(Protocol):
 
 @frozen
 class _Waiting:
-    """A pod that was admitted and does not fit yet; `room` is set when it does."""
+    """A pod that was admitted and does not fit yet; `fits` is set when it does."""
 
     pod: Pod
-    room: trio.Event
+    fits: trio.Event
 
 
 class Preemptions:
     """The preempted pods and the pods that wait, by their UIDs."""
 
-    def __init__(self, has_room: HasRoom) -> None:
-        self._has_room = has_room
+    def __init__(self, fits: Fits) -> None:
+        self._fits = fits
         self._leaving: set[str] = set()
         self._running_on: dict[str, Pod] = {}
         self._waiting: dict[str, _Waiting] = {}
@@ -75,28 +75,28 @@ class Preemptions:
         self._waiting.pop(uid, None)
 
     def wait(self, pod: Pod, active: Iterable[Pod]) -> trio.Event | None:
-        """What a pod that was just admitted waits for; None if there is room for it now.
+        """What a pod that was just admitted waits for; None if it fits now.
 
         `active` are the pods that hold resources, without this one.
         """
-        if not self._running_on or self._has_room(pod, self._running(active)):
+        if not self._running_on or self._fits(pod, self._running(active)):
             return None
         waiting = _Waiting(pod, trio.Event())
         self._waiting[pod.metadata.uid] = waiting
-        return waiting.room
+        return waiting.fits
 
     def let_in(self, active: Iterable[Pod]) -> None:
         """Let those start that fit now, in the order of their admission."""
         known = tuple(active) if self._waiting else ()
         for uid, waiting in tuple(self._waiting.items()):
             try:
-                has_room = self._has_room(waiting.pod, self._running(known))
+                fits = self._fits(waiting.pod, self._running(known))
             except Exception:
                 log.exception("start of waiting pod failed", pod=pod_key(waiting.pod))
                 continue
-            if has_room:
+            if fits:
                 del self._waiting[uid]
-                waiting.room.set()
+                waiting.fits.set()
 
     def waited_for(self) -> str:
         """The pods that make way and still run, as an event names them."""

@@ -126,7 +126,7 @@ async def running(
             store=store,
             tasks=tasks,
             admit=admit,
-            has_room=admission.has_room if admission is not None else lambda _pod, _others: True,
+            fits=admission.fits if admission is not None else lambda _pod, _others: True,
             allocations=allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
             gate=gate,
             monitor=monitor,

@@ -196,15 +196,15 @@ async def test_a_victim_that_cannot_be_killed_is_told_of_and_waited_for_no_longe
 async def test_a_pod_that_its_wait_for_room_stumbles_over_is_named_and_the_others_start(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    has_room = type(ADMISSION).has_room
+    fits = type(ADMISSION).fits
 
     def stumble(self: Admission, pod: Pod, others: Iterable[Pod]) -> bool:
         if is_broken and pod.metadata.name == "critical":
             raise RuntimeError("a bug")
-        return has_room(self, pod, others)
+        return fits(self, pod, others)
 
     is_broken = False
-    monkeypatch.setattr(type(ADMISSION), "has_room", stumble)
+    monkeypatch.setattr(type(ADMISSION), "fits", stumble)
     with capture_logs() as logs:
         async with running(admission=ADMISSION, stop_seconds={"humble": 40}) as at:
             await at.say(PodOperation.ADD, HUMBLE)
@@ -256,7 +256,7 @@ async def test_a_victim_that_comes_back_holds_its_room_again(autojump_clock: Moc
 
 
 def test_a_victim_that_waits_itself_is_waited_for_by_nobody() -> None:
-    preemptions = Preemptions(ADMISSION.has_room)
+    preemptions = Preemptions(ADMISSION.fits)
     preemptions.make_way(HUMBLE)
     assert preemptions.wait(CRITICAL_POD, [HUMBLE]) is not None
     preemptions.make_way(CRITICAL_POD)
@@ -311,7 +311,7 @@ class _Node:
     """What the sync loop does with `Preemptions`, without tasks."""
 
     def __init__(self) -> None:
-        self.preemptions = Preemptions(ADMISSION.has_room)
+        self.preemptions = Preemptions(ADMISSION.fits)
         self.admitted: dict[str, Pod] = {}
         self.ending: dict[str, Pod] = {}
         self.waiting: dict[str, trio.Event] = {}
@@ -330,7 +330,7 @@ class _Node:
                 else:
                     self.ending[uid] = victim
         room = self.preemptions.wait(pod, self.admitted.values())
-        fits = ADMISSION.has_room(pod, self.running())
+        fits = ADMISSION.fits(pod, self.running())
         assert (room is None) == fits
         self.admitted[pod.metadata.uid] = pod
         if room is not None:

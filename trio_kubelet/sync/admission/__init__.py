@@ -1,8 +1,8 @@
 """Admission: whether a pod may run on this node beside those that do.
 
 Pure checks in a fixed order; the first that has something against a pod rejects it, with the Go
-kubelet's reason and message, as users see them in `kubectl get pods`. A critical pod for which
-there is only too little room is not rejected: others make way (`preemption.py`). What was
+kubelet's reason and message, as users see them in `kubectl get pods`. A critical pod that only
+lacks resources is not rejected: other pods are ended for it (`preemption.py`). What was
 admitted once is not asked again, over a restart of the agent either (`was_admitted`).
 """
 

@@ -76,8 +76,8 @@ class Admission:
     def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod.
 
-        A pod is told of want of room before it is told of what the node cannot do, as by the Go
-        kubelet; but no pod is made to go for one that would be rejected all the same.
+        That it does not fit comes before what the node cannot do, as in the Go kubelet; but no
+        pod is made to go for one that would be rejected all the same.
         """
         others, node = tuple(active), self.node()
         if rejection := self._refused(pod, others):
@@ -91,7 +91,7 @@ class Admission:
             return rejection
         return preempt(pod, others, short)
 
-    def has_room(self, pod: Pod, others: Iterable[Pod]) -> bool:
+    def fits(self, pod: Pod, others: Iterable[Pod]) -> bool:
         """Whether a pod that may run here fits beside others, its ports of the host included."""
         beside = tuple(others)
         short = self._shortages(pod, beside, self.node())
@@ -110,7 +110,7 @@ class Admission:
             await self.refresh_node()
 
     def _refused(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
-        """What no room could help, and is told first."""
+        """What stays true however many pods go, and is told first."""
         return (
             _first(self.first, pod, others)
             or forbidden_sysctl(pod, self.allowed_sysctls)

@@ -23,7 +23,7 @@ DISRUPTED = "Pod was preempted by Kubelet to accommodate a critical pod."
 """The message of the victims' condition DisruptionTarget."""
 
 WAITING_FOR_PREEMPTED_PODS = "WaitingForPreemptedPods"
-"""The reason of the event of a pod that waits for their room. The Go kubelet has none for it."""
+"""The reason of the event of a pod that waits until they are gone; none of the Go kubelet's."""
 
 EXCEEDED_GRACE_PERIOD = "ExceededGracePeriod"
 NOT_KILLED_IN_TIME = "Container runtime did not kill the pod within specified grace period."

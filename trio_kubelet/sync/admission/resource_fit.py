@@ -1,4 +1,4 @@
-"""Whether there is room: requests against what is allocatable, and host ports."""
+"""Whether a pod fits: requests against what is allocatable, and host ports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
