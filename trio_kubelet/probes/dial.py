@@ -52,6 +52,9 @@ class Dialer:
         return await _connect(*addresses[-1])
 
     async def _look_up(self, host: str, port: int) -> list[Address]:
+        if "\0" in host:
+            # The C library would look up what is before it, which is another host.
+            raise DialError(f"dial tcp: lookup {host}: no such host")
         try:
             return await trio.to_thread.run_sync(
                 _addresses, host, port, limiter=self._lookups, abandon_on_cancel=True

@@ -233,6 +233,19 @@ async def test_a_name_that_does_not_exist_fails_without_a_wait_in_the_loop() -> 
     assert came.output == f'Get "http://no-such-host.invalid:80/healthz": {dialed}'
 
 
+@pytest.mark.parametrize("scheme", ["HTTP", "HTTPS"])
+async def test_a_name_with_a_zero_byte_is_no_other_host(scheme: str) -> None:
+    async with serving(answer(http(200))) as port:
+        came = await ask(
+            port,
+            scheme=scheme,
+            host=f"{LOOPBACK}\0.example",
+            http_headers=(HTTPHeader(name="Host", value="web.example"),),
+        )
+    assert came.outcome is ProbeOutcome.FAILURE
+    assert came.output.endswith(": no such host")
+
+
 async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     loop, asked = threading.get_ident(), []
     known = socket.getaddrinfo
