@@ -23,6 +23,7 @@ from trio_kubelet.probes.http_request import (
     REDIRECTS,
     HttpRequest,
     RedirectError,
+    header_problem,
     http_request,
     location_of,
     redirected,
@@ -241,11 +242,14 @@ def plain_response(received: bytes) -> ProbeResponse | None:
 
 def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     """The bytes of a request. Raises HttpError where a header cannot be sent."""
+    problem = header_problem(request.lines)
+    if problem:
+        raise HttpError(problem)
     try:
         lines = [(name.encode(), value.encode()) for name, value in request.lines]
         head = h11.Request(method="GET", target=request.target, headers=lines)
     except (h11.LocalProtocolError, UnicodeError) as error:
-        raise HttpError(f"net/http: invalid header field: {error}") from error
+        raise HttpError("net/http: the headers cannot be sent") from error
     return (conversation.send(head) or b"") + (conversation.send(h11.EndOfMessage()) or b"")
 
 

@@ -4,12 +4,14 @@ Headers are the action's, with what the Go kubelet's clients send of themselves.
 to another request, if it stays on the same host.
 """
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote, urljoin, urlsplit
 
 from attrs import evolve, frozen
 
+from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Container, HTTPGetAction
 from trio_kubelet.probes.dial import host_port, port_number
 from trio_kubelet.probes.result import USER_AGENT
@@ -23,6 +25,10 @@ _SENT_BY_ITSELF = frozenset(
     {"Host", "User-Agent", "Content-Length", "Transfer-Encoding", "Trailer"}
 )
 _BAD_PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_NO_HEADER_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_PADDING = " \t"
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -50,12 +56,13 @@ class HttpRequest:
 
     @property
     def lines(self) -> Headers:
-        """All headers in the order in which they are sent."""
+        """All headers in the order in which they are sent, values without space around them."""
         agent = (("User-Agent", self.user_agent),) if self.user_agent else ()
         is_upgrade = any(name == "Connection" and value for name, value in self.headers)
         close = () if is_upgrade else (("Connection", "close"),)
         host = self.host_header or host_port(self.host, self.port)
-        return (("Host", host), *agent, *self.headers, *close)
+        lines = (("Host", host), *agent, *self.headers, *close)
+        return tuple((name, value.strip(_PADDING)) for name, value in lines)
 
 
 def http_request(
@@ -87,6 +94,16 @@ def http_request(
     )
 
 
+def header_problem(lines: Headers) -> str:
+    """Return why headers cannot be sent, empty if they can, without a value: it may be secret."""
+    for name, value in lines:
+        if not _HEADER_NAME.fullmatch(name):
+            return f"net/http: invalid header field name {json.dumps(name, ensure_ascii=False)}"
+        if _NO_HEADER_VALUE.search(value) or not is_unicode(value):
+            return f"net/http: invalid header field value for {json.dumps(name)}"
+    return ""
+
+
 def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpRequest | None:
     """Return the request that a redirect leads to; None where it leads to another host.
 
@@ -113,6 +130,8 @@ def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpR
 
 def _target(path: str) -> str:
     """The path as it is sent, with its query; what is no part of a URL is escaped."""
+    if _CONTROL.search(path):
+        return _escaped(path.replace("%", "%25").replace("?", "%3F"), "")
     try:
         parts = urlsplit(path)
     except ValueError:

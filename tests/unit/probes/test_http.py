@@ -92,6 +92,42 @@ async def test_a_header_may_hold_what_is_not_ascii() -> None:
     assert "X-Name: Größe\r\n" in seen[0]
 
 
+async def test_space_around_the_value_of_a_header_is_not_sent() -> None:
+    seen: list[str] = []
+    headers = (
+        HTTPHeader(name="Host", value="web.example "),
+        HTTPHeader(name="User-Agent", value=" mine"),
+        HTTPHeader(name="Authorization", value="\tBearer a  b "),
+    )
+    async with serving(answer(http(200), seen)) as port:
+        assert (await ask(port, http_headers=headers)).outcome is ProbeOutcome.SUCCESS
+    assert seen[0].split("\r\n")[1:5] == [
+        "Host: web.example",
+        "User-Agent: mine",
+        "Accept: */*",
+        "Authorization: Bearer a  b",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("Authorization", "secret\r\nX: y", 'invalid header field value for "Authorization"'),
+        ("Authorization", "secret\n", 'invalid header field value for "Authorization"'),
+        ("Host", "secret\x7f", 'invalid header field value for "Host"'),
+        ("User-Agent", "secret\0", 'invalid header field value for "User-Agent"'),
+        ("a b", "secret", 'invalid header field name "A b"'),
+        ("", "secret", 'invalid header field name ""'),
+    ],
+)
+async def test_a_header_that_cannot_be_sent_is_named_and_its_value_is_not_told(
+    name: str, value: str, why: str
+) -> None:
+    came = await ask(80, http_headers=(HTTPHeader(name=name, value=value),))
+    assert came.outcome is ProbeOutcome.FAILURE
+    assert came.output == f'Get "http://127.0.0.1:80/healthz": net/http: {why}'
+
+
 async def test_proxies_of_the_environment_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")

@@ -22,7 +22,10 @@ CONTAINER = Container(name="c", ports=(ContainerPort(name="web", container_port=
         (HTTPGetAction(port=IntOrString(80), path="/a b%20c"), "http://10.0.0.2:80/a%20b%20c"),
         (HTTPGetAction(port=IntOrString(80), path="/%zz"), "http://10.0.0.2:80/%25zz"),
         (HTTPGetAction(port=IntOrString(80), path="/a#b"), "http://10.0.0.2:80/a"),
-        (HTTPGetAction(port=IntOrString(80), path="/a\r\nX: y"), "http://10.0.0.2:80/aX:%20y"),
+        (
+            HTTPGetAction(port=IntOrString(80), path="/a?\r\nX: y"),
+            "http://10.0.0.2:80/a%3F%0D%0AX:%20y",
+        ),
         (HTTPGetAction(port=IntOrString(80), path="//["), "http://10.0.0.2:80//%5B"),
     ],
 )
