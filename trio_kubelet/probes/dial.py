@@ -18,6 +18,7 @@ from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
 
 LOOKUP_THREADS = 8
+_UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
 
@@ -74,6 +75,9 @@ async def _connect(
     try:
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
+            # A peer on this node, as pods are, has answered by now: the second call tells.
+            code = connecting.connect_ex(address)
+        if code in _UNDER_WAY:
             await trio.lowlevel.wait_writable(connecting)
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
