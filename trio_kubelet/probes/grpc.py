@@ -2,23 +2,23 @@
 
 The project's rpc layer is made for long-lived connections to unix sockets; a probe makes one call
 over a TCP connection of its own. The two messages have one field each, so they are written and read
-here. A server that refuses the connection is tried again until the time is over, as by gRPC's own
-clients.
+here. What h2 makes of a request, and of the bytes of an answer, is kept: they are the same with
+each run, and h2 would cost four times as much as all the rest of a probe. A server that refuses
+the connection is tried again until the time is over, as by gRPC's own clients.
 """
 
-from collections.abc import Iterable
 from enum import IntEnum
+from functools import lru_cache
 from urllib.parse import unquote
 
 import trio
-from attrs import define, field
+from attrs import define, frozen
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
     ConnectionTerminated,
     DataReceived,
-    Event,
     RemoteSettingsChanged,
     ResponseReceived,
     StreamEnded,
@@ -44,6 +44,11 @@ METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
 CALL_LIMIT_BYTES = 64 * 1024
 """How much is read in one call, frames of all kinds: the answer itself has a few hundred bytes."""
+KNOWN_CALLS = 512
+KNOWN_READS = 4
+"""In so many pieces an answer may come and be taken as known: a server that sends bytes one by one
+would have all of them read again with each."""
+KNOWN_BYTES = 1024
 STREAM = 1
 TOO_LONG = "the answer is too long"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
@@ -122,84 +127,151 @@ class _Call:
 
     authority: str
     timeout_seconds: float
-    h2: H2Connection = field(factory=lambda: H2Connection(_CONFIGURATION))
-    data: bytes = b""
-    headers: dict[str, str] = field(factory=dict)
     is_connected: bool = False
-    has_ended: bool = False
 
     async def check(self, dialer: Dialer, host: str, action: GRPCAction) -> int:
         """Return the status that the server tells. Raises DialError and CallError."""
-        stream, read_bytes = ProbeStream(await dialer.dial(host, action.port), self.authority), 0
+        stream = ProbeStream(await dialer.dial(host, action.port), self.authority)
+        request = _request(self.authority, self.timeout_seconds, action.service or "")
         try:
-            self._ask(action.service or "")
-            await stream.send_all(self.h2.data_to_send())
-            while not self.has_ended:
-                received = await stream.receive_some(RECEIVE_BYTES)
-                if not received:
-                    raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
-                self._take(self.h2.receive_data(received))
-                read_bytes += len(received)
-                if read_bytes > CALL_LIMIT_BYTES:
-                    raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
-                if not self.has_ended:
-                    await stream.send_all(self.h2.data_to_send())
+            await stream.send_all(request)
+            return await self._read(stream)
         except (ProtocolError, UnicodeError) as error:
             raise CallError(Code.UNAVAILABLE, f"connection error: {error}") from error
         except ProbeStreamError as error:
             raise CallError(Code.UNAVAILABLE, f"error reading from server: {error}") from error
         finally:
             stream.close()
-        return self._answer()
 
-    def _ask(self, service: str) -> None:
-        name = service.encode()
-        request = _SERVICE_FIELD + _varint(len(name)) + name if name else b""
-        self.h2.initiate_connection()
-        self.h2.send_headers(
-            STREAM,
-            [
-                (":method", "POST"),
-                (":scheme", "http"),
-                (":path", METHOD),
-                (":authority", self.authority),
-                ("content-type", "application/grpc"),
-                ("user-agent", USER_AGENT),
-                ("te", "trailers"),
-                ("grpc-timeout", f"{round(self.timeout_seconds * 1000)}m"),
-            ],
-        )
-        message = b"\x00" + len(request).to_bytes(4, "big") + request
-        self.h2.send_data(STREAM, message, end_stream=True)
+    async def _read(self, stream: ProbeStream) -> int:
+        """The status, from what is known of the bytes that come.
 
-    def _take(self, events: Iterable[Event]) -> None:
-        for event in events:
+        Where they are too many, or wrong, h2 reads them from the first on. Raises CallError,
+        ProtocolError, UnicodeError and ProbeStreamError.
+        """
+        received, replied = b"", 0
+        for _ in range(KNOWN_READS):
+            received += await _some(stream)
+            known = _known(received) if len(received) <= KNOWN_BYTES else None
+            if known is None:
+                break
+            self.is_connected = known.is_connected
+            if known.status is not None:
+                return known.status
+            await stream.send_all(known.reply[replied:])
+            replied = len(known.reply)
+        conversation, read_bytes = _Conversation(self), 0
+        while True:
+            conversation.take(received)
+            read_bytes += len(received)
+            if read_bytes > CALL_LIMIT_BYTES:
+                raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
+            if conversation.has_ended:
+                return conversation.status()
+            await stream.send_all(conversation.h2.data_to_send()[replied:])
+            replied, received = 0, await _some(stream)
+
+
+async def _some(stream: ProbeStream) -> bytes:
+    """What comes next, never nothing. Raises CallError and ProbeStreamError."""
+    if received := await stream.receive_some(RECEIVE_BYTES):
+        return received
+    raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
+
+
+def _asking(authority: str, timeout_seconds: float, service: str) -> H2Connection:
+    """A connection whose request is ready to be sent."""
+    name = service.encode()
+    request = _SERVICE_FIELD + _varint(len(name)) + name if name else b""
+    h2 = H2Connection(_CONFIGURATION)
+    h2.initiate_connection()
+    h2.send_headers(
+        STREAM,
+        [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", METHOD),
+            (":authority", authority),
+            ("content-type", "application/grpc"),
+            ("user-agent", USER_AGENT),
+            ("te", "trailers"),
+            ("grpc-timeout", f"{round(timeout_seconds * 1000)}m"),
+        ],
+    )
+    message = b"\x00" + len(request).to_bytes(4, "big") + request
+    h2.send_data(STREAM, message, end_stream=True)
+    return h2
+
+
+@lru_cache(maxsize=KNOWN_CALLS)
+def _request(authority: str, timeout_seconds: float, service: str) -> bytes:
+    """The bytes of a request: the same with each run of a probe."""
+    return _asking(authority, timeout_seconds, service).data_to_send()
+
+
+@frozen(kw_only=True)
+class _Known:
+    """What h2 makes of the bytes that have come: what to reply, and the status if that is all."""
+
+    is_connected: bool
+    reply: bytes
+    status: int | None
+
+
+@lru_cache(maxsize=KNOWN_CALLS)
+def _known(received: bytes) -> _Known | None:
+    """What all that has come on a connection means; None where something is wrong with it."""
+    peer = _Call("", 0)
+    conversation = _Conversation(peer)
+    try:
+        conversation.take(received)
+        status = conversation.status() if conversation.has_ended else None
+    except (CallError, ProtocolError, UnicodeError):
+        return None
+    reply = conversation.h2.data_to_send()
+    return _Known(is_connected=peer.is_connected, reply=reply, status=status)
+
+
+class _Conversation:
+    """What follows a request that was sent, whatever it was."""
+
+    def __init__(self, call: _Call) -> None:
+        self.h2 = _asking("localhost", 1, "")
+        self.h2.data_to_send()
+        self.has_ended = False
+        self._call = call
+        self._data = b""
+        self._headers: dict[str, str] = {}
+
+    def take(self, received: bytes) -> None:
+        """Go on with what has come. Raises CallError, ProtocolError and UnicodeError."""
+        for event in self.h2.receive_data(received):
             if isinstance(event, RemoteSettingsChanged):
-                self.is_connected = True
+                self._call.is_connected = True
             elif isinstance(event, DataReceived):
-                self.data += event.data
+                self._data += event.data
             elif isinstance(event, (ResponseReceived, TrailersReceived)):
-                self.headers.update((str(name), str(value)) for name, value in event.headers)
+                self._headers.update((str(name), str(value)) for name, value in event.headers)
             elif isinstance(event, StreamReset):
                 raise _reset(event)
             elif isinstance(event, ConnectionTerminated) and event.error_code:
                 raise CallError(Code.UNAVAILABLE, "the server has gone away", by_server=True)
             elif isinstance(event, StreamEnded):
                 self.has_ended = True
-        if len(self.data) > OUTPUT_LIMIT_BYTES:
+        if len(self._data) > OUTPUT_LIMIT_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
 
-    def _answer(self) -> int:
-        """What the server has said, once it has said all."""
-        status = self.headers.get(":status", "")
+    def status(self) -> int:
+        """What the server has said, once it has said all. Raises CallError."""
+        status = self._headers.get(":status", "")
         if status != "200":
             text = f"unexpected HTTP status code received from server: {status}"
             raise CallError(Code.UNKNOWN, text, by_server=True)
-        code = _code(self.headers.get("grpc-status", ""))
+        code = _code(self._headers.get("grpc-status", ""))
         if code is not Code.OK:
-            message = unquote(self.headers.get("grpc-message", ""))
+            message = unquote(self._headers.get("grpc-message", ""))
             raise CallError(code, message, by_server=True)
-        return _serving_status(self.data)
+        return _serving_status(self._data)
 
 
 def _reset(event: StreamReset) -> CallError:

@@ -7,6 +7,7 @@ import pytest
 import trio
 import trio.testing
 
+from lab.probe_targets import grpc_answer
 from tests.unit.probes.servers import (
     LOOPBACK,
     Serve,
@@ -39,6 +40,7 @@ SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 OK = {"grpc-status": "0"}
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 """An empty frame of HTTP/2."""
+SETTINGS_ACKNOWLEDGED = b"\0\0\0\4\1\0\0\0\0"
 PRIORITIES = b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10" * 3000
 
 
@@ -156,6 +158,31 @@ async def test_a_server_that_does_not_answer_the_call_is_late(
     async with serving(greet) as port:
         came = await check(port, seconds=1)
     assert came.output == "timeout: health rpc did not complete within 1s"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 9, 40, 4096])
+@pytest.mark.parametrize(
+    ("service", "outcome"), [("ok", ProbeOutcome.SUCCESS), ("ill", ProbeOutcome.FAILURE)]
+)
+async def test_an_answer_means_the_same_in_however_many_pieces_it_comes(
+    service: str, outcome: ProbeOutcome, piece_bytes: int
+) -> None:
+    sent = SETTINGS + (grpc_answer(service, 1) or b"")
+    got = bytearray()
+
+    async def tell(stream: trio.abc.Stream) -> None:
+        for at in range(0, len(sent), piece_bytes):
+            await stream.send_all(sent[at : at + piece_bytes])
+            await trio.testing.wait_all_tasks_blocked()
+        async for data in stream:
+            got.extend(data)
+
+    async with serving(tell) as port:
+        for _ in range(2):
+            assert (await check(port, service)).outcome is outcome
+        await trio.testing.wait_all_tasks_blocked()
+    acknowledged = piece_bytes < len(sent)
+    assert got.count(SETTINGS_ACKNOWLEDGED) == 2 * acknowledged
 
 
 async def test_a_call_without_an_end_is_not_read_for_ever() -> None:
