@@ -13,10 +13,25 @@ import trio
 SOCKET_MODE = 0o600
 BACKLOG = 64
 
+KEEPALIVE = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 15),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 9),
+)
+"""The defaults of Go's listeners: a client that has gone without a word is noticed in 150 s.
+
+Without it a stream on which nothing happens (a quiet log that is followed) would never end.
+"""
+
 
 async def listen_tcp(host: str, port: int) -> Sequence[trio.SocketListener]:
     """Listen on an address; port 0 takes any. Raises OSError."""
-    return await trio.open_tcp_listeners(port, host=host)
+    listeners = await trio.open_tcp_listeners(port, host=host)
+    for listener in listeners:
+        for option in KEEPALIVE:  # Connections take it over from who accepts them.
+            listener.socket.setsockopt(*option)
+    return listeners
 
 
 def listen_unix(path: Path) -> Sequence[trio.SocketListener]:

@@ -1,5 +1,6 @@
 """Requests and whole responses, over real sockets, with a real client and with bytes."""
 
+import socket
 import ssl
 
 import httpx
@@ -174,6 +175,14 @@ async def test_cancelling_closes_connections_and_the_port() -> None:
         assert await everything(stream) == b""
     with pytest.raises(OSError, match="connect"):
         await connect(port)
+
+
+async def test_a_client_that_is_gone_without_a_word_is_looked_for() -> None:
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    port = listener.socket.getsockname()[1]
+    async with listener, await connect(port), await listener.accept() as accepted:
+        assert accepted.socket.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert accepted.socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) <= 60
 
 
 async def test_the_same_is_served_over_tls() -> None:
