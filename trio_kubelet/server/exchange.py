@@ -62,6 +62,10 @@ class Exchange:
         """Whether the request has been read to its end."""
         return self._request_read.is_set()
 
+    @property
+    def _may_switch(self) -> bool:
+        return self._wants_upgrade and self._request_read.is_set()
+
     async def run(self, handler: Handler) -> bool:
         """Answer the request. Whether there may be another one on this connection."""
         again = False
@@ -124,6 +128,7 @@ class Exchange:
             peer=self._client.peer,
             certificate=self._client.certificate,
             body=RequestBody(self._receive_piece, None if chunked else length),
+            may_switch=self._may_switch,
             switch_protocols=self._switch_protocols,
         )
 
@@ -162,7 +167,7 @@ class Exchange:
         return piece is not None
 
     async def _switch_protocols(self, headers: HeaderPairs) -> trio.abc.Stream:
-        if not self._wants_upgrade or not self._request_read.is_set():
+        if not self._may_switch:
             raise RequestError(400, "the request asks for no other protocol")
         event = h11.InformationalResponse(
             status_code=101, headers=list(headers), reason=b"Switching Protocols"

@@ -144,6 +144,8 @@ class Request:
     peer: Peer = TcpPeer("127.0.0.1", 0)
     certificate: ClientCertificate | None = None
     body: RequestBody = field(factory=RequestBody)
+    may_switch: bool = False
+    """Whether `switch_protocols` will do it: asked for with all that belongs to it, no body."""
     _switch_protocols: SwitchProtocols = _no_upgrade
 
     async def switch_protocols(self, headers: HeaderPairs) -> trio.abc.Stream:

@@ -104,7 +104,7 @@ class PodStreams:
         return Response(content_type="application/json", body=said)
 
     async def _stream(self, request: Request, ask: Callable[[], Awaitable[str]]) -> Response | None:
-        if "upgrade" not in request.headers:
+        if not request.may_switch:  # The runtime runs a command before the client is answered.
             raise RequestError(400, "Upgrade request required")
         try:
             url = await ask()

@@ -227,7 +227,7 @@ REFUSED = b"HTTP/1.1 404 Not Found\r\nContent-Length: 5\r\n\r\ngone\n"
         (Runtime(), "/exec/ns/p/over?output=1", UPGRADE, 500, b'container not found ("over")'),
         (Runtime(), "/exec/ns/p/c", UPGRADE, 400, b"you must specify at least 1 of"),
         (Runtime(), EXEC, ("Accept: */*",), 400, b"Upgrade request required"),
-        (Runtime(), EXEC, ("Upgrade: SPDY/3.1",), 400, b"asks for no other protocol"),
+        (Runtime(), EXEC, ("Upgrade: SPDY/3.1",), 400, b"Upgrade request required"),
         (Runtime(error=RpcError(Code.NOT_FOUND, "no such")), EXEC, UPGRADE, 404, b"no such"),
         (Runtime(error=RpcError(Code.UNAVAILABLE, "away")), EXEC, UPGRADE, 500, b"away"),
         (Runtime(answer=REFUSED), EXEC, UPGRADE, 404, b"gone"),
@@ -308,3 +308,20 @@ def _or_none(read: Callable[[], Any]) -> Any:
         return read()
     except RequestError as error:
         return None if error.status == 400 else error
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("Upgrade: SPDY/3.1",),
+        ("Upgrade: SPDY/3.1", "Connection: keep-alive"),
+        ("Upgrade: SPDY/3.1", "Connection: Upgrade", "Content-Length: 1"),
+    ],
+)
+async def test_no_command_runs_for_a_client_that_cannot_be_switched(lines: tuple[str, ...]) -> None:
+    runtime = Runtime()
+    async with node(runtime) as port, await connect(port) as client:
+        await client.send_all(asking(EXEC, *lines))
+        answer = await until(client, b"Upgrade request required")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert runtime.asked == []
