@@ -4,6 +4,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import trio
 
@@ -78,7 +79,9 @@ class _Profiles:
             )
         finally:
             stopped.set()
-        yield _folded(samples) if as_text else packed_profile(samples, seconds)
+        # Five minutes of many threads are seconds of work.
+        write = partial(_folded, samples) if as_text else partial(packed_profile, samples, seconds)
+        yield await trio.to_thread.run_sync(write)
 
 
 def flag_routes(set_verbosity: SetVerbosity) -> Sequence[Route]:

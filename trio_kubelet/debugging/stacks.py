@@ -6,7 +6,6 @@ Samples are taken by a thread of their own, so that the event loop is seen while
 import gc
 import sys
 import threading
-import traceback
 from collections import Counter
 from collections.abc import Iterator
 from types import FrameType
@@ -83,8 +82,8 @@ def thread_lines() -> Iterator[str]:
     names = {each.ident: each.name for each in threading.enumerate()}
     for ident, frame in sys._current_frames().items():
         yield f"thread {names.get(ident, ident)}"
-        for summary in traceback.extract_stack(frame):
-            yield f"{INDENT}{summary.name} at {summary.filename}:{summary.lineno}"
+        for line in reversed(stack_of(frame)):
+            yield f"{INDENT}{line.function} at {line.file}:{line.number}"
         yield ""
 
 

@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import linecache
+import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,7 +14,7 @@ import trio.testing
 
 from trio_kubelet.config import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.help_text import flag_values
-from trio_kubelet.debugging import flag_routes, profile_routes
+from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
 from trio_kubelet.debugging.pprof import packed_profile
 from trio_kubelet.debugging.stacks import Line
 from trio_kubelet.debugging.z_pages import (
@@ -114,6 +116,30 @@ async def test_one_profile_is_taken_at_a_time_and_a_client_that_goes_ends_its_ow
                 await trio.lowlevel.checkpoint()
             else:
                 break
+
+
+@pytest.mark.parametrize(("query", "writer"), [("", "packed_profile"), ("&debug=1", "_folded")])
+async def test_a_profile_is_written_beside_the_event_loop(
+    query: str, writer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+
+    def write(*_: object) -> bytes:
+        threads.append(threading.get_ident())
+        return b"written"
+
+    monkeypatch.setattr(endpoint, writer, write)
+    await get(profile_routes(), f"/debug/pprof/profile?seconds=1{query}")
+    assert threads
+    assert threading.get_ident() not in threads
+
+
+async def test_stacks_of_threads_are_shown_without_a_look_at_their_sources(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(linecache, "checkcache", lambda *_: pytest.fail("files were looked at"))
+    _, text = await get(profile_routes(), "/debug/pprof/threadcreate")
+    assert b"test_stacks_of_threads_are_shown" in text
 
 
 async def test_the_heap_is_counted_by_type() -> None:
