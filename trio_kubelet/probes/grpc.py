@@ -132,8 +132,8 @@ class _Call:
     async def check(self, dialer: Dialer, host: str, action: GRPCAction) -> int:
         """Return the status that the server tells. Raises DialError and CallError."""
         stream = ProbeStream(await dialer.dial(host, action.port), self.authority)
-        request = _request(self.authority, self.timeout_seconds, action.service or "")
         try:
+            request = _request(self.authority, self.timeout_seconds, action.service or "")
             await stream.send_all(request)
             return await self._read(stream)
         except (ProtocolError, UnicodeError) as error:

@@ -168,21 +168,28 @@ async def test_an_answer_means_the_same_in_however_many_pieces_it_comes(
     service: str, outcome: ProbeOutcome, piece_bytes: int
 ) -> None:
     sent = SETTINGS + (grpc_answer(service, 1) or b"")
-    got = bytearray()
+    tell_of, acknowledged = trio.open_memory_channel[int](2)
 
     async def tell(stream: trio.abc.Stream) -> None:
         for at in range(0, len(sent), piece_bytes):
             await stream.send_all(sent[at : at + piece_bytes])
             await trio.testing.wait_all_tasks_blocked()
-        async for data in stream:
-            got.extend(data)
+        got = b"".join([bytes(data) async for data in stream])
+        await tell_of.send(got.count(SETTINGS_ACKNOWLEDGED))
 
     async with serving(tell) as port:
         for _ in range(2):
             assert (await check(port, service)).outcome is outcome
-        await trio.testing.wait_all_tasks_blocked()
-    acknowledged = piece_bytes < len(sent)
-    assert got.count(SETTINGS_ACKNOWLEDGED) == 2 * acknowledged
+            assert await acknowledged.receive() == (piece_bytes < len(sent))
+
+
+@pytest.mark.parametrize("service", ["\ud800", "s" * 20_000])
+async def test_a_service_that_cannot_be_asked_for_is_no_more_than_a_failure(
+    service: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with serving(hang) as port:
+        came = await check(port, service, seconds=2)
+    assert came.outcome is ProbeOutcome.FAILURE
 
 
 async def test_a_call_without_an_end_is_not_read_for_ever() -> None:
