@@ -8,7 +8,8 @@ takes nothing else with it. A tcpSocket probe is nothing but such a connection.
 import errno
 import os
 import socket
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
 from ipaddress import ip_address
 
 import trio
@@ -19,6 +20,8 @@ from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, fa
 
 LOOKUP_THREADS = 8
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
+OTHER_FAMILY_SECONDS = 0.3
+"""How long addresses of the first family may take before one of the other is tried beside them."""
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
 
@@ -42,15 +45,14 @@ class Dialer:
     async def dial(self, host: str, port: int) -> socket.socket:
         """Connect; the socket does not block. Raises DialError.
 
-        Cancelled, it leaves nothing, except that the lookup of a name ends on its own.
+        A name may have addresses of two families, of which one leads nowhere: the other is tried
+        soon, as by Go. Cancelled, it leaves nothing, except that the lookup of a name ends on its
+        own.
         """
         addresses = _numeric(host, port) or await self._look_up(host, port)
-        for family, address in addresses[:-1]:
-            try:
-                return await _connect(family, address)
-            except DialError:
-                continue
-        return await _connect(*addresses[-1])
+        first = [each for each in addresses if each[0] == addresses[0][0]]
+        other = [each for each in addresses if each[0] != addresses[0][0]]
+        return await (_connect_first_of(first, other) if other else _connect_one_of(first))
 
     async def _look_up(self, host: str, port: int) -> list[Address]:
         if "\0" in host:
@@ -62,6 +64,52 @@ class Dialer:
             )
         except (OSError, UnicodeError) as error:
             raise DialError(f"dial tcp: lookup {host}: no such host") from error
+
+
+async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) -> socket.socket:
+    """Connect to addresses of one of two families. Raises the DialError of the first."""
+    connected: list[socket.socket] = []
+    failures: dict[bool, DialError] = {}
+    has_failed = trio.Event()
+
+    async def attempt(*, is_first: bool) -> None:
+        if not is_first:
+            with trio.move_on_after(OTHER_FAMILY_SECONDS):
+                await has_failed.wait()
+        try:
+            connected.append(await _connect_one_of(first if is_first else other))
+        except DialError as error:
+            failures[is_first] = error
+            has_failed.set()
+        else:
+            nursery.cancel_scope.cancel()
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(attempt, is_first=True))
+            nursery.start_soon(partial(attempt, is_first=False))
+    except BaseException:
+        _close(connected)
+        raise
+    _close(connected[1:])
+    if not connected:
+        raise failures[True]
+    return connected[0]
+
+
+def _close(connections: Iterable[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+async def _connect_one_of(addresses: Sequence[Address]) -> socket.socket:
+    """Connect to one address after another. Raises the DialError of the last."""
+    for family, address in addresses[:-1]:
+        try:
+            return await _connect(family, address)
+        except DialError:
+            continue
+    return await _connect(*addresses[-1])
 
 
 async def _connect(

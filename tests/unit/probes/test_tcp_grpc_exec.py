@@ -66,6 +66,42 @@ async def test_a_port_that_refuses_connections_fails() -> None:
     assert came.output == f"dial tcp 127.0.0.1:{port}: connect: connection refused"
 
 
+@pytest.mark.parametrize("family", ["leads nowhere", "refuses"])
+async def test_a_name_with_one_family_that_does_not_answer_is_asked_by_the_other(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_INET6) as silent, socket.socket(socket.AF_INET6) as filling:
+        silent.bind(("::1", 0))
+        if family == "leads nowhere":
+            silent.listen(0)
+            filling.connect(silent.getsockname())
+        async with serving(hang) as port:
+            kind = socket.SOCK_STREAM
+            found = [
+                (socket.AF_INET6, kind, 0, "", silent.getsockname()),
+                (socket.AF_INET, kind, 0, "", (LOOPBACK, port)),
+            ]
+            monkeypatch.setattr("trio_kubelet.probes.dial.OTHER_FAMILY_SECONDS", 0.0)
+            monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+            action = TCPSocketAction(host="dual.example", port=IntOrString(port))
+            came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30)
+    assert came.outcome is ProbeOutcome.SUCCESS
+
+
+async def test_a_name_that_answers_by_no_family_fails_in_the_words_of_the_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, other = free_port(), free_port()
+    found = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::1", first, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 0, "", (LOOPBACK, other)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    action = TCPSocketAction(host="dual.example", port=IntOrString(80))
+    came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30)
+    assert came.output == f"dial tcp [::1]:{first}: connect: connection refused"
+
+
 async def test_a_port_that_does_not_answer_is_late(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
