@@ -130,7 +130,10 @@ def printed(mapping: IdMapping) -> str:
 
 def parsed(text: str) -> IdMapping:
     """The range that a file `userns` tells. Raises ValueError for what no kubelet writes."""
-    document = json.loads(text)
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, dict):
         raise ValueError("it is no object")
     users, groups = (_range(document.get(name)) for name in ("uidMappings", "gidMappings"))

@@ -135,6 +135,11 @@ def test_a_file_that_no_kubelet_wrote_is_an_error(document: object) -> None:
         parsed(json.dumps(document))
 
 
+def test_a_file_that_is_nested_too_deeply_is_refused() -> None:
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parsed("[" * 100_000)
+
+
 def handler(name: str, *, able: bool) -> NodeRuntimeHandler:
     return NodeRuntimeHandler(name=name, features=NodeRuntimeHandlerFeatures(user_namespaces=able))
 
