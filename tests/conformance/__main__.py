@@ -56,6 +56,8 @@ def main() -> int:
 
 
 def _run(folder: Path, focus: str, logs: Path | None) -> Run:
+    # Of the start: what is changed later is not what ran.
+    commit = run(["git", "describe", "--always", "--dirty"]).strip()
     tools = programs.find()
     made = images.all_images(_root(), tools)
     with ExitStack() as stack:
@@ -78,7 +80,7 @@ def _run(folder: Path, focus: str, logs: Path | None) -> Run:
         return Run(
             kubelet=KUBELET,
             day=datetime.now(UTC).date().isoformat(),
-            commit=run(["git", "describe", "--always", "--dirty"]).strip(),
+            commit=commit,
             kubernetes=tools.version,
             containerd=cluster.containerd.tools.version,
             results=read_report(report),
