@@ -231,6 +231,8 @@ CONTAINER: StateMachine[ContainerStage, ContainerEvent, RestartEvidence] = State
 
 LIVING = frozenset({S.RUNNING, S.STOPPING, S.REPLACING, S.UNKNOWN})
 """The states in which an instance runs, or may run: it is stopped before anything else."""
+FOLLOWED = frozenset({S.WAITING, S.CREATED, S.REPLACING})
+"""The states in which another instance is to run, whatever the last one ended with."""
 
 
 def container_role(*, is_init: bool, container_policy: str = "") -> ContainerRole:

@@ -78,6 +78,20 @@ ENDS_WELL_WHEN_ITS_PROBE_HAS_FAILED = PodScript(
     policy="OnFailure",
     removed_after=45.48,
 )
+END_WELL_IN_ONE_STOP_WHEN_THEIR_PROBES_HAVE_FAILED = PodScript(
+    containers=tuple(
+        ContainerScript(
+            name=name,
+            term_code=0,
+            policy="OnFailure",
+            pre_stop=2,
+            probes=(ProbeScript(kind=STARTUP, outcomes=(LATE,), delay=12, failures=1, grace=1),),
+        )
+        for name in ("main-0", "main-1")
+    ),
+    policy="Never",
+    removed_after=45.48,
+)
 NOT_RESTARTED_AFTER_ITS_PROBE = PodScript(
     containers=(
         ContainerScript(name="init-0", role=SIDECAR, pre_stop=6),
@@ -97,6 +111,7 @@ NOT_RESTARTED_AFTER_ITS_PROBE = PodScript(
 @example(script=RESTARTS_AND_BACK_OFFS)
 @example(script=GRACE_OF_A_PROBE_AFTER_A_HOOK)
 @example(script=ENDS_WELL_WHEN_ITS_PROBE_HAS_FAILED)
+@example(script=END_WELL_IN_ONE_STOP_WHEN_THEIR_PROBES_HAVE_FAILED)
 @example(script=NOT_RESTARTED_AFTER_ITS_PROBE)
 def test_a_pod_lives_as_the_model_says(script: PodScript) -> None:
     model, lived = Model(script), live(script)

@@ -151,6 +151,7 @@ class Look:
 
     observed: ObservedPod
     reasons: dict[str, Reason]
+    restarting: frozenset[str]
     probed: dict[str, ProbeVerdict]
     failure: Failure | None
     stopped: bool
@@ -166,6 +167,7 @@ class Look:
                 now_ns=now_ns,
                 node=NODE,
                 reasons=self.reasons,
+                restarting=self.restarting,
                 failure=self.failure,
                 stopped=self.stopped,
                 probed=self.probed,
@@ -178,6 +180,7 @@ looks = st.builds(
     Look,
     observed=observations,
     reasons=reasons,
+    restarting=st.frozensets(st.sampled_from(NAMES)),
     probed=verdicts,
     failure=st.sampled_from([None, None, None, Failure(reason="Evicted", disruption="No room")]),
     stopped=seldom,

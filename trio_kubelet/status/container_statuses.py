@@ -33,7 +33,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
-from trio_kubelet.runtime.lifecycle.container_table import CRASH_LOOP_BACK_OFF, Reason
+from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.status.container_resources import actual_resources
@@ -56,11 +56,15 @@ POD_MESSAGES_LIMIT_BYTES = 12 * 1024
 
 @frozen(kw_only=True)
 class ContainerStatuses:
-    """The statuses of all containers, each in the order of its part of the spec."""
+    """The statuses of all containers, each in the order of its part of the spec.
+
+    `restarting` are the names of those that are to run, whatever they ended with.
+    """
 
     init: tuple[ContainerStatus, ...] = ()
     regular: tuple[ContainerStatus, ...] = ()
     ephemeral: tuple[ContainerStatus, ...] = ()
+    restarting: frozenset[str] = frozenset()
 
     @property
     def any_running(self) -> bool:
@@ -90,6 +94,7 @@ def container_statuses(context: StatusContext) -> ContainerStatuses:
             ((container, ContainerRole.EPHEMERAL) for container in spec.ephemeral_containers),
             previous.ephemeral_container_statuses,
         ),
+        restarting=context.restarting,
     )
 
 
@@ -331,7 +336,7 @@ def _waiting_with_reason(
 ) -> ContainerStatus:
     """Say why a container waits that is to run (again) and does not.
 
-    One in back-off is to run, whatever it ended with: it was stopped for its probe.
+    One that was stopped for its successor, as for its probe, may have ended with any exit code.
     """
     reason = _reason_to_wait(context, container)
     state = status.state
@@ -342,7 +347,7 @@ def _waiting_with_reason(
     restarts = restarts_after(
         restart_terms(context.pod, container, role), state.terminated.exit_code
     )
-    if not restarts and reason.reason != CRASH_LOOP_BACK_OFF:
+    if not restarts and container.name not in context.restarting:
         return status
     return evolve(status, state=_waiting(reason), last_state=state)
 

@@ -49,9 +49,10 @@ class ProbeVerdict:
 class StatusContext:
     """What is the same for all containers of a pod.
 
-    `previous` is the pod's status so far. `reasons` say why containers wait, by name. `stopped`:
-    the pod is over, nothing of it will run again. `probed` is by container id. `runtime_name`
-    stands before container ids. `recursive_read_only`: the pod's containers will get such mounts.
+    `previous` is the pod's status so far. `reasons` say why containers wait, by name; `restarting`
+    are the names of those that are to run, whatever they ended with. `stopped`: the pod is over,
+    nothing of it will run again. `probed` is by container id. `runtime_name` stands before
+    container ids. `recursive_read_only`: the pod's containers will get such mounts.
     `actuated` is what containers were made with, by name, where not with what the pod says.
     """
 
@@ -59,6 +60,7 @@ class StatusContext:
     observed: ObservedPod
     previous: PodStatus
     reasons: Mapping[str, Reason] = field(factory=dict)
+    restarting: frozenset[str] = frozenset()
     stopped: bool = False
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
     runtime_name: str = "containerd"
@@ -70,18 +72,19 @@ class StatusContext:
 class PodStatusContext:
     """What `pod_status` needs to know.
 
-    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons`
-    say why containers wait, by name. `failure` is why the pod failed if it was not for its
-    containers. `stopped`: nothing of the pod runs, nor ever will. `probed` is what probes say,
-    by container id. `actuated` is what containers were made with, by name, where not with what
-    they were allocated; `refused_resize`: why the pod does not get the resources that its source
-    wants it to have, None if it has those.
+    `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons` say
+    why containers wait, by name; `restarting` are the names of those that are to run, whatever they
+    ended with. `failure` is why the pod failed if it was not for its containers. `stopped`: nothing
+    of the pod runs, nor ever will. `probed` is what probes say, by container id. `actuated` is what
+    containers were made with, by name, where not with what they were allocated; `refused_resize`:
+    why the pod does not get the resources that its source wants it to have, None if it has those.
     """
 
     previous: PodStatus
     now_ns: int
     node: NodeIdentity
     reasons: Mapping[str, Reason] = field(factory=dict)
+    restarting: frozenset[str] = frozenset()
     failure: Failure | None = None
     stopped: bool = False
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)

@@ -41,6 +41,7 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
             observed=observed,
             previous=previous,
             reasons=given.reasons,
+            restarting=given.restarting,
             stopped=given.stopped,
             probed=given.probed,
             runtime_name=given.node.runtime_name,

@@ -7,14 +7,12 @@ because others act on it (a job starts a successor, a scheduler counts the resou
 """
 
 from collections import Counter
-from collections.abc import Iterator
 from enum import StrEnum
 
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import TERMINAL_PHASES, Container, ContainerStatus, Pod, PodPhase
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.restarts import init_role, may_restart_all, restart_terms
-from trio_kubelet.runtime.lifecycle.container_table import CRASH_LOOP_BACK_OFF
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.container_statuses import (
@@ -100,9 +98,13 @@ def _phase(pod: Pod, statuses: ContainerStatuses, observed: ObservedPod) -> PodP
     if is_restarting_all(pod, observed):
         return PodPhase.RUNNING if has_started else PodPhase.PENDING
     regular = Counter(
-        standing for _, standing in _standings(pod, pod.spec.containers, statuses.regular)
+        _standing(pod, container, ContainerRole.REGULAR, status, statuses.restarting)
+        for container, status in zip(pod.spec.containers, statuses.regular, strict=True)
     )
-    initial = Counter(_standings(pod, pod.spec.init_containers, statuses.init, is_init=True))
+    initial = Counter(
+        (init_role(c), _standing(pod, c, init_role(c), status, statuses.restarting))
+        for c, status in zip(pod.spec.init_containers, statuses.init, strict=True)
+    )
     if initial[ContainerRole.INIT, Standing.FAILED]:
         return PodPhase.FAILED
     if _is_initializing(initial, has_started=has_started):
@@ -136,20 +138,12 @@ def _is_initializing(
     return not has_started and any(initial[ContainerRole.SIDECAR, s] for s in starting)
 
 
-def _standings(
-    pod: Pod,
-    containers: tuple[Container, ...],
-    statuses: tuple[ContainerStatus, ...],
-    *,
-    is_init: bool = False,
-) -> Iterator[tuple[ContainerRole, Standing]]:
-    for container, status in zip(containers, statuses, strict=True):
-        role = init_role(container) if is_init else ContainerRole.REGULAR
-        yield role, _standing(pod, container, role, status)
-
-
 def _standing(
-    pod: Pod, container: Container, role: ContainerRole, status: ContainerStatus
+    pod: Pod,
+    container: Container,
+    role: ContainerRole,
+    status: ContainerStatus,
+    restarting: frozenset[str],
 ) -> Standing:
     state = status.state
     if state is not None and state.running is not None:
@@ -159,17 +153,12 @@ def _standing(
         return Standing.WAITING
     if role is ContainerRole.INIT and end.exit_code == 0:
         return Standing.SUCCEEDED
-    if restarts_after(restart_terms(pod, container, role), end.exit_code):
+    restarts = restarts_after(restart_terms(pod, container, role), end.exit_code)
+    if restarts or container.name in restarting:
         return Standing.RESTARTING
-    if terminated(status) is None and (may_restart_all(pod) or _is_in_back_off(status)):
+    if terminated(status) is None and may_restart_all(pod):
         return Standing.RESTARTING  # Why else should it wait after an end?
     return Standing.SUCCEEDED if _succeeded(status) else Standing.FAILED
-
-
-def _is_in_back_off(status: ContainerStatus) -> bool:
-    """Whether it is restarted whatever it ended with, as after a failed probe, but not yet."""
-    waiting = status.state.waiting if status.state is not None else None
-    return waiting is not None and waiting.reason == CRASH_LOOP_BACK_OFF
 
 
 def _succeeded(status: ContainerStatus) -> bool:

@@ -71,6 +71,7 @@ class StatusReporter:
         reasons: Mapping[str, Reason],
         failure: Failure | None,
         *,
+        restarting: frozenset[str],
         stopped: bool,
     ) -> PodStatus:
         """Make the status as of now. The arguments are as in `PodStatusContext`."""
@@ -85,6 +86,7 @@ class StatusReporter:
                 now_ns=self.clock.now_ns(),
                 node=evolve(self.node, recursive_read_only=read_only),
                 reasons=reasons,
+                restarting=restarting,
                 failure=failure,
                 stopped=stopped,
                 probed=self.probed,

@@ -78,6 +78,11 @@ class Containers(Protocol):
         ...
 
     @property
+    def restarting(self) -> frozenset[str]:
+        """The names of containers that are to run, whatever their last instances ended with."""
+        ...
+
+    @property
     def acted_at(self) -> float:
         """When the last call that may have changed the pod had ended, in trio's clock."""
         ...
@@ -165,6 +170,7 @@ class StatusReporter(Protocol):
         reasons: Mapping[str, Reason],
         failure: Failure | None,
         *,
+        restarting: frozenset[str],
         stopped: bool,
     ) -> PodStatus:
         """Make the status as of now."""
@@ -420,7 +426,12 @@ class PodSyncer:
 
     def _status(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> PodStatus:
         return self._parts.statuses.make(
-            pod, observed, self._containers.reasons, self._failure, stopped=stopped
+            pod,
+            observed,
+            self._containers.reasons,
+            self._failure,
+            restarting=self._containers.restarting,
+            stopped=stopped,
         )
 
     def _judged(self, pod: Pod, observed: ObservedPod) -> tuple[PodStatus, Ending | None]:

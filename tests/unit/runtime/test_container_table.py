@@ -27,6 +27,7 @@ RESTART = Decision(
     is_restart=True,
 )
 REPLACE = Decision(name="c", event=ContainerEvent.REPLACED)
+STOP = Decision(name="c", event=ContainerEvent.STOPPED)
 
 
 class Clock:
@@ -197,6 +198,34 @@ def test_only_starts_after_a_restart_lengthen_the_back_off(table: ContainerTable
     table.decide(POD, [RESTART])
     table.attempt("c", policy, 0)
     assert table["c"].backoff is not None
+
+
+@pytest.mark.parametrize(
+    ("found", "decisions", "then", "restarting"),
+    [
+        (RUNNING, [], RUNNING, set()),
+        (RUNNING, [], EXITED, set()),
+        (RUNNING, [STOP], EXITED, set()),
+        (RUNNING, [REPLACE], RUNNING, {"c"}),
+        (RUNNING, [REPLACE], EXITED, {"c"}),
+        (RUNNING, [REPLACE, STOP], EXITED, set()),
+        (EXITED, [RESTART], EXITED, {"c"}),
+        (CREATED, [], CREATED, {"c"}),
+        (UNKNOWN, [], UNKNOWN, set()),
+    ],
+)
+def test_what_was_decided_to_run_again_does_so_whatever_it_ends_with(
+    table: ContainerTable,
+    found: ObservedState,
+    decisions: list[Decision],
+    then: ObservedState,
+    restarting: set[str],
+) -> None:
+    table.observe(POD, seen(instance(0, found)))
+    for each in decisions:
+        table.decide(POD, [each])
+    table.observe(POD, seen(instance(0, then)))
+    assert table.restarting == restarting
 
 
 def test_why_a_container_waits_is_news_once_and_over_with_its_start(table: ContainerTable) -> None:

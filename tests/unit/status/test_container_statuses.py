@@ -112,13 +112,15 @@ def test_a_container_that_cannot_be_made_says_why() -> None:
     )
 
 
-def test_a_container_that_ended_well_when_its_probe_had_failed_is_in_back_off_too() -> None:
+def test_a_container_that_ended_well_and_is_to_run_again_all_the_same_says_why_it_waits() -> None:
     pod = a_pod(restart_policy="OnFailure")
     observed = seen(instance("c", EXITED, 3, exit_code=0))
-    status = status_of(pod, observed, reasons={"c": CRASH_LOOP})
-    assert only(status).state == waiting("CrashLoopBackOff", CRASH_LOOP.message)
-    assert status.phase == "Running"
-    assert status_of(pod, observed).phase == "Succeeded"
+    reasons = {"c": CRASH_LOOP}
+    waits = only(status_of(pod, observed, reasons=reasons, restarting=frozenset({"c"})))
+    assert waits.state == waiting("CrashLoopBackOff", CRASH_LOOP.message)
+    over = the(pod, observed, reasons=reasons).state
+    assert over is not None
+    assert over.terminated is not None
 
 
 def test_a_container_in_back_off_shows_its_last_end_beside() -> None:
@@ -135,10 +137,9 @@ def test_a_container_in_back_off_shows_its_last_end_beside() -> None:
 def test_a_container_that_will_not_run_again_does_not_wait() -> None:
     ended = seen(instance("c", EXITED, exit_code=1))
     reasons = {"c": CRASH_LOOP}
-    failed = {"c": Reason(reason="RunContainerError", message="no such file")}
     never, deleted = a_pod(restart_policy="Never"), a_pod(deleted=True)
     for status in (
-        the(never, ended, reasons=failed),
+        the(never, ended, reasons=reasons),
         the(deleted, ended, reasons=reasons),
         the(a_pod(), ended, reasons=reasons, stopped=True),
     ):

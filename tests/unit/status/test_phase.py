@@ -55,6 +55,31 @@ def restarts_on(code: int, name: str = "c") -> Container:
 
 
 @pytest.mark.parametrize(
+    ("pod", "observed", "restarting", "phase"),
+    [
+        # stopped for a probe, or for another definition: the exit code does not count
+        (a_pod(**ON_FAILURE), seen(ended("c")), "c", "Running"),
+        (a_pod(**NEVER), seen(ended("c")), "c", "Running"),
+        (a_pod(**NEVER), seen(ended("c", 1)), "c", "Running"),
+        (a_pod("c", "d", **ON_FAILURE), seen(ended("c"), ended("d")), "cd", "Running"),
+        (a_pod("c", "d", **ON_FAILURE), seen(ended("c"), ended("d")), "d", "Running"),
+        (a_pod("c", "d", **ON_FAILURE), seen(ended("c"), ended("d")), "", "Succeeded"),
+        (a_pod("c", "d", **NEVER), seen(ended("c", 1), ended("d")), "", "Failed"),
+        # the next instance is made, and not started yet
+        (a_pod(**ON_FAILURE), seen(ended("c"), instance("c", CREATED, 1)), "c", "Running"),
+        # one that never ran has no end that could count
+        (a_pod(**ON_FAILURE), seen(instance("c", CREATED)), "c", "Pending"),
+        (a_pod(init=INIT, **NEVER), seen(ended("i", 1)), "i", "Pending"),
+        (a_pod(init=INIT, **NEVER), seen(ended("i", 1)), "", "Failed"),
+    ],
+)
+def test_a_container_that_is_to_run_again_whatever_it_ended_with_ends_no_pod(
+    pod: Pod, observed: ObservedPod, restarting: str, phase: str
+) -> None:
+    assert status_of(pod, observed, restarting=frozenset(restarting)).phase == phase
+
+
+@pytest.mark.parametrize(
     ("pod", "observed", "phase"),
     [
         # regular containers alone

@@ -49,7 +49,7 @@ def a_reporter(clock: Clock | None = None, **parts: Any) -> StatusReporter:
 
 
 def report(reporter: StatusReporter, pod: Pod, observed: ObservedPod) -> PodStatus:
-    status = reporter.make(pod, observed, {}, None, stopped=False)
+    status = reporter.make(pod, observed, {}, None, restarting=frozenset(), stopped=False)
     reporter.put(pod, status)
     return status
 

@@ -58,6 +58,7 @@ class FailingOnce:
     def __init__(self) -> None:
         self.steps: list[str] = []
         self.reasons: Mapping[str, Reason] = {}
+        self.restarting = frozenset[str]()
         self.acted_at = 0.0
         self.stop_seconds = 0.0
         self.stop_failure: RpcError | None = None
@@ -136,6 +137,7 @@ class Others:
         reasons: object,
         failure: Failure | None,
         *,
+        restarting: frozenset[str],
         stopped: bool,
     ) -> PodStatus:
         self.failure, self.stopped = failure, stopped

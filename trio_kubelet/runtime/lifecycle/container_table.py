@@ -15,6 +15,7 @@ from attrs import evolve, frozen
 from state_machines.backoff import Backoff, BackoffPolicy, next_backoff
 from state_machines.container import (
     CONTAINER,
+    FOLLOWED,
     LIVING,
     ContainerEvent,
     ContainerStage,
@@ -123,6 +124,11 @@ class ContainerTable:
     def reasons(self) -> Mapping[str, Reason]:
         """Why containers wait, by name: the last failed action of each."""
         return {name: r.reason for name, r in self._records.items() if r.reason is not None}
+
+    @property
+    def restarting(self) -> frozenset[str]:
+        """The names of containers that are to run, whatever their last instances ended with."""
+        return frozenset(name for name, r in self._records.items() if r.state in FOLLOWED)
 
     def waits(self, name: str, reason: Reason) -> bool:
         """Take note of why a container waits; whether that is news."""

@@ -149,6 +149,7 @@ class PodContainers:
         self._images = PodImages()
         self._acted_at = 0.0
         self._waits_for_image = False
+        self._is_given_up = False
 
     def running(self) -> AbstractAsyncContextManager[None]:
         """Held by the pod's task as long as it lives: what runs beside its containers is in it."""
@@ -158,6 +159,11 @@ class PodContainers:
     def reasons(self) -> Mapping[str, Reason]:
         """Why containers wait, by name."""
         return self._table.reasons
+
+    @property
+    def restarting(self) -> frozenset[str]:
+        """The names of containers that are to run, whatever their last instances ended with."""
+        return frozenset() if self._is_given_up else self._table.restarting
 
     @property
     def acted_at(self) -> float:
@@ -266,6 +272,7 @@ class PodContainers:
         for _ in range(rounds):
             plan = plan_pod(pod, observed, self._context())
             self._table.decide(pod, plan.decisions)
+            self._is_given_up = plan.stop_pod and not plan.create_sandbox
             self._note_postponed(pod, plan)
             if plan.starts_over:
                 self._table.start_over()
