@@ -469,7 +469,7 @@ class Model:
         self._at(max(due, self.now), lambda: self._ask(instance, asked, due))
 
     def _ask(self, instance: Instance, asked: Asked, due: float) -> None:
-        if asked.over or self._is_removed:
+        if asked.over or self._is_removed or instance.ended:
             return
         outcome = asked.script.outcome(asked.runs)
         asked.runs += 1
