@@ -135,10 +135,10 @@ def test_disks_have_what_was_written_to_them(node: Node, busy: Json) -> None:
             return False
         volumes = {each["name"]: each for each in told["volume"]}
         return bool(
-            container["rootfs"]["usedBytes"] > 8 * MI
-            and volumes["data"]["usedBytes"] > 5 * MI
+            container["rootfs"]["usedBytes"] >= 8 * MI
+            and volumes["data"]["usedBytes"] >= 5 * MI
             and container["logs"]["usedBytes"] > 0
-            and told["ephemeral-storage"]["usedBytes"] > 13 * MI
+            and told["ephemeral-storage"]["usedBytes"] >= 13 * MI
         )
 
     wait_until(found, deadline_seconds=DEADLINE_SECONDS, else_say=lambda: str(ask(node)))
