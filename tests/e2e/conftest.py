@@ -78,7 +78,7 @@ def guest_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuestClu
         yield cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def local_cluster(cluster: Cluster) -> LocalCluster:
     """The cluster, for a test that needs what only processes of our own allow."""
     if not isinstance(cluster, LocalCluster):

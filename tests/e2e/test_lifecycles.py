@@ -13,7 +13,7 @@ from attrs import frozen
 
 from lab.cluster_api import Json
 from lab.processes import wait_until
-from tests.e2e.cluster import Cluster, Namespace, container, phase
+from tests.e2e.cluster import Namespace, container, phase
 from tests.e2e.lifecycle_cases import LIFECYCLES, Lifecycle
 from tests.e2e.local import LocalCluster
 
@@ -29,12 +29,10 @@ class Lived:
 
 
 @pytest.fixture(scope="module")
-def lived(cluster: Cluster) -> Iterator[Lived]:
+def lived(local_cluster: LocalCluster) -> Iterator[Lived]:
     """A pod for each case, which was deleted when it had come to what it comes to."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this test needs the provider local")
     folder = Path(f"/tmp/trio-kubelet-notes-{uuid.uuid4()}")
-    namespace = cluster.make_namespace("lived")
+    namespace = local_cluster.make_namespace("lived")
     made = {name: add(namespace, name, case, folder) for name, case in LIFECYCLES.items()}
     last: dict[str, Json] = {}
     for name, case in LIFECYCLES.items():

@@ -106,12 +106,10 @@ def targets() -> ProbeTargets:
 
 
 @pytest.fixture(scope="module")
-def asked(cluster: LocalCluster, targets: ProbeTargets) -> Iterator[Asked]:
+def asked(local_cluster: LocalCluster, targets: ProbeTargets) -> Iterator[Asked]:
     """A pod for each probe."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this test needs the provider local")
     ports = {"WEB": targets.http_port, "HEALTH": targets.grpc_port, "CLOSED": free_port()}
-    asked = Asked(namespace=cluster.make_namespace("asked"), ports=ports)
+    asked = Asked(namespace=local_cluster.make_namespace("asked"), ports=ports)
     for position, (name, (probe, _)) in enumerate(WORDS.items()):
         kind = ("readinessProbe", "livenessProbe")[position % 2]
         asked.namespace.add(
