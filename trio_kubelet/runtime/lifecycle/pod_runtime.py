@@ -8,7 +8,7 @@ overlap does: images are pulled, and volumes made, while the sandbox is. Whateve
 pod is read back at once and put into the cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol
@@ -19,7 +19,6 @@ from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import ContainerStage
-from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.machine import IllegalTransition
 from state_machines.pod import ORPHAN_GRACE_SECONDS, StopEvidence
 from trio_kubelet.clock import Clock
@@ -51,11 +50,20 @@ from trio_kubelet.runtime.lifecycle.container_table import (
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.outcome import (
+    Done,
+    Made,
+    RuntimeOutcome,
+    due_ns,
+    failed_outcome,
+    have_stopped,
+    is_empty,
+    reason_of,
+)
 from trio_kubelet.runtime.lifecycle.plan import (
     PlanContext,
     PodActions,
     StartContainer,
-    StopContainer,
 )
 from trio_kubelet.runtime.lifecycle.pod_probes import NoProbes, OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
@@ -64,7 +72,6 @@ from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
 
-IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
 
@@ -77,35 +84,6 @@ class ImageManager(Protocol):
     ) -> cri.Image:
         """The image, pulled if the policy says so. Raises ImageError; may wait long."""
         ...
-
-
-@frozen(kw_only=True)
-class RuntimeOutcome:
-    """What a sync came to.
-
-    `failed`: something did not work and is to be tried again. `due_ns`: the earliest time
-    (nanoseconds since the epoch) at which a postponed container may start.
-    """
-
-    observed: ObservedPod
-    failed: bool = False
-    due_ns: int | None = None
-
-
-@frozen(kw_only=True)
-class Made:
-    """A sandbox and the containers that were started in it, by their ids."""
-
-    sandbox_id: str
-    containers: tuple[str, ...]
-
-
-@frozen(kw_only=True)
-class Done:
-    """What came of a plan: why something failed, else what it made, if it was to make anything."""
-
-    failures: tuple[Reason, ...] = ()
-    made: Made | None = None
 
 
 @frozen(kw_only=True)
@@ -282,11 +260,11 @@ class PodContainers:
                 done = await self._carry_out(work, plan, observed)
             finally:
                 self._acted_at = trio.current_time()
-            observed = await self._look(pod, done.made if _is_empty(observed) else None)
+            observed = await self._look(pod, done.made if is_empty(observed) else None)
             self._observe(pod, observed)
-            still_running = () if _have_stopped(observed, plan.stop) else (STILL_RUNNING,)
+            still_running = () if have_stopped(observed, plan.stop) else (STILL_RUNNING,)
             if failures := (*done.failures, *still_running):
-                return _failed(observed, plan, failures)
+                return failed_outcome(observed, plan, failures)
             if plan.stop_pod and not plan.create_sandbox:
                 break
         else:
@@ -294,7 +272,7 @@ class PodContainers:
             return RuntimeOutcome(observed=observed, due_ns=self._parts.clock.now_ns())
         surplus = surplus_containers(observed, self._parts.dead_per_container)
         await self._parts.remover.remove_containers(observed, surplus)
-        return RuntimeOutcome(observed=observed, due_ns=_due(plan))
+        return RuntimeOutcome(observed=observed, due_ns=due_ns(plan))
 
     def _context(self) -> PlanContext:
         return PlanContext(
@@ -408,7 +386,7 @@ class PodContainers:
                 self._table.attempt(name, parts.crash_backoff, parts.clock.now_ns())
                 made.append(await parts.starter.start(order, image, context))
             except (ImageError, ContainerStartError) as error:
-                failures.append(_reason(error))
+                failures.append(reason_of(error))
                 self._table.waits(name, failures[-1])
             else:
                 self._table.started(name)
@@ -424,7 +402,7 @@ class PodContainers:
         What changes about it is found as ever, and told of by whoever is told of it.
         """
         self._acted_at = trio.current_time()
-        observed = await self._look(work.pod, made if _is_empty(before) else None)
+        observed = await self._look(work.pod, made if is_empty(before) else None)
         self._observe(work.pod, observed)
         work.report(observed)
         self._waits_for_image = True
@@ -441,7 +419,7 @@ class PodContainers:
         try:
             return await self._parts.images.ensure(pod, container, self._images, config)
         except ImageError as error:
-            self._table.waits(container.name, _reason(error))
+            self._table.waits(container.name, reason_of(error))
             raise
 
     def _note_postponed(self, pod: Pod, plan: PodActions) -> None:
@@ -466,39 +444,3 @@ class _Work:
     pod: Pod
     inputs: Future[PodInputs]
     report: Callable[[ObservedPod], object]
-
-
-def _is_empty(observed: ObservedPod) -> bool:
-    """Whether nothing of the pod was there: then what was just made is all."""
-    return not observed.sandboxes and not observed.containers
-
-
-def _have_stopped(observed: ObservedPod, orders: Iterable[StopContainer]) -> bool:
-    """Whether all that had to stop has."""
-    living = {container.id for container in observed.living}
-    return living.isdisjoint(order.container.id for order in orders)
-
-
-def _reason(error: ImageError | ContainerStartError) -> Reason:
-    until_ns = error.until_ns if isinstance(error, ImageError) else None
-    return Reason(reason=error.reason, message=error.message, until_ns=until_ns)
-
-
-def _failed(
-    observed: ObservedPod, plan: PodActions, failures: Collection[Reason]
-) -> RuntimeOutcome:
-    """What did not work is tried again: soon, or when the back-off of its image is over.
-
-    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
-    then the status says ImagePullBackOff.
-    """
-    times = [reason.until_ns for reason in failures if reason.until_ns is not None]
-    return RuntimeOutcome(
-        observed=observed,
-        failed=any(reason.reason != IMAGE_PULL_BACK_OFF for reason in failures),
-        due_ns=min([*times, *(postponed.until_ns for postponed in plan.postponed)], default=None),
-    )
-
-
-def _due(plan: PodActions) -> int | None:
-    return min((postponed.until_ns for postponed in plan.postponed), default=None)
