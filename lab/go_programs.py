@@ -4,19 +4,18 @@ A module file pins what they are built from; programs of ours lie beside it, a f
 was built is kept by a digest of all of them, so that a changed pin is built anew.
 """
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from lab import LabError, UnavailableError
+from lab.locks import locked
 from lab.processes import run
 
 # From nothing on one slow core.
@@ -61,7 +60,7 @@ class GoModule:
         UnavailableError without a Go toolchain; LabError if the build fails.
         """
         if self.missing(names):
-            with self._locked():
+            with locked(self._cache / "lock"):
                 missing = self.missing(names)
                 if missing:
                     self._build(missing)
@@ -115,18 +114,6 @@ class GoModule:
         for path in (self._file, self._file.with_suffix(".sum"), *mains):
             digest.update(path.read_bytes())
         return digest.hexdigest()[:12]
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Let one process build; the others wait for it."""
-        try:
-            self._cache.mkdir(parents=True, exist_ok=True)
-            lock = (self._cache / "lock").open("w")
-        except OSError as error:
-            raise LabError(f"no cache for built programs: {error}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def pinned_version(file: Path) -> str:

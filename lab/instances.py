@@ -14,13 +14,14 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from lab import LabError, footprint, orphans
 from lab.host import detach_mounts_below, remove_cgroups
+from lab.locks import locked
 from lab.network import LabNetwork, free_subnet, remove
 from lab.processes import alive, command_lines, rooted_below, run, wait_until
 
@@ -207,13 +208,10 @@ def _forget(record: InstanceRecord) -> None:
         BEFORE.unlink()
 
 
-@contextmanager
-def _all_records() -> Iterator[None]:
+def _all_records() -> AbstractContextManager[None]:
     """Keep other processes from claiming, sweeping and releasing."""
     RECORDS.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with (RECORDS / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    return locked(RECORDS / "lock")
 
 
 def _records() -> Iterator[InstanceRecord]:

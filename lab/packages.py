@@ -7,7 +7,6 @@ than the system's are taken from that mirror too, with the archive keys of the s
 What was unpacked stays in the cache by name and version; apt is asked again after a week.
 """
 
-import fcntl
 import json
 import os
 import re
@@ -15,11 +14,12 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab import LabError
+from lab.locks import locked
 from lab.processes import run
 
 ASK_AGAIN_SECONDS = 7 * 24 * 3600
@@ -305,17 +305,9 @@ class Packages:
             deadline_seconds=APT_DEADLINE_SECONDS,
         )
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Keep other processes from changing the cache; not to be held twice."""
-        try:
-            self.cache.mkdir(parents=True, exist_ok=True)
-            lock = (self.cache / "lock").open("w")
-        except OSError as error:
-            raise LabError(f"no cache for packages: {error}") from error
-        with lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return locked(self.cache / "lock")
 
 
 def _is_young(file: Path) -> bool:

@@ -4,13 +4,10 @@ An image appears in the cache by a rename when it is whole. One that no guest wa
 two weeks goes when another is built.
 """
 
-import fcntl
 import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from lab import LabError, UnavailableError, host
@@ -18,6 +15,7 @@ from lab.guest import build
 from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
 from lab.guest.recipe import Kernel, Recipe
+from lab.locks import locked
 from lab.packages import Packages
 
 UNUSED_SECONDS = 14 * 24 * 3600
@@ -36,7 +34,7 @@ def find(kernel: Kernel = Kernel.PACKAGED, packages: Packages | None = None) -> 
     images = packages.cache / "guest"
     image = GuestImage(images / f"{kernel}-{recipe.digest}")
     if not image.folder.exists():
-        with _locked(images, kernel):
+        with locked(images / f"lock-{kernel}"):
             if not image.folder.exists():
                 _remove_unused(images, kernel)
                 _make(recipe, image, packages)
@@ -84,16 +82,3 @@ def _remove_unused(images: Path, kernel: Kernel) -> None:
         is_old = time.time() - folder.stat().st_mtime > UNUSED_SECONDS
         if is_old or folder.suffix == ".partial":
             shutil.rmtree(folder)
-
-
-@contextmanager
-def _locked(images: Path, kernel: Kernel) -> Iterator[None]:
-    """Let one process build images with this kernel; the others wait for it."""
-    try:
-        images.mkdir(parents=True, exist_ok=True)
-        lock = (images / f"lock-{kernel}").open("w")
-    except OSError as error:
-        raise LabError(f"no cache for images of guests: {error}") from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

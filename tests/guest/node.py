@@ -1,6 +1,5 @@
 """A guest with the agent as its service, installed from the wheel as docs/joining.md says."""
 
-import fcntl
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +12,7 @@ from lab.agent import Json, is_running, summary
 from lab.control_plane import ControlPlane
 from lab.guest.guest import Guest
 from lab.guest.recipe import REPOSITORY
+from lab.locks import locked
 from lab.processes import run, wait_until
 from trio_kubelet.resources import CgroupDriver
 
@@ -31,9 +31,7 @@ Containers = Mapping[str, tuple[str, int]]
 
 def build_wheel(folder: Path) -> Path:
     """The agent as it is released; built once for all who give the same folder."""
-    folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(folder / "lock"):
         if not list(folder.glob("*.whl")):
             pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps")
             run([*pip, "--wheel-dir", folder, REPOSITORY], deadline_seconds=300)

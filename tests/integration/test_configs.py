@@ -4,7 +4,6 @@ The pods and what is expected of them are in `configs/`. The agent runs them, ea
 manifest as it stands there; the runtime is asked for what it was given.
 """
 
-import fcntl
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -18,6 +17,7 @@ from attrs import frozen
 
 from lab.agent import LabAgent
 from lab.containerd import Containerd
+from lab.locks import locked
 from lab.processes import run
 from tests.containerds import VERSIONS
 from tests.integration.config_cases import (
@@ -106,8 +106,7 @@ def node(
 @pytest.fixture(scope="module")
 def shared_folder(real_containers: None) -> Iterator[None]:
     """The folder of the host from and to which mounts propagate."""
-    with SHARED.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # Its path is in the manifests, the same for every run.
+    with locked(SHARED.with_suffix(".lock")):  # Its path is in the manifests, for every run.
         SHARED.mkdir(exist_ok=True)
         run(["mount", "--bind", SHARED, SHARED])
         try:
