@@ -3,9 +3,11 @@
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -59,6 +61,26 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         Path(os.environ[BEGUN], name).touch(exist_ok=False)
     except FileExistsError:
         pytest.fail("the process that ran it first has ended", pytrace=False)
+
+
+@runtime_checkable
+class HasLastWords(Protocol):
+    """What a test runs on, and has logs."""
+
+    def last_words(self) -> str:
+        """The ends of its logs."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Function, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the ends of all logs to the report of a test that failed."""
+    report = yield
+    if report.failed:
+        things = (each for each in item.funcargs.values() if isinstance(each, HasLastWords))
+        report.sections += [("ends of the logs", each.last_words()) for each in islice(things, 1)]
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ The machines have the packaged kernel. What is missing is a reason to skip, and 
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -37,17 +37,3 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
         do_without(str(reason))
     with MachineCluster(tmp_path_factory.mktemp("cluster"), image, KUBERNETES) as cluster:
         yield cluster
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Function, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of all logs to the report of a test that failed."""
-    report = yield
-    if report.failed:
-        for thing in item.funcargs.values():
-            if isinstance(thing, MachineCluster):
-                report.sections.append(("ends of the logs", thing.last_words()))
-                break
-    return report

@@ -10,13 +10,12 @@ is an error if provider or version was asked for, and in CI, and a reason to ski
 import os
 import shutil
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lab import UnavailableError, control_plane_programs, host
-from lab.control_plane import ControlPlane
 from lab.control_plane_programs import NEWEST
 from lab.go_kubelet import GoKubelet
 from lab.guest import images
@@ -112,20 +111,6 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
     namespace = cluster.make_namespace(name.removeprefix("test-")[:50].strip("-"))
     yield namespace
     namespace.delete()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Function, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of all logs to the report of a test that failed."""
-    report = yield
-    if report.failed:
-        for thing in item.funcargs.values():
-            if isinstance(thing, Cluster | ControlPlane):
-                report.sections.append(("ends of the logs", thing.last_words()))
-                break
-    return report
 
 
 def _has_docker() -> bool:

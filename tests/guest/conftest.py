@@ -1,12 +1,12 @@
 """What the tests in guests run on: machines of the lab, with systemd and cgroup v2 alone.
 
 Where none can run, the tests are skipped; where CI is `true`, they fail. A failed test shows the
-end of the console of each guest that it had, which has the journal too. The modules that take
-longest come first, or one process would be at them when the others have ended.
+end of the console of its guest, which has the journal too. The modules that take longest come
+first, or one process would be at them when the others have ended.
 """
 
 import os
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -65,17 +65,3 @@ def node(guest: Guest, wheel: Path) -> Node:
     node = Node(guest)
     node.install(wheel)
     return node
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Function, call: pytest.CallInfo[None]
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    report = yield
-    if report.failed:
-        for thing in item.funcargs.values():
-            if isinstance(thing, Guest | Node):
-                guest = thing.guest if isinstance(thing, Node) else thing
-                report.sections.append((f"console of {guest.name}", guest.last_words()))
-                break
-    return report

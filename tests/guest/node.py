@@ -92,6 +92,10 @@ class Node:
         )
         return self.pid
 
+    def last_words(self) -> str:
+        """The end of what the machine said."""
+        return self.guest.last_words()
+
     def status(self) -> str:
         """What a person asks first."""
         return self.guest.call("systemctl", "status", "--no-pager", UNIT).stdout.decode()
