@@ -12,17 +12,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from lab import control_plane_programs
-from lab.cluster_api import ClusterApi
-from lab.control_plane import ControlPlane
 from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
-from lab.guest.network import GuestNetwork
 from lab.processes import run
-from lab.started import Started
-from tests.e2e.cluster import AdministeredCluster, is_usable
+from tests.e2e.cluster import is_usable
+from tests.e2e.guest import ClusterOfGuests
 from tests.e2e.kubeadm import KUBEADM, PRINTED, UNIT_FILES, blocks, leave_what_kubeadm_init_leaves
 
 NAMES = ("worker-1", "worker-2")
@@ -82,13 +78,11 @@ class Machine:
         self.failed_checks = tuple(FAILED_CHECK.findall((asked.stdout + asked.stderr).decode()))
 
 
-class MachineCluster(AdministeredCluster, Started):
-    """A control plane and its nodes, by name; a context manager."""
+class MachineCluster(ClusterOfGuests):
+    """A control plane and its nodes, by name."""
 
     def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
-        self._folder = folder
-        self._version = version
-        self.network = GuestNetwork()
+        super().__init__(folder, version)
         self._wheels = folder / "wheels"
         self.machines: Mapping[str, Machine] = {
             name: Machine(
@@ -96,55 +90,29 @@ class MachineCluster(AdministeredCluster, Started):
             )
             for name in NAMES
         }
-        self._running = ExitStack()
-        self._plane: ControlPlane | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:
         return NAMES
 
-    @property
-    def control_plane(self) -> ControlPlane:
-        """There once started."""
-        assert self._plane is not None, "not started"
-        return self._plane
-
-    @property
-    def api(self) -> ClusterApi:
-        return self.control_plane.api
-
-    def start(self) -> None:
-        """Start control plane and machines, install the agent and join. Takes minutes."""
+    def start_nodes(self, running: ExitStack) -> None:
+        """Install the agent and join, on all machines at once. Takes minutes."""
         kubeadm = control_plane_programs.kubeadm(self._version)
         go_kubelet = control_plane_programs.go_kubelet(self._version)
         pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", self._wheels)
         run([*pip, "hatchling"], deadline_seconds=INSTALL_DEADLINE_SECONDS)
-        with ExitStack() as running:
-            running.enter_context(self.network)
-            self._plane = running.enter_context(
-                ControlPlane(
-                    self._folder / "control-plane",
-                    version=self._version,
-                    address=self.network.host_address,
-                )
-            )
-            leave_what_kubeadm_init_leaves(self._plane, kubeadm, SETTINGS, self._folder)
+        leave_what_kubeadm_init_leaves(self.control_plane, kubeadm, SETTINGS, self._folder)
 
-            def bring_up(machine: Machine) -> None:
-                running.enter_context(machine.guest)
-                machine.prepare(kubeadm, go_kubelet)
-                machine.install()
-                self.join(machine, kubeadm)
+        def bring_up(machine: Machine) -> None:
+            running.enter_context(machine.guest)
+            machine.prepare(kubeadm, go_kubelet)
+            machine.install()
+            self.join(machine, kubeadm)
 
-            with ThreadPoolExecutor() as threads:
-                list(threads.map(bring_up, self.machines.values()))
-            self._running = running.pop_all()
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(bring_up, self.machines.values()))
         for name in NAMES:
             self.wait_node(name)
-
-    def stop(self) -> None:
-        """End it all. Nothing of the machines is kept, so pods need not go first."""
-        self._running.close()
 
     def join(self, machine: Machine, kubeadm: Path) -> None:
         """Join a machine with kubeadm, as the guide says."""
@@ -161,12 +129,6 @@ class MachineCluster(AdministeredCluster, Started):
         """Wait until a node is Ready and nothing keeps pods away from it."""
         path = f"/api/v1/nodes/{name}"
         self.api.wait_for(path, is_usable, deadline_seconds=DEADLINE_SECONDS)
-
-    def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
-        return self.control_plane.kubectl(*words, stdin=stdin)
-
-    def kubectl_command(self, *words: str) -> list[str]:
-        return self.control_plane.kubectl_command(*words)
 
     def last_words(self) -> str:
         consoles = (each.guest.last_words() for each in self.machines.values())

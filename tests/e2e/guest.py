@@ -4,6 +4,7 @@ The agent is the service of a guest of the lab (`lab/guest`), which joins with a
 The API server listens where guests reach the host, and nowhere else.
 """
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
 from lab.guest.network import GuestNetwork
 from lab.started import Started
-from tests.e2e.cluster import Cluster
+from tests.e2e.cluster import AdministeredCluster, Cluster
 from tests.guest.node import MANIFESTS, UNIT, Node, build_wheel
 
 NODE = "guest-node"
@@ -24,17 +25,15 @@ READY_DEADLINE_SECONDS = 240
 SERVER_FLAGS = ("--disable-admission-plugins=RuntimeClass",)
 
 
-class GuestCluster(Cluster, Started):
-    """A control plane, and a machine as its node; `machine` is the service there."""
+class ClusterOfGuests(AdministeredCluster, Started):
+    """A control plane here, and guests in its network as nodes; a context manager."""
 
-    def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
-        self.node = NODE
+    def __init__(self, folder: Path, version: str, *, server_flags: tuple[str, ...] = ()) -> None:
+        self.network = GuestNetwork()
         self._folder = folder
         self._version = version
-        self._network = GuestNetwork()
+        self._server_flags = server_flags
         self._running = ExitStack()
-        guest = Guest(folder / "guest", image=image, name=NODE, network=self._network)
-        self.machine = Node(guest)
         self._plane: ControlPlane | None = None
 
     @property
@@ -48,25 +47,26 @@ class GuestCluster(Cluster, Started):
         return self.control_plane.api
 
     def start(self) -> None:
-        """Start control plane and machine, let the one join the other, and wait for the node."""
+        """Start the control plane, and the machines as its nodes, which are usable then."""
         with ExitStack() as running:
-            running.enter_context(self._network)
+            running.enter_context(self.network)
             self._plane = running.enter_context(
                 ControlPlane(
                     self._folder / "control-plane",
                     version=self._version,
-                    address=self._network.host_address,
-                    server_flags=SERVER_FLAGS,
+                    address=self.network.host_address,
+                    server_flags=self._server_flags,
                 )
             )
-            running.enter_context(self.machine.guest)
-            self.machine.install(build_wheel(self._folder / "wheel"))
-            self.machine.join(self._plane)
-            self.wait_node_ready(deadline_seconds=READY_DEADLINE_SECONDS)
+            self.start_nodes(running)
             self._running = running.pop_all()
 
+    @abstractmethod
+    def start_nodes(self, running: ExitStack) -> None:
+        """Start the machines, which end with `running`, let them join, and wait for the nodes."""
+
     def stop(self) -> None:
-        """End it all. Nothing of the machine is kept, so pods need not go first."""
+        """End it all. Nothing of the machines is kept, so pods need not go first."""
         self._running.close()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
@@ -74,6 +74,22 @@ class GuestCluster(Cluster, Started):
 
     def kubectl_command(self, *words: str) -> list[str]:
         return self.control_plane.kubectl_command(*words)
+
+
+class GuestCluster(ClusterOfGuests, Cluster):
+    """A control plane, and a machine as its node; `machine` is the service there."""
+
+    def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
+        super().__init__(folder, version, server_flags=SERVER_FLAGS)
+        self.node = NODE
+        guest = Guest(folder / "guest", image=image, name=NODE, network=self.network)
+        self.machine = Node(guest)
+
+    def start_nodes(self, running: ExitStack) -> None:
+        running.enter_context(self.machine.guest)
+        self.machine.install(build_wheel(self._folder / "wheel"))
+        self.machine.join(self.control_plane)
+        self.wait_node_ready(deadline_seconds=READY_DEADLINE_SECONDS)
 
     def start_agent(self) -> None:
         self.machine.systemctl("start", UNIT)
