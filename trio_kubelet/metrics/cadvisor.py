@@ -5,13 +5,14 @@ those of agent and runtime. Each metric is one entry of a table that says what i
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
+from operator import attrgetter
 
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.metrics.text import Family, Number, escaped, exposition, inner_label_text
 from trio_kubelet.stats.topology import CpuTopology
 from trio_kubelet.stats.values import (
-    CgroupDetails,
     Interface,
     MemoryUsage,
     NetworkStats,
@@ -23,6 +24,9 @@ from trio_kubelet.stats.values import (
 
 _SECONDS = 1e9
 _MICROSECONDS = 1e6
+_LABELS = ("container", "id", "image", "name", "namespace", "pod")
+_KNOWN_LABELS = 2048
+"""Cgroups whose labels are kept as text: more than most nodes have."""
 
 
 @frozen(kw_only=True)
@@ -46,6 +50,11 @@ class Row:
     usage: Usage
     started_at_ns: int = 0
     network: NetworkStats | None = None
+    time_ms: int = field(init=False)
+
+    @time_ms.default
+    def _time_ms(self) -> int:
+        return self.usage.time_ns // 1_000_000
 
 
 @frozen
@@ -63,10 +72,8 @@ def _of_memory(take: Callable[[MemoryUsage], Number | None]) -> Callable[[Usage]
     return lambda usage: None if usage.memory is None else take(usage.memory)
 
 
-def _of_details(
-    take: Callable[[CgroupDetails], Number | None],
-) -> Callable[[Usage], Number | None]:
-    return lambda usage: take(usage.details)
+def _of_details(name: str) -> Callable[[Usage], Number | None]:
+    return attrgetter(f"details.{name}")
 
 
 def _seconds(nanoseconds: int | None) -> float | None:
@@ -126,43 +133,43 @@ _METRICS = (
         "container_memory_cache",
         "gauge",
         "Page cache.",
-        _of_details(lambda details: details.cache),
+        _of_details("cache"),
     ),
     _Metric(
         "container_memory_mapped_file",
         "gauge",
         "Files that are mapped into memory.",
-        _of_details(lambda details: details.mapped_file),
+        _of_details("mapped_file"),
     ),
     _Metric(
         "container_memory_total_active_file_bytes",
         "gauge",
         "Page cache that was used lately.",
-        _of_details(lambda details: details.active_file),
+        _of_details("active_file"),
     ),
     _Metric(
         "container_memory_total_inactive_file_bytes",
         "gauge",
         "Page cache that was not used lately.",
-        _of_details(lambda details: details.inactive_file),
+        _of_details("inactive_file"),
     ),
     _Metric(
         "container_memory_kernel_usage",
         "gauge",
         "Memory of the kernel.",
-        _of_details(lambda details: details.kernel),
+        _of_details("kernel"),
     ),
     _Metric(
         "container_memory_max_usage_bytes",
         "gauge",
         "The most memory that was in use.",
-        _of_details(lambda details: details.peak),
+        _of_details("peak"),
     ),
     _Metric(
         "container_memory_failcnt",
         "counter",
         "How often the limit of memory was hit.",
-        _of_details(lambda details: details.limit_hits),
+        _of_details("limit_hits"),
     ),
     _Metric(
         "container_memory_swap",
@@ -174,14 +181,14 @@ _METRICS = (
         "container_memory_failures_total",
         "counter",
         "Page faults.",
-        _of_details(lambda details: details.own_page_faults),
+        _of_details("own_page_faults"),
         'failure_type="pgfault",scope="container"',
     ),
     _Metric(
         "container_memory_failures_total",
         "counter",
         "Page faults.",
-        _of_details(lambda details: details.own_major_page_faults),
+        _of_details("own_major_page_faults"),
         'failure_type="pgmajfault",scope="container"',
     ),
     _Metric(
@@ -202,7 +209,7 @@ _METRICS = (
         "container_oom_events_total",
         "counter",
         "Processes that were killed for the limit of memory.",
-        _of_details(lambda details: details.oom_kills),
+        _of_details("oom_kills"),
     ),
     _Metric("container_threads", "gauge", "Tasks in the cgroup.", lambda usage: usage.tasks),
     _Metric(
@@ -215,19 +222,19 @@ _METRICS = (
         "container_spec_cpu_shares",
         "gauge",
         "The weight of the cgroup, as CPU shares.",
-        _of_details(lambda details: details.cpu_shares),
+        _of_details("cpu_shares"),
     ),
     _Metric(
         "container_spec_cpu_period",
         "gauge",
         "The period of the CPU quota in microseconds.",
-        _of_details(lambda details: details.cpu_period_us),
+        _of_details("cpu_period_us"),
     ),
     _Metric(
         "container_spec_cpu_quota",
         "gauge",
         "The CPU quota in microseconds.",
-        _of_details(lambda details: details.cpu_quota_us),
+        _of_details("cpu_quota_us"),
     ),
     _Metric(
         "container_cpu_cfs_periods_total",
@@ -257,7 +264,7 @@ _METRICS = (
         "container_spec_memory_reservation_limit_bytes",
         "gauge",
         "The soft limit of memory; 0 means none.",
-        _of_details(lambda details: details.soft_limit or 0),
+        lambda usage: usage.details.soft_limit or 0,
     ),
     _Metric(
         "container_spec_memory_swap_limit_bytes",
@@ -332,24 +339,22 @@ def cadvisor_metrics(stats: Stats, machine: MachineFacts) -> bytes:
 
 
 def _fill(family: Family, metric: _Metric, rows: Iterable[Row]) -> None:
-    name, value_of = metric.name, metric.value
+    begin, value_of, lines = f"{metric.name}{{", metric.value, family.lines
     extra = f",{metric.extra}" if metric.extra else ""
-    lines = family.lines
     for row in rows:
         value = value_of(row.usage)
         if value is not None:
-            at = row.usage.time_ns // 1_000_000
-            lines.append(f"{name}{{{row.labels}{extra}}} {value!r} {at}")
+            lines.append(f"{begin}{row.labels}{extra}}} {value!r} {row.time_ms}")
 
 
 def _times(rows: Iterable[Row]) -> Iterable[Family]:
     seen = Family("container_last_seen", "gauge", "When the cgroup was read, in Unix time.")
     started = Family("container_start_time_seconds", "gauge", "When it began, in Unix time.")
     for row in rows:
-        at = row.usage.time_ns // 1_000_000
-        seen.add(f"{{{row.labels}}}", at // 1000, at)
+        labels = f"{{{row.labels}}}"
+        seen.add(labels, row.time_ms // 1000, row.time_ms)
         if row.started_at_ns:
-            started.add(f"{{{row.labels}}}", row.started_at_ns / _SECONDS, at)
+            started.add(labels, row.started_at_ns / _SECONDS, row.time_ms)
     return seen, started
 
 
@@ -430,16 +435,13 @@ def _labels(
     image: str = "",
     name: str = "",
 ) -> str:
-    return inner_label_text(
-        {
-            "container": container,
-            "id": cgroup,
-            "image": image,
-            "name": name,
-            "namespace": pod.namespace if pod is not None else "",
-            "pod": pod.name if pod is not None else "",
-        }
-    )
+    namespace, pod_name = (pod.namespace, pod.name) if pod is not None else ("", "")
+    return _label_text(container, cgroup, image, name, namespace, pod_name)
+
+
+@lru_cache(maxsize=_KNOWN_LABELS)
+def _label_text(*values: str) -> str:
+    return inner_label_text(dict(zip(_LABELS, values, strict=True)))
 
 
 def _machine(stats: Stats, machine: MachineFacts) -> Iterator[Family]:

@@ -1,7 +1,7 @@
 """Reads what the cgroups of the node and of its pods use. Blocks: 10 microseconds a file.
 
-How deep a reading goes is the reader's choice: a file that nobody asks for is not read. A cgroup
-that goes meanwhile is no error, it is left out.
+How deep a reading goes is the reader's choice: a file that nobody asks for is not read, and of an
+idle cgroup only a few are (`cgroup_files.py`). A cgroup that goes meanwhile is left out.
 """
 
 import os
@@ -15,7 +15,7 @@ from attrs import field, frozen
 
 from trio_kubelet.resources import CgroupDriver, CgroupTree, QosClass
 from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of, qos_cgroup_name
-from trio_kubelet.stats.cgroup_values import usage_v1, usage_v2
+from trio_kubelet.stats.cgroup_files import CgroupFiles, read_file
 from trio_kubelet.stats.kernel_text import (
     all_tasks,
     boot_time_ns,
@@ -26,20 +26,6 @@ from trio_kubelet.stats.kernel_text import (
 )
 from trio_kubelet.stats.machine_usage import machine_usage
 from trio_kubelet.stats.values import NetworkStats, NodeStats, SystemContainer, Usage
-
-_LONGEST_FILE = 1 << 16
-
-LIMIT_SECONDS = 60.0
-"""How long a limit is taken for what it was: nearly half of the files are limits."""
-
-_LIMITS = frozenset(
-    (
-        *("memory.limit_in_bytes", "memory.memsw.limit_in_bytes", "memory.soft_limit_in_bytes"),
-        *("cpu.shares", "cpu.cfs_period_us", "cpu.cfs_quota_us", "pids.max"),
-        *("memory.max", "memory.swap.max", "memory.low", "cpu.weight", "cpu.max"),
-    )
-)
-
 
 Processes = Callable[[], Mapping[str, int]]
 """Returns a process of each system container, by name. Blocks."""
@@ -107,11 +93,16 @@ class CgroupReader:
     cgroup_root: str = "/"
     host: str = ""
     max_tasks: int | None = None
-    _limits: dict[str, tuple[float, bytes | None]] = field(factory=dict, init=False)
+    _files: dict[str, CgroupFiles] = field(factory=dict, init=False)
 
     def read(self, clock: Stopwatch, depth: Depth, processes: Processes) -> CgroupReadings:
-        """Read everything."""
-        self._forget_old_limits()
+        """Read everything. For one thread at a time."""
+        readings = self._read(clock, depth, processes)
+        for gone in self._files.keys() - set(_paths(readings)):
+            del self._files[gone]
+        return readings
+
+    def _read(self, clock: Stopwatch, depth: Depth, processes: Processes) -> CgroupReadings:
         node = self._node(clock, depth)
         if self.tree is None:
             return CgroupReadings(depth=depth, node=node)
@@ -138,34 +129,12 @@ class CgroupReader:
 
     def usage(self, path: str, clock: Stopwatch, depth: Depth) -> Usage | None:
         """What one cgroup uses; None if it is not there."""
-        tree = self.tree
-        if tree is None:
+        if self.tree is None:
             return None
-        hierarchies = tree.hierarchies
-        detailed = depth >= Depth.DETAILS
-
-        def files(controller: str, name: str) -> bytes | None:
-            root = hierarchies.get(controller)
-            if root is None:
-                return None
-            read = self._limit if name in _LIMITS else read_file
-            return read(f"{root}{path}/{name}")
-
-        if tree.version == 1:
-            return usage_v1(files, clock.now_ns(), detailed=detailed)
-        return usage_v2(files, clock.now_ns(), detailed=detailed)
-
-    def _limit(self, path: str) -> bytes | None:
-        known = self._limits.get(path)
-        if known is None:
-            known = self._limits[path] = time.monotonic(), read_file(path)
-        return known[1]
-
-    def _forget_old_limits(self) -> None:
-        """Others may read at the same time: what they add meanwhile is kept."""
-        oldest = time.monotonic() - LIMIT_SECONDS
-        for path in [path for path, (at, _) in tuple(self._limits.items()) if at < oldest]:
-            self._limits.pop(path, None)
+        files = self._files.get(path)
+        if files is None:
+            files = self._files[path] = CgroupFiles.of(self.tree, path)
+        return files.usage(clock.now_ns(), detailed=depth >= Depth.DETAILS)
 
     def text(self, name: str) -> bytes | None:
         """A file of the machine, such as `proc/stat`; None if it cannot be read."""
@@ -269,6 +238,16 @@ class CgroupReader:
         return 0
 
 
+def _paths(readings: CgroupReadings) -> Iterator[str]:
+    """The cgroups that were found; the root's path is empty."""
+    yield ""
+    yield from readings.between
+    yield from (system.cgroup for system in readings.system)
+    for pod in readings.pods.values():
+        yield pod.path
+        yield from (child.path for child in pod.children.values())
+
+
 def id_in(folder: str) -> str:
     """The id in the name of a container's cgroup: `<id>`, `cri-containerd-<id>.scope`."""
     return folder.removesuffix(".scope").rpartition("-")[2]
@@ -277,17 +256,3 @@ def id_in(folder: str) -> str:
 def is_monitor(folder: str) -> bool:
     """Whether a cgroup below a pod's is that of CRI-O's monitor of a container."""
     return folder.startswith("crio-conmon-")
-
-
-def read_file(path: str) -> bytes | None:
-    """The first 64 KiB of a file; None if it cannot be read."""
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except (OSError, ValueError):
-        return None
-    try:
-        return os.read(opened, _LONGEST_FILE)
-    except OSError:
-        return None
-    finally:
-        os.close(opened)

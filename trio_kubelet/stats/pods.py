@@ -117,7 +117,7 @@ def _container(
 ) -> ContainerStats | None:
     own = cgroup.children.get(container.id)
     told = found.runtime.containers.get(container.id) if found.runtime is not None else None
-    usage = own.usage if own is not None else told.usage if told is not None else None
+    usage = own.usage if own is not None else told.read_usage() if told is not None else None
     if usage is None:
         return None
     return ContainerStats(

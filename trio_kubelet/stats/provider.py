@@ -80,7 +80,7 @@ class StatsProvider:
     def __init__(self, sources: StatsSources) -> None:
         tasks = self._tasks = Tasks()
         self._sources = sources
-        self._threads = trio.CapacityLimiter(len(Depth))
+        self._threads = trio.CapacityLimiter(1)
         self._disk_threads = trio.CapacityLimiter(1)
         self._rates = Rates()
         self._readings = {

@@ -3,7 +3,8 @@
 A figure that CRI wraps (`UInt64Value`) and that is absent was not measured, and is None here.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from attrs import field, frozen
 
@@ -27,7 +28,9 @@ from trio_kubelet.stats.values import (
 class RuntimeContainer:
     """A container: what it uses, and what it has written to its own layer."""
 
-    usage: Usage
+    read_usage: Callable[[], Usage]
+    """For most containers the kernel has told already."""
+
     root: Filesystem | None
 
 
@@ -61,7 +64,7 @@ def runtime_containers(stats: Iterable[cri.ContainerStats]) -> Mapping[str, Runt
     """Containers by their ids."""
     return {
         each.attributes.id: RuntimeContainer(
-            usage=_usage(each.cpu, each.memory, each.swap, each.io),
+            read_usage=partial(_usage, each.cpu, each.memory, each.swap, each.io),
             root=_layer(each.writable_layer) if is_present(each.writable_layer) else None,
         )
         for each in stats

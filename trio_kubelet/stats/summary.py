@@ -3,9 +3,10 @@
 What is not known is left out, as that API has it.
 """
 
+from functools import lru_cache
 from typing import Any
 
-from trio_kubelet.k8s.time import Time
+from trio_kubelet.k8s.time import SECOND_NS, Time
 from trio_kubelet.stats.values import (
     ContainerStats,
     Filesystem,
@@ -23,6 +24,9 @@ from trio_kubelet.stats.values import (
 )
 
 Json = dict[str, Any]
+
+_KNOWN_SECONDS = 512
+"""Times whose texts are kept: an answer has thousands of times, but in few different seconds."""
 
 
 def summary(stats: Stats, node_name: str, *, only_cpu_and_memory: bool = False) -> Json:
@@ -215,4 +219,9 @@ def _given(**fields: Any) -> Json:
 
 
 def _time(time_ns: int) -> str:
-    return str(Time.from_ns(time_ns))
+    return _second(time_ns // SECOND_NS)
+
+
+@lru_cache(maxsize=_KNOWN_SECONDS)
+def _second(seconds: int) -> str:
+    return str(Time.from_ns(seconds * SECOND_NS))

@@ -1,12 +1,13 @@
 """What is read of a tree of cgroups, and how often."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
 from trio_kubelet.resources import CgroupTree
-from trio_kubelet.stats import cgroup_reader
+from trio_kubelet.stats import cgroup_files
 from trio_kubelet.stats.cgroup_reader import CgroupReader, Depth, Stopwatch, id_in
 
 MI = 1 << 20
@@ -33,7 +34,7 @@ def test_a_limit_is_read_again_when_it_is_old(
     assert limit(here) is None
     (tmp_path / "cgroup" / CONTAINER_CGROUP.lstrip("/") / "memory.max").write_text(f"{64 * MI}\n")
     assert limit(here) is None
-    monkeypatch.setattr(cgroup_reader, "LIMIT_SECONDS", -1.0)
+    monkeypatch.setattr(cgroup_files, "LIMIT_SECONDS", -1.0)
     assert limit(here) == 64 * MI
 
 
@@ -44,6 +45,40 @@ def test_use_is_read_each_time(tmp_path: Path) -> None:
     usage = here.read(Stopwatch(0), Depth.USAGE, dict).pods[UID].children[CONTAINER].usage
     assert usage.cpu is not None
     assert usage.cpu.total_ns == 99_000_000_000
+
+
+def tasks(reader: CgroupReader) -> int | None:
+    pod = reader.read(Stopwatch(0), Depth.USAGE, dict).pods[UID]
+    return pod.children[CONTAINER].usage.tasks
+
+
+def test_other_files_of_a_cgroup_are_read_again_once_it_has_run(tmp_path: Path) -> None:
+    here = reader(tmp_path)
+    folder = tmp_path / "cgroup" / CONTAINER_CGROUP.lstrip("/")
+    assert tasks(here) == 1
+    (folder / "pids.current").write_text("7\n")
+    assert tasks(here) == 1
+    write_cgroup(tmp_path / "cgroup", CONTAINER_CGROUP, cpu_seconds=3, memory=30 * MI)
+    (folder / "pids.current").write_text("7\n")
+    assert tasks(here) == 7
+
+
+def test_the_time_of_an_idle_cgroup_is_that_of_the_reading(tmp_path: Path) -> None:
+    here = reader(tmp_path)
+    for now_ns in (5, 6_000_000_000):
+        found = here.read(Stopwatch(now_ns), Depth.DETAILS, dict).pods[UID]
+        assert found.usage.time_ns >= now_ns
+
+
+def test_a_cgroup_that_is_gone_is_forgotten(tmp_path: Path) -> None:
+    here = reader(tmp_path)
+    assert tasks(here) == 1
+    shutil.rmtree(tmp_path / "cgroup" / POD_CGROUP.lstrip("/"))
+    assert here.read(Stopwatch(0), Depth.USAGE, dict).pods == {}
+    write_cgroup(tmp_path / "cgroup", POD_CGROUP, cpu_seconds=3, memory=31 * MI)
+    write_cgroup(tmp_path / "cgroup", CONTAINER_CGROUP, cpu_seconds=2, memory=30 * MI)
+    (tmp_path / "cgroup" / CONTAINER_CGROUP.lstrip("/") / "pids.current").write_text("9\n")
+    assert tasks(here) == 9
 
 
 def test_the_cgroups_above_the_pods_begin_with_that_of_all_pods(tmp_path: Path) -> None:
