@@ -19,6 +19,7 @@ from tests.properties.lifecycle.model import Model
 from tests.properties.lifecycle.scripts import (
     ERROR,
     FAILURE,
+    KILLED,
     LATE,
     SUCCESS,
     ContainerScript,
@@ -104,6 +105,24 @@ NOT_RESTARTED_AFTER_ITS_PROBE = PodScript(
     ),
     grace=2,
 )
+STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK = PodScript(
+    containers=(
+        ContainerScript(
+            name="main-0",
+            probes=(ProbeScript(kind=LIVENESS, outcomes=(SUCCESS, LATE), period=1, failures=1),),
+        ),
+        ContainerScript(
+            name="main-1",
+            obeys=3.7,
+            policy="Never",
+            rule=(KILLED,),
+            post_start=2,
+            probes=(ProbeScript(kind=STARTUP, outcomes=(FAILURE,), period=1, failures=1),),
+        ),
+    ),
+    grace=2,
+    removed_after=8.48,
+)
 
 
 @settings(max_examples=EXAMPLES)
@@ -113,6 +132,7 @@ NOT_RESTARTED_AFTER_ITS_PROBE = PodScript(
 @example(script=ENDS_WELL_WHEN_ITS_PROBE_HAS_FAILED)
 @example(script=END_WELL_IN_ONE_STOP_WHEN_THEIR_PROBES_HAVE_FAILED)
 @example(script=NOT_RESTARTED_AFTER_ITS_PROBE)
+@example(script=STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK)
 def test_a_pod_lives_as_the_model_says(script: PodScript) -> None:
     model, lived = Model(script), live(script)
     model.live()

@@ -315,9 +315,10 @@ class Model:
             if not plan.stop and not plan.start:
                 self._report()
                 return plan.due
+            were_running = any(k.newest and not k.newest.seen_ended for k in self.known.values())
             if plan.stop:
                 self._stop([[(each, self._probe_grace(each)) for each in plan.stop]])
-            if plan.start and any(k.newest and not k.newest.ended for k in self.known.values()):
+            if plan.start and were_running:
                 # What there is is told of before images are got, which may take long.
                 self._see()
                 self._report()
