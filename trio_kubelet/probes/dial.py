@@ -20,6 +20,17 @@ from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, fa
 
 LOOKUP_THREADS = 8
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
+_OF_THIS_NODE = frozenset(
+    {
+        errno.EMFILE,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+        errno.EADDRNOTAVAIL,
+        socket.EAI_MEMORY,
+    }
+)
+"""What stands for a lack of descriptors, memory or local ports."""
 OTHER_FAMILY_SECONDS = 0.3
 """How long addresses of the first family may take before one of the other is tried beside them."""
 
@@ -28,9 +39,13 @@ Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int
 
 @frozen
 class DialError(Exception):
-    """There is no connection. The text is Go's."""
+    """There is no connection. The text is Go's.
+
+    `is_local`: this node lacks what a connection takes, which says nothing about the other end.
+    """
 
     message: str
+    is_local: bool = False
 
     def __str__(self) -> str:
         return self.message
@@ -63,6 +78,9 @@ class Dialer:
                 _addresses, host, port, limiter=self._lookups, abandon_on_cancel=True
             )
         except (OSError, UnicodeError) as error:
+            if isinstance(error, OSError) and error.errno in _OF_THIS_NODE:
+                words = f"dial tcp: lookup {host}: {(error.strerror or '').lower()}"
+                raise DialError(words, is_local=True) from error
             raise DialError(f"dial tcp: lookup {host}: no such host") from error
 
 
@@ -119,7 +137,7 @@ async def _connect(
     try:
         connecting = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     except OSError as error:
-        raise DialError(f"dial tcp {where}: socket: {_words(error.errno)}") from error
+        raise _dial_error(where, "socket", error.errno) from error
     try:
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
@@ -129,7 +147,7 @@ async def _connect(
             await trio.lowlevel.wait_writable(connecting)
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise DialError(f"dial tcp {where}: connect: {_words(code)}")
+            raise _dial_error(where, "connect", code)
     except BaseException:
         connecting.close()
         raise
@@ -176,8 +194,9 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _words(code: int | None) -> str:
-    return os.strerror(code or 0).lower()
+def _dial_error(where: str, call: str, code: int | None) -> DialError:
+    words = os.strerror(code or 0).lower()
+    return DialError(f"dial tcp {where}: {call}: {words}", is_local=code in _OF_THIS_NODE)
 
 
 async def probe_tcp(
@@ -187,12 +206,17 @@ async def probe_tcp(
     pod_ip: str,
     timeout_seconds: float,
 ) -> ProbeResult:
-    """Connect, and close at once. Raises ProbeError where the port has no number."""
+    """Connect, and close at once.
+
+    Raises ProbeError where the port has no number, or this node cannot make a connection.
+    """
     host, port = action.host or pod_ip, port_number(container, action.port)
     with trio.move_on_after(timeout_seconds):
         try:
             connection = await dialer.dial(host, port)
         except DialError as error:
+            if error.is_local:
+                raise ProbeError(str(error)) from error
             return failure(str(error))
         connection.close()
         return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)

@@ -32,6 +32,7 @@ from trio_kubelet.probes.dial import Dialer, DialError, host_port
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
+    ProbeError,
     ProbeOutcome,
     ProbeResult,
     failure,
@@ -42,6 +43,7 @@ from trio_kubelet.rpc import Code
 
 METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
+"""The first delay of gRPC's clients. Nothing tells when a port opens."""
 CALL_LIMIT_BYTES = 64 * 1024
 """How much is read in one call, frames of all kinds: the answer itself has a few hundred bytes."""
 KNOWN_CALLS = 512
@@ -79,14 +81,21 @@ class CallError(Exception):
 async def probe_grpc(
     dialer: Dialer, action: GRPCAction, pod_ip: str, timeout_seconds: float
 ) -> ProbeResult:
-    """Ask the health service for one service, or for the server as a whole."""
+    """Ask the health service for one service, or for the server as a whole.
+
+    Raises ProbeError where this node cannot make a connection.
+    """
     call: _Call | None = None
+    where = host_port(pod_ip, action.port)
     with trio.move_on_after(timeout_seconds):
         while True:
-            call = _Call(host_port(pod_ip, action.port), timeout_seconds)
+            call = _Call(where, timeout_seconds)
             try:
                 return _judged(await call.check(dialer, pod_ip, action))
-            except DialError:
+            except DialError as error:
+                if error.is_local:
+                    words = f'error: failed to connect service at "{where}": {error}'
+                    raise ProbeError(words) from error
                 await trio.sleep(CONNECT_AGAIN_SECONDS)
             except CallError as error:
                 if call.is_connected:
@@ -95,8 +104,8 @@ async def probe_grpc(
     limit = Duration.from_seconds(timeout_seconds)
     if call is not None and call.is_connected:
         return failure(f"timeout: health rpc did not complete within {limit}")
-    where, late = host_port(pod_ip, action.port), "context deadline exceeded"
-    return failure(f'timeout: failed to connect service "{where}" within {limit}: {late}')
+    late = f"within {limit}: context deadline exceeded"
+    return failure(f'timeout: failed to connect service "{where}" {late}')
 
 
 def _judged(status: int) -> ProbeResult:

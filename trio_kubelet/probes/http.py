@@ -59,7 +59,14 @@ HEAD_TOO_LONG = (
 
 
 class HttpError(Exception):
-    """There is no response. The text is Go's as far as it is known."""
+    """There is no response. The text is Go's as far as it is known.
+
+    `is_local`: this node could not ask, which says nothing about whom it would have asked.
+    """
+
+    def __init__(self, message: str, *, is_local: bool = False) -> None:
+        super().__init__(message)
+        self.is_local = is_local
 
 
 @frozen(kw_only=True)
@@ -89,7 +96,10 @@ class HttpProber:
             try:
                 return _judged(await run.get())
             except (HttpError, RedirectError) as error:
-                return failure(f'Get "{run.request.url}": {error}')
+                words = f'Get "{run.request.url}": {error}'
+                if isinstance(error, HttpError) and error.is_local:
+                    raise ProbeError(words) from error
+                return failure(words)
         if run.has_head:
             raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
@@ -155,7 +165,7 @@ class _Run:
         try:
             connection = await self.dialer.dial(self.request.host, self.request.port)
         except DialError as error:
-            raise HttpError(str(error)) from error
+            raise HttpError(str(error), is_local=error.is_local) from error
         raw = ProbeStream(connection, host_port(self.request.host, self.request.port))
         try:
             stream = self._secured(raw)

@@ -1,5 +1,6 @@
 """Servers on loopback that do to a probe what containers do."""
 
+import resource
 import socket
 import ssl
 import threading
@@ -158,3 +159,14 @@ def _answer_call(
     h2.send_headers(stream_id, head)
     h2.send_data(stream_id, b"\0" + len(message).to_bytes(4, "big") + message)
     h2.send_headers(stream_id, list(trailers.items()), end_stream=True)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """No file and no socket can be opened."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

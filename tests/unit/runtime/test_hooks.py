@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 import trio
 
-from tests.unit.probes.servers import server_tls, serving
+from tests.unit.probes.servers import no_descriptors, server_tls, serving
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
@@ -130,6 +130,11 @@ async def test_a_hook_that_finds_nobody_fails_and_says_so() -> None:
         'HTTP lifecycle hook (/x) for Container "c" in Pod "web_shop(u)" failed - error: '
         'Get "http://127.0.0.1:1/x": dial tcp 127.0.0.1:1: connect: connection refused'
     )
+
+
+async def test_a_hook_that_this_node_has_no_descriptor_for_fails_and_says_so() -> None:
+    with no_descriptors(), pytest.raises(HookError, match="socket: too many open files"):
+        await call(1)
 
 
 async def test_a_hook_over_tcp_was_never_supported() -> None:
