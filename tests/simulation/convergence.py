@@ -27,6 +27,8 @@ LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
 LATE_SECONDS = 90.0
 """How long a container that failed a probe may take to end: its grace, with slow calls."""
+TOLD_WITHIN_NS = 1_000_000_000
+"""How long after a change of a container its status may be on its way."""
 OLD_MESSAGE_FILES = 5
 """Of containers that were there when the last one was made, and of some that could not be made."""
 NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
@@ -61,7 +63,8 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
         if not _may_be_told_late(wanted[uid], record):
-            yield from (f"pod {uid}: {what}" for what in _lies(known[uid], status, containers))
+            lies = _lies(known[uid], status, containers, node.clock.now_ns())
+            yield from (f"pod {uid}: {what}" for what in lies)
 
 
 def _node_problems(node: Node) -> Iterator[str]:
@@ -220,10 +223,14 @@ def _wrong_health(pod: Pod, containers: dict[str, HollowContainer]) -> Iterator[
         yield f"it is told to be ready: {is_told_ready}, its containers: {ready}"
 
 
-def _lies(pod: Pod, status: PodStatus, containers: dict[str, HollowContainer]) -> Iterator[str]:
-    """Where a status differs from what the runtime shows."""
+def _lies(
+    pod: Pod, status: PodStatus, containers: dict[str, HollowContainer], now_ns: int
+) -> Iterator[str]:
+    """Where a status differs from what the runtime has shown for a moment."""
     for told in (*status.init_container_statuses, *status.container_statuses):
         shown = containers.get(told.name)
+        if shown is not None and 0 <= now_ns - _changed_at_ns(shown) < TOLD_WITHIN_NS:
+            continue
         runs = shown is not None and shown.state == RUNNING
         if runs != _is_running(told):
             yield f"{told.name} runs: {runs}, but its status says {told.state}"
@@ -232,6 +239,10 @@ def _lies(pod: Pod, status: PodStatus, containers: dict[str, HollowContainer]) -
     sandboxes = {c.sandbox.ip for c in containers.values() if c.state == RUNNING}
     if sandboxes and not pod.spec.host_network and sandboxes != {status.pod_ip}:
         yield f"its addresses are {sorted(sandboxes)}, its status says {status.pod_ip}"
+
+
+def _changed_at_ns(container: HollowContainer) -> int:
+    return max(container.created_at, container.started_at, container.finished_at)
 
 
 def _is_running(status: ContainerStatus) -> bool:

@@ -30,8 +30,9 @@ def with_sidecar() -> Pod:
     return evolve(first, spec=spec)
 
 
-def states(scene: Scene) -> dict[str, ContainerState | None]:
-    return {each.name: each.state for each in scene.status().container_statuses}
+def states(scene: Scene) -> dict[str, ContainerState]:
+    statuses = scene.status().container_statuses
+    return {each.name: each.state for each in statuses if each.state is not None}
 
 
 def test_a_container_is_shown_running_and_ended_while_its_sibling_is_pulled(
@@ -41,15 +42,12 @@ def test_a_container_is_shown_running_and_ended_while_its_sibling_is_pulled(
         scene.put(with_slow_sibling())
         await trio.sleep(10)
         shown = states(scene)
-        assert shown["main"] is not None
         assert shown["main"].running is not None
-        assert shown["slow"] is not None
         assert shown["slow"].waiting is not None
         (main,) = scene.running()
         scene.runtime.containers.kill(main.id)
         await trio.sleep(10)
         shown = states(scene)
-        assert shown["main"] is not None
         assert shown["main"].terminated is not None
         await trio.sleep(PULL_SECONDS + 60)
         assert {each.config.metadata.name for each in scene.running()} == {"main", "slow"}
@@ -87,7 +85,6 @@ def test_an_end_is_shown_while_an_agent_that_was_restarted_pulls(tmp_path: Path)
         scene.runtime.containers.kill(main.id)
         await trio.sleep(30)
         shown = states(scene)
-        assert shown["main"] is not None
         assert shown["main"].terminated is not None
 
     registry = HollowRegistry(pull_seconds=PULL_SECONDS)
@@ -101,6 +98,25 @@ def test_a_pod_is_deleted_in_the_middle_of_a_pull(tmp_path: Path) -> None:
         scene.node.api.delete(PODS, "web", grace_seconds=1)
         await trio.sleep(20)
         assert scene.running() == []
+
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
+
+
+def test_a_container_that_was_stopped_is_shown_so_while_its_new_image_is_pulled(
+    tmp_path: Path,
+) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(pod(image=PRESENT))
+        await trio.sleep(10)
+        assert states(scene)["main"].running is not None
+        scene.put(pod(image="registry.example.com/large:1"))
+        await trio.sleep(30)
+        assert states(scene)["main"].running is None
+        conditions = {each.type: each.status for each in scene.status().conditions}
+        assert conditions["Ready"] == "False"
+        await trio.sleep(PULL_SECONDS)
+        assert states(scene)["main"].running is not None
 
     registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))

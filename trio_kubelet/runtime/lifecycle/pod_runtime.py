@@ -169,7 +169,8 @@ class PodContainers:
     ) -> RuntimeOutcome:
         """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
 
-        `report` is called with what there is before a wait for an image, if containers run.
+        `report` is called with what there is before something else takes the place of what was
+        stopped, and before a wait for an image, if containers run.
         Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
         and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
         the future of the inputs raises.
@@ -262,6 +263,8 @@ class PodContainers:
                 self._acted_at = trio.current_time()
             observed = await self._look(pod, done.made if is_empty(observed) else None)
             self._observe(pod, observed)
+            if plan.stop:
+                work.report(observed)  # What takes its place may have to wait for its image.
             still_running = () if have_stopped(observed, plan.stop) else (STILL_RUNNING,)
             if failures := (*done.failures, *still_running):
                 return failed_outcome(observed, plan, failures)
@@ -324,6 +327,7 @@ class PodContainers:
             self._observe(pod, seen)
             if seen.living:
                 return Done(failures=(STILL_RUNNING,))
+            work.report(seen)
         if plan.sandbox_changed:
             parts.recorder.pod(
                 pod,
