@@ -22,8 +22,8 @@ from trio_kubelet.runtime.config.environment import EnvironmentFacts, environmen
 from trio_kubelet.runtime.config.field_refs import PodAddresses
 from trio_kubelet.runtime.config.mounts import MountSources, container_mounts
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
-from trio_kubelet.runtime.lifecycle.pod_files import make_container_files, make_pod_log_directory
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_files import make_container_files, make_pod_log_directory
 from trio_kubelet.sources.static import checked_pod, with_uid
 
 _SOME_ADDRESS = "10.0.0.1"

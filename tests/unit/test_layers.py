@@ -59,8 +59,8 @@ SYNC_SEES = {
     "trio_kubelet.runtime.gate.RuntimeState",
     "trio_kubelet.runtime.lifecycle.container_table.Reason",
     "trio_kubelet.runtime.lifecycle.inputs.PodInputs",
-    "trio_kubelet.runtime.lifecycle.resource_claims.NO_RESOURCE_CLAIMS",
-    "trio_kubelet.runtime.lifecycle.resource_claims.has_resource_claims",
+    "trio_kubelet.runtime.config.resource_claims.NO_RESOURCE_CLAIMS",
+    "trio_kubelet.runtime.config.resource_claims.has_resource_claims",
     "trio_kubelet.runtime.observed.ObservedPod",
     "trio_kubelet.sources.PodOperation",
     "trio_kubelet.sources.PodUpdate",
@@ -70,6 +70,9 @@ SYNC_SEES = {
     "trio_kubelet.status.container_resources.resize_message",
 }
 """What `sync` imports of the parts: values and pure functions. All else it knows by protocols."""
+
+RUNTIME_FOLDERS = ({"", "config"}, {"garbage", "images"}, {"lifecycle"})
+"""The folders of `runtime` in layers, like `LAYERS`; "" are the modules in none of them."""
 
 ROOT = Path(__file__).parents[2]
 SOURCES = {
@@ -100,6 +103,13 @@ def place(dotted: str) -> str:
     return name if inside.is_dir() or inside.with_suffix(".py").exists() else ""
 
 
+def runtime_height(dotted: str) -> int:
+    """The layer within `runtime` of a dotted name in it."""
+    name = ".".join(dotted.split(".")[2:3])
+    folder = name if name and (ROOT / "trio_kubelet/runtime" / name).is_dir() else ""
+    return next(height for height, names in enumerate(RUNTIME_FOLDERS) if folder in names)
+
+
 def under(package: str) -> list[str]:
     return sorted(name for name in SOURCES if name == package or name.startswith(f"{package}."))
 
@@ -120,6 +130,13 @@ def test_a_module_imports_from_its_own_layer_and_those_beneath(module: str) -> N
     own = HEIGHT.get(place(module), -1)
     ours = (name for name in imports(module) if name.startswith("trio_kubelet."))
     assert {name for name in ours if place(name) and HEIGHT[place(name)] > own} == set()
+
+
+@pytest.mark.parametrize("module", under("trio_kubelet.runtime"))
+def test_a_folder_of_the_runtime_imports_from_its_own_layer_and_those_beneath(module: str) -> None:
+    own = runtime_height(module)
+    ours = (name for name in imports(module) if name.startswith("trio_kubelet.runtime."))
+    assert {name for name in ours if runtime_height(name) > own} == set()
 
 
 @pytest.mark.parametrize("module", under("state_machines"))

@@ -24,7 +24,7 @@ from trio_kubelet.probes import AskOverNetwork, NodeNetwork
 from trio_kubelet.process import raise_open_files_limit, set_oom_score
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
-from trio_kubelet.runtime.garbage.lost_tasks import CONTAINERD_HEADERS
+from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
 
 log = structlog.get_logger("node")

@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, is_present
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.garbage.lost_tasks import delete_lost_task
+from trio_kubelet.runtime.lost_tasks import delete_lost_task
 
 CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0

@@ -21,7 +21,6 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
-from trio_kubelet.runtime.lifecycle.termination_messages import message_file, termination_messages
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -31,6 +30,7 @@ from trio_kubelet.runtime.observed import (
     ObservedUser,
 )
 from trio_kubelet.runtime.oom_reasons import with_oom_kills
+from trio_kubelet.runtime.termination_messages import message_file, termination_messages
 
 T = TypeVar("T")
 

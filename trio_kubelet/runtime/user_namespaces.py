@@ -26,7 +26,7 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.features import RuntimeFeatures
-from trio_kubelet.runtime.lifecycle.pod_files import write_whole
+from trio_kubelet.runtime.pod_files import write_whole
 
 log = structlog.get_logger("runtime")
 

@@ -1,10 +1,9 @@
 """The pods nursery: one task for each incarnation of a pod, and the order among them.
 
-The sync loop says what should be (`submit`, `end`), this module sees that there is a task for
-it. A UID that comes back while its former incarnation still ends waits for that end, of which
-nothing is put off then; a static pod waits until its predecessor of the same full name has been
-released. A task that has finished is forgotten, except that its incarnation is remembered so that
-late updates do not start it again.
+The sync loop starts tasks (`start`) and sends them requests (`put`). A pod whose UID comes back is
+started when the task of its former incarnation has finished, which is then told to postpone nothing
+(`hurry`); a static pod waits until its predecessor of the same full name has been released. Of a
+task that has finished only the time is kept, for housekeeping.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,8 +43,7 @@ class PodTasks:
 
     `on_released(uid)` is called when a pod holds nothing any more that others could want,
     `on_finished(uid, incarnation)` after each task's end, `on_work(pod, state, seconds)` after each
-    piece of work. `cleaning` says when what is left of a
-    pod is removed.
+    piece of work. `cleaning` says when what is left of a pod is removed.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """

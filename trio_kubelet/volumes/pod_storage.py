@@ -18,8 +18,8 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.user_namespaces import PodIdRanges
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.env_file import read_env_file

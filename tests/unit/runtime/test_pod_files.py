@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.k8s import Container, ObjectMeta, Pod
-from trio_kubelet.runtime.lifecycle.pod_files import (
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.pod_files import (
     make_container_files,
     next_restart_count,
     pods_with_logs,
@@ -14,7 +15,6 @@ from trio_kubelet.runtime.lifecycle.pod_files import (
     read_termination_message,
     write_whole,
 )
-from trio_kubelet.runtime.node_facts import NodeFacts
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
 

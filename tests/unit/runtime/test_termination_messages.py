@@ -14,13 +14,13 @@ from trio_kubelet.runtime.config.names import (
     TERMINATION_MESSAGE_POLICY_ANNOTATION,
 )
 from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.pod_files import read_log_tail, read_termination_message
-from trio_kubelet.runtime.lifecycle.termination_messages import (
+from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
+from trio_kubelet.runtime.termination_messages import (
     MessageSource,
     message_source,
     read_messages,
 )
-from trio_kubelet.runtime.observed import ObservedPod
 
 LOG_PATH = "/dev/termination-log"
 EXITED = cri.ContainerState.from_string("CONTAINER_EXITED")

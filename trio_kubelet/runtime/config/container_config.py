@@ -16,6 +16,7 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import expand_all
 from trio_kubelet.runtime.config.labels import container_annotations, container_labels
 from trio_kubelet.runtime.config.names import container_log_path
+from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
 from trio_kubelet.runtime.config.resources import container_resources
 from trio_kubelet.runtime.config.security import (
     NO_SECURITY_FACTS,
@@ -24,7 +25,6 @@ from trio_kubelet.runtime.config.security import (
     container_security_context,
     id_mapping,
 )
-from trio_kubelet.runtime.lifecycle.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 

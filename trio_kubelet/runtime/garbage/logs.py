@@ -15,9 +15,9 @@ from attrs import evolve, frozen
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.config import names
-from trio_kubelet.runtime.lifecycle.pod_files import log_count
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.runtime.pod_files import log_count
 
 log = structlog.get_logger("garbage")
 

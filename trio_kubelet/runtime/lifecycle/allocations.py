@@ -16,7 +16,6 @@ import trio
 from trio_kubelet.k8s import Pod, ResourceRequirements
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
-from trio_kubelet.runtime.lifecycle.pod_files import write_whole
 from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
     Records,
@@ -28,6 +27,7 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     record_of_status,
     with_record,
 )
+from trio_kubelet.runtime.pod_files import write_whole
 
 log = structlog.get_logger("runtime")
 

@@ -52,15 +52,15 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
-from trio_kubelet.runtime.lifecycle.pod_files import (
-    ContainerFiles,
-    link_container_log,
-    make_container_files,
-)
 from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.runtime.pod_files import (
+    ContainerFiles,
+    link_container_log,
+    make_container_files,
+)
 from trio_kubelet.runtime.user_namespaces import mapping_of
 from trio_kubelet.telemetry import EventRecorder, EventType
 

@@ -18,10 +18,10 @@ from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.plan import PodActions
-from trio_kubelet.runtime.lifecycle.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.user_namespaces import check_support
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 

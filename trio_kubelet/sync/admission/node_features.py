@@ -12,8 +12,8 @@ from trio_kubelet.k8s import (
     Pod,
     SupplementalGroupsPolicy,
 )
+from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.runtime.config.security import apparmor_profile
-from trio_kubelet.runtime.lifecycle.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.sync.admission.admission_result import Rejection
 
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"

@@ -14,7 +14,7 @@ from attrs import frozen
 from trio_kubelet.k8s import TerminationMessagePolicy
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
-from trio_kubelet.runtime.lifecycle.pod_files import read_log_tail, read_termination_message
+from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
 
 NEVER_STARTED = "ContainerCannotRun"
 """The reason of a container that could not even be started, and so has no log."""
