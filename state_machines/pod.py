@@ -171,21 +171,14 @@ def may_have_running_containers(state: PodState) -> bool:
     return state in (S.SYNC_POD, S.TERMINATING)
 
 
-def ending(
-    *, deletion_requested: bool, phase: str = "", deadline_exceeded: bool = False
-) -> PodEvent | None:
-    """Return the event that a pod's own fields imply, or None if the pod should run.
+def own_ending(*, phase_is_terminal: bool, deadline_exceeded: bool) -> PodEvent | None:
+    """Return the event that a pod's own status implies, or None if the pod should run.
 
-    `phase` is status.phase. A deletion says more than a phase, because it carries the grace
-    period; a phase says more than the deadline, because it is already final.
+    The phase says more than the deadline, because it is already final.
     """
-    if deletion_requested:
-        return E.DELETED
-    if phase in ("Succeeded", "Failed"):
+    if phase_is_terminal:
         return E.COMPLETED
-    if deadline_exceeded:
-        return E.DEADLINE_EXCEEDED
-    return None
+    return E.DEADLINE_EXCEEDED if deadline_exceeded else None
 
 
 def is_deadline_exceeded(

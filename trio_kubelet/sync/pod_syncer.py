@@ -22,15 +22,15 @@ from state_machines.pod import (
     PodEvent,
     StopEvidence,
     effective_grace_seconds,
-    ending,
     is_deadline_exceeded,
+    own_ending,
 )
 from state_machines.pod_ending import Ending
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
-from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeState
@@ -456,9 +456,8 @@ class PodSyncer:
 
     def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
         """The ending that the pod's own state implies: completed, or over its deadline."""
-        event = ending(
-            deletion_requested=False,
-            phase=status.phase,
+        event = own_ending(
+            phase_is_terminal=status.phase in TERMINAL_PHASES,
             deadline_exceeded=is_deadline_exceeded(
                 active_deadline_seconds=pod.spec.active_deadline_seconds,
                 started_at_ns=status.start_time.ns if status.start_time else None,

@@ -8,9 +8,9 @@ from state_machines.pod import (
     PodState,
     StopEvidence,
     effective_grace_seconds,
-    ending,
     is_deadline_exceeded,
     may_have_running_containers,
+    own_ending,
 )
 from tests.unit.state_machines.pod_endings import ENDINGS
 
@@ -98,25 +98,18 @@ def test_deleting_or_removing_a_pod_does_not_fail_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("deletion_requested", "phase", "deadline_exceeded", "expected"),
+    ("phase_is_terminal", "deadline_exceeded", "expected"),
     [
-        (False, "", False, None),
-        (False, "Running", False, None),
-        (False, "Pending", False, None),
-        (False, "Succeeded", False, PodEvent.COMPLETED),
-        (False, "Failed", False, PodEvent.COMPLETED),
-        (False, "Failed", True, PodEvent.COMPLETED),
-        (False, "Running", True, PodEvent.DEADLINE_EXCEEDED),
-        (True, "Running", True, PodEvent.DELETED),
-        (True, "Succeeded", False, PodEvent.DELETED),
+        (False, False, None),
+        (True, False, PodEvent.COMPLETED),
+        (True, True, PodEvent.COMPLETED),
+        (False, True, PodEvent.DEADLINE_EXCEEDED),
     ],
 )
-def test_the_ending_that_the_fields_of_a_pod_imply(
-    deletion_requested: bool, phase: str, deadline_exceeded: bool, expected: PodEvent | None
+def test_the_ending_that_the_status_of_a_pod_implies(
+    phase_is_terminal: bool, deadline_exceeded: bool, expected: PodEvent | None
 ) -> None:
-    actual = ending(
-        deletion_requested=deletion_requested, phase=phase, deadline_exceeded=deadline_exceeded
-    )
+    actual = own_ending(phase_is_terminal=phase_is_terminal, deadline_exceeded=deadline_exceeded)
     assert actual is expected
 
 
