@@ -8,17 +8,11 @@ from collections.abc import Iterator
 from state_machines.container import (
     ContainerRole,
     RestartAction,
-    RestartPolicy,
     RestartRule,
     RestartTerms,
     container_role,
 )
 from trio_kubelet.k8s import Container, Pod
-
-
-def is_sidecar(container: Container) -> bool:
-    """Whether an init container is restartable (KEP-753)."""
-    return container.restart_policy == RestartPolicy.ALWAYS
 
 
 def init_role(container: Container) -> ContainerRole:

@@ -18,8 +18,8 @@ from tests.simulation.record import Kind, Life, Record
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.k8s import PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
+from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.restarts import is_sidecar
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sources.apiserver import is_mirror
 from trio_kubelet.telemetry.journal import Entry

@@ -11,14 +11,6 @@ from trio_kubelet.k8s.resources import ContainerResizePolicy, ResourceRequiremen
 from trio_kubelet.k8s.security import SecurityContext
 
 
-class PullPolicy(StrEnum):
-    """When the image is pulled."""
-
-    ALWAYS = "Always"
-    NEVER = "Never"
-    IF_NOT_PRESENT = "IfNotPresent"
-
-
 class TerminationMessagePolicy(StrEnum):
     """Where the termination message is read from."""
 

@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 
 import attrs
 
+from state_machines.container import RestartPolicy
+from state_machines.image import default_pull_policy
 from trio_kubelet.k8s.claims import PersistentVolumeClaimSpec, PersistentVolumeMode
 from trio_kubelet.k8s.container import (
     Container,
@@ -17,10 +19,9 @@ from trio_kubelet.k8s.container import (
     EnvVar,
     ObjectFieldSelector,
     Protocol,
-    PullPolicy,
     TerminationMessagePolicy,
 )
-from trio_kubelet.k8s.pod import DNSPolicy, Pod, PodSpec, RestartPolicy
+from trio_kubelet.k8s.pod import DNSPolicy, Pod, PodSpec
 from trio_kubelet.k8s.probes import (
     GRPCAction,
     HTTPGetAction,
@@ -30,7 +31,7 @@ from trio_kubelet.k8s.probes import (
     URIScheme,
 )
 from trio_kubelet.k8s.quantity import NANO, Quantity
-from trio_kubelet.k8s.resources import ResourceRequirements
+from trio_kubelet.k8s.resources import HUGEPAGES_PREFIX, ResourceRequirements
 from trio_kubelet.k8s.security import PodSecurityContext
 from trio_kubelet.k8s.totals import total_limits, total_requests
 from trio_kubelet.k8s.volumes import (
@@ -49,7 +50,6 @@ TOKEN_EXPIRATION_SECONDS = 3600
 T = TypeVar("T")
 _MILLI = NANO // 1000
 _OVERCOMMITTABLE = ("cpu", "memory")
-_HUGE_PAGES = "hugepages-"
 
 _PROBE_DEFAULTS = {
     "timeout_seconds": 1,
@@ -81,13 +81,6 @@ def with_defaults(pod: Pod) -> Pod:
     """Return the pod with the API's defaults; one that has them all comes back equal."""
     spec = _spec(pod.spec)
     return attrs.evolve(pod, spec=_pod_level_resources(spec))
-
-
-def default_pull_policy(image: str) -> PullPolicy:
-    """Return Always for an image by its moving tag `latest` (or none), else IfNotPresent."""
-    name, _, digest = image.partition("@")
-    tag = name.rpartition("/")[2].partition(":")[2] or ("" if digest else "latest")
-    return PullPolicy.ALWAYS if tag == "latest" else PullPolicy.IF_NOT_PRESENT
 
 
 def _spec(spec: PodSpec) -> PodSpec:
@@ -267,14 +260,14 @@ def _pod_level_resources(spec: PodSpec) -> PodSpec:
     limits, requests = dict(resources.limits), dict(resources.requests)
     if limits or requests:
         for name, amount in total_limits(spec).items():
-            if name.startswith(_HUGE_PAGES) and name not in requests:
+            if name.startswith(HUGEPAGES_PREFIX) and name not in requests:
                 limits.setdefault(name, amount)
     if limits:
         for name, amount in total_requests(spec).items():
             if name in _OVERCOMMITTABLE:
                 requests.setdefault(name, amount)
         for name, amount in limits.items():
-            if name in _OVERCOMMITTABLE or name.startswith(_HUGE_PAGES):
+            if name in _OVERCOMMITTABLE or name.startswith(HUGEPAGES_PREFIX):
                 requests.setdefault(name, amount)
     return attrs.evolve(spec, resources=attrs.evolve(resources, limits=limits, requests=requests))
 

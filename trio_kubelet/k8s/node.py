@@ -15,6 +15,10 @@ from trio_kubelet.k8s.quantity import Quantity
 from trio_kubelet.k8s.time import Time
 
 OS_LABEL = "kubernetes.io/os"
+
+RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
+USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
+"""Features that nodes declare (status.declaredFeatures), and gates of the same names."""
 ARCH_LABEL = "kubernetes.io/arch"
 
 

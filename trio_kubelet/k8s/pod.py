@@ -16,14 +16,6 @@ from trio_kubelet.k8s.status import PodStatus
 from trio_kubelet.k8s.volumes import Volume
 
 
-class RestartPolicy(StrEnum):
-    """Whether the containers of a pod restart."""
-
-    ALWAYS = "Always"
-    ON_FAILURE = "OnFailure"
-    NEVER = "Never"
-
-
 class DNSPolicy(StrEnum):
     """Where the resolver settings come from."""
 

@@ -8,6 +8,9 @@ from attrs import field, frozen
 from trio_kubelet.k8s.base import ApiType, Mandatory, wire
 from trio_kubelet.k8s.quantity import Quantity
 
+HUGEPAGES_PREFIX = "hugepages-"
+"""What the names of huge page resources begin with; the size of a page follows."""
+
 
 class ResourceName(StrEnum):
     """Resources with a meaning of their own; others are extended resources or huge pages."""

@@ -34,8 +34,8 @@ def total_limits(spec: PodSpec) -> dict[str, Quantity]:
     return _total(spec, container_limits)
 
 
-def is_restartable(container: Container) -> bool:
-    """Whether an init container goes on running beside the others (a sidecar)."""
+def is_sidecar(container: Container) -> bool:
+    """Whether an init container is restartable and goes on running beside the others (KEP-753)."""
     return container.restart_policy == ContainerRestartPolicy.ALWAYS
 
 
@@ -45,7 +45,7 @@ def _total(spec: PodSpec, amounts_of: Callable[[Container], Amounts]) -> dict[st
     for container in spec.init_containers:
         together = _sum((beside, amounts_of(container)))
         peak = _larger(peak, together)
-        if is_restartable(container):
+        if is_sidecar(container):
             beside = together
     return _larger(peak, _sum((beside, *(amounts_of(one) for one in spec.containers))))
 

@@ -13,7 +13,10 @@ from attrs import field, frozen
 
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Quantity,
+)
 from trio_kubelet.node.machine import MachineInfo
 
 Resources = Mapping[str, Quantity]
@@ -22,7 +25,6 @@ CPU = "cpu"
 MEMORY = "memory"
 PODS = "pods"
 EPHEMERAL_STORAGE = "ephemeral-storage"
-HUGEPAGES_PREFIX = "hugepages-"
 
 EVICTION_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
 """The hard eviction signals whose thresholds are kept from pods, and of which resource."""

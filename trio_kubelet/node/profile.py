@@ -12,7 +12,11 @@ from attrs import field, frozen
 from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.k8s import Taint
+from trio_kubelet.k8s import (
+    RESTART_ALL_CONTAINERS,
+    USER_NAMESPACES_WITH_HOST_NETWORK,
+    Taint,
+)
 from trio_kubelet.node.addresses import parse_node_ip
 from trio_kubelet.node.allocatable import NodeAmounts
 from trio_kubelet.node.machine import MachineInfo
@@ -20,7 +24,7 @@ from trio_kubelet.node.machine import MachineInfo
 EXTERNAL_CLOUD_PROVIDER = "external"
 
 IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
-    {"RestartAllContainersOnContainerExits", "UserNamespacesHostNetworkSupport"}
+    {RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK}
 )
 """What this agent can do of the features that nodes declare.
 

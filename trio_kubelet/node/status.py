@@ -13,6 +13,7 @@ from attrs import evolve
 from trio_kubelet.k8s import (
     ARCH_LABEL,
     OS_LABEL,
+    USER_NAMESPACES_WITH_HOST_NETWORK,
     DaemonEndpoint,
     Node,
     NodeCondition,
@@ -38,9 +39,6 @@ from trio_kubelet.runtime.features import RuntimeFeatures
 
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
 """Tells an external cloud provider which address --node-ip asks for."""
-
-HOST_NETWORK_USER_NAMESPACES = "UserNamespacesHostNetworkSupport"
-"""A feature to declare that needs the runtime, too."""
 
 Setter: TypeAlias = Callable[[NodeStatus, NodeProfile, Observation], NodeStatus]
 
@@ -104,7 +102,7 @@ def declared_features(profile: NodeProfile, observed: Observation) -> tuple[str,
 def lacking_features(runtime: RuntimeFeatures) -> frozenset[str]:
     """The features that need the runtime, too, and that it does not have."""
     has = runtime.host_network_user_namespaces
-    return frozenset() if has else frozenset({HOST_NETWORK_USER_NAMESPACES})
+    return frozenset() if has else frozenset({USER_NAMESPACES_WITH_HOST_NETWORK})
 
 
 def _set_addresses(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
-from trio_kubelet.k8s import Pod, Quantity
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Pod,
+    Quantity,
+)
 from trio_kubelet.k8s.totals import container_limits
 from trio_kubelet.resources.pod_resources import (
-    HUGEPAGES_PREFIX,
     QosClass,
     pod_limits,
     pod_requests,

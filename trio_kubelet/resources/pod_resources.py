@@ -9,12 +9,16 @@ runtime class (KEP-688) comes on top.
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from trio_kubelet.k8s import Pod, Quantity, ResourceRequirements
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Pod,
+    Quantity,
+    ResourceRequirements,
+)
 from trio_kubelet.k8s.totals import total_limits, total_requests
 
 _QOS_RESOURCES = ("cpu", "memory")
 _POD_LEVEL_RESOURCES = frozenset(_QOS_RESOURCES)
-HUGEPAGES_PREFIX = "hugepages-"
 
 
 class QosClass(StrEnum):

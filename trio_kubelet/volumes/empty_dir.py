@@ -11,7 +11,14 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.k8s import EmptyDirVolumeSource, Pod, Quantity, StorageMedium, Volume
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    EmptyDirVolumeSource,
+    Pod,
+    Quantity,
+    StorageMedium,
+    Volume,
+)
 from trio_kubelet.mountinfo import MountPoint, mount_points
 from trio_kubelet.volumes.folders import (
     PLUGIN_FOLDER_MODE,
@@ -29,7 +36,6 @@ _GROUP_MODE = 0o2770
 """With fsGroup: the group may do everything, and what is made inside belongs to it as well."""
 
 _HUGEPAGES_MEDIUM = "HugePages-"
-_HUGEPAGES_RESOURCE = "hugepages-"
 
 MemoryAvailable = Callable[[Pod], int]
 """Bytes that a pod may use at most: its memory limit, or what the node can allocate."""
@@ -100,10 +106,10 @@ def hugepage_size_bytes(medium: str, requests: Iterable[Mapping[str, Quantity]])
     and there are several.
     """
     sizes = {
-        Quantity(name.removeprefix(_HUGEPAGES_RESOURCE)).value
+        Quantity(name.removeprefix(HUGEPAGES_PREFIX)).value
         for each in requests
         for name in each
-        if name.startswith(_HUGEPAGES_RESOURCE)
+        if name.startswith(HUGEPAGES_PREFIX)
     }
     if medium != StorageMedium.HUGE_PAGES:
         sizes &= {Quantity(medium.removeprefix(_HUGEPAGES_MEDIUM)).value}

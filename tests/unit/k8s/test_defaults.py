@@ -7,7 +7,7 @@ import yaml
 
 from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.k8s.codec import decode, encode
-from trio_kubelet.k8s.defaults import default_pull_policy, with_defaults
+from trio_kubelet.k8s.defaults import with_defaults
 
 
 def defaulted(spec: str) -> dict[str, Any]:
@@ -62,7 +62,8 @@ def test_containers_of_all_kinds_get_defaults(kind: str) -> None:
     ],
 )
 def test_images_whose_tag_moves_are_always_pulled(image: str, policy: str) -> None:
-    assert default_pull_policy(image) == policy
+    spec = defaulted(f"containers: [{{name: a, image: '{image}'}}]")
+    assert spec["containers"][0]["imagePullPolicy"] == policy
 
 
 def test_a_service_account_is_known_under_both_names() -> None:

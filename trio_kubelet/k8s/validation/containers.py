@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 import attrs
 from attrs import frozen
 
+from state_machines.image import PullPolicy
 from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.k8s.container import (
     Container,
@@ -13,7 +14,6 @@ from trio_kubelet.k8s.container import (
     ContainerRestartRuleAction,
     ContainerRestartRuleOnExitCodesOperator,
     EphemeralContainer,
-    PullPolicy,
     TerminationMessagePolicy,
 )
 from trio_kubelet.k8s.errors import (
@@ -28,7 +28,7 @@ from trio_kubelet.k8s.errors import (
     unsupported,
 )
 from trio_kubelet.k8s.pod import PodSpec
-from trio_kubelet.k8s.totals import is_restartable
+from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.k8s.validation import formats
 from trio_kubelet.k8s.validation.environment import check_variable_sources, check_variables
 from trio_kubelet.k8s.validation.mounts import check_devices, check_mounts
@@ -197,7 +197,7 @@ def _check_init_container(
     container: Container, around: PodContext, path: str
 ) -> Iterator[FieldError]:
     yield from check_host_ports([(path, container)])
-    if is_restartable(container):
+    if is_sidecar(container):
         yield from check_probes_and_hooks(container, around.grace_period, around.os_name, path)
         return
     detail = "may not be set for init containers without restartPolicy=Always"

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from state_machines.container import RestartPolicy
 from trio_kubelet.k8s.errors import (
     FieldError,
     all_invalid,
@@ -9,7 +10,7 @@ from trio_kubelet.k8s.errors import (
     required,
     unsupported,
 )
-from trio_kubelet.k8s.pod import Pod, PodSpec, PreemptionPolicy, RestartPolicy
+from trio_kubelet.k8s.pod import Pod, PodSpec, PreemptionPolicy
 from trio_kubelet.k8s.validation import formats
 from trio_kubelet.k8s.validation.containers import check_containers, containers_with_paths
 from trio_kubelet.k8s.validation.metadata import check_metadata

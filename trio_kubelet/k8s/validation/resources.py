@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 
+from state_machines.container import RestartPolicy
 from trio_kubelet.k8s.container import Container
 from trio_kubelet.k8s.errors import (
     FieldError,
@@ -13,9 +14,10 @@ from trio_kubelet.k8s.errors import (
     required,
     unsupported,
 )
-from trio_kubelet.k8s.pod import PodSpec, RestartPolicy
+from trio_kubelet.k8s.pod import PodSpec
 from trio_kubelet.k8s.quantity import NANO, Quantity
 from trio_kubelet.k8s.resources import (
+    HUGEPAGES_PREFIX,
     PodResourceClaim,
     ResourceClaim,
     ResourceRequirements,
@@ -24,10 +26,9 @@ from trio_kubelet.k8s.resources import (
 from trio_kubelet.k8s.totals import container_limits, total_requests
 from trio_kubelet.k8s.validation import formats
 
-HUGE_PAGES = "hugepages-"
 _COMPUTE = {"cpu", "memory"}
 _OF_CONTAINERS = {"cpu", "memory", "ephemeral-storage"}
-_OF_PODS = {"cpu", "memory", HUGE_PAGES}
+_OF_PODS = {"cpu", "memory", HUGEPAGES_PREFIX}
 _ZERO = Quantity(0)
 
 NameCheck = Callable[[str, str], Iterator[FieldError]]
@@ -47,7 +48,7 @@ def is_extended(name: str) -> bool:
 
 def may_overcommit(name: str) -> bool:
     """Whether a limit may be above the request."""
-    return is_native(name) and not name.startswith(HUGE_PAGES)
+    return is_native(name) and not name.startswith(HUGEPAGES_PREFIX)
 
 
 def check_container_resources(
@@ -76,7 +77,7 @@ def check_pod_resources(spec: PodSpec, path: str) -> Iterator[FieldError]:
     yield from _check_requirements(resources, path, _check_pod_resource)
     for name, total in total_requests(spec).items():
         of_pod = resources.requests.get(name, _ZERO)
-        if (name in _OF_PODS or name.startswith(HUGE_PAGES)) and total > of_pod:
+        if (name in _OF_PODS or name.startswith(HUGEPAGES_PREFIX)) and total > of_pod:
             detail = f"must be greater than or equal to aggregate container requests of {total}"
             yield invalid(f"{path}.requests[{name}]", str(of_pod), detail)
     for index, container in enumerate(spec.containers):
@@ -98,7 +99,7 @@ def _check_requirements(
         yield from _check_amount(name, amount, f"{path}.requests[{name}]", check_name)
         yield from _check_request(name, amount, resources.limits.get(name), path)
     names = {*resources.limits, *resources.requests}
-    if any(name.startswith(HUGE_PAGES) for name in names) and not names & _COMPUTE:
+    if any(name.startswith(HUGEPAGES_PREFIX) for name in names) and not names & _COMPUTE:
         yield forbidden(path, "HugePages require cpu or memory")
 
 
@@ -124,7 +125,9 @@ def _check_amount(
         yield invalid(path, str(amount), "must be greater than or equal to 0")
     if is_extended(name) and amount.nano % NANO:
         yield invalid(path, str(amount), "must be an integer")
-    if name.startswith(HUGE_PAGES) and not _is_multiple(amount, name.removeprefix(HUGE_PAGES)):
+    if name.startswith(HUGEPAGES_PREFIX) and not _is_multiple(
+        amount, name.removeprefix(HUGEPAGES_PREFIX)
+    ):
         yield invalid(path, str(amount), f"{amount} is not positive integer multiple of {name}")
 
 
@@ -142,14 +145,14 @@ def _check_container_resource(name: str, path: str) -> Iterator[FieldError]:
     if problems:
         return
     if "/" not in name:
-        if name not in _OF_CONTAINERS and not name.startswith(HUGE_PAGES):
+        if name not in _OF_CONTAINERS and not name.startswith(HUGEPAGES_PREFIX):
             yield invalid(path, name, "must be a standard resource for containers")
     elif not is_native(name) and not is_extended(name):
         yield invalid(path, name, "doesn't follow extended resource name standard")
 
 
 def _check_pod_resource(name: str, path: str) -> Iterator[FieldError]:
-    if name not in _COMPUTE and not name.startswith(HUGE_PAGES):
+    if name not in _COMPUTE and not name.startswith(HUGEPAGES_PREFIX):
         yield unsupported(path, name, _OF_PODS)
 
 

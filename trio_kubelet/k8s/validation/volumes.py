@@ -9,13 +9,13 @@ from typing import Any
 
 import attrs
 
+from state_machines.image import PullPolicy
 from trio_kubelet.k8s.base import ApiType, wire_name, wire_name_of
 from trio_kubelet.k8s.claims import (
     PersistentVolumeAccessMode,
     PersistentVolumeClaimTemplate,
     PersistentVolumeMode,
 )
-from trio_kubelet.k8s.container import PullPolicy
 from trio_kubelet.k8s.errors import (
     FieldError,
     all_invalid,

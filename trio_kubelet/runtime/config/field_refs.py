@@ -10,12 +10,17 @@ from math import ceil
 
 from attrs import frozen
 
-from trio_kubelet.k8s import Container, Pod, Quantity, ResourceFieldSelector
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Container,
+    Pod,
+    Quantity,
+    ResourceFieldSelector,
+)
 from trio_kubelet.runtime.config.config_error import ConfigError
 
 _SUBSCRIPT = re.compile(r"(.+?)\['(.*)'\]")
 _DEFAULTED_LIMITS = frozenset({"cpu", "memory", "ephemeral-storage"})
-_HUGEPAGES_PREFIX = "hugepages-"
 _ONE = Quantity("1")
 
 
@@ -76,7 +81,7 @@ def resource_field(
 
 
 def _is_exposed(resource: str) -> bool:
-    return resource in _DEFAULTED_LIMITS or resource.startswith(_HUGEPAGES_PREFIX)
+    return resource in _DEFAULTED_LIMITS or resource.startswith(HUGEPAGES_PREFIX)
 
 
 def _amount(container: Container, kind: str, resource: str) -> Quantity:

@@ -8,7 +8,12 @@ from collections.abc import Mapping
 
 from attrs import evolve
 
-from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Container,
+    Pod,
+    Quantity,
+)
 from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import (
     QosClass,
@@ -23,7 +28,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _NOTHING = Quantity(0)
-_HUGEPAGES_PREFIX = "hugepages-"
 _PAGE_SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
@@ -177,9 +181,9 @@ def _hugepage_limits(
 ) -> list[cri.HugepageLimit]:
     """A limit for every size of the node: pages that were not asked for cannot be used."""
     asked_for = {
-        Quantity(name.removeprefix(_HUGEPAGES_PREFIX)).value: quantity.value
+        Quantity(name.removeprefix(HUGEPAGES_PREFIX)).value: quantity.value
         for name, quantity in limits.items()
-        if name.startswith(_HUGEPAGES_PREFIX)
+        if name.startswith(HUGEPAGES_PREFIX)
     }
     return [
         cri.HugepageLimit(page_size=page_size_name(size), limit=asked_for.get(size, 0))

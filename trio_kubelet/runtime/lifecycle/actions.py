@@ -22,7 +22,8 @@ from state_machines.container import (
     restarts_after,
 )
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.restarts import init_role, is_sidecar
+from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.restarts import init_role
 from trio_kubelet.runtime.config.container_hash import container_hash
 from trio_kubelet.runtime.lifecycle.container_table import Decision
 from trio_kubelet.runtime.lifecycle.plan import (

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from trio_kubelet.concurrency import run_all, run_concurrently
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.restarts import is_sidecar
+from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks

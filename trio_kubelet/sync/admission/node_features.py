@@ -4,6 +4,8 @@ from collections.abc import Collection
 
 from trio_kubelet.k8s import (
     OS_LABEL,
+    RESTART_ALL_CONTAINERS,
+    USER_NAMESPACES_WITH_HOST_NETWORK,
     AppArmorProfileType,
     Container,
     ContainerRestartRuleAction,
@@ -15,9 +17,6 @@ from trio_kubelet.k8s import (
 from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.runtime.config.security import apparmor_profile
 from trio_kubelet.sync.admission.admission_result import Rejection
-
-RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
-USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 
 
 def wrong_os(pod: Pod) -> Rejection | None:

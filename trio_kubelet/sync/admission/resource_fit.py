@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from trio_kubelet.k8s import Pod, Quantity
-from trio_kubelet.k8s.totals import is_restartable
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Pod,
+    Quantity,
+)
+from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.resources import pod_requests
 from trio_kubelet.sync.admission.admission_result import Rejection, Shortage, predicate_failed
 
@@ -12,8 +16,6 @@ PODS = "pods"
 
 _FIRST = (PODS, "cpu", "memory", "ephemeral-storage")
 """The order in which shortages are told; all others follow by name."""
-
-_HUGE_PAGES = "hugepages-"
 
 HostPort = tuple[str, str, int]
 ANY_ADDRESS = ("", "0.0.0.0", "::")
@@ -37,7 +39,7 @@ def shortages(
     asked = {
         name: amount
         for name, amount in pod_requests(pod).items()
-        if amount > ZERO and (name in known or name.startswith(_HUGE_PAGES))
+        if amount > ZERO and (name in known or name.startswith(HUGEPAGES_PREFIX))
     }
     wanted = {PODS: Quantity(1), **asked}
     used = {PODS: Quantity(len(others)), **_sums(others, asked)}
@@ -93,7 +95,7 @@ def _rank(name: str) -> tuple[int, str]:
 
 def _host_ports(pod: Pod) -> Iterable[HostPort]:
     """The ports of the host that a pod holds all its life; a sidecar's too."""
-    sidecars = (container for container in pod.spec.init_containers if is_restartable(container))
+    sidecars = (container for container in pod.spec.init_containers if is_sidecar(container))
     for container in (*pod.spec.containers, *sidecars):
         for port in container.ports:
             if port.host_port:
