@@ -16,7 +16,7 @@ A pod whose UID comes back (a static pod that is deleted and recreated) does not
 it waits until this incarnation is finished and then starts a new one.
 
 Many things can end a pod, and several of them may do so at once: a pod that completes is
-deleted, a deleted pod has to make room for a critical one. The first of them moves the pod to
+deleted, a deleted pod is preempted for a critical one. The first of them moves the pod to
 Terminating and is the cause that its status reports; the others are taken note of (those who
 asked wait for the same end, and may shorten the grace period) and change no state.
 That is why the events that end a pod have rows in Terminating and Terminated as well.

@@ -72,7 +72,7 @@ def with_grace(
     return replace(ending, grace_seconds=grace_seconds)
 
 
-def news_of(known: Ending, merged: Ending) -> tuple[PodEvent, ...]:
+def new_events(known: Ending, merged: Ending) -> tuple[PodEvent, ...]:
     """Return what a pod that ends already takes note of when its ending became `merged`."""
     shortened = known.grace_seconds != merged.grace_seconds
     return merged.causes[len(known.causes) :] + (PodEvent.GRACE_SHORTENED,) * shortened

@@ -43,7 +43,7 @@ from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
-from trio_kubelet.sync.preemptions import Fits, Preemptions, patience_seconds
+from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -121,11 +121,11 @@ class RuntimeChange(Protocol):
 
 @frozen(kw_only=True)
 class _Victim:
-    """A preempted pod, and how long pods that need its resources wait for its end."""
+    """A preempted pod, and how long at most pods that need its resources wait for its end."""
 
     pod: Pod
     stopped: trio.Event
-    patience_seconds: float
+    longest_wait_seconds: float
 
 
 VictimChannel = tuple[trio.MemorySendChannel[_Victim], trio.MemoryReceiveChannel[_Victim]]
@@ -179,7 +179,7 @@ class SyncLoop:
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
-            nursery.start_soon(self._see_victims_off)
+            nursery.start_soon(self._wait_for_victims)
             task_status.started()
 
     async def _consume(
@@ -223,21 +223,21 @@ class SyncLoop:
             except Exception:
                 log.exception("housekeeping failed")
 
-    async def _see_victims_off(self) -> None:
+    async def _wait_for_victims(self) -> None:
         async with trio.open_nursery() as nursery:
             async for victim in self._victims[1]:
-                nursery.start_soon(self._see_off, victim)
+                nursery.start_soon(self._wait_for_victim, victim)
 
-    async def _see_off(self, victim: "_Victim") -> None:
+    async def _wait_for_victim(self, victim: "_Victim") -> None:
         """Wait until a preempted pod has stopped; record an event if it takes too long."""
-        with trio.move_on_after(victim.patience_seconds):
+        with trio.move_on_after(victim.longest_wait_seconds):
             await victim.stopped.wait()
         if not victim.stopped.is_set():
             self._recorder.pod(
                 victim.pod, EventType.WARNING, EXCEEDED_GRACE_PERIOD, NOT_KILLED_IN_TIME
             )
         self._preemptions.stopped(victim.pod.metadata.uid)
-        self._let_in()
+        self._start_fitting()
 
     def on_config(self, update: PodUpdate) -> None:
         """What a source wants, one operation for some pods."""
@@ -276,7 +276,7 @@ class SyncLoop:
         """A task has ended. A pod that came back under its UID starts now."""
         self._store.close(uid, incarnation)
         self._preemptions.finished(uid)
-        self._let_in()
+        self._start_fitting()
         stored = self._store.get(uid)
         if stored is None or stored.over:
             return
@@ -342,9 +342,9 @@ class SyncLoop:
         """The pods that hold resources, by what the sources say, with what they hold."""
         return (self._allocations.allocated(stored.pod) for stored in self._store.active())
 
-    def _let_in(self) -> None:
+    def _start_fitting(self) -> None:
         try:
-            self._preemptions.let_in(self._active())
+            self._preemptions.start_fitting(self._active())
         except Exception:
             log.exception("start of waiting pods failed")
 
@@ -369,13 +369,13 @@ class SyncLoop:
                 message=PREEMPTED,
                 disruption=DISRUPTED,
             )
-            self._preemptions.make_way(victim)
+            self._preemptions.preempt(victim)
             stopped = trio.Event()
             self._victims[0].send_nowait(
                 _Victim(
                     pod=victim,
                     stopped=stopped,
-                    patience_seconds=patience_seconds(victim, ending),
+                    longest_wait_seconds=longest_wait_seconds(victim, ending),
                 )
             )
             self.end(victim.metadata.uid, ending, stopped)
@@ -391,7 +391,7 @@ class SyncLoop:
         stored = self._store.update(pod)
         if before is None or stored is None or not self._is_current(stored):
             return
-        if _told_by_others(before.pod) != _told_by_others(pod):
+        if _set_by_others(before.pod) != _set_by_others(pod):
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("status",)))
 
     def _delete(self, pod: Pod) -> None:
@@ -425,7 +425,7 @@ class SyncLoop:
             self._tasks.resync_all("network is ready")
 
 
-def _told_by_others(pod: Pod) -> tuple[object, ...]:
+def _set_by_others(pod: Pod) -> tuple[object, ...]:
     """What somebody else may write into a status that the node acts on.
 
     An end of the pod (the garbage collector of the control plane ends pods of lost nodes), and the

@@ -18,8 +18,8 @@ class LoopMonitor:
     Only a consumer that works can be stuck. One that waits, for a message or for the runtime, is
     not: a unit that waits for its runtime must not be killed for it. Nor does housekeeping count,
     which waits for disks: a new agent would wait for the same disks, so the log tells of it
-    (`slow_housekeeping_logged`). A handler that blocks the
-    whole event loop needs nobody to report it: then nobody feeds the watchdog or answers.
+    (`slow_housekeeping_logged`). A handler that blocks the event loop needs no report: then the
+    watchdog is not fed, and no endpoint answers.
     """
 
     def __init__(self) -> None:

@@ -286,7 +286,7 @@ class PodSyncer:
             observed = await self._observed(pod)
         except RpcError as error:
             return self._runtime_failed(pod, error)
-        status, over = self._judged(pod, observed)
+        status, over = self._report_status(pod, observed)
         self._note_resize(pod, status)
         if over is not None:
             return SyncResult(ending=over)
@@ -295,13 +295,13 @@ class PodSyncer:
             self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
         try:
-            outcome = await self._bring_about(pod, observed)
+            outcome = await self._prepare_and_run(pod, observed)
         except PreparationError as error:
             self._warn(pod, error.reason, error.message)
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
         except RpcError as error:
             return self._runtime_failed(pod, error)
-        status, over = self._judged(pod, outcome.observed)
+        status, over = self._report_status(pod, outcome.observed)
         return SyncResult(
             ending=over,
             failed=outcome.failed,
@@ -310,7 +310,7 @@ class PodSyncer:
             ),
         )
 
-    async def _bring_about(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:
+    async def _prepare_and_run(self, pod: Pod, observed: ObservedPod) -> RuntimeOutcome:
         """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
         Only where they will be there for certain: a pod that waits for an object holds no
@@ -327,7 +327,7 @@ class PodSyncer:
             made = await parts.storage.prepare(pod)
             return evolve(made, allocations=await given.result())
 
-        async def bring_about() -> None:
+        async def run() -> None:
             await parts.cgroups.ensure(pod)
             await given.result()
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
@@ -336,7 +336,7 @@ class PodSyncer:
             await inputs.result()
 
         allocate = partial(given.run, partial(parts.allocations.prepare, pod))
-        await run_concurrently(bring_about, allocate, partial(inputs.run, prepare))
+        await run_concurrently(run, allocate, partial(inputs.run, prepare))
         return outcomes[0]
 
     async def _observed(self, pod: Pod) -> ObservedPod:
@@ -434,8 +434,8 @@ class PodSyncer:
             stopped=stopped,
         )
 
-    def _judged(self, pod: Pod, observed: ObservedPod) -> tuple[PodStatus, Ending | None]:
-        """The status as of now, which is reported, and the ending that it implies.
+    def _report_status(self, pod: Pod, observed: ObservedPod) -> tuple[PodStatus, Ending | None]:
+        """Report the status as of now; return it, and the ending that it implies.
 
         A pod over its deadline is first reported as failed, when it is terminated: until then it
         may be Ready, as after a restart of the agent, and no client is to send it requests.

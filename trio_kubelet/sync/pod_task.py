@@ -2,12 +2,10 @@
 
 The task owns all that lives and dies with the pod: its mailbox, its place in the pod machine
 (`state_machines/pod.py`), the work in flight. It walks SyncPod → Terminating → Terminated →
-Released → Finished and does in each state what that state is for, through a `PodSteps` that
-knows how.
-Whoever wants something of the pod puts a request into the mailbox; the task wakes, and a request
-that ends the pod, or ends it sooner, cancels the work in flight. A bug in one pod's syncer is
-that pod's problem: it is logged with the pod's name, becomes a `FailedSync` event, and the task
-tries again later; no other pod notices.
+Released → Finished; what is done in each state is in its `PodSteps`. Others put requests into the
+mailbox; the task wakes, and a request that ends the pod, or ends it sooner, cancels the work in
+flight. A bug in what is done for one pod does not affect the others: it is logged with the pod's
+name and becomes a `FailedSync` event, and the task tries again later.
 """
 
 from collections.abc import Awaitable, Callable, Iterable
@@ -30,7 +28,7 @@ from state_machines.pod_ending import (
     Ending,
     cuts_work_short,
     merge_endings,
-    news_of,
+    new_events,
     with_grace,
 )
 from trio_kubelet.k8s import Pod
@@ -313,7 +311,7 @@ class PodTask:
         return None
 
     def _failed(self, error: Exception) -> None:
-        """Tell of a bug that this pod brings out. For use where the error is handled."""
+        """Log a bug in what is done for this pod, and record it. Called while it is handled."""
         log.exception("pod sync failed", pod=pod_key(self.pod), state=str(self.state))
         self._shared.recorder.pod(
             self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
@@ -360,7 +358,7 @@ class PodTask:
         known, self.ending = self.ending, merge_endings(self.ending, new)
         if self.state is PodState.SYNC_POD or known is None or self.ending is None:
             return
-        for event in news_of(known, self.ending):
+        for event in new_events(known, self.ending):
             self._step(event)
 
     def _current_ending(self) -> Ending:

@@ -21,9 +21,9 @@ from trio_kubelet.sync.pod_task import pod_key
 
 log = structlog.get_logger("sync")
 
-LEAST_PATIENCE_SECONDS = 10.0
-PATIENCE = 1.5
-"""How long to wait for a preempted pod, in grace periods of it, as the Go kubelet does."""
+LEAST_WAIT_SECONDS = 10.0
+GRACE_PERIODS = 1.5
+"""How many grace periods of a preempted pod to wait for its end, as the Go kubelet does."""
 
 NAMED_PODS = 5
 
@@ -50,28 +50,28 @@ class Preemptions:
     def __init__(self, fits: Fits) -> None:
         self._fits = fits
         self._leaving: set[str] = set()
-        self._running_on: dict[str, Pod] = {}
+        self._still_running: dict[str, Pod] = {}
         self._waiting: dict[str, _Waiting] = {}
 
     def staying(self, active: Iterable[Pod]) -> list[Pod]:
         """The pods that hold resources and are not preempted."""
         return [pod for pod in active if pod.metadata.uid not in self._leaving]
 
-    def make_way(self, victim: Pod) -> None:
+    def preempt(self, victim: Pod) -> None:
         """A pod is preempted. One that still waits to start has nothing to free."""
         uid = victim.metadata.uid
         self._leaving.add(uid)
         if self._waiting.pop(uid, None) is None:
-            self._running_on[uid] = victim
+            self._still_running[uid] = victim
 
     def stopped(self, uid: str) -> None:
         """Nothing of a pod runs any more, or it is waited for no longer."""
-        self._running_on.pop(uid, None)
+        self._still_running.pop(uid, None)
 
     def finished(self, uid: str) -> None:
         """A pod is through, whatever it was here for."""
         self._leaving.discard(uid)
-        self._running_on.pop(uid, None)
+        self._still_running.pop(uid, None)
         self._waiting.pop(uid, None)
 
     def wait(self, pod: Pod, active: Iterable[Pod]) -> trio.Event | None:
@@ -79,14 +79,14 @@ class Preemptions:
 
         `active` are the pods that hold resources, without this one.
         """
-        if not self._running_on or self._fits(pod, self._running(active)):
+        if not self._still_running or self._fits(pod, self._running(active)):
             return None
         waiting = _Waiting(pod, trio.Event())
         self._waiting[pod.metadata.uid] = waiting
         return waiting.fits
 
-    def let_in(self, active: Iterable[Pod]) -> None:
-        """Let those start that fit now, in the order of their admission."""
+    def start_fitting(self, active: Iterable[Pod]) -> None:
+        """Let the waiting pods start that fit now, in the order of their admission."""
         known = tuple(active) if self._waiting else ()
         for uid, waiting in tuple(self._waiting.items()):
             try:
@@ -99,18 +99,18 @@ class Preemptions:
                 waiting.fits.set()
 
     def waited_for(self) -> str:
-        """The pods that make way and still run, as an event names them."""
-        names = [f"{p.metadata.namespace}/{p.metadata.name}" for p in self._running_on.values()]
+        """The preempted pods that still run, as an event names them."""
+        names = [f"{p.metadata.namespace}/{p.metadata.name}" for p in self._still_running.values()]
         more = len(names) - NAMED_PODS
         return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
 
     def _running(self, active: Iterable[Pod]) -> list[Pod]:
         """The pods that occupy resources: those that were started and have not stopped."""
         stay = (pod for pod in self.staying(active) if pod.metadata.uid not in self._waiting)
-        return [*stay, *self._running_on.values()]
+        return [*stay, *self._still_running.values()]
 
 
-def patience_seconds(victim: Pod, ending: Ending) -> float:
+def longest_wait_seconds(victim: Pod, ending: Ending) -> float:
     """After how long nobody waits for a preempted pod any longer."""
     whole = with_grace(
         ending,
@@ -118,4 +118,4 @@ def patience_seconds(victim: Pod, ending: Ending) -> float:
         own_grace_seconds=victim.spec.termination_grace_period_seconds,
     )
     grace = whole.grace_seconds or 0
-    return max(LEAST_PATIENCE_SECONDS, PATIENCE * grace)
+    return max(LEAST_WAIT_SECONDS, GRACE_PERIODS * grace)

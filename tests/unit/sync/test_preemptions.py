@@ -18,7 +18,7 @@ from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.admission import Admission, Preemption, Rejection
 from trio_kubelet.sync.admission.resource_fit import request
-from trio_kubelet.sync.preemptions import Preemptions, patience_seconds
+from trio_kubelet.sync.preemptions import Preemptions, longest_wait_seconds
 
 ADMISSION = make_admission()
 """Two CPUs for three pods."""
@@ -257,21 +257,21 @@ async def test_a_victim_that_comes_back_holds_its_room_again(autojump_clock: Moc
 
 def test_a_victim_that_waits_itself_is_waited_for_by_nobody() -> None:
     preemptions = Preemptions(ADMISSION.fits)
-    preemptions.make_way(HUMBLE)
+    preemptions.preempt(HUMBLE)
     assert preemptions.wait(CRITICAL_POD, [HUMBLE]) is not None
-    preemptions.make_way(CRITICAL_POD)
+    preemptions.preempt(CRITICAL_POD)
     assert preemptions.waited_for() == "ns/humble"
 
 
-@pytest.mark.parametrize(("grace", "patience"), [(0, 10.0), (1, 10.0), (30, 45.0), (3600, 5400.0)])
-def test_patience_grows_with_the_grace_period(grace: int, patience: float) -> None:
-    assert patience_seconds(asking("p", "1", grace=grace), PREEMPTED) == patience
+@pytest.mark.parametrize(("grace", "wait"), [(0, 10.0), (1, 10.0), (30, 45.0), (3600, 5400.0)])
+def test_the_wait_for_a_preempted_pod_grows_with_its_grace_period(grace: int, wait: float) -> None:
+    assert longest_wait_seconds(asking("p", "1", grace=grace), PREEMPTED) == wait
 
 
-def test_of_many_pods_that_make_way_an_event_names_some() -> None:
+def test_of_many_preempted_pods_an_event_names_some() -> None:
     preemptions = Preemptions(lambda _pod, _others: False)
     for number in range(7):
-        preemptions.make_way(make_pod(f"p{number}"))
+        preemptions.preempt(make_pod(f"p{number}"))
     assert preemptions.waited_for() == "ns/p0, ns/p1, ns/p2, ns/p3, ns/p4 and 2 more"
 
 
@@ -323,7 +323,7 @@ class _Node:
         if isinstance(verdict, Preemption):
             for victim in verdict.victims:
                 uid = victim.metadata.uid
-                self.preemptions.make_way(victim)
+                self.preemptions.preempt(victim)
                 if uid in self.waiting:
                     del self.waiting[uid], self.admitted[uid]
                     self.preemptions.finished(uid)
@@ -339,7 +339,7 @@ class _Node:
     def stop(self, uid: str) -> None:
         del self.ending[uid]
         self.preemptions.stopped(uid)
-        self.let_in()
+        self.start_fitting()
         self.remove(uid)
 
     def remove(self, uid: str) -> None:
@@ -348,10 +348,10 @@ class _Node:
         del self.admitted[uid]
         self.waiting.pop(uid, None)
         self.preemptions.finished(uid)
-        self.let_in()
+        self.start_fitting()
 
-    def let_in(self) -> None:
-        self.preemptions.let_in(self.admitted.values())
+    def start_fitting(self) -> None:
+        self.preemptions.start_fitting(self.admitted.values())
         self.waiting = {uid: room for uid, room in self.waiting.items() if not room.is_set()}
 
     def running(self) -> list[Pod]:

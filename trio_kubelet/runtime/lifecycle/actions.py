@@ -5,8 +5,8 @@ be done with a container follows from its state in the table (`container_table.p
 observed has stepped before; what is decided is an event that the table must allow. Here is what is
 a matter of order: the sandbox, what must be stopped, ephemeral containers, init containers
 (restartable ones included), regular containers, as in the Go kubelet. A plan starts nothing in a
-sandbox that it is about to replace, and stops nothing that it could leave alone. Whom the back-off
-lets start is in `start_backoff.py`.
+sandbox that it is about to replace, and stops nothing that it could leave alone. Which containers
+wait for their back-off is decided in `start_backoff.py`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -120,7 +120,7 @@ def _starts_over(planned: PlannedContainer) -> bool:
 
 
 def _stop_all(everything: Iterable[PlannedContainer]) -> tuple[Decision, ...]:
-    """All that may run goes, and nothing takes its place."""
+    """The decisions to stop all that may run, without successors."""
     return tuple(
         planned.decide(ContainerEvent.STOPPED)
         for planned in everything
@@ -139,16 +139,18 @@ def _replace(planned: PlannedContainer, *, is_first: bool) -> Decision | None:
             return planned.decide(ContainerEvent.REPLACED, "its sandbox is replaced")
         return planned.decide(ContainerEvent.STOPPED)
     if state is ContainerStage.EXITED:
-        return _start_over(planned, whatever=is_first)
+        return _start_over(planned, regardless=is_first)
     return None
 
 
-def _start_over(planned: PlannedContainer, *, whatever: bool = False) -> Decision | None:
-    """Another instance after one that ended, if its policy asks for it, or `whatever` it says."""
+def _start_over(planned: PlannedContainer, *, regardless: bool = False) -> Decision | None:
+    """Another instance after one that ended, if its policy asks for it, or `regardless` of it."""
     if planned.allows(ContainerEvent.RESTARTED):
         cause = f"exit code {planned.evidence.exit_code}"
         return planned.decide(ContainerEvent.RESTARTED, cause, is_restart=True)
-    return planned.decide(ContainerEvent.REPLACED, "its sandbox was replaced") if whatever else None
+    return (
+        planned.decide(ContainerEvent.REPLACED, "its sandbox was replaced") if regardless else None
+    )
 
 
 def _plan_in_sandbox(
@@ -337,5 +339,5 @@ def _plan_init(pod: Pod, observed: ObservedPod, given: PlanContext, sandbox_id: 
 def _init_step(planned: PlannedContainer, given: PlanContext, sandbox_id: str) -> _Step:
     """What becomes of an init container whose turn it is; it runs once in each sandbox."""
     if planned.record.state is ContainerStage.EXITED and not planned.is_in(sandbox_id):
-        return _Step(planned=planned, start=True, decision=_start_over(planned, whatever=True))
+        return _Step(planned=planned, start=True, decision=_start_over(planned, regardless=True))
     return _step(planned, given)

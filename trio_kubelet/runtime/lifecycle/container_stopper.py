@@ -70,7 +70,7 @@ class ContainerStopper:
     ) -> None:
         """Stop some containers side by side, each with its own grace or the pod's. Raises RpcError.
 
-        One that cannot be stopped cuts no other's hook or grace short.
+        A failure to stop one interrupts neither the hooks nor the grace of the others.
         """
         await run_all(
             *(

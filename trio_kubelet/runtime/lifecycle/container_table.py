@@ -131,13 +131,13 @@ class ContainerTable:
         return frozenset(name for name, r in self._records.items() if r.state in FOLLOWED)
 
     def waits(self, name: str, reason: Reason) -> bool:
-        """Take note of why a container waits; whether that is news."""
+        """Record why a container waits; returns whether that is new."""
         is_news = self[name].reason != reason
         self._records[name] = evolve(self[name], reason=reason)
         return is_news
 
     def started(self, name: str) -> None:
-        """It was started: nothing is the matter with it any more."""
+        """Record that a container was started: it has no reason to wait any more."""
         self._records[name] = evolve(self[name], reason=None)
 
     def attempt(self, name: str, policy: BackoffPolicy, now_ns: int) -> None:

@@ -1,11 +1,11 @@
-"""Bringing one pod to what its plan says, through the runtime, and looking what came of it.
+"""Carries out the plans of one pod through the runtime, and inspects what came of them.
 
 `PodContainers` is what one incarnation of a pod has in the runtime, and owns what is remembered
 of it: the table of its containers, its images, the tasks beside its containers. `sync` plans
-(`actions.py`), carries out, looks, and plans again until nothing is left to do now: a sidecar
-that just started lets the next init container begin without waiting for anyone's tick. What can
-overlap does: images are pulled, and volumes made, while the sandbox is. Whatever was done, the
-pod is read back at once and put into the cache, so that its status is sent without a relist.
+(`actions.py`), carries out, inspects, and plans again until nothing is left to do now: when a
+sidecar has started, the next init container begins without waiting for a relist. What can overlap
+does: images are pulled and volumes made while the sandbox is. After each round the pod is inspected
+and put into the cache, so that its status is sent without a relist.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -181,8 +181,9 @@ class PodContainers:
     async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         """Stop all that runs of the pod, and look what still does. Raises RpcError.
 
-        What to stop is known where this agent has acted on the pod and seen what came of it. Of
-        what an earlier agent left under way the last relist may know nothing.
+        What to stop is taken from the cache if this agent has acted on the pod and inspected it
+        since. Otherwise the pod is inspected first: a call of an earlier agent may have started
+        something after the last relist.
         """
         self._probes.pod_stops()
         cache = self._parts.cache
@@ -208,8 +209,8 @@ class PodContainers:
     async def remove(self, pod: Pod) -> None:
         """Remove the pod's stopped containers and sandboxes. Raises RpcError.
 
-        Nothing was started since it was seen to have stopped, by this agent; what an earlier one
-        had asked for late is stopped first.
+        This agent has started nothing since the pod was seen to have stopped. What a late call of
+        an earlier agent has started is stopped first.
         """
         cache = self._parts.cache
         is_known = cache.is_newer_than(self._uid, self._acted_at)
@@ -287,7 +288,7 @@ class PodContainers:
         )
 
     def _step_at_the_end(self, pod: Pod, step: Callable[[], object]) -> None:
-        """Step the table of a pod that ends: what it refuses is a bug, and keeps nothing here."""
+        """Step the table of a pod that ends. A refused event is logged, and holds up nothing."""
         try:
             step()
         except IllegalTransition as error:
@@ -322,7 +323,7 @@ class PodContainers:
         if not plan.create_sandbox and not plan.start:
             return Done()
         if plan.stop_pod:
-            # Only when all has stopped anything takes its place.
+            # Nothing is made before all that it replaces was seen to have stopped.
             seen = await self.look(pod)
             self._observe(pod, seen)
             if seen.living:
@@ -401,9 +402,10 @@ class PodContainers:
     async def _wait_for(
         self, image: Future[cri.Image], made: Made, before: ObservedPod, work: "_Work"
     ) -> None:
-        """Wait until an image is there or cannot be had; what runs meanwhile is shown.
+        """Report what runs, then wait until an image is there or cannot be had.
 
-        What changes about it is found as ever, and told of by whoever is told of it.
+        Meanwhile the pod is inspected as if no sync were under way, and `waits_for_image` tells
+        whoever learns of a change to report it.
         """
         self._acted_at = trio.current_time()
         observed = await self._look(work.pod, made if is_empty(before) else None)

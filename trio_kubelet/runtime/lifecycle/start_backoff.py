@@ -59,8 +59,8 @@ def _failed_probes_too_often(
 ) -> bool:
     """Whether an instance that was stopped for its probe ended within the back-off of another.
 
-    One that ran for longer than that is restarted at once, as by the Go kubelet. Of ends that
-    nobody knows any more, each may have been too soon.
+    One that ran for longer than that is restarted at once, as by the Go kubelet. If the runtime
+    has no record of the end before, this one counts as too soon.
     """
     others = (c for c in observed.containers if c.name == planned.name and c.id != last.id)
     before = next((c for c in others if c.state is ObservedState.EXITED), None)
