@@ -9,7 +9,7 @@ from functools import partial
 
 import structlog
 import trio
-from attrs import evolve, frozen
+from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import crash_loop_policy
@@ -48,6 +48,7 @@ from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
+from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family
@@ -159,7 +160,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
     storage = PodStorage(volumes, references, core.recorder, node, files, core.id_ranges)
     probes = _probes(core, node)
     sync = SyncDependencies(
-        runtime=evolve(_pod_runtime(core, node, storage, files, cluster), open_probes=probes.open),
+        runtime=_pod_runtime(core, node, storage, files, cluster, probes.open),
         cache=core.cache,
         statuses=StatusReporter(
             statuses=core.statuses,
@@ -201,6 +202,7 @@ def _pod_runtime(
     storage: PodStorage,
     files: trio.CapacityLimiter,
     cluster: Cluster | Standalone,
+    open_probes: OpenProbes,
 ) -> PodRuntime:
     """What acts on containers."""
     settings = core.settings
@@ -244,6 +246,7 @@ def _pod_runtime(
         starter=starter,
         stopper=stopper,
         remover=remover,
+        open_probes=open_probes,
         dead_per_container=settings.options.maximum_dead_containers_per_container,
         recorder=core.recorder,
         journal=core.journal,

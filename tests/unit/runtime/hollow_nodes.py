@@ -1,6 +1,6 @@
 """A node whose pods are carried out by the agent's own parts, on a hollow runtime."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.outcome import RuntimeOutcome
@@ -43,7 +44,7 @@ from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(
@@ -68,6 +69,32 @@ class ImageManager:
         if error := self.refusal():
             raise error
         return cri.Image(id=container.image)
+
+
+class NoProbes:
+    """Nobody probes: what runs is well."""
+
+    def __init__(self, pod: Pod, workers: ContainerWorkers) -> None:
+        """There is nothing to remember."""
+
+    def container_started(
+        self, pod: Pod, container: Container, instance: ObservedContainer
+    ) -> None:
+        """Nothing to do."""
+
+    def container_ended(self, container_id: str) -> None:
+        """Nothing to do."""
+
+    def pod_stops(self) -> None:
+        """Nothing to do."""
+
+    def failed(self) -> Mapping[str, str]:
+        """None."""
+        return {}
+
+    def unstarted(self) -> frozenset[str]:
+        """None."""
+        return frozenset()
 
 
 class SubPaths:
@@ -172,6 +199,7 @@ async def node(
             journal=journal,
             clock=clock,
             crash_backoff=crash_loop_policy(),
+            open_probes=NoProbes,
         )
         yield Node(
             journal=journal,

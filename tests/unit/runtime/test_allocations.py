@@ -88,6 +88,15 @@ async def test_what_containers_were_made_with_is_told_where_it_is_not_what_was_a
     assert given.actuated("u-3") == {}
 
 
+async def test_what_a_pod_was_given_is_recorded_before_its_containers_are_made(
+    tmp_path: Path,
+) -> None:
+    given = allocations(tmp_path)
+    given.allocate(pod())
+    await given.prepare(pod())
+    assert kept(tmp_path) == {"u-2": record_of(pod())}
+
+
 async def test_pods_that_ask_for_nothing_leave_no_file(tmp_path: Path) -> None:
     given = allocations(tmp_path)
     given.allocate(pod(resources={}))

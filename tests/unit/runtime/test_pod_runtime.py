@@ -63,6 +63,26 @@ async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_of
         assert outcome.due_ns is None
 
 
+async def test_no_container_is_to_run_again_in_a_pod_that_its_plan_gives_up(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    """A pod that never restarts gets no second sandbox, and so no successor of its container."""
+    refusals: list[ImageError] = []
+    images = ImageManager(lambda: refusals.pop() if refusals else None)
+    pod = evolve(POD, spec=evolve(POD.spec, restart_policy="Never"))
+    container = Container(name="c", image="busybox:2")
+    changed = evolve(pod, spec=evolve(pod.spec, containers=(container,)))
+    async with node(tmp_path, images=images) as at:
+        containers = at.open()
+        await at.sync(pod, containers)
+        refusals.append(ImageError("ErrImagePull", "it is not there"))
+        outcome = await at.sync(changed, containers)
+        assert containers.restarting == {"c"}
+        await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
+        await at.sync(changed, containers)
+        assert containers.restarting == set()
+
+
 async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -40,29 +40,3 @@ class OpenProbes(Protocol):
     def __call__(self, pod: Pod, workers: ContainerWorkers) -> PodProbes:
         """Called once for each incarnation; `workers` run the probes of its containers."""
         ...
-
-
-class NoProbes:
-    """Nobody probes: what runs is well."""
-
-    def __init__(self, pod: Pod, workers: ContainerWorkers) -> None:
-        """There is nothing to remember."""
-
-    def container_started(
-        self, pod: Pod, container: Container, instance: ObservedContainer
-    ) -> None:
-        """Nothing to do."""
-
-    def container_ended(self, container_id: str) -> None:
-        """Nothing to do."""
-
-    def pod_stops(self) -> None:
-        """Nothing to do."""
-
-    def failed(self) -> Mapping[str, str]:
-        """None."""
-        return {}
-
-    def unstarted(self) -> frozenset[str]:
-        """None."""
-        return frozenset()

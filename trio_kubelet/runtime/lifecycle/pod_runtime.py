@@ -15,7 +15,7 @@ from typing import Protocol
 
 import structlog
 import trio
-from attrs import evolve, field, frozen
+from attrs import evolve, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import ContainerStage
@@ -65,7 +65,7 @@ from trio_kubelet.runtime.lifecycle.plan import (
     PodActions,
     StartContainer,
 )
-from trio_kubelet.runtime.lifecycle.pod_probes import NoProbes, OpenProbes
+from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
 from trio_kubelet.runtime.observed import ObservationStore, ObservedPod
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -104,8 +104,8 @@ class PodRuntime:
     journal: Journal
     clock: Clock
     crash_backoff: BackoffPolicy
+    open_probes: OpenProbes
     dead_per_container: int = 1
-    open_probes: OpenProbes = field(default=NoProbes)
 
     def open(self, pod: Pod) -> "PodContainers":
         """Make the containers of a new incarnation of a pod."""
