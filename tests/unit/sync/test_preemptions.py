@@ -90,7 +90,7 @@ async def test_victim_and_waiting_pod_are_told_of_by_events(autojump_clock: Mock
         )
 
 
-async def test_the_room_that_a_victim_frees_is_the_critical_pods(autojump_clock: MockClock) -> None:
+async def test_what_a_victim_frees_is_the_critical_pods(autojump_clock: MockClock) -> None:
     async with running(admission=ADMISSION) as at:
         await at.say(PodOperation.ADD, HUMBLE)
         await at.say(PodOperation.ADD, CRITICAL_POD)
@@ -102,7 +102,7 @@ async def test_the_room_that_a_victim_frees_is_the_critical_pods(autojump_clock:
         assert "OutOfcpu" in rejected
 
 
-async def test_a_pod_that_needs_room_of_a_victim_waits_for_it_and_is_not_rejected(
+async def test_a_pod_that_needs_resources_of_a_victim_waits_for_it_and_is_not_rejected(
     autojump_clock: MockClock,
 ) -> None:
     async with running(admission=ADMISSION, stop_seconds={"humble": 40}) as at:
@@ -138,7 +138,7 @@ async def test_a_port_of_the_host_is_free_when_the_victim_has_stopped(
         assert synced(at) == {"next"}
 
 
-async def test_room_that_somebody_else_leaves_is_as_good_as_the_victims(
+async def test_resources_that_somebody_else_frees_are_as_good_as_the_victims(
     autojump_clock: MockClock,
 ) -> None:
     async with running(admission=ADMISSION, stop_seconds={"humble": 3600}) as at:
@@ -193,7 +193,7 @@ async def test_a_victim_that_cannot_be_killed_is_told_of_and_waited_for_no_longe
         assert told(at, "humble")[1:] == [("ExceededGracePeriod", message)]
 
 
-async def test_a_pod_that_its_wait_for_room_stumbles_over_is_named_and_the_others_start(
+async def test_a_pod_that_its_wait_for_resources_stumbles_over_is_named_and_the_others_start(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fits = type(ADMISSION).fits
@@ -217,13 +217,13 @@ async def test_a_pod_that_its_wait_for_room_stumbles_over_is_named_and_the_other
     assert named == {"ns/critical"}
 
 
-async def test_a_bug_while_room_is_given_ends_nothing(
+async def test_a_bug_while_waiting_pods_are_started_ends_nothing(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stumble(*_args: object) -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(Preemptions, "let_in", stumble)
+    monkeypatch.setattr(Preemptions, "start_fitting", stumble)
     async with running(admission=ADMISSION) as at:
         await at.say(PodOperation.ADD, HUMBLE)
         await at.say(PodOperation.ADD, CRITICAL_POD)
@@ -244,7 +244,9 @@ async def test_what_ran_before_the_agent_was_started_waits_for_nobody(
         assert synced(at) == {"known"}
 
 
-async def test_a_victim_that_comes_back_holds_its_room_again(autojump_clock: MockClock) -> None:
+async def test_a_victim_that_comes_back_holds_its_resources_again(
+    autojump_clock: MockClock,
+) -> None:
     async with running(admission=ADMISSION) as at:
         await at.say(PodOperation.ADD, HUMBLE)
         await at.say(PodOperation.ADD, CRITICAL_POD)
@@ -329,12 +331,12 @@ class _Node:
                     self.preemptions.finished(uid)
                 else:
                     self.ending[uid] = victim
-        room = self.preemptions.wait(pod, self.admitted.values())
+        event = self.preemptions.wait(pod, self.admitted.values())
         fits = ADMISSION.fits(pod, self.running())
-        assert (room is None) == fits
+        assert (event is None) == fits
         self.admitted[pod.metadata.uid] = pod
-        if room is not None:
-            self.waiting[pod.metadata.uid] = room
+        if event is not None:
+            self.waiting[pod.metadata.uid] = event
 
     def stop(self, uid: str) -> None:
         del self.ending[uid]
@@ -352,7 +354,7 @@ class _Node:
 
     def start_fitting(self) -> None:
         self.preemptions.start_fitting(self.admitted.values())
-        self.waiting = {uid: room for uid, room in self.waiting.items() if not room.is_set()}
+        self.waiting = {uid: event for uid, event in self.waiting.items() if not event.is_set()}
 
     def running(self) -> list[Pod]:
         return [pod for uid, pod in self.admitted.items() if uid not in self.waiting]

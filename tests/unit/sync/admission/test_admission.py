@@ -197,7 +197,7 @@ FULL = [make_pod("q", requests={"cpu": "2"})]
 CRITICAL: dict[str, Any] = {"requests": CPU, "priority": 2_000_000_000}
 
 
-def test_others_make_way_for_a_critical_pod() -> None:
+def test_others_are_preempted_for_a_critical_pod() -> None:
     verdict = make_admission()(make_pod(**CRITICAL), FULL)
     assert verdict == Preemption(victims=tuple(FULL), resource="cpu")
 
