@@ -13,9 +13,10 @@ from functools import cached_property
 import trio
 
 from trio_kubelet.server.connections import Place
+from trio_kubelet.server.handshakes import HandshakeTransport
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import ClientCertificate, Peer, TcpPeer, UnixPeer
-from trio_kubelet.server.tls import shown_certificate
+from trio_kubelet.server.tls import make_handshake, shown_certificate
 
 READ_BYTES = 64 * 1024
 SEND_BYTES = 64 * 1024
@@ -48,6 +49,12 @@ class Client:
     def certificate(self) -> ClientCertificate | None:
         """What the client has shown over TLS; to be asked for once a request has arrived."""
         return shown_certificate(self.stream) if isinstance(self.stream, trio.SSLStream) else None
+
+    async def greet(self, seconds: float) -> None:
+        """Make the handshake where there is TLS. Raises ClientGoneError."""
+        if isinstance(self.stream, trio.SSLStream):
+            with self._waiting(seconds, for_request=True):
+                await make_handshake(self.stream)
 
     async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
         """What the client sends next, empty when it has ended. Raises ClientGoneError."""
@@ -158,7 +165,7 @@ class UpgradedStream(trio.abc.Stream):
 
 def socket_of(stream: trio.abc.AsyncResource) -> trio.socket.SocketType:
     """The socket below a stream, with TLS or without."""
-    while isinstance(stream, trio.SSLStream):
+    while isinstance(stream, trio.SSLStream | HandshakeTransport):
         stream = stream.transport_stream
     assert isinstance(stream, trio.SocketStream)
     return stream.socket

@@ -23,8 +23,10 @@ class Connection:
 
     async def serve(self) -> None:
         """Answer requests until client or server have enough; the stream is left to the caller."""
-        patience = self._limits.head_seconds
+        deadline = trio.current_time() + self._limits.head_seconds
         try:
+            await self._client.greet(self._limits.head_seconds)
+            patience = max(0.0, deadline - trio.current_time())
             while (head := await self._next_head(patience)) is not None:
                 exchange = Exchange(self._http, self._client, head)
                 if not await exchange.run(self._handler):

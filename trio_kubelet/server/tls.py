@@ -12,6 +12,7 @@ from attrs import field, frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
+from trio_kubelet.server.handshakes import HandshakeTransport, Turns
 from trio_kubelet.server.messages import ClientCertificate
 
 
@@ -67,19 +68,28 @@ def _verify_clients(context: ServerContext, authorities: bytes) -> None:
     context.authorities = authorities
 
 
-class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
-    """Wraps the connections of another listener; the handshake is made at the first read."""
+class TlsListener(trio.abc.Listener[trio.SSLStream[HandshakeTransport]]):
+    """Wraps the connections of another listener; who serves them makes the handshake."""
 
     def __init__(
-        self, transport: trio.SocketListener, context: Callable[[], ssl.SSLContext]
+        self,
+        transport: trio.SocketListener,
+        context: Callable[[], ssl.SSLContext],
+        turns: Turns,
     ) -> None:
         self._transport = transport
         self._context = context
+        self._turns = turns
 
-    async def accept(self) -> trio.SSLStream[trio.SocketStream]:
+    async def accept(self) -> trio.SSLStream[HandshakeTransport]:
         """Wait for a connection; it gets the current context."""
         stream = await self._transport.accept()
-        return trio.SSLStream(stream, self._context(), server_side=True, https_compatible=True)
+        try:
+            host = stream.socket.getpeername()[0]
+        except OSError:  # It has gone already, and whoever reads will see that.
+            host = ""
+        transport = HandshakeTransport(stream, self._turns, host)
+        return trio.SSLStream(transport, self._context(), server_side=True, https_compatible=True)
 
     async def aclose(self) -> None:
         """Close the listener below."""
@@ -89,8 +99,15 @@ class TlsListener(trio.abc.Listener[trio.SSLStream[trio.SocketStream]]):
 def over_tls(
     listeners: Sequence[trio.SocketListener], context: Callable[[], ssl.SSLContext]
 ) -> Sequence[TlsListener]:
-    """The same addresses, over TLS."""
-    return [TlsListener(listener, context) for listener in listeners]
+    """The same addresses, over TLS; handshakes on all of them take turns."""
+    turns = Turns()
+    return [TlsListener(listener, context, turns) for listener in listeners]
+
+
+async def make_handshake(stream: trio.SSLStream[HandshakeTransport]) -> None:
+    """Make the handshake of an accepted connection. Raises trio.BrokenResourceError."""
+    await stream.do_handshake()
+    stream.transport_stream.over = True
 
 
 def shown_certificate(
