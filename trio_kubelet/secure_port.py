@@ -30,6 +30,7 @@ from trio_kubelet.server.access import (
     guard,
 )
 from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
+from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.tls import over_tls
 
 log = structlog.get_logger("server")
@@ -70,8 +71,10 @@ class SecurePort:
         listeners = await listening(configuration.address, configuration.port, "port")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tls.follow)
+            turns = Turns()
+            nursery.start_soon(turns.give)
             await serve_http(
-                over_tls(listeners, lambda: tls.context),
+                over_tls(listeners, lambda: tls.context, turns),
                 self.watched(self._guarded(tls)),
                 limits=self.limits,
                 task_status=task_status,

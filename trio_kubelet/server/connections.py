@@ -1,7 +1,8 @@
 """Which connections there are, and which one has to go when there are too many.
 
 It is the one whose client has let the server wait longest: one that is idle, sends nothing or
-takes nothing. So no number of slow clients keeps others from asking. Connections that the server
+takes nothing. A request is waited for from its begin, so a client that sends it byte by byte gains
+nothing. So no number of slow clients keeps others from asking. Connections that the server
 itself is at work for are left alone; when there are only such, a new one is refused.
 """
 
@@ -24,7 +25,9 @@ class Place:
     def __init__(self, table: "ConnectionTable", peer: Hashable) -> None:
         self.peer = peer
         self.evicted = False
+        self.waits_since = 0.0
         self._table = table
+        self._awaits_request = False
 
     @property
     def closing(self) -> bool:
@@ -38,6 +41,9 @@ class Place:
         It is also cancelled to make room, and, where it is the next request that is waited
         for, when the server ends.
         """
+        if not (for_request and self._awaits_request):
+            self.waits_since = trio.current_time()
+        self._awaits_request = for_request
         with trio.move_on_after(seconds) as scope, self._table.listed(self, scope, for_request):
             yield scope
 
@@ -50,7 +56,6 @@ class ConnectionTable:
         self._limits = limits
         self._places: set[Place] = set()
         self._of_peer: Counter[Hashable] = Counter()
-        # In the order in which the waits began.
         self._waiting: dict[Place, trio.CancelScope] = {}
         self._between_requests: set[Place] = set()
 
@@ -96,9 +101,10 @@ class ConnectionTable:
         candidates = [place for place in candidates if not place.evicted]
         if not candidates:
             raise NoPlaceError
-        candidates[0].evicted = True
-        self._waiting[candidates[0]].cancel()
-        self._remove(candidates[0])
+        longest = min(candidates, key=lambda place: place.waits_since)
+        longest.evicted = True
+        self._waiting[longest].cancel()
+        self._remove(longest)
 
     def _remove(self, place: Place) -> None:
         if place not in self._places:

@@ -2,51 +2,57 @@
 
 A handshake costs a millisecond of the processor at the moment at which its bytes are read. Five
 hundred that are ready at once would run one after the other with nothing between them. So each
-read of a connection that has made none yet waits for its turn: one for each round of the event
-loop, peers one after the other, so who opens many waits for them and nobody else does.
+read of a connection that has made none yet waits for its turn: a few for each round of the event
+loop, peers one after the other, so who opens many delays nobody else.
 """
 
 from collections import deque
 from collections.abc import Hashable
-from contextlib import suppress
 
 import trio
 
+TURNS_IN_A_ROUND = 8
+
 
 class Turns:
-    """Lets one task go on in each round of the event loop."""
+    """Lets a few tasks go on in each round of the event loop, while `give` runs."""
 
-    __slots__ = ("_busy", "_queues")
+    __slots__ = ("_asked", "_queues")
 
     def __init__(self) -> None:
-        self._busy = False
+        self._asked = trio.Event()
         self._queues: dict[Hashable, deque[trio.Event]] = {}
 
     async def wait(self, peer: Hashable) -> None:
-        """Wait for a turn of this peer; cancelled, it has had none."""
-        if self._busy:
-            await self._queue(peer)
-        self._busy = True
-        try:
-            await trio.lowlevel.checkpoint()
-        finally:
-            self._call_next()
-
-    async def _queue(self, peer: Hashable) -> None:
+        """Wait for a turn of this peer."""
         called = trio.Event()
         self._queues.setdefault(peer, deque()).append(called)
+        self._asked.set()
         try:
             await called.wait()
         except trio.Cancelled:
-            with suppress(ValueError):
-                self._queues[peer].remove(called)
-            if not self._queues[peer]:
-                del self._queues[peer]
+            if not called.is_set():
+                self._leave(peer, called)
             raise
+
+    async def give(self) -> None:
+        """Give turns, until cancelled."""
+        while True:
+            while self._queues:
+                for _ in range(TURNS_IN_A_ROUND):
+                    self._call_next()
+                await trio.lowlevel.checkpoint()
+            self._asked = trio.Event()
+            await self._asked.wait()
+
+    def _leave(self, peer: Hashable, called: trio.Event) -> None:
+        queue = self._queues[peer]
+        queue.remove(called)
+        if not queue:
+            del self._queues[peer]
 
     def _call_next(self) -> None:
         peer = next(iter(self._queues), None)
-        self._busy = peer is not None
         if peer is None:
             return
         queue = self._queues.pop(peer)

@@ -97,10 +97,11 @@ class TlsListener(trio.abc.Listener[trio.SSLStream[HandshakeTransport]]):
 
 
 def over_tls(
-    listeners: Sequence[trio.SocketListener], context: Callable[[], ssl.SSLContext]
+    listeners: Sequence[trio.SocketListener],
+    context: Callable[[], ssl.SSLContext],
+    turns: Turns,
 ) -> Sequence[TlsListener]:
     """The same addresses, over TLS; handshakes on all of them take turns."""
-    turns = Turns()
     return [TlsListener(listener, context, turns) for listener in listeners]
 
 

@@ -8,6 +8,7 @@ import httpx
 import pytest
 import structlog
 import trio
+from trio.testing import MockClock
 
 from tests.unit.server.serving import (
     connect,
@@ -169,6 +170,19 @@ async def test_the_longest_wait_of_all_makes_room_and_within_a_peer_its_own() ->
             assert ended() == [False, True, False]
         with table.place("c"), table.place("d"):
             assert ended() == [True, True, False]
+
+
+async def test_a_request_is_waited_for_from_its_begin_however_it_comes(
+    autojump_clock: MockClock,
+) -> None:
+    table = ConnectionTable(Limits(connections=2))
+    with table.place("byte by byte") as slow, table.place("at once") as honest:
+        with slow.waiting(60, for_request=True):
+            await trio.sleep(1)
+        with honest.waiting(60, for_request=True) as honest_wait:
+            await trio.sleep(1)
+            with slow.waiting(60, for_request=True) as slow_wait, table.place("new"):
+                assert (slow_wait.cancel_called, honest_wait.cancel_called) == (True, False)
 
 
 async def test_a_connection_that_went_to_make_room_is_not_counted_twice() -> None:
