@@ -38,7 +38,8 @@ class Client:
         self.limits = limits
         self.gone = False
         self._place = place
-        self._ahead: bytes | None = None
+        self._ahead = bytearray()
+        self._ended = False
 
     @property
     def closing(self) -> bool:
@@ -58,25 +59,28 @@ class Client:
 
     async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
         """What the client sends next, empty when it has ended. Raises ClientGoneError."""
-        if self._ahead is not None:
-            data = self._ahead
-            self._ahead = None if data else data
+        if self._ahead:
+            data, self._ahead = bytes(self._ahead), bytearray()
             return data
+        if self._ended:
+            return b""
         with self._waiting(seconds, for_request=for_request):
             received = await self.stream.receive_some(READ_BYTES)
         return bytes(received)
 
-    async def read_ahead(self) -> bytes:
-        """Wait, without a limit, for what the client sends next; `receive` gives it once more.
+    async def read_ahead(self) -> None:
+        """Wait, without a limit, until the client has ended, or sent more than fits into a head.
 
-        Raises ClientGoneError. Cancelled, it has read nothing.
+        What it sends is kept for `receive`. Raises ClientGoneError. Cancelled, it loses nothing.
         """
-        try:
-            self._ahead = bytes(await self.stream.receive_some(READ_BYTES))
-        except trio.BrokenResourceError as error:
-            self.gone = True
-            raise ClientGoneError from error
-        return self._ahead
+        while not self._ended and len(self._ahead) < self.limits.head_bytes:
+            try:
+                data = await self.stream.receive_some(READ_BYTES)
+            except trio.BrokenResourceError as error:
+                self.gone = True
+                raise ClientGoneError from error
+            self._ahead += data
+            self._ended = not data
 
     async def send(self, data: bytes) -> None:
         """Send everything, however slowly, as long as it gets on. Raises ClientGoneError."""

@@ -2,7 +2,8 @@
 
 Beside the handler a task watches the client, once the request has been read: when the client
 has gone, a handler that waits or a response that streams is cancelled. A client that only ends its
-own side ends streams, but not handlers: some clients do so right after the request.
+own side, or sends more requests than are kept for later, ends streams, but not handlers: some
+clients end their side right after the request.
 """
 
 from collections.abc import AsyncGenerator
@@ -77,12 +78,10 @@ class Exchange:
 
     async def _watch_client(self, work: trio.CancelScope) -> None:
         await self._request_read.wait()
-        # The connection may be handed over, or the next request is there: nothing is read then.
-        if self._wants_upgrade or self._http.trailing_data[0]:
-            return
+        if self._wants_upgrade:
+            await self._streaming.wait()  # Until then the connection may be handed over.
         try:
-            if await self._client.read_ahead():
-                return
+            await self._client.read_ahead()
         except ClientGoneError:
             work.cancel()
             return

@@ -3,6 +3,7 @@
 import re
 import struct
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 
 import httpx
 import pytest
@@ -143,6 +144,38 @@ async def test_a_stream_ends_when_its_client_has_gone_though_it_has_nothing_to_s
         async with serving(streaming(pieces)) as port:
             stream = await connect(port, head() + b"\r\n")
             await begun.wait()
+            await stream.aclose()
+            await closed.wait()
+    assert not logs
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [b"x", head("/next") + b"\r\n", b"x" * 40_000],
+    ids=["a byte", "a request", "more than a head"],
+)
+@pytest.mark.parametrize("at_once", [True, False])
+@pytest.mark.parametrize("headers", [(), ("Connection: Upgrade", "Upgrade: x")])
+async def test_so_it_does_whatever_the_client_has_sent_behind_its_request(
+    behind: bytes, at_once: bool, headers: tuple[str, ...]
+) -> None:
+    begun, closed = trio.Event(), trio.Event()
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"first"
+            begun.set()
+            await trio.sleep_forever()
+        finally:
+            closed.set()
+
+    with structlog.testing.capture_logs() as logs:
+        async with serving(streaming(pieces)) as port:
+            request = head("/", *headers) + b"\r\n"
+            stream = await connect(port, request + (behind if at_once else b""))
+            await begun.wait()
+            with suppress(trio.BrokenResourceError):
+                await stream.send_all(b"" if at_once else behind)
             await stream.aclose()
             await closed.wait()
     assert not logs
