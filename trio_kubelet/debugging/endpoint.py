@@ -39,10 +39,11 @@ def profile_routes() -> Sequence[Route]:
 
 
 class _Profiles:
-    """One processor profile at a time: the sampling thread is one."""
+    """One processor profile at a time, and one of the heap: both hold up everything else."""
 
     def __init__(self) -> None:
-        self._sampling = trio.CapacityLimiter(1)
+        self._is_sampling = False
+        self._counting = trio.CapacityLimiter(1)
 
     async def show(self, request: Request) -> Response:
         name = request.parameters["profile"]
@@ -56,28 +57,37 @@ class _Profiles:
         if name == "threadcreate":
             return _text(thread_lines())
         if name == "heap":
-            return _text(await trio.to_thread.run_sync(_heap_lines))
+            return _text(await self._heap())
         raise RequestError(404, "Unknown profile")
+
+    async def _heap(self) -> Sequence[str]:
+        if self._counting.borrowed_tokens:
+            raise RequestError(500, "Could not write heap profile: another one is being written")
+        return await trio.to_thread.run_sync(_heap_lines, limiter=self._counting)
 
     async def cpu(self, request: Request) -> Response:
         """Samples of some seconds (`seconds`), for `go tool pprof`; as text with `debug=1`."""
         seconds = _seconds(request.query)
-        if self._sampling.borrowed_tokens:
+        if self._is_sampling:
             raise RequestError(500, "Could not enable CPU profiling: cpu profiling already in use")
         as_text = request.query.first("debug") not in ("", "0")
         headers = () if as_text else (("Content-Disposition", 'attachment; filename="profile"'),)
         kind = "text/plain; charset=utf-8" if as_text else "application/octet-stream"
         body = self._samples(seconds, as_text=as_text)
+        await anext(body)  # From now on nobody else may sample, until the generator is closed.
         return Response(content_type=kind, headers=headers, body=body)
 
     async def _samples(self, seconds: int, *, as_text: bool) -> AsyncGenerator[bytes, None]:
-        """A client that goes ends the sampling."""
+        """Samples, after an empty piece. A client that goes ends the sampling."""
+        self._is_sampling = True
         stopped = threading.Event()
         try:
+            yield b""
             samples = await trio.to_thread.run_sync(
-                sample_threads, seconds, stopped, limiter=self._sampling, abandon_on_cancel=True
+                sample_threads, seconds, stopped, abandon_on_cancel=True
             )
         finally:
+            self._is_sampling = False
             stopped.set()
         # Five minutes of many threads are seconds of work.
         write = partial(_folded, samples) if as_text else partial(packed_profile, samples, seconds)

@@ -28,8 +28,14 @@ T = TypeVar("T")
 
 PIECE_BYTES = 256 * 1024
 THREADS = 4
+QUERIES = 4
+"""So many at once; each is a process, and the journal may be long."""
+
 QUERY_TYPE = "text/plain;charset=UTF-8"
-_NOT_FOUND = (errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.ELOOP, errno.EINVAL, errno.ENXIO)
+_NOT_FOUND = (
+    *(errno.ENOENT, errno.ENOTDIR, errno.EXDEV, errno.ELOOP, errno.EINVAL, errno.ENXIO),
+    errno.ENAMETOOLONG,
+)
 _NOT_ALLOWED = (errno.EACCES, errno.EPERM)
 
 
@@ -41,6 +47,7 @@ class SystemLogs:
     root: Path = Path("/var/log")
     journal: Journal = field(factory=Journal)
     limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(THREADS))
+    _answering: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(QUERIES))
 
     async def answer(self, request: Request) -> Response:
         """A file, a page that lists a folder, or what was queried. Raises RequestError."""
@@ -51,7 +58,9 @@ class SystemLogs:
             raise RequestError(406, "path not allowed in query mode")
         query = log_query(request.query)
         if not query.file:
-            return Response(content_type=QUERY_TYPE, body=self._of_services(query))
+            body = self._one_of_few(query)
+            await anext(body)  # From now on the generator counts, and does so to its end.
+            return Response(content_type=QUERY_TYPE, body=body)
         try:
             return await self._open(query.file, request)
         except OSError as error:
@@ -114,6 +123,21 @@ class SystemLogs:
                 yield piece
         finally:
             os.close(descriptor)
+
+    async def _one_of_few(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
+        """What a query gives, after an empty piece. Raises RequestError if there are too many."""
+        query_token = object()
+        try:
+            self._answering.acquire_on_behalf_of_nowait(query_token)
+        except trio.WouldBlock:
+            raise RequestError(429, "too many log queries at once, try again later") from None
+        try:
+            yield b""
+            async with aclosing(self._of_services(query)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            self._answering.release_on_behalf_of(query_token)
 
     async def _of_services(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
         """The entries of services in the journal, then the files of those that it has not."""

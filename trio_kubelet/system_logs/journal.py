@@ -5,6 +5,7 @@ What is asked for comes piece by piece as it is printed, so its length costs no 
 
 import subprocess
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
 
 import structlog
 import trio
@@ -16,6 +17,7 @@ QUERY_SECONDS = 30.0
 """So long the program may take, as in the Go kubelet."""
 UNIT_SUFFIX = ".service"
 PIECE_BYTES = 64 * 1024
+MAX_UNITS_BYTES = 1 << 20
 
 
 @frozen
@@ -26,20 +28,19 @@ class Journal:
 
     async def units(self) -> frozenset[str]:
         """The services that have entries, without `.service`; none where there is no journal."""
-        command = (self.program, "--field", "_SYSTEMD_UNIT")
+        printed = bytearray()
         try:
-            with trio.move_on_after(QUERY_SECONDS):
-                done = await trio.run_process(
-                    command, capture_stdout=True, stderr=subprocess.DEVNULL, check=False
-                )
-                lines = done.stdout.decode(errors="replace").splitlines()
-                names = (line.strip() for line in lines)
-                return frozenset(
-                    name.removesuffix(UNIT_SUFFIX) for name in names if name.endswith(UNIT_SUFFIX)
-                )
+            async with aclosing(self.entries(("--field", "_SYSTEMD_UNIT"))) as pieces:
+                async for piece in pieces:
+                    printed += piece
+                    if len(printed) > MAX_UNITS_BYTES:
+                        break
         except OSError as error:
             log.info("systemd journal query failed", error=str(error))
-        return frozenset()
+        names = (line.strip() for line in printed.decode(errors="replace").splitlines())
+        return frozenset(
+            name.removesuffix(UNIT_SUFFIX) for name in names if name.endswith(UNIT_SUFFIX)
+        )
 
     async def entries(self, arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
         """What the program prints, on both streams; it is killed when the generator is closed."""

@@ -108,14 +108,41 @@ async def test_one_profile_is_taken_at_a_time_and_a_client_that_goes_ends_its_ow
         with pytest.raises(RequestError, match="cpu profiling already in use"):
             await get(routes, "/debug/pprof/profile?seconds=1")
         nursery.cancel_scope.cancel()
-    with trio.fail_after(60):
-        while True:
-            try:
-                await get(routes, "/debug/pprof/profile?seconds=1")
-            except RequestError:  # The thread of the first one has not ended yet.
-                await trio.lowlevel.checkpoint()
-            else:
-                break
+    await get(routes, "/debug/pprof/profile?seconds=1")
+
+
+async def test_of_two_profiles_that_are_asked_for_at_once_one_is_refused() -> None:
+    handler = route_requests(profile_routes())
+    request = Request(method="GET", path="/debug/pprof/profile")
+    for _ in range(2):
+        begun = await handler(request)
+        with pytest.raises(RequestError, match="cpu profiling already in use") as refused:
+            await handler(request)
+        assert refused.value.status == 500
+        assert begun is not None
+        assert not isinstance(begun.body, bytes)
+        await begun.body.aclose()
+
+
+async def test_the_heap_is_counted_for_one_client_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counting, go_on = threading.Event(), threading.Event()
+
+    def count() -> tuple[()]:
+        counting.set()
+        go_on.wait(60)
+        return ()
+
+    monkeypatch.setattr(endpoint, "_heap_lines", count)
+    routes = profile_routes()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(get, routes, "/debug/pprof/heap")
+        await trio.to_thread.run_sync(counting.wait)
+        with pytest.raises(RequestError, match="another one"):
+            await get(routes, "/debug/pprof/heap")
+        go_on.set()
+    await get(routes, "/debug/pprof/heap")
 
 
 @pytest.mark.parametrize(("query", "writer"), [("", "packed_profile"), ("&debug=1", "_folded")])

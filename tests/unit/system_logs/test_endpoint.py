@@ -10,6 +10,7 @@ import pytest
 from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.system_logs import SystemLogs, system_log_routes
+from trio_kubelet.system_logs.endpoint import QUERIES
 from trio_kubelet.system_logs.journal import Journal
 
 JOURNAL = """#!/bin/sh
@@ -105,7 +106,7 @@ async def test_a_slash_at_the_end_is_for_folders(root: Path, path: str, location
     "path",
     [
         *("nope", "outside", "elsewhere/", "elsewhere/secret", "elsewhere/log/a.log/x", "loop"),
-        *("pipe", "a.log/b", "a\0b", "/etc/hostname", "sub/\udcff"),
+        *("pipe", "a.log/b", "a\0b", "/etc/hostname", "sub/\udcff", "x" * 256, "x/" * 4096),
     ],
 )
 async def test_nothing_leads_out_of_the_folder(root: Path, path: str) -> None:
@@ -142,6 +143,24 @@ async def test_a_query_is_answered_by_the_journal_or_by_files(
 ) -> None:
     _, sent = await get(SystemLogs(queries=True, root=root, journal=journal), "", **query)
     assert sent == said
+
+
+async def test_only_a_few_queries_are_answered_at_once(root: Path, journal: Journal) -> None:
+    logs = SystemLogs(queries=True, root=root, journal=journal)
+    request = Request(
+        method="GET",
+        path="/logs/",
+        query=Values((("query", "kubelet"),)),
+        parameters={"path": ""},
+    )
+    answers = [await logs.answer(request) for _ in range(QUERIES)]
+    with pytest.raises(RequestError) as refused:
+        await logs.answer(request)
+    assert refused.value.status == 429
+    for each in answers:
+        assert not isinstance(each.body, bytes)
+        await each.body.aclose()
+    assert (await get(logs, "", query="a"))[1] == b"hello\n"
 
 
 async def test_without_a_journal_there_are_files(root: Path) -> None:
