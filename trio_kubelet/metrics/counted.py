@@ -32,8 +32,8 @@ _RESULTS = {
     ProbeOutcome.SUCCESS: "successful",
     ProbeOutcome.WARNING: "successful",
     ProbeOutcome.FAILURE: "failed",
-    ProbeOutcome.UNKNOWN: "unknown",
 }
+"""As in the Go kubelet: what could not be run says nothing of the container, and is not counted."""
 
 
 @define
@@ -230,13 +230,17 @@ class EventCounter:
             self.probe_counts.seconds.remove(*labels)
 
     def probe_run(self, run: ProbeRun) -> None:
-        """A probe was run."""
+        """A probe was run. As in the Go kubelet, only those that succeed say how long they took."""
+        result = _RESULTS.get(run.outcome)
+        if result is None:
+            return
         meta = run.pod.metadata
         labels = (str(run.kind), run.container, meta.name, meta.namespace)
-        of_run = (*labels, _RESULTS[run.outcome], meta.uid)
+        of_run = (*labels, result, meta.uid)
         self._probed.setdefault(meta.uid, set()).add(of_run)
         self.probe_counts.runs.labels(*of_run).inc()
-        self.probe_counts.seconds.labels(*labels).observe(run.duration_seconds)
+        if run.outcome is not ProbeOutcome.FAILURE:
+            self.probe_counts.seconds.labels(*labels).observe(run.duration_seconds)
 
     # Requests
 

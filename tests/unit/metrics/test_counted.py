@@ -233,6 +233,31 @@ def test_what_is_known_of_a_pod_goes_with_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("outcome", "results", "durations"),
+    [
+        (ProbeOutcome.SUCCESS, {"successful": 1}, 1),
+        (ProbeOutcome.WARNING, {"successful": 1}, 1),
+        (ProbeOutcome.FAILURE, {"failed": 1}, 0),
+        (ProbeOutcome.UNKNOWN, {}, 0),
+    ],
+)
+def test_a_probe_is_counted_by_its_result(
+    outcome: ProbeOutcome, results: dict[str, float], durations: int
+) -> None:
+    count = counter()
+    count.probe_run(
+        ProbeRun(
+            pod=POD, container="c", kind=ProbeKind.LIVENESS, outcome=outcome, duration_seconds=1
+        )
+    )
+    samples = [s for family in count.probe_counts.registry.collect() for s in family.samples]
+    counted = {s.labels["result"]: s.value for s in samples if s.name == "prober_probe_total"}
+    assert counted == results
+    assert sum(s.name == "prober_probe_duration_seconds_count" for s in samples) == durations
+    count.finished("uid", 1)
+
+
+@pytest.mark.parametrize(
     ("path", "label"),
     [
         ("/metrics/cadvisor", "metrics/cadvisor"),
