@@ -7,6 +7,8 @@ encode. So what decodes text of others refuses them, and what sends text spells 
 
 import re
 
+MASKED = "<masked>"
+_USER_OF_URL = re.compile(r"(?<=://)[^/?#\s]*@")
 _PATH_PART = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,252}")
 LONE_SURROGATE = "must be valid Unicode, without lone surrogates"
 PATH_PART = (
@@ -34,3 +36,8 @@ def spelled_out(text: str) -> str:
 def is_path_part(text: str) -> bool:
     """Whether the text names one file or folder, as names and UIDs of objects in the API do."""
     return _PATH_PART.fullmatch(text) is not None
+
+
+def without_passwords(text: str) -> str:
+    """Return the text with users and passwords of the URLs in it masked."""
+    return _USER_OF_URL.sub(f"{MASKED}@", text) if "://" in text else text

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_kubelet.foreign_text import is_path_part, is_unicode, spelled_out
+from trio_kubelet.foreign_text import is_path_part, is_unicode, spelled_out, without_passwords
 
 
 @pytest.mark.parametrize(
@@ -36,3 +36,17 @@ def test_a_name_is_part_of_a_path(text: str) -> None:
 )
 def test_what_leads_elsewhere_is_no_part_of_a_path(text: str) -> None:
     assert not is_path_part(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("https://me:secret@host/pods?at=x@y", "https://<masked>@host/pods?at=x@y"),
+        ("x: http://token@host: refused", "x: http://<masked>@host: refused"),
+        ("https://me:a@b@host", "https://<masked>@host"),
+        ("https://host/a@b", "https://host/a@b"),
+        ("/etc/manifests/a@b.yaml", "/etc/manifests/a@b.yaml"),
+    ],
+)
+def test_users_and_passwords_of_urls_are_masked(text: str, shown: str) -> None:
+    assert without_passwords(text) == shown

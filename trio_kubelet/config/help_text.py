@@ -9,8 +9,8 @@ from trio_kubelet.config.durations import format_duration
 from trio_kubelet.config.flag_table import FLAGS, SHORTHANDS, Flag
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.foreign_text import MASKED, without_passwords
 
-MASKED = "<masked>"
 SECRET_FLAGS = frozenset({"manifest-url-header", "storage-driver-password"})
 _UNINTERESTING = ("", "0", "0s", "false", "[]", "None")
 
@@ -39,7 +39,7 @@ def flag_values(configuration: KubeletConfiguration, options: NodeOptions) -> Ma
         given = options.cadvisor.get(name)
         text = _value(flag, wire, options) if given is None else _text(given)
         text = text or flag.default
-        values[name] = MASKED if text and name in SECRET_FLAGS else text
+        values[name] = MASKED if text and name in SECRET_FLAGS else without_passwords(text)
     return values
 
 

@@ -11,6 +11,7 @@ import trio
 from attrs import asdict
 
 from trio_kubelet.config import KubeletConfiguration, to_wire
+from trio_kubelet.foreign_text import MASKED, without_passwords
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
@@ -19,7 +20,6 @@ from trio_kubelet.server.messages import Handler, Request, Response
 from trio_kubelet.server.router import ANY, Route
 from trio_kubelet.telemetry import Journal
 
-MASKED = "<masked>"
 LOGS_PATH = "/logs/{rest...}"
 PROFILES_PATH = "/debug/pprof/{rest...}"
 
@@ -103,6 +103,8 @@ def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
     shown = to_wire(configuration)
     if names := configuration.static_pod_url_header:
         shown["staticPodURLHeader"] = {name: [MASKED] for name in names}
+    if url := configuration.static_pod_url:
+        shown["staticPodURL"] = without_passwords(url)
 
     async def show_configuration(_request: Request) -> Response:
         return json_response({"kubeletconfig": shown})

@@ -15,6 +15,7 @@ import httpx
 import structlog
 import trio
 
+from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
@@ -68,7 +69,7 @@ async def watch_manifest_url(
                         manifest = await pods.in_thread(partial(reader.read, url, body))
                     await pods.take([manifest] if body else [])
             except Exception:
-                log.exception("manifest processing failed", file=url)
+                log.exception("manifest processing failed", file=without_passwords(url))
             await trio.sleep(check_seconds)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 from attrs import evolve, field, frozen
 
+from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.errors import ErrorKind, FieldError
 from trio_kubelet.pod_source import Source
@@ -103,12 +104,12 @@ class ManifestReader:
                 except InvalidManifest as error:
                     problems.extend(where + problem for problem in error.problems)
                 except Exception as error:  # a bug that one pod brings out must not hide the others
-                    log.exception("manifest validation failed", file=origin)
+                    log.exception("manifest validation failed", file=without_passwords(origin))
                     problems.append(f"{where}cannot be judged: {type(error).__name__}: {error}")
         except InvalidManifest as error:
             problems.extend(error.problems)
         except Exception as error:
-            log.exception("manifest validation failed", file=origin)
+            log.exception("manifest validation failed", file=without_passwords(origin))
             problems.append(f"cannot be judged: {type(error).__name__}: {error}")
         return Manifest(origin=origin, digest=digest, pods=tuple(pods), problems=tuple(problems))
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import structlog
 
+from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("sources")
@@ -39,8 +40,9 @@ class ManifestReports:
         """
         for origin in self._said.keys() - complaints.keys():
             del self._said[origin]
-            log.info("manifest recovered or removed", file=origin)
-            self._journal.note("manifest", origin, "Mended")
+            shown = without_passwords(origin)
+            log.info("manifest recovered or removed", file=shown)
+            self._journal.note("manifest", shown, "Mended")
         found: dict[str, tuple[Complaint, float]] = {}
         look_again = math.inf
         for origin, complaint in complaints.items():
@@ -61,5 +63,6 @@ class ManifestReports:
         text = "; ".join(problems[:_SHOWN_PROBLEMS])
         if len(problems) > _SHOWN_PROBLEMS:
             text += f"; and {len(problems) - _SHOWN_PROBLEMS} more"
-        log.warning("manifest rejected", file=origin, problem=text)
-        self._journal.note("manifest", origin, "Rejected", text)
+        shown, text = without_passwords(origin), without_passwords(text)
+        log.warning("manifest rejected", file=shown, problem=text)
+        self._journal.note("manifest", shown, "Rejected", text)

@@ -154,11 +154,14 @@ async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
 
 async def test_the_configuration_is_shown_without_secrets() -> None:
     configuration = KubeletConfiguration(
-        max_pods=7, static_pod_url_header={"Authorization": ("secret",)}
+        max_pods=7,
+        static_pod_url="https://me:secret@host/pods?x=1",
+        static_pod_url_header={"Authorization": ("secret",)},
     )
     answer = content(await get(configz_routes(configuration), "/configz"))
     shown = orjson.loads(answer)["kubeletconfig"]
     assert shown["maxPods"] == 7
     assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "2m0s"}
+    assert shown["staticPodURL"] == "https://<masked>@host/pods?x=1"
     assert shown["staticPodURLHeader"] == {"Authorization": ["<masked>"]}
     assert b"secret" not in answer

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+import structlog
 
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.sources.reports import ManifestReports
@@ -58,3 +59,17 @@ def test_a_long_list_of_problems_is_cut(journal: Journal) -> None:
     reports = ManifestReports(journal, settle_seconds=0.0)
     reports.update({"/m/a": ("d", tuple(map(str, range(12))))}, now=0.0)
     assert told(journal)[0][2] == "0; 1; 2; 3; 4; 5; 6; 7; 8; 9; and 2 more"
+
+
+def test_passwords_in_urls_are_not_shown(journal: Journal) -> None:
+    url = "https://me:secret@host/pods"
+    reports = ManifestReports(journal, settle_seconds=0.0)
+    with structlog.testing.capture_logs() as logs:
+        reports.update({url: ("", (f"{url} does not answer",))}, 0.0)
+        reports.update({}, 1.0)
+    shown = "https://<masked>@host/pods"
+    assert told(journal) == [
+        (shown, "Rejected", f"{shown} does not answer"),
+        (shown, "Mended", ""),
+    ]
+    assert "secret" not in str(logs)
