@@ -6,6 +6,7 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
+from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
@@ -24,7 +25,6 @@ from trio_kubelet.telemetry import Journal
 from trio_kubelet.telemetry.log import log_health
 
 LOOP_STUCK_SECONDS = 30.0
-AGENT_SOCKET = "agent.sock"
 
 
 @frozen(kw_only=True)

@@ -51,7 +51,7 @@ from trio_kubelet.server import (
     serve_http,
 )
 from trio_kubelet.system_logs import SystemLogs, system_log_routes
-from trio_kubelet.system_logs.journal import Journal as SystemdJournal
+from trio_kubelet.system_logs.journal import SystemdJournal
 from trio_kubelet.telemetry import Journal
 
 CLIENTS = 8

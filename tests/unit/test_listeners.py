@@ -10,9 +10,10 @@ import pytest
 import trio
 from attrs import evolve
 
+from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
-from trio_kubelet.listeners import AGENT_SOCKET, Listeners
+from trio_kubelet.listeners import Listeners
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
 

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import click
 from attrs import frozen
 
-AGENT_SOCKET = "agent.sock"
-DEFAULT_ROOT = "/var/lib/kubelet"
+from trio_kubelet import AGENT_SOCKET, DEFAULT_ROOT
+
 TIMEOUT_SECONDS = 10.0
 
 Json = Mapping[str, Any]

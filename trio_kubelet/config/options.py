@@ -6,6 +6,8 @@ from typing import Any
 
 from attrs import field, frozen
 
+from trio_kubelet import DEFAULT_ROOT
+
 
 @frozen(kw_only=True)
 class NodeOptions:
@@ -15,7 +17,7 @@ class NodeOptions:
     working directory. `node_ip` is empty, one address, or two of both families with a comma.
     """
 
-    root_dir: str = "/var/lib/kubelet"
+    root_dir: str = DEFAULT_ROOT
     cert_dir: str = "/var/lib/kubelet/pki"
     config: str = ""
     config_dir: str = ""

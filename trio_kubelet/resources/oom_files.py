@@ -12,7 +12,7 @@ import structlog
 
 from trio_kubelet.k8s import json_text
 from trio_kubelet.resources.cgroup_names import CgroupDriver, qos_cgroup_name
-from trio_kubelet.resources.oom_ledger import Counts, Kills, OomLedger
+from trio_kubelet.resources.oom_ledger import KillCounts, Kills, OomLedger
 from trio_kubelet.resources.pod_resources import QosClass
 
 log = structlog.get_logger("cgroups")
@@ -34,7 +34,7 @@ def pod_folders(
             yield memory / name.path(driver).lstrip("/")
 
 
-def read_counts(folder: Path) -> Counts | None:
+def read_counts(folder: Path) -> KillCounts | None:
     """Read the counts of a pod's cgroup and of those below it at one moment.
 
     None if they cannot be had, as kills go on. Raises OSError: there is no such cgroup.
@@ -45,7 +45,7 @@ def read_counts(folder: Path) -> Counts | None:
         total = _read_kills(folder)
         if _read_below(folder) == before:
             cgroup = f"{boot}/{folder.stat().st_ino}"
-            return Counts(cgroup=cgroup, total=total, below=before)
+            return KillCounts(cgroup=cgroup, total=total, below=before)
     return None
 
 

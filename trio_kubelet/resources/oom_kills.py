@@ -20,7 +20,7 @@ from trio_kubelet.resources.cgroup_names import CgroupDriver
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.oom_files import load_record, pod_folders, read_counts, save_record
 from trio_kubelet.resources.oom_ledger import (
-    Counts,
+    KillCounts,
     OomLedger,
     SeenContainer,
     first_ledger,
@@ -179,7 +179,7 @@ class OomKills:
                 )
         return None
 
-    def _read(self, uid: str) -> Counts | None:
+    def _read(self, uid: str) -> KillCounts | None:
         """The counts of a pod, None if it has no cgroup. Blocks."""
         for folder in self._pod_folders(uid, tuple(CgroupDriver)):
             try:

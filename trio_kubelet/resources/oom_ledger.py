@@ -33,7 +33,7 @@ class Kills:
 
 
 @frozen(kw_only=True)
-class Counts:
+class KillCounts:
     """What a pod's cgroup counts, and each cgroup directly below it by the name of its folder.
 
     `cgroup` tells this cgroup from one of the same name that was there before.
@@ -110,7 +110,7 @@ class OomLedger:
         return all(each.id in self.verdicts for each in seen if each.ended)
 
 
-def first_ledger(counts: Counts, seen: Sequence[SeenContainer]) -> OomLedger:
+def first_ledger(counts: KillCounts, seen: Sequence[SeenContainer]) -> OomLedger:
     """Return what is known of a pod that nothing was recorded of.
 
     Where the runtime shows all containers that the pod ever had, the counts are theirs. Else they
@@ -134,7 +134,7 @@ def shows_all(seen: Iterable[SeenContainer]) -> bool:
 
 
 def judged(
-    ledger: OomLedger, counts: Counts, seen: Sequence[SeenContainer], *, whole: bool
+    ledger: OomLedger, counts: KillCounts, seen: Sequence[SeenContainer], *, whole: bool
 ) -> OomLedger:
     """Return the ledger with verdicts on containers that ended since, as far as the counts tell.
 
@@ -164,7 +164,7 @@ def judged(
 def _verdicts(
     new: Kills,
     ledger: OomLedger,
-    counts: Counts,
+    counts: KillCounts,
     absent: Sequence[SeenContainer],
     *,
     whole: bool,
@@ -181,7 +181,7 @@ def _verdicts(
     return {each.id: each.told_killed or (each.was_killed and all_of_them) for each in ended}
 
 
-def _own(counts: Counts, container_id: str) -> Kills | None:
+def _own(counts: KillCounts, container_id: str) -> Kills | None:
     """What the cgroup of a container counts; None if there is none."""
     for name, kills in counts.below.items():
         if name == container_id:

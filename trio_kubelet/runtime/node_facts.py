@@ -9,6 +9,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from attrs import frozen
 
+from trio_kubelet import DEFAULT_ROOT
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.resources import CgroupDriver
 
@@ -32,7 +33,7 @@ class NodeFacts:
     `allocatable` asks its owner what pods may have in all.
     """
 
-    root_directory: str = "/var/lib/kubelet"
+    root_directory: str = DEFAULT_ROOT
     pod_logs_directory: str = "/var/log/pods"
     container_logs_directory: str = "/var/log/containers"
     cluster_domain: str = ""

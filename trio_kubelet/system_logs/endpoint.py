@@ -21,7 +21,7 @@ from trio_kubelet.system_logs.folder import (
     folder_page,
     open_inside,
 )
-from trio_kubelet.system_logs.journal import Journal
+from trio_kubelet.system_logs.journal import SystemdJournal
 from trio_kubelet.system_logs.query import LogQuery, is_query, journal_arguments, log_query
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class SystemLogs:
 
     queries: bool
     root: Path = Path("/var/log")
-    journal: Journal = field(factory=Journal)
+    journal: SystemdJournal = field(factory=SystemdJournal)
     limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(THREADS))
     _answering: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(QUERIES))
 

@@ -21,7 +21,7 @@ MAX_UNITS_BYTES = 1 << 20
 
 
 @frozen
-class Journal:
+class SystemdJournal:
     """Calls `program`."""
 
     program: str = "journalctl"

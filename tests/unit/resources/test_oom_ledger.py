@@ -5,7 +5,7 @@ from attrs import evolve
 
 from trio_kubelet.resources.oom_ledger import (
     KEPT_VERDICTS,
-    Counts,
+    KillCounts,
     Kills,
     OomLedger,
     SeenContainer,
@@ -32,8 +32,8 @@ def exited(container: SeenContainer, code: int = 1) -> SeenContainer:
     return evolve(container, ended=True, exit_code=code)
 
 
-def counts(processes: int, groups: int = 0, **below: int) -> Counts:
-    return Counts(
+def counts(processes: int, groups: int = 0, **below: int) -> KillCounts:
+    return KillCounts(
         cgroup=POD,
         total=Kills(processes, groups),
         below={name: Kills(own, own > 0 and groups > 0) for name, own in below.items()},
@@ -88,7 +88,7 @@ def counts(processes: int, groups: int = 0, **below: int) -> Counts:
     ],
 )
 def test_a_verdict_is_given_where_the_counts_leave_no_doubt(
-    seen: list[SeenContainer], now: Counts, verdicts: dict[str, bool]
+    seen: list[SeenContainer], now: KillCounts, verdicts: dict[str, bool]
 ) -> None:
     assert judged(OomLedger(cgroup=POD), now, seen, whole=True).verdicts == verdicts
 
@@ -105,7 +105,7 @@ def test_a_verdict_is_given_where_the_counts_leave_no_doubt(
     ids=["alone", "or its neighbour's child", "its neighbour's child", "both or one", "not yet"],
 )
 def test_where_single_processes_are_killed_any_container_may_have_had_them(
-    seen: list[SeenContainer], now: Counts, verdicts: dict[str, bool]
+    seen: list[SeenContainer], now: KillCounts, verdicts: dict[str, bool]
 ) -> None:
     assert judged(OomLedger(cgroup=POD), now, seen, whole=False).verdicts == verdicts
 

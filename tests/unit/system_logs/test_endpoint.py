@@ -11,7 +11,7 @@ from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.system_logs import SystemLogs, system_log_routes
 from trio_kubelet.system_logs.endpoint import QUERIES
-from trio_kubelet.system_logs.journal import Journal
+from trio_kubelet.system_logs.journal import SystemdJournal
 
 JOURNAL = """#!/bin/sh
 case "$1" in --field) printf 'kubelet.service\\nbroken.service\\nx.timer\\n'; exit;; esac
@@ -39,11 +39,11 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def journal(tmp_path: Path) -> Journal:
+def journal(tmp_path: Path) -> SystemdJournal:
     program = tmp_path / "journalctl"
     program.write_text(JOURNAL)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    return Journal(str(program))
+    return SystemdJournal(str(program))
 
 
 def open_files() -> int:
@@ -139,13 +139,13 @@ async def test_nothing_leads_out_of_the_folder(root: Path, path: str) -> None:
     ],
 )
 async def test_a_query_is_answered_by_the_journal_or_by_files(
-    root: Path, journal: Journal, query: dict[str, str], said: bytes
+    root: Path, journal: SystemdJournal, query: dict[str, str], said: bytes
 ) -> None:
     _, sent = await get(SystemLogs(queries=True, root=root, journal=journal), "", **query)
     assert sent == said
 
 
-async def test_only_a_few_queries_are_answered_at_once(root: Path, journal: Journal) -> None:
+async def test_only_a_few_queries_are_answered_at_once(root: Path, journal: SystemdJournal) -> None:
     logs = SystemLogs(queries=True, root=root, journal=journal)
     request = Request(
         method="GET",
@@ -164,11 +164,11 @@ async def test_only_a_few_queries_are_answered_at_once(root: Path, journal: Jour
 
 
 async def test_without_a_journal_there_are_files(root: Path) -> None:
-    logs = SystemLogs(queries=True, root=root, journal=Journal("/nowhere/journalctl"))
+    logs = SystemLogs(queries=True, root=root, journal=SystemdJournal("/nowhere/journalctl"))
     assert (await get(logs, "", query="a"))[1] == b"hello\n"
 
 
-async def test_a_query_is_none_where_the_gate_is_off(root: Path, journal: Journal) -> None:
+async def test_a_query_is_none_where_the_gate_is_off(root: Path, journal: SystemdJournal) -> None:
     logs = SystemLogs(queries=False, root=root, journal=journal)
     assert (await get(logs, "a.log", query="kubelet"))[1] == b"hello\n"
 
