@@ -69,6 +69,19 @@ async def test_a_sandbox_that_died_by_itself_is_stopped_with_its_pod_to_give_bac
             await containers.stop(POD, 1)
 
 
+async def test_what_a_late_call_of_an_earlier_agent_started_is_stopped_before_it_is_removed(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        await at.sync(POD)
+        at.faults.add("StopContainer", CallFault(error=RpcError(Code.UNKNOWN, "asked for")))
+        with pytest.raises(RpcError, match="asked for"):
+            await at.open().remove(POD)
+        await at.open().remove(POD)
+        observed = await at.look(POD)
+        assert (observed.sandboxes, observed.containers) == ((), ())
+
+
 async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
