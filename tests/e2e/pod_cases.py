@@ -167,7 +167,7 @@ CASES: Mapping[str, Case] = {
         ),
     ),
     "exceeds-its-deadline": Case(
-        spec=once(until_term("c"), activeDeadlineSeconds=2),
+        spec=once(until_term("c"), activeDeadlineSeconds=8),
         # kubectl prefers the word of the container, which obeys and exits with 0.
         status="Completed",
         why=(

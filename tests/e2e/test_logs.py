@@ -18,12 +18,12 @@ MEBIBYTES = int(os.environ.get("TRIO_KUBELET_E2E_MEBIBYTES", "20"))
 
 
 def test_what_a_pod_has_printed_is_told(namespace: Namespace) -> None:
-    script = "echo out; echo err >&2; head -c 40000 /dev/zero | tr '\\0' x; echo"
+    script = "echo out; echo err >&2; head -c 40000 /dev/zero | tr '\\0' x; echo; echo last"
     namespace.add("talks", until_term("c", script), shell("other", "echo else"))
     namespace.wait("talks", lambda pod: "started" in str(pod["status"]))
-    said = _said(namespace, "talks", "-c", "c", until="x\n")
-    assert sorted(said.splitlines()) == ["err", "out", "x" * 40_000]
-    assert namespace.kubectl("logs", "talks", "-c", "c", "--tail=1") == "x" * 40_000 + "\n"
+    said = _said(namespace, "talks", "-c", "c", until="last\n")
+    assert sorted(said.splitlines()) == ["err", "last", "out", "x" * 40_000]
+    assert namespace.kubectl("logs", "talks", "-c", "c", "--tail=1") == "last\n"
     assert namespace.kubectl("logs", "talks", "-c", "c", "--limit-bytes=3") in ("out", "err")
     stamped = namespace.kubectl("logs", "talks", "-c", "c", "--timestamps", "--since=1h")
     assert {len(line.split(" ")[0]) for line in stamped.splitlines()} == {30}
