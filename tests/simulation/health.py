@@ -200,15 +200,25 @@ class ContainerHealth(Mapping[str, ExecResult]):
     @property
     def is_ready_by_nature(self) -> bool:
         """Whether it becomes ready, and stays so."""
-        return all(nature.well_after is not None for nature in self.natures.values())
+        return all(nature.well_after is not None for nature in self._lasting().values())
 
     @property
     def ends_by_nature(self) -> bool:
         """Whether it fails a probe that restarts it."""
         return any(
             nature.well_after is None and kind is not ProbeKind.READINESS
-            for kind, nature in self.natures.items()
+            for kind, nature in self._lasting().items()
         )
+
+    def _lasting(self) -> Mapping[ProbeKind, Nature]:
+        """The natures that count: a container that flapped as it started up has started up."""
+        startup = self.models.get(ProbeKind.STARTUP)
+        has_started_up = startup is not None and startup.verdict is True
+        return {
+            kind: nature
+            for kind, nature in self.natures.items()
+            if not (kind is ProbeKind.STARTUP and has_started_up)
+        }
 
     @property
     def decided_after_seconds(self) -> float:
