@@ -2,10 +2,13 @@
 
 Both are nodes of one real control plane, and kubectl moves the same bytes through each in turn, as
 a user does. While they move through the agent, its own socket is asked again and again how the
-sync loop is: who waits long for that answer would wait long for anything else, too.
+sync loop is: who waits long for that answer would wait long for anything else, too. In the end
+pods are started, with and without streams that go on at a steady rate, as those of users do who
+watch a log or copy something: at full speed they would take the machine from the runtime.
 """
 
 import http.client
+import os
 import socket
 import statistics
 import subprocess
@@ -13,13 +16,14 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 
 from attrs import Factory, frozen
 
 from benchmarks.figures import Figure, ratio_of_medians, spread
-from benchmarks.watched_pods import kubeconfig_flags
+from benchmarks.watched_pods import WatchedPods, kubeconfig_flags
 from lab import LabError
 from lab.agent import LabAgent
 from lab.containerd import Containerd
@@ -35,8 +39,17 @@ MEBIBYTES = 48
 GOAL = 1 / 0.7
 """The largest ratio of times to the Go kubelet's: at least 0.7 of its throughput."""
 LATENCY_GOAL_MS = 50.0
+STARTED_PODS = 50
+START_ROUNDS = 3
+START_GOAL = 1.2
+"""How much longer the pods may take while streams run."""
+
+STEADY_BYTES, STEADY_SECONDS = 1 << 18, 0.25
+"""What each steady stream moves, and how often."""
+
 READ_BYTES = 1 << 18
 ASK_SECONDS = 0.02
+ALONE, BESIDE = "pods alone", "pods beside streams"
 DEADLINE_SECONDS = 180.0
 _LINE = "x" * 79
 _SIZE = MEBIBYTES << 20
@@ -53,6 +66,7 @@ class StreamingNode:
     plane: ControlPlane
     kubelet: LabAgent
     pod: str
+    pods: WatchedPods
     seconds: dict[str, list[float]] = Factory(dict)
 
     def command(self, *words: str) -> list[str]:
@@ -78,6 +92,9 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                         node.seconds.setdefault(name, []).append(time.monotonic() - began_at)
                     if moved < _SIZE // 2:
                         raise LabError(f"{node.pod}: {name} moved {moved} bytes only")
+        for number in range(min(rounds, START_ROUNDS) or START_ROUNDS):
+            for node in (theirs, ours) if number % 2 else (ours, theirs):
+                _start_pods(node, number, latencies if node is ours else [])
     return [
         *(_figure(name, ours.seconds[name], theirs.seconds[name]) for name in KINDS),
         Figure(
@@ -88,7 +105,73 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
             goal=LATENCY_GOAL_MS,
             how=f"{len(latencies)} answers, median {statistics.median(latencies) * 1000:.1f} ms",
         ),
+        Figure(
+            benchmark=NAME,
+            name=f"{STARTED_PODS} pods at once beside streams, of their time without",
+            value=_slowdown(ours),
+            unit="x",
+            goal=START_GOAL,
+            how=f"{spread(ours.seconds[BESIDE])}; Go kubelet {_slowdown(theirs):.2f} x",
+        ),
     ]
+
+
+def _slowdown(node: StreamingNode) -> float:
+    return ratio_of_medians(node.seconds[BESIDE], node.seconds[ALONE])
+
+
+def _start_pods(node: StreamingNode, number: int, latencies: list[float]) -> None:
+    """Start pods twice, once with streams, and note how long it took until all were Ready."""
+    for beside in (False, True) if number % 2 else (True, False):
+        names = [f"{node.pod}-{number}-{beside:d}-{each}" for each in range(STARTED_PODS)]
+        streams = _steady_streams(node) if beside else nullcontext()
+        with streams, _asking(node.kubelet, latencies if beside else []):
+            began_at = node.pods.create(names)
+            took = max(node.pods.wait_ready(names).values()) - began_at
+        node.seconds.setdefault(BESIDE if beside else ALONE, []).append(took)
+        node.pods.delete(names)
+        node.pods.wait_gone(names)
+
+
+@contextmanager
+def _steady_streams(node: StreamingNode) -> Iterator[None]:
+    """Let a log be followed, and let bytes go in and out of a command, at a steady rate."""
+    over = threading.Event()
+    endless = "while :; do cat /www/file; done"
+    out = (
+        node.command("logs", "--follow", node.pod),
+        node.command("exec", node.pod, "--", "sh", "-c", endless),
+    )
+    into = node.command("exec", "-i", node.pod, "--", "sh", "-c", "cat >/dev/null")
+    with ExitStack() as stack:
+        for command in (*out, into):
+            process = stack.enter_context(
+                subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
+            )
+            move = _write_some if command is into else _read_some
+            thread = threading.Thread(target=_move, args=(partial(move, process), over))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(process.kill)
+        stack.callback(over.set)
+        yield
+
+
+def _move(some: Callable[[], None], over: threading.Event) -> None:
+    """Move some bytes at a time, until it is over."""
+    while not over.wait(STEADY_SECONDS):
+        with suppress(BrokenPipeError):
+            some()
+
+
+def _read_some(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), STEADY_BYTES)
+
+
+def _write_some(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(bytes(STEADY_BYTES))
 
 
 def _figure(name: str, ours: Sequence[float], theirs: Sequence[float]) -> Figure:
@@ -121,6 +204,7 @@ def _node(
             "tlsPrivateKeyFile": str(key),
             "authentication": {"x509": {"clientCAFile": str(authority)}},
             "containerLogMaxSize": "1Gi",
+            "maxPods": 2 * STARTED_PODS,
         }
         kubelet = kind(
             containerd.folder / "agent",
@@ -129,8 +213,8 @@ def _node(
             flags=kubeconfig_flags(plane.node_kubeconfig(name), name),
             cgroup_root=containerd.cgroup_root,
         )
-        with kubelet:
-            node = StreamingNode(plane, kubelet, f"streams-{folder.name}")
+        with kubelet, WatchedPods(plane.api, name) as pods:
+            node = StreamingNode(plane, kubelet, f"streams-{folder.name}", pods)
             _start_pod(node, name)
             yield node
             plane.kubectl("delete", "pod", node.pod, "--grace-period=1")
