@@ -4,12 +4,13 @@ A row is a cgroup: the root, those above the pods, those of pods, sandboxes and 
 those of agent and runtime. Each metric is one entry of a table that says what it takes of a row.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
 
 from attrs import field, frozen
 
+from trio_kubelet.metrics.disk_io import disk_families
 from trio_kubelet.metrics.text import Family, Number, escaped, exposition, inner_label_text
 from trio_kubelet.stats.topology import CpuTopology
 from trio_kubelet.stats.values import (
@@ -334,8 +335,21 @@ def cadvisor_metrics(stats: Stats, machine: MachineFacts) -> bytes:
         family = families.setdefault(metric.name, Family(metric.name, metric.type, metric.help))
         _fill(family, metric, rows)
     return exposition(
-        [*families.values(), *_times(rows), *_networks(rows), *_machine(stats, machine)]
+        [
+            *families.values(),
+            *_times(rows),
+            *_networks(rows),
+            *_disks(stats, rows),
+            *_machine(stats, machine),
+        ]
     )
+
+
+def _disks(stats: Stats, rows: Sequence[Row]) -> Iterable[Family]:
+    """The root is the first row; what its cgroup counts is in the counts of disks."""
+    root, *others = rows
+    cgroups = [(row.labels, row.time_ms, row.usage.details.io) for row in others]
+    return disk_families(root.labels, root.time_ms, stats.node.disks, cgroups)
 
 
 def _fill(family: Family, metric: _Metric, rows: Iterable[Row]) -> None:

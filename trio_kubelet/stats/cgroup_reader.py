@@ -16,6 +16,7 @@ from attrs import field, frozen
 from trio_kubelet.resources import CgroupDriver, CgroupTree, QosClass
 from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of, qos_cgroup_name
 from trio_kubelet.stats.cgroup_files import CgroupFiles, read_file
+from trio_kubelet.stats.disk_io import disks
 from trio_kubelet.stats.kernel_text import (
     all_tasks,
     boot_time_ns,
@@ -147,8 +148,11 @@ class CgroupReader:
             yield qos_cgroup_name(qos, self.cgroup_root).path(driver)
 
     def _children(self, path: str) -> list[str]:
+        """The names of the cgroups in one, by the hierarchy with the fewest files beside them."""
         assert self.tree is not None
-        with suppress(OSError), os.scandir(f"{self.tree.hierarchies['memory']}{path}") as entries:
+        hierarchies = self.tree.hierarchies
+        root = hierarchies.get("pids", hierarchies["memory"])
+        with suppress(OSError), os.scandir(f"{root}{path}") as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         return []
 
@@ -198,6 +202,7 @@ class CgroupReader:
             network=self._network("proc/self", clock) if depth >= Depth.NETWORK else None,
             tasks=all_tasks(self.text("proc/loadavg")),
             max_tasks=self.max_tasks,
+            disks=disks(self.text("proc/diskstats")) if depth >= Depth.DETAILS else (),
         )
 
     def _system_containers(

@@ -6,6 +6,7 @@ What is not read, or is not there, is None.
 
 from collections.abc import Callable, Mapping
 
+from trio_kubelet.stats.disk_io import io_v1, io_v2
 from trio_kubelet.stats.kernel_text import key_values, limit_bytes, number, pressure
 from trio_kubelet.stats.values import (
     CgroupDetails,
@@ -155,6 +156,10 @@ def _details_v1(files: Files, stat: Mapping[bytes, int]) -> CgroupDetails:
         throttled_ns=cpu.get(b"throttled_time"),
         oom_kills=key_values(files("memory", "memory.oom_control")).get(b"oom_kill"),
         tasks_limit=number(files("pids", "pids.max")),
+        io=io_v1(
+            files("blkio", "blkio.throttle.io_service_bytes_recursive"),
+            files("blkio", "blkio.throttle.io_serviced_recursive"),
+        ),
     )
 
 
@@ -180,6 +185,7 @@ def _details_v2(files: Files, cpu: Mapping[bytes, int], stat: Mapping[bytes, int
         throttled_ns=_times(cpu.get(b"throttled_usec"), 1000),
         oom_kills=events.get(b"oom_kill"),
         tasks_limit=number(files("pids", "pids.max")),
+        io=io_v2(files("io", "io.stat")),
     )
 
 

@@ -69,9 +69,39 @@ class SwapUsage:
     limit: int | None = None
 
 
+@frozen
+class CgroupIo:
+    """What a cgroup has read from a device and written to it; `number` is `major:minor`."""
+
+    number: str
+    read_bytes: int
+    written_bytes: int
+    reads: int
+    writes: int
+
+
+@frozen
+class DiskIo:
+    """What the kernel counts of a disk, in the order of /proc/diskstats; times in milliseconds."""
+
+    number: str
+    name: str
+    reads: int
+    reads_merged: int
+    sectors_read: int
+    read_ms: int
+    writes: int
+    writes_merged: int
+    sectors_written: int
+    write_ms: int
+    in_flight: int
+    busy_ms: int
+    weighted_ms: int
+
+
 @frozen(kw_only=True)
 class CgroupDetails:
-    """What only monitoring asks for: parts of the memory, limits, throttling."""
+    """What only monitoring asks for: parts of the memory, limits, throttling, disks."""
 
     cache: int | None = None
     mapped_file: int | None = None
@@ -91,6 +121,7 @@ class CgroupDetails:
     throttled_ns: int | None = None
     oom_kills: int | None = None
     tasks_limit: int | None = None
+    io: tuple[CgroupIo, ...] = ()
 
 
 @frozen(kw_only=True)
@@ -205,7 +236,10 @@ class SystemContainer:
 
 @frozen(kw_only=True)
 class NodeStats:
-    """The machine as a whole. `tasks` and `max_tasks` are process ids, taken and to be had."""
+    """The machine as a whole. `tasks` and `max_tasks` are process ids, taken and to be had.
+
+    `disks` are there for who asks for details.
+    """
 
     usage: Usage
     memory_bytes: int
@@ -217,6 +251,7 @@ class NodeStats:
     root: Filesystem | None = None
     images: Filesystem | None = None
     containers: Filesystem | None = None
+    disks: tuple[DiskIo, ...] = ()
 
 
 @frozen(kw_only=True)

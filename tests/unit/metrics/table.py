@@ -100,14 +100,9 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
             container_health_state container_tasks_state machine_cpu_books machine_cpu_drawers
             machine_nvm_avg_power_budget_watts machine_nvm_capacity
         """,
-        "Input and output of disks is not read yet; how full they are is in `/stats/summary`.": """
-            container_fs_inodes_free container_fs_inodes_total container_fs_io_current
-            container_fs_io_time_seconds_total container_fs_io_time_weighted_seconds_total
-            container_fs_limit_bytes container_fs_read_seconds_total
-            container_fs_reads_merged_total container_fs_reads_total
-            container_fs_sector_reads_total container_fs_sector_writes_total
-            container_fs_usage_bytes container_fs_write_seconds_total
-            container_fs_writes_merged_total container_fs_writes_total
+        "How full disks are is in `/stats/summary`, for whose asking they are looked at.": """
+            container_fs_inodes_free container_fs_inodes_total container_fs_limit_bytes
+            container_fs_usage_bytes
         """,
     }.items()
 }
@@ -116,7 +111,9 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
 BEYOND: Mapping[str, frozenset[str]] = {
     reason: _names(names)
     for reason, names in {
-        "A Go kubelet has them, too, where pods have CPU quotas or the node has cgroup v2.": """
+        "A Go kubelet has them, too, where pods have CPU quotas, cgroups count what they read and "
+        "write, or the node has cgroup v2.": """
+            container_fs_reads_bytes_total container_fs_writes_bytes_total
             container_cpu_cfs_periods_total container_cpu_cfs_throttled_periods_total
             container_cpu_cfs_throttled_seconds_total container_pressure_cpu_stalled_seconds_total
             container_pressure_cpu_waiting_seconds_total

@@ -1,5 +1,6 @@
 """What scrapers are told of nodes, pods and containers."""
 
+from attrs import evolve
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX
@@ -8,8 +9,10 @@ from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.stats.topology import CpuTopology
 from trio_kubelet.stats.values import (
     CgroupDetails,
+    CgroupIo,
     ContainerStats,
     CpuUsage,
+    DiskIo,
     Interface,
     MemoryUsage,
     NetworkStats,
@@ -40,7 +43,7 @@ def usage(seconds: int, **details: int) -> Usage:
         memory=MemoryUsage(usage=900, working_set=800, rss=700, page_faults=3),
         swap=SwapUsage(usage=5, limit=50),
         tasks=2,
-        details=CgroupDetails(**details),
+        details=CgroupDetails(io=(), **details),
     )
 
 
@@ -176,3 +179,31 @@ def test_the_machine_is_told_of() -> None:
     assert found["machine_cpu_cores", machine] == 4
     assert found["machine_cpu_physical_cores", machine] == 2
     assert found["machine_memory_bytes", machine] == 8000
+
+
+WAYS = ("reads", "writes", "reads_bytes", "writes_bytes")
+
+
+def test_disks_of_the_machine_are_the_root_s_and_cgroups_have_their_own() -> None:
+    disk = DiskIo("8:0", "sda", *range(1, 12))
+    io = (CgroupIo("8:0", 10, 20, 1, 2), CgroupIo("7:1", 0, 5, 0, 1))
+    written = evolve(usage(50), details=CgroupDetails(io=io))
+    stats = evolve(
+        STATS,
+        node=evolve(STATS.node, disks=(disk,), usage=written),
+        cgroups={"/kubepods.slice": written},
+    )
+    found = {
+        (name, dict(labels)["id"], dict(labels)["device"]): value
+        for (name, labels), value in samples(cadvisor_metrics(stats, MACHINE)).items()
+        if name.startswith("container_fs_")
+    }
+    assert found["container_fs_reads_bytes_total", "/", "/dev/sda"] == 3 * 512
+    assert found["container_fs_write_seconds_total", "/", "/dev/sda"] == 0.008
+    assert found["container_fs_io_current", "/", "/dev/sda"] == 9
+    below = {key: value for key, value in found.items() if key[1] != "/"}
+    assert below == {
+        (f"container_fs_{name}_total", "/kubepods.slice", device): value
+        for device, counts in (("/dev/sda", (1, 2, 10, 20)), ("7:1", (0, 1, 0, 5)))
+        for name, value in zip(WAYS, counts, strict=True)
+    }

@@ -25,7 +25,7 @@ from trio_kubelet.metrics.text import Family, exposition
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_values import usage_v2
 from trio_kubelet.stats.disk_usage import PodDisk
-from trio_kubelet.stats.values import Filesystem, Interface, NetworkStats, Stats
+from trio_kubelet.stats.values import DiskIo, Filesystem, Interface, NetworkStats, Stats
 
 STATE = AgentState(
     node_name="n",
@@ -114,7 +114,9 @@ def full_stats() -> Stats:
         **dict.fromkeys(("rx_packets", "tx_packets", "rx_dropped", "tx_dropped"), 1),
     )
     network = NetworkStats(time_ns=1, interfaces=(interface,))
-    return evolve(STATS, node=evolve(STATS.node, usage=found, network=network))
+    disk = DiskIo("8:0", "sda", *range(1, 12))
+    node = evolve(STATS.node, usage=found, network=network, disks=(disk,))
+    return evolve(STATS, node=node)
 
 
 def test_each_metric_of_the_table_is_there_or_left_out_for_a_reason() -> None:
