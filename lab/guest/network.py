@@ -10,6 +10,8 @@ import itertools
 import os
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from lab import LabError, tools
@@ -121,11 +123,25 @@ class GuestNetwork(Started):
                     gateway=self.host_address,
                     mac=f"02:00:00:00:00:{number:02x}",
                 )
-                self._make(link, f"port{number}")
+                self._make(link)
                 self._links[name] = link
             return self._links[name]
 
-    def _make(self, link: Link, port: str) -> None:
+    @contextmanager
+    def disconnected(self, name: str) -> Iterator[None]:
+        """Until the end of the block, no packet reaches that guest or leaves it.
+
+        Nobody is told: for the guest its interface is up.
+        """
+        port = _port(self._links[name])
+        self._ip_link("set", port, "nomaster")
+        try:
+            yield
+        finally:
+            self._ip_link("set", port, "master", BRIDGE)
+
+    def _make(self, link: Link) -> None:
+        port = _port(link)
         for words in (
             "add type veth",
             f"set veth0 name {port}",
@@ -134,5 +150,13 @@ class GuestNetwork(Started):
             f"set {port} up",
             f"set {link.interface} up",
         ):
-            enter = ("nsenter", f"--target={self.pid}", "--net", "--")
-            run([*enter, tools.busybox(self._packages), "ip", "link", *words.split()])
+            self._ip_link(*words.split())
+
+    def _ip_link(self, *words: str) -> None:
+        enter = ("nsenter", f"--target={self.pid}", "--net", "--")
+        run([*enter, tools.busybox(self._packages), "ip", "link", *words])
+
+
+def _port(link: Link) -> str:
+    """The bridge's end of a link."""
+    return link.interface.replace("guest", "port")
