@@ -1,6 +1,7 @@
-"""A control plane, and two machines as its nodes, for all tests of a run.
+"""What the stories of a cluster are tried on: a control plane, and two machines as its nodes.
 
-The machines have the packaged kernel. What is missing is a reason to skip, and in CI a failure.
+All stories share the machines: each leaves both of them Ready. What is missing is a reason to skip,
+and in CI a failure.
 """
 
 import os
@@ -12,11 +13,13 @@ import pytest
 from lab import UnavailableError, control_plane_programs
 from lab.control_plane_programs import NEWEST
 from lab.guest import images
-from tests.cluster.machines import MachineCluster
+from tests.cluster.machines import NAMES, MachineCluster
+from tests.e2e.cluster import Namespace
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
 KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES") or NEWEST
+DELETION_DEADLINE_SECONDS = 180.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -37,3 +40,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster
         do_without(str(reason))
     with MachineCluster(tmp_path_factory.mktemp("cluster"), image, KUBERNETES) as cluster:
         yield cluster
+
+
+@pytest.fixture
+def namespace(cluster: MachineCluster, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """A namespace for one story. Afterwards it is gone, and both nodes take pods again."""
+    name = request.node.name.replace("_", "-").removeprefix("test-")[:50].strip("-")
+    namespace = cluster.make_namespace(name)
+    yield namespace
+    cluster.kubectl("uncordon", *NAMES)
+    namespace.delete()
+    path = f"/api/v1/namespaces/{namespace.name}"
+    cluster.api.wait_gone(path, deadline_seconds=DELETION_DEADLINE_SECONDS)

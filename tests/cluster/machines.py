@@ -2,10 +2,13 @@
 
 Each machine is a guest of the lab with systemd, the packages of kubeadm's project, and the agent in
 the place of the Go kubelet: what docs/joining.md says is typed there. kubeadm's checks before a
-join are on, but for those that the machine's kernel cannot pass.
+join are on, but for those that the machine's kernel cannot pass. Pods of one machine reach those of
+the other.
 """
 
+import json
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -17,16 +20,22 @@ from lab import control_plane_programs
 from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
 from lab.processes import run
-from tests.e2e.cluster import is_usable
+from tests.e2e.cluster import is_ready, is_usable
 from tests.e2e.guest import ClusterOfGuests
 from tests.e2e.kubeadm import KUBEADM, PRINTED, UNIT_FILES, blocks, leave_what_kubeadm_init_leaves
 
-NAMES = ("worker-1", "worker-2")
+# By the name of the machine, the addresses of its pods.
+PODS: Mapping[str, str] = {"worker-1": "10.97.1.0/24", "worker-2": "10.97.2.0/24"}
+NAMES = tuple(PODS)
+CNI = "/etc/cni/net.d/10-guest.conflist"
+ROUTES = "/etc/systemd/system/guest-network.service.d/10-pods.conf"
+# As `kubeadm init` has it: nodes sign their serving certificates themselves.
+SERVER_FLAGS = ("--kubelet-certificate-authority=",)
 # The packaged kernel of guests has no cpusets, which kubeadm requires.
 IGNORED_CHECK = "SystemVerification"
 FAILED_CHECK = re.compile(r"\[ERROR (.*)$", re.MULTILINE)
 SETTINGS = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
-DEADLINE_SECONDS = 300.0
+DEADLINE_SECONDS = 600.0
 INSTALL_DEADLINE_SECONDS = 600.0
 
 
@@ -71,6 +80,10 @@ class Machine:
         for block in blocks("Install"):
             self.type(block.commands)
 
+    def file(self, path: str) -> str:
+        """A file there; empty if there is none."""
+        return self.guest.run(f"cat {shlex.quote(path)} 2>/dev/null || true")
+
     def check(self, join: str) -> None:
         """Ask kubeadm for its checks before `kubeadm join ...`, and keep what failed."""
         phase = join.replace("kubeadm join", "/opt/packages/kubeadm join phase preflight")
@@ -82,7 +95,7 @@ class MachineCluster(ClusterOfGuests):
     """A control plane and its nodes, by name."""
 
     def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
-        super().__init__(folder, version)
+        super().__init__(folder, version, server_flags=SERVER_FLAGS)
         self._wheels = folder / "wheels"
         self.machines: Mapping[str, Machine] = {
             name: Machine(
@@ -106,6 +119,7 @@ class MachineCluster(ClusterOfGuests):
         def bring_up(machine: Machine) -> None:
             running.enter_context(machine.guest)
             machine.prepare(kubeadm, go_kubelet)
+            self._connect(machine)
             machine.install()
             self.join(machine, kubeadm)
 
@@ -130,6 +144,38 @@ class MachineCluster(ClusterOfGuests):
         path = f"/api/v1/nodes/{name}"
         self.api.wait_for(path, is_usable, deadline_seconds=DEADLINE_SECONDS)
 
+    def wait_node_away(self, name: str) -> None:
+        """Wait until the controllers have noticed that a node is silent."""
+        self.api.wait_for(
+            f"/api/v1/nodes/{name}",
+            lambda node: not is_ready(node),
+            deadline_seconds=DEADLINE_SECONDS,
+        )
+
+    def containers(self, name: str) -> int:
+        """How many containers run on a node, sandboxes too."""
+        ctr = ("ctr", "--namespace", "k8s.io", "tasks", "ls")
+        rows = self.machines[name].guest.run(*ctr).splitlines()[1:]
+        return sum(row.split()[2] == "RUNNING" for row in rows)
+
     def last_words(self) -> str:
         consoles = (each.guest.last_words() for each in self.machines.values())
         return "\n".join((*consoles, self.control_plane.last_words()))
+
+    def _connect(self, machine: Machine) -> None:
+        """Give its pods addresses of their own, and lead to those of the other nodes."""
+        network = json.loads(machine.guest.read(CNI))
+        network["plugins"][0]["ipam"]["ranges"] = [[{"subnet": PODS[machine.name]}]]
+        machine.guest.write(CNI, json.dumps(network))
+        others = {
+            pods: self.network.link(each) for each, pods in PODS.items() if each != machine.name
+        }
+        words = [
+            f"ip route replace {pods} via {link.address.partition('/')[0]}"
+            for pods, link in others.items()
+        ]
+        # Now, and after each boot.
+        machine.guest.run("\n".join(words))
+        settings = "\n".join(("[Service]", *(f"ExecStart={each}" for each in words)))
+        machine.guest.write(ROUTES, settings)
+        machine.guest.run("systemctl", "daemon-reload")
