@@ -213,6 +213,28 @@ async def test_a_container_that_exits_again_and_again_is_looked_at_when_its_back
         assert containers.reasons["c"].reason == "CrashLoopBackOff"
 
 
+async def test_a_pod_that_is_given_up_has_no_container_that_is_to_run(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    init = Container(name="init", image="busybox", restart_policy="Never")
+    pod = evolve(POD, spec=evolve(POD.spec, init_containers=(init,)))
+    async with node(tmp_path, Behaviour(run_seconds=1)) as at:
+        containers = at.open()
+        first = await at.sync(pod, containers)
+        await trio.sleep(2)
+        at.behave(Behaviour())
+        await at.sync(pod, containers)
+        assert containers.restarting == frozenset()
+        await at.client.stop_pod_sandbox(first.observed.sandboxes[0].id)
+        at.behave(Behaviour(run_seconds=1, exit_code=1))
+        await at.sync(pod, containers)
+        assert "c" in containers.restarting, "its sandbox went, and a new one is there"
+        await trio.sleep(2)
+        last = await at.sync(pod, containers)
+        assert {each.name for each in last.observed.living} == set()
+        assert containers.restarting == frozenset(), "its init container has failed for good"
+
+
 async def test_a_debug_container_does_not_start_without_the_processes_it_is_to_see(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
