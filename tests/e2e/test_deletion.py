@@ -1,11 +1,15 @@
 """Pods go as they were told to: with grace, by force, and with their namespace."""
 
 import time
+from collections.abc import Sequence
+
+import pytest
 
 from lab.processes import wait_until
 from tests.e2e.cluster import Namespace, container, is_ready, shell, until_term
 from tests.e2e.local import LocalCluster
 
+KILLED = 137
 STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
 
 
@@ -40,6 +44,29 @@ def test_a_stubborn_container_is_killed_after_its_grace_period(namespace: Namesp
     started = time.monotonic()
     namespace.kubectl("delete", "pod", "stubborn", "--timeout=40s")
     assert time.monotonic() - started >= 2
+
+
+@pytest.mark.parametrize(
+    ("how", "grace_seconds"),
+    [(("--now",), 1), (("--grace-period=2",), 2), (("--grace-period=-1",), 3)],
+)
+def test_kubectl_says_how_much_grace_there_is(
+    namespace: Namespace, how: Sequence[str], grace_seconds: int
+) -> None:
+    namespace.run("stubborn", shell("c", STUBBORN), terminationGracePeriodSeconds=3)
+    with namespace.api.watch(
+        namespace.path("Pod"), deadline_seconds=60, fieldSelector="metadata.name=stubborn"
+    ) as events:
+        namespace.kubectl("delete", "pod", "stubborn", *how, "--wait=false")
+        graces, last = [], None
+        for event in events:
+            last = event["object"]
+            graces.append(last["metadata"].get("deletionGracePeriodSeconds"))
+            if event["type"] == "DELETED":
+                break
+    assert [each for each in graces if each][:1] == [grace_seconds]
+    assert last is not None
+    assert container(last)["state"]["terminated"]["exitCode"] == KILLED
 
 
 def test_a_shorter_grace_period_ends_a_longer_wait(namespace: Namespace) -> None:

@@ -18,9 +18,11 @@ from lab.probe_targets import ProbeTargets
 from lab.processes import wait_until
 from tests.e2e.cluster import (
     Namespace,
+    conditions,
     container,
     container_ids,
     is_ready,
+    shell,
     until_term,
     workload,
 )
@@ -218,6 +220,18 @@ def test_no_request_goes_to_a_pod_that_is_not_ready_while_a_deployment_rolls(
     assert not old & {pod["metadata"]["name"] for pod in pods}
     assert client.failed == []
     assert client.succeeded > 10
+
+
+def test_a_pod_that_ends_says_when_it_is_not_ready_any_more(namespace: Namespace) -> None:
+    script = "trap 'touch /tmp/ends; sleep 600' TERM; while :; do sleep 0.1; done"
+    probe = {**command("test ! -e /tmp/ends"), "periodSeconds": 1, "failureThreshold": 1}
+    namespace.run("ends", shell("c", script, readinessProbe=probe))
+    namespace.kubectl("delete", "pod", "ends", "--grace-period=120", "--wait=false")
+    pod = namespace.wait("ends", lambda pod: not container(pod)["ready"])
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 120
+    assert "running" in container(pod)["state"]
+    assert conditions(pod)["Ready"]["reason"] == "ContainersNotReady"
+    namespace.kubectl("delete", "pod", "ends", "--now")
 
 
 def test_what_was_ready_stays_so_when_the_agent_is_killed(
