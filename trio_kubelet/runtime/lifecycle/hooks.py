@@ -3,7 +3,7 @@
 A hook may run long: it is never shielded, and a stop bounds it by the grace period. One over HTTP
 asks as a probe does, and whatever is answered is fine. One over HTTPS that is answered in plain
 HTTP asks again over HTTP, as older kubelets did at once. (API: Container.lifecycle; exec, httpGet,
-sleep, and tcpSocket, which has never been supported.)
+sleep, and tcpSocket, which has never been supported: such a hook fails, as on the Go kubelet.)
 """
 
 from contextlib import suppress
