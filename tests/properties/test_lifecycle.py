@@ -123,6 +123,28 @@ STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK = PodScript(
     grace=2,
     removed_after=8.48,
 )
+FAIL_AFTER_ONE_ANOTHER = PodScript(
+    containers=(
+        ContainerScript(
+            name="init-0",
+            role=SIDECAR,
+            post_start=2,
+            probes=(
+                ProbeScript(kind=LIVENESS, outcomes=(LATE, LATE, FAILURE), period=1),
+                ProbeScript(kind=READINESS, period=1),
+            ),
+        ),
+        ContainerScript(
+            name="init-1",
+            role=SIDECAR,
+            post_start=2,
+            probes=(ProbeScript(kind=STARTUP, outcomes=(FAILURE,), period=1, failures=1),),
+        ),
+        ContainerScript(name="main-0", lives=(Life(2.3),)),
+    ),
+    grace=2,
+    removed_after=45.48,
+)
 
 
 @settings(max_examples=EXAMPLES)
@@ -133,6 +155,7 @@ STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK = PodScript(
 @example(script=END_WELL_IN_ONE_STOP_WHEN_THEIR_PROBES_HAVE_FAILED)
 @example(script=NOT_RESTARTED_AFTER_ITS_PROBE)
 @example(script=STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK)
+@example(script=FAIL_AFTER_ONE_ANOTHER)
 def test_a_pod_lives_as_the_model_says(script: PodScript) -> None:
     model, lived = Model(script), live(script)
     model.live()

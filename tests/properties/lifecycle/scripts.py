@@ -113,11 +113,13 @@ class PodScript:
         return tuple(c for c in self.containers if c.role is ContainerRole.REGULAR)
 
     def answer_seconds(self, name: str, kind: ProbeKind, outcome: str) -> float:
-        """How long one run of a probe takes: no two of a pod are answered in one moment."""
+        """How long one run of a probe takes: no two of a pod are answered in one moment, nor
+        after some late answers, each of which is followed by the next run.
+        """
         if outcome == ERROR:
             return 0.0
         number = [c.name for c in self.containers].index(name) * 3 + list(ProbeKind).index(kind)
-        return 0.05 + 0.02 * number + (PROBE_TIMEOUT_SECONDS if outcome == LATE else 0)
+        return 0.0547 + 0.0168 * number + (PROBE_TIMEOUT_SECONDS if outcome == LATE else 0)
 
     def life_seconds(self, container: ContainerScript, attempt: int) -> float | None:
         """How long an instance runs by itself: no two of a pod end in one moment."""
