@@ -8,6 +8,7 @@ Nothing here depends on the machine's speed, cores or hash seed.
 
 import os
 import random
+import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
@@ -41,6 +42,7 @@ def deterministic(seed: int) -> Iterator[None]:
         stack.enter_context(patch.object(os, "cpu_count", new=lambda: 2))
         random.seed(seed)
         stack.enter_context(patch.object(random, "Random", new=_Chance))
+        stack.enter_context(patch.object(secrets, "randbits", new=random.getrandbits))
         cluster.CHANCE.seed(seed)
         _run._r.seed(seed)  # not exported; trio hands it to Hypothesis for the same purpose
         yield
