@@ -87,7 +87,7 @@ def guest(session: nox.Session) -> None:
     install(session, "test")
     unless = () if os.environ.get("CI") == "true" else ("--if-possible",)
     session.run("python", "-m", "lab", "guest-image", *unless)
-    run_pytest(session, "guest", workers=CORES, test_may_take_seconds=600)
+    run_pytest(session, "guest", workers=WAITING, test_may_take_seconds=600)
 
 
 @nox.session

@@ -19,7 +19,10 @@ from tests.guest.node import Node, build_wheel
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
-LONGEST = ("test_integration", "test_service", "test_cgroups", "test_lab_guest", "test_boot")
+LONGEST = (
+    *("test_integration", "test_user_namespaces", "test_service", "test_cgroups", "test_boot"),
+    *("test_machine", "test_slices", "test_kills", "test_lab_guest"),
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
