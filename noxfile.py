@@ -91,6 +91,18 @@ def guest(session: nox.Session) -> None:
 
 
 @nox.session
+def guest_integration(session: nox.Session) -> None:
+    """All integration tests of cgroups, mounts and ends on such a machine, with runc and with crun.
+
+    `guest` runs those of them whose outcome the machine may change. A quarter of an hour.
+    """
+    install(session, "test")
+    file = "tests/guest/test_integration.py"
+    environment = {"TRIO_KUBELET_GUEST_INTEGRATION": "all"}
+    session.run("pytest", "-n0", file, *session.posargs, env=environment)
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """Two machines that kubeadm joins to a control plane, as users of docs/joining.md do.
 
