@@ -52,13 +52,15 @@ def late(node: Node) -> Iterator[str]:
 def test_after_a_boot_pods_start_also_amid_their_start_and_nothing_of_the_last_one_runs(
     node: Node, pod: str, late: str, how: str
 ) -> None:
-    before = node.wait_for_pod(pod)
+    before, first_boot = node.wait_for_pod(pod), node.guest.boot_id
     if how == "in order":
         node.guest.reboot()
     else:
         node.guest.run("sync")
         node.guest.cut_power()
         node.guest.boot()
+    assert node.guest.boot_id != first_boot
+    assert first_boot.replace("-", "") in node.guest.run("journalctl", "--list-boots")
     assert node.show("ActiveState") == "active"
     old = container(before)["containerID"]
     after = node.wait_for_pod(
