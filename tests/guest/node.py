@@ -1,6 +1,7 @@
 """A guest with the agent as its service, installed from the wheel as docs/joining.md says."""
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -132,15 +133,18 @@ class Node:
         `fields` are as for `configured`.
         """
         before = self.guest.read(RUNTIME_CONFIGURATION)
-        is_systemd = str(driver is CgroupDriver.SYSTEMD).lower()
-        change = f"s/SystemdCgroup = .*/SystemdCgroup = {is_systemd}/"
-        self.guest.run("sed", "-i", change, RUNTIME_CONFIGURATION)
+        is_systemd = str(driver is CgroupDriver.SYSTEMD).lower().encode()
+        wanted = re.sub(rb"SystemdCgroup = \w+", b"SystemdCgroup = " + is_systemd, before)
         try:
-            self.systemctl("restart", "containerd")
+            self._configure_runtime(before, wanted)
             with self.configured(cgroupDriver=str(driver), **fields):
                 yield
         finally:
-            self.guest.write(RUNTIME_CONFIGURATION, before)
+            self._configure_runtime(wanted, before)
+
+    def _configure_runtime(self, before: bytes, wanted: bytes) -> None:
+        if wanted != before:
+            self.guest.write(RUNTIME_CONFIGURATION, wanted)
             self.systemctl("restart", "containerd")
 
     def log(self, since: str = "") -> str:
