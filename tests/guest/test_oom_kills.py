@@ -6,7 +6,7 @@ from tests.guest.node import UNIT, Node
 from tests.oom_kills import rounds
 
 PODS = ("hungry-a", "hungry-b")
-HUNGRY = tuple(f"c{number}" for number in range(5))
+HUNGRY = tuple(f"c{number}" for number in range(3))
 OTHER = "other"
 EXPECTED = {**dict.fromkeys(HUNGRY, ("OOMKilled", 137)), OTHER: ("Error", 137)}
 

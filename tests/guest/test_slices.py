@@ -8,13 +8,13 @@ from lab.agent import pod_manifest
 from lab.images import SLEEPER
 from tests.guest.node import Node
 
-NAMES = tuple(f"slice-{number}" for number in range(4))
+NAMES = tuple(f"slice-{number}" for number in range(3))
 MAIN = {"name": "main", "image": SLEEPER, "resources": {"limits": {"memory": "64Mi"}}}
 
 # systemd waits for its generators, and does nothing else meanwhile.
 GENERATOR = "/run/systemd/system-generators/keeps-busy"
 KEEP_BUSY = "#!/bin/sh\nwhile test -e /run/busy; do sleep 0.1; done\n"
-TIMES = 3
+TIMES = 2
 
 
 @contextmanager
