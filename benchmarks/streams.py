@@ -94,7 +94,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                         raise LabError(f"{node.pod}: {name} moved {moved} bytes only")
         for number in range(min(rounds, START_ROUNDS) or START_ROUNDS):
             for node in (theirs, ours) if number % 2 else (ours, theirs):
-                _start_pods(node, number, latencies if node is ours else [])
+                _start_pods(node, number, ours.kubelet, latencies if node is ours else [])
     return [
         *(_figure(name, ours.seconds[name], theirs.seconds[name]) for name in KINDS),
         Figure(
@@ -120,12 +120,12 @@ def _slowdown(node: StreamingNode) -> float:
     return ratio_of_medians(node.seconds[BESIDE], node.seconds[ALONE])
 
 
-def _start_pods(node: StreamingNode, number: int, latencies: list[float]) -> None:
+def _start_pods(node: StreamingNode, number: int, asked: LabAgent, latencies: list[float]) -> None:
     """Start pods twice, once with streams, and note how long it took until all were Ready."""
     for beside in (False, True) if number % 2 else (True, False):
         names = [f"{node.pod}-{number}-{beside:d}-{each}" for each in range(STARTED_PODS)]
         streams = _steady_streams(node) if beside else nullcontext()
-        with streams, _asking(node.kubelet, latencies if beside else []):
+        with streams, _asking(asked, latencies if beside else []):
             began_at = node.pods.create(names)
             took = max(node.pods.wait_ready(names).values()) - began_at
         node.seconds.setdefault(BESIDE if beside else ALONE, []).append(took)
