@@ -170,11 +170,11 @@ async def _run(seed: int, requests: int, root: Path) -> PortReport:
     descriptors = open_files()
     try:
         async with _node(root, run) as (port, nursery):
-            tasks = len(nursery.child_tasks)
+            tasks, idle = len(nursery.child_tasks), open_files()
             await run.send(port, requests // 2)
-            half = await _objects()
+            half = await _objects(idle)
             await run.send(port, requests - requests // 2)
-            more = await _objects() - half
+            more = await _objects(idle) - half
             if len(nursery.child_tasks) != tasks:
                 findings.append(f"{len(nursery.child_tasks) - tasks} tasks are left")
             if more > OBJECTS_LEFT:
@@ -191,9 +191,11 @@ async def _run(seed: int, requests: int, root: Path) -> PortReport:
     )
 
 
-async def _objects() -> int:
-    """How many objects there are, when connections had the time to end."""
-    await trio.sleep(2 * LIMITS.idle_seconds)
+async def _objects(idle: int) -> int:
+    """How many objects there are, once no more descriptors are open than without a connection."""
+    with trio.move_on_after(ANSWER_SECONDS):
+        while open_files() > idle:  # noqa: ASYNC110 - nobody tells of the server's side
+            await trio.sleep(0.01)
     gc.collect()
     return len(gc.get_objects())
 
