@@ -1,10 +1,19 @@
 """TLS handshakes take turns."""
 
+import gc
+import ssl
+from functools import partial
+
 import pytest
 import trio
+import trustme
 
-from trio_kubelet.server import handshakes
+from tests.unit.server.serving import DEADLINE_SECONDS, echo, head, last, open_files, until
+from trio_kubelet.server import Limits, handshakes, listen_tcp, serve_http
 from trio_kubelet.server.handshakes import TURNS_IN_A_ROUND, Turns
+from trio_kubelet.server.tls import ServerTls, over_tls, server_context
+
+SLOW = 60
 
 
 async def test_peers_take_turns_however_many_one_of_them_opens() -> None:
@@ -71,3 +80,46 @@ async def test_who_goes_away_takes_nobody_s_turn(rounds: int) -> None:
             while not {1, 2, 4, 5, 7, 8} <= set(had):
                 await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
+
+
+async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking() -> None:
+    authority = trustme.CA()
+    issued = authority.issue_cert("127.0.0.1")
+    client_side = ssl.create_default_context()
+    authority.configure_trust(client_side)
+    certificate = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
+    context = server_context(ServerTls(certificate, issued.private_key_pem.bytes()))
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    port = listener.socket.getsockname()[1]
+    turns = Turns()
+
+    async def ask(text: bytes) -> trio.SSLStream[trio.SocketStream]:
+        transport = await trio.open_tcp_stream("127.0.0.1", port)
+        stream = trio.SSLStream(
+            transport, client_side, server_hostname="127.0.0.1", https_compatible=True
+        )
+        await stream.send_all(text)
+        return stream
+
+    async def objects_after_an_attack() -> int:
+        slow = [await ask(head("/")) for _ in range(SLOW)]
+        honest = await ask(last())
+        assert (await until(honest, b"GET /healthz ()")).startswith(b"HTTP/1.1 200")
+        for stream in (*slow, honest):
+            await trio.aclose_forcefully(stream)
+        while open_files() > idle:  # noqa: ASYNC110 - nobody tells of the server's side
+            await trio.sleep(0.01)
+        gc.collect()
+        return len(gc.get_objects())
+
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.give)
+            listeners = over_tls([listener], lambda: context, turns)
+            limits = Limits(connections=SLOW // 2)
+            await nursery.start(partial(serve_http, listeners, echo, limits=limits))
+            idle = open_files()
+            await objects_after_an_attack()  # What is made once.
+            before = await objects_after_an_attack()
+            assert await objects_after_an_attack() - before < 10 * SLOW  # a connection has more
+            nursery.cancel_scope.cancel()
