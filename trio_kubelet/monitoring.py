@@ -33,9 +33,10 @@ from trio_kubelet.metrics.state import (
     log_families,
     process_families,
     process_start_family,
+    pull_record_families,
     state_families,
 )
-from trio_kubelet.metrics.text import exposition, families_of
+from trio_kubelet.metrics.text import Family, exposition, families_of
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
@@ -116,13 +117,13 @@ class Monitoring:
     async def _agent(self) -> bytes:
         pods = {pod.uid: pod for pod in self._core.cache.pods()}
         disks = await self.stats.disks()
-        process = await trio.to_thread.run_sync(lambda: tuple(process_families()))
+        of_files = await trio.to_thread.run_sync(_families_of_files, self._core.root)
         return exposition(
             [
                 *families_of(self._counter.counts.registry.collect(), SHOWN_AS),
                 *state_families(self._state()),
                 *log_families((pods[uid], disk) for uid, disk in disks.items() if uid in pods),
-                *process,
+                *of_files,
             ]
         )
 
@@ -169,6 +170,10 @@ class Monitoring:
         """How a task is counted: whether a source has its pod, how far it is, whether static."""
         config = "desired" if task.pod.metadata.uid in self._core.store else "orphan"
         return config, _LIFECYCLES.get(task.state, "terminated"), is_static(task.pod)
+
+
+def _families_of_files(root: Path) -> Sequence[Family]:
+    return (*process_families(), *pull_record_families(root))
 
 
 def safe(function: Callable[P, None]) -> Callable[P, None]:

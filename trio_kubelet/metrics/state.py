@@ -1,12 +1,14 @@
-"""What can be counted when somebody asks: pods, containers, the process. Pure, but for /proc."""
+"""What can be counted when somebody asks: pods, containers, the process. Pure, but for files."""
 
 import resource
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from attrs import field, frozen
 from prometheus_client import ProcessCollector
 
 from trio_kubelet.metrics.text import Family, families_of, label_text
+from trio_kubelet.runtime.images.pull_record_files import intents, pulled_records
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.disk_usage import PodDisk
 
@@ -116,6 +118,15 @@ def process_families() -> Iterable[Family]:
     soft, _ = resource.getrlimit(resource.RLIMIT_AS)
     limit = _UNLIMITED if soft == resource.RLIM_INFINITY else soft
     yield _one("process_virtual_memory_max_bytes", "The most virtual memory there may be.", limit)
+
+
+def pull_record_families(root: Path) -> Iterable[Family]:
+    """The records of pulled images below --root-dir, and of pulls under way. Blocks."""
+    for name, what, folder in (
+        ("pulledrecords", "Records of images that were pulled.", pulled_records(root)),
+        ("pullintents", "Records of pulls under way.", intents(root)),
+    ):
+        yield _one(f"kubelet_imagemanager_ondisk_{name}", what, folder.count())
 
 
 def process_start_family() -> Family:

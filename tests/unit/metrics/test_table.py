@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.metrics.table import BEYOND, LEFT_OUT, Metric, page, table
 from tests.unit.metrics.test_statistics import MACHINE, STATS, usage
+from trio_kubelet.config.records import ImagePulledRecord
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.definitions import SHOWN_AS, Counts, ProbeCounts
 from trio_kubelet.metrics.resource import resource_metrics
@@ -19,9 +20,11 @@ from trio_kubelet.metrics.state import (
     log_families,
     process_families,
     process_start_family,
+    pull_record_families,
     state_families,
 )
 from trio_kubelet.metrics.text import Family, exposition
+from trio_kubelet.runtime.images.pull_record_files import pulled_records
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_values import usage_v2
 from trio_kubelet.stats.disk_usage import PodDisk
@@ -78,6 +81,7 @@ def all_there_is() -> set[Metric]:
     agent: list[Family] = [
         *state_families(STATE),
         *process_families(),
+        *pull_record_families(Path("/nowhere")),
         *log_families([(pod, disk)]),
     ]
     return {
@@ -147,3 +151,14 @@ def test_what_is_left_out_is_in_the_table_and_what_is_beyond_is_not() -> None:
 def test_the_page_says_what_the_tables_say() -> None:
     written = Path(__file__).parents[3] / "docs/metrics.md"
     assert written.read_text() == page(), "python -m tests.unit.metrics.table >docs/metrics.md"
+
+
+def test_records_of_pulls_are_counted(tmp_path: Path) -> None:
+    folder = pulled_records(tmp_path)
+    for image in ("sha256:a", "sha256:b"):
+        folder.write(ImagePulledRecord(image_ref=image))
+    lines = [line for family in pull_record_families(tmp_path) for line in family.lines]
+    assert lines == [
+        "kubelet_imagemanager_ondisk_pulledrecords 2",
+        "kubelet_imagemanager_ondisk_pullintents 0",
+    ]

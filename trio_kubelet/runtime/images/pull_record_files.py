@@ -124,6 +124,13 @@ class PullRecordFolder(Generic[T]):
                 self._write_anew(value)
         return FolderContent(tuple(values), frozenset(unreadable))
 
+    def count(self) -> int:
+        """How many files there are; none where there is no folder yet."""
+        try:
+            return sum(1 for _ in self._files())
+        except FileNotFoundError:
+            return 0
+
     def write(self, value: T) -> None:
         """Write one as a whole, in the place of what was there."""
         path = self._path / file_name(self._key(value))
