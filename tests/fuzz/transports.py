@@ -6,7 +6,6 @@ container has ended is right to start it again.
 
 import random
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import betterproto
@@ -17,9 +16,10 @@ from attrs import define, field
 
 from tests.fuzz.values import ValueGenerator, as_json
 from tests.simulation.node import ApiTransport
-from trio_kubelet.rpc import InProcess, RpcError
+from tests.simulation.transport import WrappedRuntime
+from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.messages import decode
-from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
+from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub, method_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import POD_UID_LABEL
 
@@ -50,25 +50,14 @@ MANY_DIGITS = "9" * 5000
 """More than Python makes a number of."""
 
 
-class FuzzedRuntime:
+class FuzzedRuntime(WrappedRuntime):
     """A transport onto the hollow runtime."""
 
     def __init__(self, runtime: object, values: ValueGenerator, noise: Noise) -> None:
-        self._inner = InProcess(runtime)
+        super().__init__(runtime)
         self._values = values
         self._chance = values.chance
         self._noise = noise
-
-    async def unary(
-        self,
-        method: UnaryStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> ResponseT:
-        """As `Transport.unary`."""
-        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
-        return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
@@ -83,7 +72,7 @@ class FuzzedRuntime:
         if asked.startswith(STRANGE) and name in _STATUSES:
             await trio.lowlevel.checkpoint()
             return bytes(self._strange_status(name, asked))
-        answer = await self._inner.unary_raw(method, request, deadline_seconds=deadline_seconds)
+        answer = await super().unary_raw(method, request, deadline_seconds=deadline_seconds)
         if name in _LISTS:
             if not self._noise.comes(self._chance):
                 return answer
@@ -98,22 +87,10 @@ class FuzzedRuntime:
             return self._values.spoiled_bytes(answer)
         return self._unreadable(answer_type)
 
-    @asynccontextmanager
-    async def stream(
-        self,
-        method: StreamStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> AsyncIterator[AsyncIterator[ResponseT]]:
-        """As `Transport.stream`."""
-        inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
-        async with inner as answers:
-            yield self._with_strange_events(method_of(method).response_type, answers)
-
-    async def _with_strange_events(
+    async def on_stream(
         self, kind: type[ResponseT], answers: AsyncIterator[ResponseT]
     ) -> AsyncIterator[ResponseT]:
+        """Strange events arrive between the runtime's."""
         async for answer in answers:
             yield answer
             if self._noise.comes(self._chance):

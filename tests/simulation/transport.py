@@ -15,6 +15,7 @@ from typing import TypeVar
 import trio
 
 from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.responses import within
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -22,7 +23,57 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 T = TypeVar("T")
 
 
-class RuntimeTransport:
+class WrappedRuntime:
+    """A transport onto service objects, for those that change what arrives.
+
+    They override `unary_raw` and `on_stream`.
+    """
+
+    def __init__(self, service: object) -> None:
+        self._inner = InProcess(service)
+
+    async def unary(
+        self,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> ResponseT:
+        """As `Transport.unary`."""
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
+        return decode(method_of(method).response_type, answer)
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        """As `Transport.unary_raw`."""
+        return await self._inner.unary_raw(method, request, deadline_seconds=deadline_seconds)
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: StreamStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> AsyncIterator[AsyncIterator[ResponseT]]:
+        """As `Transport.stream`."""
+        inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
+        async with inner as answers:
+            yield self.on_stream(method_of(method).response_type, answers)
+
+    def on_stream(
+        self, kind: type[ResponseT], answers: AsyncIterator[ResponseT]
+    ) -> AsyncIterator[ResponseT]:
+        """What arrives of a stream of answers."""
+        return answers
+
+
+class RuntimeTransport(WrappedRuntime):
     """A transport onto service objects. `doubling` is the share of events that come twice.
 
     `on_command` is called with each command whose end the agent learns, and whether it succeeded.
@@ -35,9 +86,9 @@ class RuntimeTransport:
         doubling: float = 0.0,
         on_command: Callable[[cri.ExecSyncRequest, bool], None] = lambda _request, _succeeded: None,
     ) -> None:
+        super().__init__(service)
         self._service = service
         self._on_command = on_command
-        self._inner = InProcess(service)
         self._chance = chance or random.Random(0)
         self._doubling = doubling
         self._calls: dict[trio.CancelScope, None] = {}
@@ -84,21 +135,8 @@ class RuntimeTransport:
     ) -> bytes:
         """As `Transport.unary_raw`."""
         return await self._cuttable(
-            self._inner.unary_raw(method, request, deadline_seconds=deadline_seconds)
+            super().unary_raw(method, request, deadline_seconds=deadline_seconds)
         )
-
-    @asynccontextmanager
-    async def stream(
-        self,
-        method: StreamStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> AsyncIterator[AsyncIterator[ResponseT]]:
-        """As `Transport.stream`."""
-        inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
-        async with inner as answers:
-            yield self._perhaps_twice(answers)
 
     async def _cuttable(self, call: Awaitable[T]) -> T:
         with trio.CancelScope() as scope:
@@ -111,7 +149,10 @@ class RuntimeTransport:
                 del self._calls[scope]
         raise RpcError(Code.UNAVAILABLE, "the agent is dead")
 
-    async def _perhaps_twice(self, answers: AsyncIterator[T]) -> AsyncIterator[T]:
+    async def on_stream(
+        self, kind: type[ResponseT], answers: AsyncIterator[ResponseT]
+    ) -> AsyncIterator[ResponseT]:
+        """Events may arrive twice."""
         async for answer in answers:
             yield answer
             if self._chance.random() < self._doubling:
