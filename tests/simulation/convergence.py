@@ -14,7 +14,7 @@ from tests.apiserver.rules import claims_of
 from tests.simulation.health import health_of
 from tests.simulation.node import NODE, Node
 from tests.simulation.pods import Fate
-from tests.simulation.record import Record, Wanted
+from tests.simulation.record import Life, Record, Wanted
 from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
@@ -29,6 +29,8 @@ LATE_SECONDS = 90.0
 """How long a container that failed a probe may take to end: its grace, with slow calls."""
 TOLD_WITHIN_NS = 1_000_000_000
 """How long after a change of a container its status may be on its way."""
+LATEST_LOOK_SECONDS = 320.0
+"""When a relist has shown what no event told of."""
 OLD_MESSAGE_FILES = 5
 """Of containers that were there when the last one was made, and of some that could not be made."""
 NEVER_SETTLED = (Fate.CRASHES, Fate.WAITS)
@@ -60,6 +62,8 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             yield from (f"pod {uid}: {what}" for what in missed)
             wrong = _wrong_health(shown[uid], containers)
             yield from (f"pod {uid}: {what}" for what in wrong)
+            late = _late_restarts(wanted[uid], record)
+            yield from (f"pod {uid}: {what}" for what in late)
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
         if not _may_be_told_late(wanted[uid], record):
@@ -198,6 +202,21 @@ def _missed_fate(
         is_bound = not (wanted.harmed and shape.never_restarts)
         if running or (is_bound and status.phase != phase):
             yield f"it should have ended; {sorted(running)} run, phase {status.phase}"
+
+
+def _late_restarts(wanted: Wanted, record: Record) -> Iterator[str]:
+    """Exits that restart all of a pod, of which nothing has come."""
+    uid = wanted.shape.uid
+    sandboxes = {life.sandbox_id for life in record.lives.get(uid, {}).values() if _runs_in(life)}
+    for cause in (c for each in sorted(sandboxes) for c in record.restarts_of_all(uid, each)):
+        seconds = trio.current_time() - (cause.ended_at or 0.0)
+        if not cause.removed and seconds > LATEST_LOOK_SECONDS:
+            yield f"{cause.name} ended {seconds:.0f} s ago, and all was to be restarted"
+
+
+def _runs_in(life: Life) -> bool:
+    """Whether the sandbox of a container is its pod's own still."""
+    return bool(life.container.sandbox.ready)
 
 
 def _wrong_health(pod: Pod, containers: dict[str, HollowContainer]) -> Iterator[str]:

@@ -4,6 +4,7 @@ Each rule is one function that yields what is wrong. A rule makes an exception o
 world itself is to blame: it killed the container, set the clock, cut a call off.
 """
 
+import math
 import traceback
 from collections.abc import Iterator
 from itertools import takewhile
@@ -21,6 +22,8 @@ from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.security import IdMapping
+from trio_kubelet.runtime.user_namespaces import mapping_of
 from trio_kubelet.sources.apiserver import is_mirror
 from trio_kubelet.telemetry.journal import Entry
 
@@ -63,6 +66,7 @@ class Invariants:
         if container_id == sandbox.id:
             if kind == Kind.CONTAINER_STARTED_EVENT:
                 self._note_all(self._two_sandboxes(uid, sandbox))
+                self._note_all(self._wrong_ids(uid, sandbox))
             return
         life = self.record.lives[uid][container_id]
         rules = {
@@ -71,6 +75,8 @@ class Invariants:
                 self._two_running,
                 self._started_while_ending,
                 self._out_of_order,
+                self._restarted_without_the_others,
+                self._initialized_twice,
                 self._restarted_against_policy,
                 self._restarted_too_soon,
             ),
@@ -111,7 +117,7 @@ class Invariants:
         self._told[uid] = incarnation, status
         wanted = self.record.wanted.get(uid)
         if known == incarnation and wanted is not None:
-            for problem in _steps_back(before, status, begins_anew=wanted.harmed):
+            for problem in _steps_back(before, status, begins_anew=wanted.may_begin_anew):
                 self.violated("status of", uid, problem)
         for told in (*status.init_container_statuses, *status.container_statuses):
             self._note_all(self._wrongly_ready(pod, told))
@@ -207,7 +213,7 @@ class Invariants:
         shape = wanted.shape
         order = shape.init_names
         before = order[: order.index(life.name)] if life.name in order else order
-        lives = [x for x in self.record.lives[uid].values() if x.sandbox_id == life.sandbox_id]
+        lives = self._made_with(uid, life)
         for name in before:
             here = [each for each in lives if each.name == name]
             if name in shape.sidecar_names:
@@ -215,6 +221,59 @@ class Invariants:
                     yield f"{life.name} of pod {uid} started before sidecar {name}"
             elif not any(_succeeded(each) for each in here):
                 yield f"{life.name} of pod {uid} started before init container {name} succeeded"
+
+    def _made_with(self, uid: str, life: Life) -> list[Life]:
+        """The containers in the sandbox of one, since all of the pod was last restarted in it."""
+        began = max(self._restarts_of_all(uid, life), default=-math.inf)
+        everything = self.record.lives[uid].values()
+        here = [each for each in everything if each.sandbox_id == life.sandbox_id]
+        return [each for each in here if each.created_at >= began]
+
+    def _restarts_of_all(self, uid: str, life: Life) -> list[float]:
+        """When all was gone for a restart of all before a container was made; a cause goes last."""
+        causes = self.record.restarts_of_all(uid, life.sandbox_id)
+        gone = [cause.removed_at for cause in causes if cause.removed_at is not None]
+        return [at for at in gone if at <= life.created_at]
+
+    def _restarted_without_the_others(self, uid: str, life: Life) -> Iterator[str]:
+        """All run anew after an exit that restarts all, and nothing of before runs beside them."""
+        causes = self.record.restarts_of_all(uid, life.sandbox_id)
+        if any(each.name == life.name and not each.removed for each in causes):
+            yield f"{life.name} of pod {uid} runs again alone, and its exit restarts all"
+        if began := self._restarts_of_all(uid, life):
+            for other in self.record.lives[uid].values():
+                is_older = other.created_at < began[-1] and other.sandbox_id == life.sandbox_id
+                if is_older and _runs(other):
+                    yield f"{other.name} of pod {uid} runs on, and all was to be restarted"
+
+    def _initialized_twice(self, uid: str, life: Life) -> Iterator[str]:
+        """An init container that has succeeded runs once for a sandbox, or a restart of all."""
+        wanted = self.record.wanted.get(uid)
+        if wanted is None or life.name not in wanted.shape.init_names:
+            return
+        before = [each for each in self._made_with(uid, life) if each.name == life.name]
+        done = [each for each in before if each is not life and _succeeded(each)]
+        if life.name not in wanted.shape.sidecar_names and done:
+            yield f"init container {life.name} of pod {uid} runs again, and had succeeded"
+
+    def _wrong_ids(self, uid: str, sandbox: HollowSandbox) -> Iterator[str]:
+        """A pod in a user namespace has ids of its own as long as it is there."""
+        ids = mapping_of(sandbox.config)
+        wanted = self.record.wanted.get(uid)
+        if wanted is not None:
+            if wanted.shape.has_own_ids is not (ids is not None):
+                yield f"pod {uid} has the ids {ids}, its own: {wanted.shape.has_own_ids}"
+            if wanted.ids is not None and wanted.ids != ids:
+                yield f"the ids of pod {uid} went from {wanted.ids} to {ids}"
+            wanted.ids = ids
+        assert self.node is not None
+        for other in self.node.runtime.sandboxes:
+            theirs = mapping_of(other.config)
+            if ids is None or theirs is None or not other.ready or _uid(other) == uid:
+                continue
+            first, last = max(ids.host_id, theirs.host_id), min(_end(ids), _end(theirs))
+            if first < last:
+                yield f"pods {uid} and {_uid(other)} share ids from {first} on"
 
     def _restarted_against_policy(self, uid: str, life: Life) -> Iterator[str]:
         wanted = self.record.wanted.get(uid)
@@ -243,6 +302,12 @@ class Invariants:
         if wanted is None or wanted.touched_at > last.created_at:
             self._backoffs.pop(key, None)
             return
+        if (
+            self._was_restarted_with_all(uid, last)
+            and life.name not in wanted.shape.restarting_names
+        ):
+            self._backoffs.pop(key, None)
+            return
         delay = self._backoffs.get(key, 0.0)
         ran_seconds = last.ended_at - last.created_at
         jumped = self.record.clock_jumped_at > self._decided_at(uid, last)
@@ -252,6 +317,12 @@ class Invariants:
         if waited < delay and not self._was_stopped_late(uid, last, delay):
             yield f"{life.name} of pod {uid} started after {waited:.1f} s instead of {delay:.0f}"
         self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
+
+    def _was_restarted_with_all(self, uid: str, life: Life) -> bool:
+        """Whether it was there when the exit of one, perhaps its own, restarted all."""
+        causes = self.record.restarts_of_all(uid, life.sandbox_id)
+        gone = [cause.removed_at for cause in causes]
+        return any(at is None or at >= life.created_at for at in gone)
 
     def _was_stopped_late(self, uid: str, last: Life, delay: float) -> bool:
         """Whether it failed a probe when the back-off of the one before was over: that is at once
@@ -286,7 +357,7 @@ class Invariants:
             return
         if life.image != wanted.shape.images.get(life.name):
             return  # it was made by a sync that had begun before the pod was changed
-        if life.has_failed_a_probe:
+        if life.has_failed_a_probe or self._was_restarted_with_all(uid, life):
             return
         if life.name in wanted.shape.regular_names or wanted.shape.fate == "runs":
             yield f"container {life.name} of pod {uid} was stopped, and nobody wanted it"
@@ -299,6 +370,8 @@ class Invariants:
             return  # the next one takes its number
         if life.container.id in self.record.lost:
             return  # it was not the agent
+        if self._was_restarted_with_all(uid, life):
+            return
         lives = self.record.lives[uid].values()
         if not any(x.name == life.name and x.created_at > life.created_at for x in lives):
             yield f"the newest container {life.name} of pod {uid} was removed"
@@ -312,7 +385,7 @@ class Invariants:
         name, was, is_ = before.metadata.name, before.status, after.status
         if not is_mirror(before):
             wanted = self.record.wanted.get(before.metadata.uid)
-            begins_anew = wanted is not None and wanted.harmed
+            begins_anew = wanted is not None and wanted.may_begin_anew
             for problem in _steps_back(was, is_, begins_anew=begins_anew):
                 yield f"what the API shows of {name}: {problem}"
         elif was.phase in ENDS and is_.phase != was.phase:
@@ -335,7 +408,7 @@ class Invariants:
 
 
 def _steps_back(before: PodStatus, after: PodStatus, *, begins_anew: bool) -> Iterator[str]:
-    """What a status took back. A pod that lost its sandbox is initialized once more."""
+    """What a status took back, unless its pod may be initialized once more."""
     back = PHASES.index(after.phase) < PHASES.index(before.phase) and not begins_anew
     if back or (before.phase in ENDS and after.phase != before.phase):
         yield f"phase went from {before.phase} to {after.phase}"
@@ -357,6 +430,10 @@ def _is_alive(container: HollowContainer) -> bool:
 
 def _belongs(container: HollowContainer, uid: str) -> bool:
     return bool(container.sandbox.config.metadata.uid == uid)
+
+
+def _end(ids: IdMapping) -> int:
+    return ids.host_id + ids.length
 
 
 def _uid(sandbox: HollowSandbox) -> str:

@@ -29,6 +29,9 @@ ACCOUNT = "default"
 TOKEN_SECONDS = 600
 """How long the token of a pod is good for: the API allows no less."""
 
+RESTARTS_ALL = 42
+"""The exit code by which a container restarts all of its pod."""
+
 Document = Mapping[str, Any]
 Behaviour = dict[str, Any]
 
@@ -78,6 +81,17 @@ class Shape:
         spec = self.document["spec"]
         containers = (*spec.get("initContainers", ()), *spec["containers"])
         return {container["name"]: container["image"] for container in containers}
+
+    @property
+    def restarting_names(self) -> frozenset[str]:
+        """The containers whose exit may restart all of the pod."""
+        containers = self.document["spec"]["containers"]
+        return frozenset(c["name"] for c in containers if "restartPolicyRules" in c)
+
+    @property
+    def has_own_ids(self) -> bool:
+        """Whether the pod runs in a user namespace of its own."""
+        return self.document["spec"].get("hostUsers") is False
 
     @property
     def has_deadline(self) -> bool:
@@ -152,6 +166,7 @@ class PodMaker:
             (1, self._overdue),
             (1, self._unstartable),
             (1, self._ailing),
+            (2, self._restarting_all),
         )
 
     def make(self, *, is_static: bool) -> Shape:
@@ -250,6 +265,17 @@ class PodMaker:
         document = deepcopy(dict(shape.document))
         kind = self._chance.choice((ProbeKind.LIVENESS, ProbeKind.STARTUP))
         self._give_probes(document, document["spec"]["containers"][0], {kind: None})
+        return evolve(shape, document=document)
+
+    def _restarting_all(self) -> Shape:
+        """A pod whose first container restarts all of them whenever it ends."""
+        init = self._some_init() if self._chance.random() < 0.7 else []
+        regular = [self._ends(RESTARTS_ALL, longest=60), self._runs_for_ever()]
+        shape = self._pod(Fate.CRASHES, init=init, regular=regular)
+        document = deepcopy(dict(shape.document))
+        exits = {"operator": "In", "values": [RESTARTS_ALL]}
+        rule = {"action": "RestartAllContainers", "exitCodes": exits}
+        document["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule])
         return evolve(shape, document=document)
 
     def _with_probes(self, shape: Shape) -> Shape:
@@ -385,7 +411,7 @@ class PodMaker:
         return container
 
     def _with_extras(self, shape: Shape) -> Shape:
-        """The pod with a volume, hooks, and the host's network, each now and then."""
+        """The pod with a volume, hooks, and the host's network or ids of its own, now and then."""
         document = deepcopy(dict(shape.document))
         spec = document["spec"]
         if self._chance.random() < 0.3:
@@ -395,6 +421,8 @@ class PodMaker:
             _mount(spec, "data", source)
         if self._chance.random() < 0.15:
             spec["hostNetwork"] = True
+        elif self._chance.random() < 0.3:
+            spec["hostUsers"] = False
         grace = spec["terminationGracePeriodSeconds"]
         if grace > 1 and self._chance.random() < 0.2:
             seconds = self._chance.randint(0, grace - 1)

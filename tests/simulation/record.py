@@ -15,9 +15,10 @@ from attrs import define, field
 
 from tests.simulation.health import ContainerHealth, health_of
 from tests.simulation.node import LogEntry
-from tests.simulation.pods import Shape
+from tests.simulation.pods import RESTARTS_ALL, Shape
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.security import IdMapping
 from trio_kubelet.telemetry.journal import Entry
 
 Kind = cri.ContainerEventType
@@ -41,6 +42,13 @@ class Wanted:
     """It was deleted without asking the node: containers may outlive the object."""
     harmed: bool = False
     """Somebody killed a container or a sandbox of it."""
+    ids: IdMapping | None = None
+    """The range of ids that it was given."""
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """Whether it may be initialized once more: it lost its sandbox, or restarts as a whole."""
+        return self.harmed or bool(self.shape.restarting_names)
 
 
 @define(eq=False)
@@ -52,7 +60,12 @@ class Life:
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
-    removed: bool = False
+    removed_at: float | None = None
+
+    @property
+    def removed(self) -> bool:
+        """Whether the runtime has nothing of it any more."""
+        return self.removed_at is not None
 
     @property
     def name(self) -> str:
@@ -167,12 +180,26 @@ class Record:
         elif kind == Kind.CONTAINER_STOPPED_EVENT:
             lives[container_id].ended_at = now
         else:
-            lives[container_id].removed = True
+            lives[container_id].removed_at = now
 
     def life(self, container_id: str) -> Life | None:
         """The container of that id."""
         everything = (lives.get(container_id) for lives in self.lives.values())
         return next(filter(None, everything), None)
+
+    def restarts_of_all(self, uid: str, sandbox_id: str) -> tuple[Life, ...]:
+        """The containers in a sandbox whose exits restart all of their pod, in their order."""
+        wanted = self.wanted.get(uid)
+        names = wanted.shape.restarting_names if wanted is not None else ()
+        return tuple(
+            life
+            for life in self.lives.get(uid, {}).values()
+            if life.name in names
+            and life.sandbox_id == sandbox_id
+            and life.ended_at is not None
+            and life.container.exit_code == RESTARTS_ALL
+            and life.container.id not in self.lost
+        )
 
     def earlier(self, uid: str, life: Life) -> tuple[Life, ...]:
         """The containers of the same name in the same pod that were made before, newest first."""
