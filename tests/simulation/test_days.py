@@ -43,7 +43,7 @@ ELSEWHERE: dict[str, frozenset[str]] = {
         {"NameRefused", "PullCancelled", "PullFailed", "RetryDue", "BackOff", "Invalid", "Missing"}
     ),
     # tests/unit/pleg/test_generator.py
-    PLEG.name: frozenset({"Unsupported", "Hinted", "Generic"}),
+    PLEG.name: frozenset({"Unsupported", "Hinted", "Generic", "ChangeMissed"}),
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
 }
