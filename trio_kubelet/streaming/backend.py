@@ -52,7 +52,7 @@ def _place(url: str) -> tuple[str, int, str, str]:
         host, port = where.hostname, where.port or 80
     except ValueError:
         host, port = None, 0
-    if not host or where.scheme != "http":
+    if not host or where.scheme != "http" or not url.isascii():
         raise RequestError(500, "the runtime streams at no address that can be dialled")
     target = (where.path or "/") + (f"?{where.query}" if where.query else "")
     return host, port, where.netloc, target
@@ -62,7 +62,9 @@ async def _ask(
     stream: trio.SocketStream, method: str, target: str, headers: Sequence[tuple[str, str]]
 ) -> Switched | Response:
     http = h11.Connection(h11.CLIENT)
-    request = h11.Request(method=method, target=target, headers=list(headers))
+    # As they came: a value may have bytes that are no ASCII.
+    pairs_sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+    request = h11.Request(method=method, target=target, headers=pairs_sent)
     await stream.send_all(http.send(request) + http.send(h11.EndOfMessage()))
     answer = await _next(http, stream)
     while isinstance(answer, h11.InformationalResponse) and answer.status_code != 101:
