@@ -51,7 +51,7 @@ ELSEWHERE: dict[str, frozenset[str]] = {
 
 
 def test_the_states_and_events_of_the_machines_are_reached_on_a_day() -> None:
-    steps = simulate(1).steps
+    steps = simulate(2).steps
     for machine in MACHINES:
         events = {event for name, event, _ in steps if name == machine.name}
         states = {target for name, _, target in steps if name == machine.name}
