@@ -1,8 +1,8 @@
 """Which tests go to the same process where several share them (pytest-xdist).
 
-Tests of one module on one containerd share an agent, those of one module in a guest its state, of
-each cgroup driver there, and end-to-end tests a control plane; each such group goes to one process,
-as a whole. All other tests go wherever there is time for them.
+Tests of one module on one containerd share an agent, those of one module in a guest its state, for
+each cgroup driver or part there, and end-to-end tests a control plane; each such group goes to one
+process, as a whole. All other tests go wherever there is time for them.
 """
 
 import re
@@ -11,7 +11,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 ON_A_CONTAINERD = re.compile(r"[\[-](containerd(-[0-9a-z.+]+)?)[\]-]")
 # The first parameter of those tests that share what they make for each of its values.
-IN_A_GUEST = re.compile(r"\[(cgroupfs|systemd)[\]-]")
+IN_A_GUEST = re.compile(r"\[(cgroupfs|systemd|limits|lives|runc|crun)[\]-]")
 
 
 class Distribution(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist has no types

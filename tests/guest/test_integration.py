@@ -1,7 +1,8 @@
 """The integration tests of cgroups, mounts, ends and kills, on a machine with cgroup v2.
 
 pytest runs in the guest, in the environment of its image, on private containerds of the guest's
-program, with each OCI runtime; here each module says what came of it. Only those tests run whose
+program, with each OCI runtime; here each module says what came of it. What runs is in parts, which
+several processes may have, each in its guest. Only those tests run whose
 outcome this kernel, cgroup v2 or the OCI runtime may change; TRIO_KUBELET_GUEST_INTEGRATION=all
 runs all tests of all modules on each (`nox -s guest_integration`). OOM kills are tried on the node
 itself (`test_oom_kills`, `test_crun`).
@@ -22,33 +23,51 @@ from lab.guest.guest import Guest
 
 FOLDER = Path("tests/integration")
 ALL: tuple[str, ...] = ()
-# By containerd and module: the tests that run.
-CHOSEN: dict[str, dict[str, tuple[str, ...]]] = {
-    "1.7": {
-        "test_cgroups": ALL,
-        "test_volumes": ALL,
-        "test_pods_cgroups": ALL,
-        "test_pods_stop": (
-            "test_a_process_that_obeys_has_time_for_a_farewell",
-            "test_a_process_that_does_not_obey_is_killed_when_its_time_is_over",
-            "test_a_hook_runs_before_the_stop",
-            "test_of_a_pod_that_is_removed_nothing_is_left",
-            "test_a_pod_that_goes_while_it_starts_goes_wholly",
-        ),
-        "test_stats": ALL,
-        "test_metrics": ALL,
-    },
-    "1.7+crun": {
-        "test_pods_cgroups": (
-            "test_a_pod_of_each_class_is_where_it_belongs_with_its_limits",
-            "test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so",
-            "test_a_memory_volume_counts_and_is_a_file_system_of_its_own",
-        ),
-    },
+
+
+@frozen
+class Part:
+    """What one run of pytest in a guest has: on which containerd, which tests of which modules."""
+
+    containerd: str
+    modules: Mapping[str, tuple[str, ...]]
+
+
+CHOSEN = {
+    "limits": Part("1.7", {"test_cgroups": ALL, "test_pods_cgroups": ALL}),
+    "lives": Part(
+        "1.7",
+        {
+            "test_volumes": ALL,
+            "test_pods_stop": (
+                "test_a_process_that_obeys_has_time_for_a_farewell",
+                "test_a_process_that_does_not_obey_is_killed_when_its_time_is_over",
+                "test_a_hook_runs_before_the_stop",
+                "test_of_a_pod_that_is_removed_nothing_is_left",
+                "test_a_pod_that_goes_while_it_starts_goes_wholly",
+            ),
+            "test_stats": ALL,
+            "test_metrics": ALL,
+        },
+    ),
+    "crun": Part(
+        "1.7+crun",
+        {
+            "test_pods_cgroups": (
+                "test_a_pod_of_each_class_is_where_it_belongs_with_its_limits",
+                "test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so",
+                "test_a_memory_volume_counts_and_is_a_file_system_of_its_own",
+            ),
+        },
+    ),
 }
-EVERYTHING = {containerd: dict.fromkeys(CHOSEN["1.7"], ALL) for containerd in CHOSEN}
+MODULES = tuple(module for name in ("limits", "lives") for module in CHOSEN[name].modules)
+EVERYTHING = {
+    "runc": Part("1.7", dict.fromkeys(MODULES, ALL)),
+    "crun": Part("1.7+crun", dict.fromkeys(MODULES, ALL)),
+}
 IS_ALL = os.environ.get("TRIO_KUBELET_GUEST_INTEGRATION") == "all"
-TESTS = EVERYTHING if IS_ALL else CHOSEN
+PARTS = EVERYTHING if IS_ALL else CHOSEN
 DEADLINE_SECONDS = 540.0
 A_TEST_MAY_TAKE_SECONDS = 300
 # What runs commands in the guest is safe from the OOM killer; what the tests start must not be.
@@ -82,24 +101,24 @@ def read(report: str) -> Outcome:
 
 
 @pytest.fixture(scope="module")
-def outcome_on(guest: Guest) -> Callable[[str], Outcome]:
-    """Gives what came of the tests on one kind of containerd; they run once."""
+def outcome_of(guest: Guest) -> Callable[[str], Outcome]:
+    """Gives what came of the tests of one part; they run once."""
     return cache(partial(run_tests, guest))
 
 
-def run_tests(guest: Guest, containerd: str) -> Outcome:
-    """Run the tests of one kind of containerd in the guest."""
+def run_tests(guest: Guest, part: str) -> Outcome:
+    """Run the tests of one part in the guest."""
     report, said = guest.shared / "report.xml", guest.shared / "pytest.log"
     tests = [
         f"{FOLDER}/{module}.py{test and '::'}{test}"
-        for module, chosen in TESTS[containerd].items()
+        for module, chosen in PARTS[part].modules.items()
         for test in chosen or ("",)
     ]
     words = f"{PYTEST} --junit-xml=/shared/{report.name} {' '.join(tests)}"
     guest.call(
         f"exec {words} >/shared/{said.name} 2>&1",
         folder="/src",
-        environment={"TRIO_KUBELET_CONTAINERD": containerd},
+        environment={"TRIO_KUBELET_CONTAINERD": PARTS[part].containerd},
         deadline_seconds=DEADLINE_SECONDS,
     )
     if not report.exists():
@@ -111,12 +130,11 @@ def run_tests(guest: Guest, containerd: str) -> Outcome:
 
 
 @pytest.mark.parametrize(
-    ("containerd", "module"),
-    [(containerd, module) for containerd, modules in TESTS.items() for module in modules],
+    ("part", "module"), [(name, module) for name, part in PARTS.items() for module in part.modules]
 )
 def test_what_holds_on_the_host_holds_here(
-    outcome_on: Callable[[str], Outcome], containerd: str, module: str
+    outcome_of: Callable[[str], Outcome], part: str, module: str
 ) -> None:
-    outcome = outcome_on(containerd)
+    outcome = outcome_of(part)
     assert not outcome.failures[module], "\n\n".join(outcome.failures[module])
     assert outcome.passed[module]
