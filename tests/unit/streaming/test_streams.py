@@ -173,6 +173,17 @@ async def test_the_runtime_streams_and_the_node_passes_on(
     assert b"secret" not in runtime.head, "who the client is is not the runtime's business"
 
 
+async def test_a_header_that_is_no_ascii_is_passed_on_as_it_came() -> None:
+    runtime = Runtime()
+    async with node(runtime) as port:
+        odd = b"X-Stream-Protocol-Version: \xff\xe9"
+        stream = await connect(port, asking(EXEC).replace(b"Cookie: secret", odd))
+        assert (await until(stream, b"\r\n\r\n")).startswith(b"HTTP/1.1 101 ")
+        await stream.aclose()
+        await runtime.ended.wait()
+    assert odd.lower() in runtime.head.lower()
+
+
 async def test_much_passes_whole() -> None:
     size, runtime = 20_000_000, Runtime()
     async with node(runtime) as port:
