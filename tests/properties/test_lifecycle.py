@@ -31,7 +31,8 @@ from tests.properties.lifecycle.scripts import (
 from tests.properties.lifecycle.world import live
 
 Moments = Sequence[tuple[Any, ...]]
-EXAMPLES = int(os.environ.get("LIFECYCLE_EXAMPLES", settings().max_examples))
+# A pod may live for hours of simulated time, which is up to two seconds of a processor's.
+EXAMPLES = int(os.environ.get("LIFECYCLE_EXAMPLES", settings().max_examples // 5))
 MOMENT_SECONDS = 0.02
 """What calls and file work may add up to, and what is too short to be told of for certain."""
 
