@@ -137,7 +137,7 @@ async def _connect(
     try:
         connecting = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     except OSError as error:
-        raise _dial_error(where, "socket", error.errno) from error
+        raise _dial_error(f"dial tcp {where}: socket: ", error.errno) from error
     try:
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
@@ -147,7 +147,7 @@ async def _connect(
             await trio.lowlevel.wait_writable(connecting)
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
-            raise _dial_error(where, "connect", code)
+            raise _dial_error(f"dial tcp {where}: connect: ", code)
     except BaseException:
         connecting.close()
         raise
@@ -194,9 +194,8 @@ def _number(text: str) -> int:
     return int(text)
 
 
-def _dial_error(where: str, call: str, code: int | None) -> DialError:
-    words = os.strerror(code or 0).lower()
-    return DialError(f"dial tcp {where}: {call}: {words}", is_local=code in _OF_THIS_NODE)
+def _dial_error(what: str, code: int | None) -> DialError:
+    return DialError(what + os.strerror(code or 0).lower(), is_local=code in _OF_THIS_NODE)
 
 
 async def probe_tcp(
