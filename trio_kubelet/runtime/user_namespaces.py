@@ -90,32 +90,36 @@ def subordinate_ids(users: str, groups: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def read_subordinate_ids() -> tuple[int, int] | None:
-    """Ask getsubids; None where there is no such program or no user of that name. Blocks.
+async def read_subordinate_ids(limiter: trio.CapacityLimiter) -> tuple[int, int] | None:
+    """Ask getsubids; None where there is no such program or no user of that name.
 
-    Raises ValueError for what it says, and where it fails.
+    Raises ValueError for what it says, and where it fails. Users are looked up in a thread.
     """
     program = shutil.which("getsubids")
+    if program is None or not await trio.to_thread.run_sync(_user_exists, limiter=limiter):
+        return None
+    return subordinate_ids(await _getsubids(program, _USER), await _getsubids(program, "-g", _USER))
+
+
+async def _getsubids(*command: str) -> str:
+    try:
+        with trio.fail_after(_SECONDS):
+            done = await trio.run_process(command, capture_stdout=True, capture_stderr=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        why = str(error)
+    except trio.TooSlowError:
+        why = f"it did not end within {_SECONDS} s"
+    else:
+        return done.stdout.decode(errors="replace")
+    raise ValueError(f'error retrieving additional ids for user "{_USER}": {why}')
+
+
+def _user_exists() -> bool:
     try:
         pwd.getpwnam(_USER)
     except KeyError:
-        return None
-    if program is None:
-        return None
-    try:
-        users, groups = (
-            subprocess.run(
-                [program, *option, _USER],
-                capture_output=True,
-                check=True,
-                text=True,
-                timeout=_SECONDS,
-            ).stdout
-            for option in ((), ("-g",))
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise ValueError(f'error retrieving additional ids for user "{_USER}": {error}') from error
-    return subordinate_ids(users, groups)
+        return False
+    return True
 
 
 def printed(mapping: IdMapping) -> str:
@@ -197,7 +201,7 @@ class PodIdRanges:
         read = partial(self._read_all, tuple(uids))
         self._given.update(await trio.to_thread.run_sync(read, limiter=self._limiter))
         try:
-            subordinate = await trio.to_thread.run_sync(read_subordinate_ids, limiter=self._limiter)
+            subordinate = await read_subordinate_ids(self._limiter)
             self._pool = id_pool(subordinate, ids_per_pod=ids_per_pod, max_pods=max_pods)
             self.problem = ""
         except ValueError as error:

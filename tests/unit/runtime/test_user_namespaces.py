@@ -33,6 +33,7 @@ from trio_kubelet.runtime.user_namespaces import (
 )
 
 LENGTH = 65536
+READ_SUBORDINATE_IDS = user_namespaces.read_subordinate_ids
 
 
 def asking(uid: str, *, host_users: bool | None = False) -> Pod:
@@ -95,6 +96,36 @@ def test_what_getsubids_says(
         return
     with pytest.raises(ValueError, match=expected):
         subordinate_ids(users, groups)
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ('echo "0: $2$1 65536 131072" | sed s/-g//', (65536, 131072)),
+        ("echo nonsense", "error parsing 'nonsense"),
+        ("exit 3", 'additional ids for user "kubelet": .* exit status 3'),
+    ],
+)
+async def test_getsubids_is_asked_for_users_and_for_groups(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, expected: tuple[int, int] | str
+) -> None:
+    program = tmp_path / "getsubids"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(user_namespaces, "_user_exists", lambda: True)
+    limiter = trio.CapacityLimiter(1)
+    if isinstance(expected, tuple):
+        assert await READ_SUBORDINATE_IDS(limiter) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
+        await READ_SUBORDINATE_IDS(limiter)
+
+
+async def test_without_a_user_kubelet_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(user_namespaces, "_user_exists", lambda: False)
+    monkeypatch.setattr("shutil.which", lambda _name: "/nowhere")
+    assert await READ_SUBORDINATE_IDS(trio.CapacityLimiter(1)) is None
 
 
 def test_a_file_has_the_form_of_the_go_kubelet() -> None:
@@ -184,7 +215,14 @@ async def started(root: Path, *uids: str) -> PodIdRanges:
 @pytest.fixture(autouse=True)
 def no_subordinate_ids(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on most nodes, whatever this one has."""
-    monkeypatch.setattr(user_namespaces, "read_subordinate_ids", lambda: None)
+    give(monkeypatch, None)
+
+
+def give(monkeypatch: pytest.MonkeyPatch, ids: tuple[int, int] | None) -> None:
+    async def read(_limiter: trio.CapacityLimiter) -> tuple[int, int] | None:
+        return ids
+
+    monkeypatch.setattr(user_namespaces, "read_subordinate_ids", read)
 
 
 async def test_a_pod_keeps_its_range_over_a_restart_of_the_agent(tmp_path: Path) -> None:
@@ -230,7 +268,7 @@ async def test_a_damaged_file_keeps_its_pod_from_starting_and_no_other(tmp_path:
 async def test_where_ids_cannot_be_used_there_are_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_namespaces, "read_subordinate_ids", lambda: (5, 10))
+    give(monkeypatch, (5, 10))
     ranges = await started(tmp_path)
     assert ranges.problem == "kubelet user assigned ID 5 is not a multiple of 65536"
     with pytest.raises(ConfigError, match="assigned ID 5"):
@@ -240,7 +278,7 @@ async def test_where_ids_cannot_be_used_there_are_none(
 async def test_when_all_ranges_are_taken_a_pod_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(user_namespaces, "read_subordinate_ids", lambda: (LENGTH, LENGTH))
+    give(monkeypatch, (LENGTH, LENGTH))
     ranges = PodIdRanges(tmp_path, trio.CapacityLimiter(1))
     await ranges.start((), ids_per_pod=LENGTH, max_pods=1)
     assert await ranges.mapping(asking("a")) is not None
