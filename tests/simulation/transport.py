@@ -1,7 +1,7 @@
 """The way from one life of the agent to the runtime, which can be cut.
 
-An agent that is killed ends in the middle of its calls, the shielded ones too. So each life of
-Events may arrive twice.
+An agent that is killed ends in the middle of its calls, the shielded ones too. So each life has a
+transport of its own, which is cut when the agent is killed. Events may arrive twice.
 
 Encoding and decoding is most of what a call costs, so messages are handed over as they are,
 except lists and events; what the codec does to them is tested elsewhere.
@@ -15,7 +15,6 @@ from typing import TypeVar
 import trio
 
 from trio_kubelet.rpc import Code, InProcess, RpcError
-from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.responses import within
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -23,35 +22,11 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 T = TypeVar("T")
 
 
-class WrappedRuntime:
+class WrappedRuntime(InProcess):
     """A transport onto service objects, for those that change what arrives.
 
     They override `unary_raw` and `on_stream`.
     """
-
-    def __init__(self, service: object) -> None:
-        self._inner = InProcess(service)
-
-    async def unary(
-        self,
-        method: UnaryStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> ResponseT:
-        """As `Transport.unary`."""
-        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
-        return decode(method_of(method).response_type, answer)
-
-    async def unary_raw(
-        self,
-        method: UnaryStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> bytes:
-        """As `Transport.unary_raw`."""
-        return await self._inner.unary_raw(method, request, deadline_seconds=deadline_seconds)
 
     @asynccontextmanager
     async def stream(
@@ -62,8 +37,7 @@ class WrappedRuntime:
         deadline_seconds: float | None = None,
     ) -> AsyncIterator[AsyncIterator[ResponseT]]:
         """As `Transport.stream`."""
-        inner = self._inner.stream(method, request, deadline_seconds=deadline_seconds)
-        async with inner as answers:
+        async with super().stream(method, request, deadline_seconds=deadline_seconds) as answers:
             yield self.on_stream(method_of(method).response_type, answers)
 
     def on_stream(
