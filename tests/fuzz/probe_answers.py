@@ -5,10 +5,9 @@ as bytes, or any bytes, and end in the middle. Each probe must have a result, or
 not be run; nothing else may come of it.
 """
 
-import argparse
 import random
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 from attrs import define, field, frozen
@@ -17,6 +16,7 @@ from h2.connection import H2Connection
 from h2.events import RequestReceived
 from h2.exceptions import ProtocolError
 
+from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
 from tests.unit.server.serving import open_files
 from trio_kubelet.k8s import Container, Probe
@@ -142,18 +142,10 @@ async def _serve(
     return port
 
 
-def main() -> int:
-    """Run with one seed; 1 if something was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.probe_answers", description=__doc__)
-    parser.add_argument("--probes", type=int, default=10_000, help="how many")
-    parser.add_argument("--seed", type=int, default=1, help="what all chance comes from")
-    arguments = parser.parse_args()
-    report = fuzz_answers(arguments.seed, arguments.probes)
-    print(f"seed {arguments.seed}: {sorted(report.outcomes)}")
-    for finding in report.findings[:40]:
-        print("  ", finding)
-    return 1 if report.findings else 0
+def _command(seed: int, probes: int) -> tuple[str, Sequence[str]]:
+    report = fuzz_answers(seed, probes)
+    return f"{probes} probes, {sorted(report.outcomes)}", report.findings
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(_command, "tests.fuzz.probe_answers", __doc__, "probes"))
