@@ -7,13 +7,12 @@ server must answer, nothing may have been logged with a traceback, and neither d
 tasks nor objects may be left of what was.
 """
 
-import argparse
 import gc
 import random
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,8 +23,9 @@ import trio
 from attrs import evolve, frozen
 from structlog.typing import EventDict
 
+from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
-from tests.unit.server.serving import open_files
+from tests.unit.server.serving import at_most_open_files, open_files
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
 from trio_kubelet.k8s import Pod
@@ -193,9 +193,8 @@ async def _run(seed: int, requests: int, root: Path) -> PortReport:
 
 async def _objects(idle: int) -> int:
     """How many objects there are, once no more descriptors are open than without a connection."""
-    with trio.move_on_after(ANSWER_SECONDS):
-        while open_files() > idle:  # noqa: ASYNC110 - nobody tells of the server's side
-            await trio.sleep(0.01)
+    with suppress(trio.TooSlowError):  # what is left is told at the end
+        await at_most_open_files(idle)
     gc.collect()
     return len(gc.get_objects())
 
@@ -366,18 +365,10 @@ class PortRun:
         return self.values.text() if text == "<any>" else text
 
 
-def main() -> int:
-    """Run with one seed; 1 if something was found."""
-    parser = argparse.ArgumentParser(prog="python -m tests.fuzz.port", description=__doc__)
-    parser.add_argument("--requests", type=int, default=10_000, help="how many at least")
-    parser.add_argument("--seed", type=int, default=1, help="what all chance comes from")
-    arguments = parser.parse_args()
-    report = fuzz_port(arguments.seed, arguments.requests)
-    print(f"seed {report.seed}: {report.requests} requests, statuses {sorted(report.statuses)}")
-    for finding in report.findings[:40]:
-        print("  ", finding)
-    return 1 if report.findings else 0
+def _command(seed: int, requests: int) -> tuple[str, Sequence[str]]:
+    report = fuzz_port(seed, requests)
+    return f"{requests} requests, statuses {sorted(report.statuses)}", report.findings
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_command(_command, "tests.fuzz.port", __doc__, "requests"))

@@ -72,6 +72,13 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))  # noqa: PTH208
 
 
+async def at_most_open_files(number: int) -> None:
+    """Wait until so few descriptors are left; raises trio.TooSlowError."""
+    with trio.fail_after(DEADLINE_SECONDS):
+        while open_files() > number:  # noqa: ASYNC110 - nobody tells of the server's side
+            await trio.sleep(0.01)
+
+
 def head(path: str = "/healthz", *lines: str, method: str = "GET") -> bytes:
     """A request of HTTP/1.1 without the empty line."""
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: x", *lines, ""]).encode()

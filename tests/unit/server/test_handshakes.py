@@ -8,7 +8,15 @@ import pytest
 import trio
 import trustme
 
-from tests.unit.server.serving import DEADLINE_SECONDS, echo, head, last, open_files, until
+from tests.unit.server.serving import (
+    DEADLINE_SECONDS,
+    at_most_open_files,
+    echo,
+    head,
+    last,
+    open_files,
+    until,
+)
 from trio_kubelet.server import Limits, handshakes, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
 from trio_kubelet.server.connection import Connection
@@ -120,8 +128,7 @@ async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking()
             await nursery.start(partial(serve_http, listeners, echo, limits=limits))
             idle = open_files()
             await attack()
-            while open_files() > idle:  # noqa: ASYNC110 - nobody tells of the server's side
-                await trio.sleep(0.01)
+            await at_most_open_files(idle)
             gc.collect()
             left = [each for each in gc.get_objects() if isinstance(each, OF_CONNECTIONS)]
             # Who accepts connections, and this test, hold the last one by a name.

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.unit.server.serving import (
+    at_most_open_files,
     connect,
     echo,
     everything,
@@ -80,8 +81,7 @@ async def test_a_client_that_does_not_read_its_response_is_hung_up_on() -> None:
         before = open_files()
         stream = await connect(port, head() + b"\r\n")
         await asked.wait()
-        while open_files() > before + 1:  # noqa: ASYNC110 - a client cannot see it before it reads
-            await trio.sleep(0.01)
+        await at_most_open_files(before + 1)
         with pytest.raises((trio.BrokenResourceError, AssertionError)):
             assert len(await everything(stream)) > sent
 
@@ -121,8 +121,7 @@ async def test_five_hundred_slow_clients_keep_nobody_from_asking() -> None:
                 assert (await everything(await connect(port, last()))).endswith(b"GET /healthz ()")
             for stream in slow:
                 await stream.aclose()
-            while open_files() > before:  # noqa: ASYNC110 - nobody tells of the server's side
-                await trio.sleep(0.01)
+            await at_most_open_files(before)
     assert not logs
 
 

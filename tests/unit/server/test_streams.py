@@ -129,34 +129,14 @@ async def test_an_http_1_0_client_sees_it_by_a_reset() -> None:
                 await everything(await connect(port, b"GET / HTTP/1.0\r\n\r\n"))
 
 
-async def test_a_stream_ends_when_its_client_has_gone_though_it_has_nothing_to_send() -> None:
-    begun, closed = trio.Event(), trio.Event()
-
-    async def pieces() -> AsyncGenerator[bytes, None]:
-        try:
-            yield b"first"
-            begun.set()
-            await trio.sleep_forever()
-        finally:
-            closed.set()
-
-    with structlog.testing.capture_logs() as logs:
-        async with serving(streaming(pieces)) as port:
-            stream = await connect(port, head() + b"\r\n")
-            await begun.wait()
-            await stream.aclose()
-            await closed.wait()
-    assert not logs
-
-
 @pytest.mark.parametrize(
     "behind",
-    [b"x", head("/next") + b"\r\n", b"x" * 40_000],
-    ids=["a byte", "a request", "more than a head"],
+    [b"", b"x", head("/next") + b"\r\n", b"x" * 40_000],
+    ids=["nothing", "a byte", "a request", "more than a head"],
 )
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize("headers", [(), ("Connection: Upgrade", "Upgrade: x")])
-async def test_so_it_does_whatever_the_client_has_sent_behind_its_request(
+async def test_a_stream_ends_when_its_client_has_gone_though_it_has_nothing_to_send(
     behind: bytes, at_once: bool, headers: tuple[str, ...]
 ) -> None:
     begun, closed = trio.Event(), trio.Event()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.server.serving import open_files
 from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.system_logs import SystemLogs, system_log_routes
@@ -44,10 +45,6 @@ def journal(tmp_path: Path) -> SystemdJournal:
     program.write_text(JOURNAL)
     program.chmod(program.stat().st_mode | stat.S_IXUSR)
     return SystemdJournal(str(program))
-
-
-def open_files() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 async def get(
