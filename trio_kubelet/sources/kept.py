@@ -70,7 +70,11 @@ class KeptManifests:
         return origin, tuple(pods)
 
     def save(self, before: Records, after: Records) -> None:
-        """Bring the disk from one state to another; raises OSError."""
+        """Bring the disk from one state to another.
+
+        Raises OSError, and then nothing is kept of the manifests that have changed: from an old
+        state an agent that is started next would run another pod.
+        """
         for origin in before.keys() - after.keys():
             self._path(origin).unlink(missing_ok=True)
         changed = {
@@ -81,7 +85,13 @@ class KeptManifests:
         for origin, pods in changed.items():
             if not pods:
                 self._path(origin).unlink(missing_ok=True)
-        self._write({origin: pods for origin, pods in changed.items() if pods})
+        try:
+            self._write({origin: pods for origin, pods in changed.items() if pods})
+        except OSError:
+            with contextlib.suppress(OSError):
+                for origin in changed:
+                    self._path(origin).unlink(missing_ok=True)
+            raise
 
     def _write(self, records: Records) -> None:
         """Write files whole or not at all; in three rounds, so that the disk is waited for once."""

@@ -52,6 +52,7 @@ class StaticPodSet:
         "_reader",
         "_records",
         "_reports",
+        "_save_problem",
         "_saved",
         "_send",
         "_sent",
@@ -75,6 +76,7 @@ class StaticPodSet:
         self._limiter = limiter or trio.CapacityLimiter(1)
         self._records: Records = {}
         self._saved: Records = {}
+        self._save_problem = ""
         self._sent: tuple[Pod, ...] | None = None
 
     async def load(self) -> None:
@@ -126,5 +128,11 @@ class StaticPodSet:
             try:
                 await self.in_thread(partial(self._kept.save, self._saved, self._records))
             except OSError as error:
-                log.warning("manifest copy write failed", problem=str(error))
-            self._saved = self._records
+                if str(error) != self._save_problem:
+                    log.warning("manifest copy write failed, will retry", problem=str(error))
+                self._save_problem = str(error)
+                saved = self._saved.items()
+                self._saved = {key: pods for key, pods in saved if self._records.get(key) == pods}
+            else:
+                self._save_problem = ""
+                self._saved = self._records

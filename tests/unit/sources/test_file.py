@@ -316,6 +316,24 @@ async def test_a_disk_that_cannot_keep_manifests_stops_nothing(node: Node) -> No
         assert await node.names() == ["web"]
 
 
+async def test_what_could_not_be_kept_is_kept_later_and_never_in_an_old_state(node: Node) -> None:
+    node.write("web.yaml", manifest("web"))
+    async with node.running(check_seconds=0.05):
+        await node.pods()
+        await node.kept_on_disk(1)
+        (copy,) = node.kept.glob("*.json")
+        in_the_way = copy.with_suffix(".new")
+        in_the_way.mkdir()
+        node.write("web.yaml", manifest("web", image="new"))
+        (changed,) = await node.pods()
+        await node.kept_on_disk(0)
+        in_the_way.rmdir()
+        await node.kept_on_disk(1)
+    node.write("web.yaml", "kind: [")
+    async with node.running():
+        assert await node.pods() == (changed,)
+
+
 async def test_cancelling_does_not_wait_for_a_disk_that_hangs(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
