@@ -154,7 +154,7 @@ def write_whole(path: Path, text: str, *, mode: int) -> None:
 
     A hosts file that is mounted into containers keeps its inode as long as its text is the same.
     Containers may have written anything into it, of any length. Surrogates that stand for bytes
-    become these again.
+    become these again. Raises OSError that names the file itself, however it was to be written.
     """
     data = text.encode(errors="surrogateescape")
     if _read_end(str(path), len(data) + 1) == (data, True):
@@ -167,8 +167,12 @@ def write_whole(path: Path, text: str, *, mode: int) -> None:
             file.write(data)
             os.fchmod(descriptor, mode)
         temporary.replace(path)
+    except OSError as error:
+        error.filename, error.filename2 = str(path), None
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def _read_end(path: str, limit_bytes: int) -> tuple[bytes, bool]:

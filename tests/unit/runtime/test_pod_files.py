@@ -34,6 +34,13 @@ def test_a_hosts_file_that_a_container_filled_with_other_bytes_is_replaced(tmp_p
     assert path.read_text() == "127.0.0.1 localhost\n"
 
 
+def test_a_file_that_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250)
+    with pytest.raises(OSError, match="File name too long") as raised:
+        write_whole(path, "text", mode=0o644)
+    assert raised.value.filename == str(path)
+
+
 def test_a_hosts_file_that_a_container_made_huge_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "etc-hosts"
     path.touch()
