@@ -319,10 +319,15 @@ class Invariants:
         self._backoffs[key] = min(max(delay * 2, FIRST_BACKOFF_SECONDS), LAST_BACKOFF_SECONDS)
 
     def _was_restarted_with_all(self, uid: str, life: Life) -> bool:
-        """Whether it was there when the exit of one, perhaps its own, restarted all."""
-        causes = self.record.restarts_of_all(uid, life.sandbox_id)
-        gone = [cause.removed_at for cause in causes]
-        return any(at is None or at >= life.created_at for at in gone)
+        """Whether it was there when the exit of one, perhaps its own, restarted all.
+
+        What is left of an earlier sandbox goes with the others.
+        """
+        return any(
+            cause.removed_at is None or cause.removed_at >= life.created_at
+            for cause in self.record.perhaps_restarts_of_all(uid)
+            if cause.sandbox_id == life.sandbox_id or cause.created_at >= life.created_at
+        )
 
     def _was_stopped_late(self, uid: str, last: Life, delay: float) -> bool:
         """Whether it failed a probe when the back-off of the one before was over: that is at once
@@ -337,12 +342,14 @@ class Invariants:
     def _decided_at(self, uid: str, life: Life) -> float:
         """When the back-off was last decided on before it started.
 
-        Nothing was decided for those just before it that never came to run, or went with their
-        sandbox.
+        Nothing was decided for those just before it that never came to run, were lost, or went with
+        their sandbox.
         """
-        killed = self.record.killed
+        lost, killed = self.record.lost, self.record.killed
         undecided = takewhile(
-            lambda other: other.never_started or other.sandbox_id in killed,
+            lambda other: (
+                other.never_started or other.container.id in lost or other.sandbox_id in killed
+            ),
             self.record.earlier(uid, life),
         )
         return min([life.created_at, *(other.created_at for other in undecided)])

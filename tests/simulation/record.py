@@ -189,16 +189,22 @@ class Record:
 
     def restarts_of_all(self, uid: str, sandbox_id: str) -> tuple[Life, ...]:
         """The containers in a sandbox whose exits restart all of their pod, in their order."""
+        return tuple(
+            life
+            for life in self.perhaps_restarts_of_all(uid)
+            if life.sandbox_id == sandbox_id and life.container.id not in self.lost
+        )
+
+    def perhaps_restarts_of_all(self, uid: str) -> tuple[Life, ...]:
+        """The same in all sandboxes, with those whose exit the agent may not have learned."""
         wanted = self.wanted.get(uid)
         names = wanted.shape.restarting_names if wanted is not None else ()
         return tuple(
             life
             for life in self.lives.get(uid, {}).values()
             if life.name in names
-            and life.sandbox_id == sandbox_id
             and life.ended_at is not None
             and life.container.exit_code == RESTARTS_ALL
-            and life.container.id not in self.lost
         )
 
     def earlier(self, uid: str, life: Life) -> tuple[Life, ...]:
