@@ -6,7 +6,7 @@ import trio
 from attrs import evolve
 
 from tests.simulation.scenes import Scene, play, pod
-from trio_kubelet.hollow import HollowOptions, HollowRegistry
+from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION, HollowOptions, HollowRegistry
 from trio_kubelet.k8s import PODS, ContainerState, Pod
 
 PRESENT = "registry.example.com/app:1"
@@ -28,6 +28,18 @@ def with_sidecar() -> Pod:
     slow = evolve(main, name="slow", image="registry.example.com/large:1")
     spec = evolve(first.spec, init_containers=(sidecar,), containers=(slow,))
     return evolve(first, spec=spec)
+
+
+def with_quick_init_container() -> Pod:
+    """Its init container ends as soon as it has started; the image of its container is slow."""
+    first = pod(image=PRESENT)
+    main = first.spec.containers[0]
+    key = f"{BEHAVIOUR_ANNOTATION}.init"
+    metadata = evolve(first.metadata, annotations={key: "{runSeconds: 0}"})
+    slow = evolve(main, name="slow", image="registry.example.com/large:1")
+    init = evolve(main, name="init")
+    spec = evolve(first.spec, init_containers=(init,), containers=(slow,))
+    return evolve(first, metadata=metadata, spec=spec)
 
 
 def states(scene: Scene) -> dict[str, ContainerState]:
@@ -71,6 +83,21 @@ def test_a_sidecar_is_shown_running_while_a_container_is_pulled(tmp_path: Path) 
         assert sidecar.state.running is None
         await trio.sleep(PULL_SECONDS)
         assert {each.config.metadata.name for each in scene.running()} == {"sidecar", "slow"}
+
+    registry = HollowRegistry(pull_seconds=PULL_SECONDS)
+    play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))
+
+
+def test_an_init_container_that_was_quick_is_shown_ended_while_a_container_is_pulled(
+    tmp_path: Path,
+) -> None:
+    async def scene(scene: Scene) -> None:
+        scene.put(with_quick_init_container())
+        await trio.sleep(30)
+        (init,) = scene.status().init_container_statuses
+        assert init.state is not None
+        assert init.state.terminated is not None
+        assert scene.status().phase == "Pending"
 
     registry = HollowRegistry(pull_seconds=PULL_SECONDS)
     play(tmp_path, scene, HollowOptions(images=(PRESENT,), registry=registry))

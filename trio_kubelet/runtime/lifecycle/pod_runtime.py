@@ -170,13 +170,13 @@ class PodContainers:
         """Bring the pod's containers closer to its spec; the sandbox does not wait for inputs.
 
         `report` is called with what there is before something else takes the place of what was
-        stopped, and before a wait for an image, if containers run.
+        stopped, and before a wait for an image, if containers run or have run meanwhile.
         Cancelled, it leaves what was done; the outcome of the call in flight is then unknown
         and the next look tells. Raises RpcError when the runtime cannot be asked, and whatever
         the future of the inputs raises.
         """
         with self._parts.cache.suspend_inspection(self._uid):
-            return await self._sync(_Work(pod, inputs, report), observed)
+            return await self._sync(_Work(pod, observed, inputs, report))
 
     async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         """Stop all that runs of the pod, and look what still does. Raises RpcError.
@@ -245,8 +245,8 @@ class PodContainers:
         )
         return parts.cache.put(observed)
 
-    async def _sync(self, work: "_Work", observed: ObservedPod) -> RuntimeOutcome:
-        pod = work.pod
+    async def _sync(self, work: "_Work") -> RuntimeOutcome:
+        pod, observed = work.pod, work.before
         self._observe(pod, observed)
         rounds = 6 + len(pod.spec.init_containers)
         for _ in range(rounds):
@@ -382,9 +382,12 @@ class PodContainers:
             if self._table[name].state is not ContainerStage.WAITING:
                 failures.append(STILL_RUNNING)  # none is made beside another
                 continue
-            if (made or context.observed.living) and not images[name].is_settled:
-                so_far = Made(sandbox_id=context.sandbox.id, containers=tuple(made))
-                await self._wait_for(images[name], so_far, context.observed, work)
+            if not images[name].is_settled:
+                if made or context.observed.living:
+                    so_far = Made(sandbox_id=context.sandbox.id, containers=tuple(made))
+                    await self._wait_for(images[name], so_far, context.observed, work)
+                elif context.observed is not work.before:
+                    work.report(context.observed)  # What has run in this sync has ended since.
             try:
                 image = await images[name].result()
                 await parts.starter.remove_unstarted_predecessor(order, context.observed)
@@ -448,5 +451,6 @@ class _Work:
     """What one sync is made with."""
 
     pod: Pod
+    before: ObservedPod
     inputs: Future[PodInputs]
     report: Callable[[ObservedPod], object]
