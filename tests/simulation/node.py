@@ -27,6 +27,7 @@ from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import Pod, PodStatus
@@ -41,8 +42,9 @@ from trio_kubelet.telemetry.journal import Entry
 
 LogEntry = Mapping[str, object]
 
-
 NODE = "node"
+RESTART_SECONDS = 10.0
+"""How long a service manager waits before it starts an agent again."""
 NODE_IP = "192.0.2.10"
 
 
@@ -155,6 +157,7 @@ class Node:
         self.root = root
         self.manifests = root / "manifests"
         self.pod_folders = root / "kubelet" / "pods"
+        self._kept_manifests = root / "kubelet" / "static-pods"
         self.logs = root / "logs" / "pods"
         self.log_links = root / "logs" / "containers"
         self.clock = clock
@@ -182,21 +185,28 @@ class Node:
             cache_logger_on_first_use=False,
         )
 
+    def keeps(self, uid: str) -> bool:
+        """Whether the agent has a copy of the manifest of a static pod."""
+        return any(uid in each.read_text() for each in self._kept_manifests.glob("*/*.json"))
+
     def start_agent(self) -> None:
         """Start an agent; there must be none."""
         assert self.agent is None, "one agent at a time"
+        self._life, self._ended = trio.CancelScope(), trio.Event()
+        self._nursery.start_soon(self._live, self._make_agent(), self._life, self._ended)
+
+    def _make_agent(self) -> SimulatedAgent:
         self.lives += 1
         self._runtime_transport = RuntimeTransport(
             self.runtime, self._chance, self._doubling, self._on_command
         )
         self._api_transport = ApiTransport(self.api)
-        self._life, self._ended = trio.CancelScope(), trio.Event()
         ask = ask_container(self.runtime.containers.get, self._watcher.on_probe, NODE_IP)
         host = hollow_host(self._runtime_transport, self._machine, self.read_hosts, ask)
         self.agent = SimulatedAgent(
             self._settings(), self.clock, host, self._api_transport, self._on_status
         )
-        self._nursery.start_soon(self._live, self.agent, self._life, self._ended)
+        return self.agent
 
     def kill_agent(self) -> None:
         """End the agent in the middle of whatever it does, as SIGKILL would."""
@@ -214,13 +224,26 @@ class Node:
         await self._ended.wait()
 
     async def _live(self, agent: SimulatedAgent, life: trio.CancelScope, ended: trio.Event) -> None:
+        """Run an agent, and one more where one cannot start: a service manager does that."""
         try:
             with life:
-                await agent.run()
+                while not await self._comes_to_its_end(agent):
+                    await trio.sleep(RESTART_SECONDS)
+                    agent = self._make_agent()
         finally:
             self.agent = None
-            self._watcher.on_agent_ended(tuple(agent.core.journal.entries()))
             ended.set()
+
+    async def _comes_to_its_end(self, agent: SimulatedAgent) -> bool:
+        """Run an agent; whether it could start."""
+        could_start = True
+        try:
+            await agent.run()
+        except* StartError:
+            could_start = False
+        finally:
+            self._watcher.on_agent_ended(tuple(agent.core.journal.entries()))
+        return could_start
 
     def _settings(self) -> Settings:
         return Settings(

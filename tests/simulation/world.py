@@ -284,9 +284,14 @@ class World:
             back.harmed, back.made_at = again.harmed, again.made_at
 
     def _spoil_manifest(self) -> None:
-        """Leave a half-written manifest for a while: its pod runs on."""
+        """Leave a half-written manifest for a while: its pod runs on.
+
+        Not while the agent had no room to keep what the manifest said.
+        """
         wanted = self._any_pod()
         if wanted is not None and wanted.is_static:
+            if self._record.lives.get(wanted.shape.uid) and not self._node.keeps(wanted.shape.uid):
+                return
             text = json.dumps(wanted.shape.document)
             self._write_manifest(wanted.shape, text[: len(text) // 2])
             self._short_lived.start_soon(self._mend, wanted)
