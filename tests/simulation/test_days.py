@@ -47,13 +47,19 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
 }
-"""The states and events of each machine that this day need not reach, and where tests do."""
+"""The states and events of each machine that a day need not reach, and where tests do."""
+MOST_DAYS = 5
+"""What happens on a day changes with the code; what is rare may need another one."""
 
 
-def test_the_states_and_events_of_the_machines_are_reached_on_a_day() -> None:
-    steps = simulate(2).steps
-    for machine in MACHINES:
-        events = {event for name, event, _ in steps if name == machine.name}
-        states = {target for name, _, target in steps if name == machine.name}
-        missed = (set(machine.events) - events) | (set(machine.states) - states)
-        assert missed <= ELSEWHERE[machine.name], machine.name
+def test_the_states_and_events_of_the_machines_are_reached_within_days() -> None:
+    unreached = {
+        machine.name: {*machine.events, *machine.states} - ELSEWHERE[machine.name]
+        for machine in MACHINES
+    }
+    for seed in range(2, 2 + MOST_DAYS):
+        for name, event, target in simulate(seed).steps:
+            unreached[name] -= {event, target}
+        if not any(unreached.values()):
+            return
+    pytest.fail(str(unreached))
