@@ -304,6 +304,7 @@ class Model:
         self._awake = False
         self._see()
         self._report()
+        has_acted = False
         while True:
             plan = self._plan()
             if plan.ends:
@@ -318,13 +319,16 @@ class Model:
             were_running = any(k.newest and not k.newest.seen_ended for k in self.known.values())
             if plan.stop:
                 self._stop([[(each, self._probe_grace(each)) for each in plan.stop]])
-            if plan.start and were_running:
+            if plan.start and (were_running or has_acted):
                 # What there is is told of before images are got, which may take long.
                 self._see()
                 self._report()
             for known in plan.start:
                 self._start(known)
             self._see()
+            if plan.stop:
+                self._report()
+            has_acted = True
 
     def _probe_grace(self, instance: Instance) -> int:
         grace = self.script.grace
