@@ -333,7 +333,10 @@ class Invariants:
         """Whether it failed a probe when the back-off of the one before was over: that is at once
         followed by another.
         """
-        before = next((x for x in self.record.earlier(uid, last) if x.ended_at is not None), None)
+        known = (
+            x for x in self.record.earlier(uid, last) if x.container.id not in self.record.lost
+        )
+        before = next((x for x in known if x.ended_at is not None), None)
         if not last.has_failed_a_probe or before is None or before.ended_at is None:
             return False
         assert last.ended_at is not None
