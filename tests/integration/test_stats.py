@@ -35,7 +35,8 @@ BEYOND_THE_TABLE = {
 def busy(node: Node) -> Json:
     """A pod that holds 40 MiB, has written files, and uses the CPU."""
     script = (
-        "dd if=/dev/zero of=/dev/shm/held bs=1M count=40; dd if=/dev/zero of=/layer bs=1M count=8;"
+        "trap exit TERM; dd if=/dev/zero of=/dev/shm/held bs=1M count=40;"
+        " dd if=/dev/zero of=/layer bs=1M count=8;"
         " dd if=/dev/zero of=/data/file bs=1M count=5; echo said; while :; do :; done"
     )
     container = shell(
