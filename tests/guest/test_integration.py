@@ -34,7 +34,19 @@ class Part:
 
 
 CHOSEN = {
-    "limits": Part("1.7", {"test_cgroups": ALL, "test_pods_cgroups": ALL}),
+    "limits": Part(
+        "1.7",
+        {
+            "test_cgroups": ALL,
+            "test_pods_cgroups": (
+                "test_a_pod_of_each_class_is_where_it_belongs_with_its_limits",
+                "test_the_limit_of_a_pod_is_that_of_all_its_containers",
+                "test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so",
+                "test_the_oom_killer_takes_the_least_important_first",
+                "test_a_memory_volume_counts_and_is_a_file_system_of_its_own",
+            ),
+        },
+    ),
     "lives": Part(
         "1.7",
         {
