@@ -68,6 +68,7 @@ class Monitoring:
         self.stats = StatsProvider(_sources(core))
         self._machine: MachineFacts | None = None
         self._tasks: Iterable[PodTask] = ()
+        self._has_api = False
         self._counter = counter = EventCounter(core.clock.now_ns, self._pod, self._seen_ago)
         core.runtime_calls.add(safe(counter.runtime_called))
         core.cache.on_observation.add(safe(counter.observed))
@@ -79,11 +80,12 @@ class Monitoring:
         """Be told of the work for pods, and of their probes, from now on."""
         self._tasks = tasks
         tasks.on_work.add(safe(self._counter.worked))
-        tasks.on_finished.add(safe(self._counter.finished))
+        tasks.on_finished.add(safe(self._finished))
         probes.on_run.add(safe(self._counter.probe_run))
 
     def watch_api(self, clients: ApiClients) -> None:
         """Be told of requests to the API server from now on."""
+        self._has_api = True
         host = urlsplit(clients.server).netloc
         for client in (clients.main, clients.heartbeat, clients.events, clients.reviews):
             client.on_answer.add(safe(partial(self._counter.api_answered, host)))
@@ -133,6 +135,12 @@ class Monitoring:
             [*families_of(self._counter.probe_counts.registry.collect(), {}), started]
         )
 
+    def _finished(self, uid: str, incarnation: int) -> None:
+        self._counter.finished(uid)
+        stored = self._core.store.get(uid)
+        if stored is not None and stored.incarnation != incarnation:
+            self._counter.came_back(stored.pod)
+
     def _pod(self, uid: str) -> Pod | None:
         stored = self._core.store.get(uid)
         return stored.pod if stored is not None else None
@@ -152,6 +160,7 @@ class Monitoring:
             desired=Counter(is_static(each.pod) for each in core.store if each.admitted),
             active=Counter(is_static(each.pod) for each in core.store.active()),
             working=Counter(self._work_of(task) for task in self._tasks),
+            mirrors=sum(is_static(each.pod) for each in core.store) if self._has_api else 0,
             running_pods=sum(pod.ready_sandbox is not None for pod in seen),
             containers=Counter(str(each.state) for pod in seen for each in pod.containers),
             ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in core.store),

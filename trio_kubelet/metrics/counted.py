@@ -13,12 +13,15 @@ from state_machines.image import IMAGE, ImageState
 from state_machines.pleg import PLEG, PlegEvent
 from state_machines.pod import POD, PodState
 from trio_kubelet.k8s import Pod, PodPhase, PodStatus
-from trio_kubelet.metrics.definitions import Counts, ProbeCounts
+from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
+from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.telemetry.events import EVENT
 from trio_kubelet.telemetry.journal import Entry
 
 CONTAINER, INIT_CONTAINER = "container", "init_container"
@@ -96,9 +99,15 @@ class EventCounter:
         counts, handler = self.counts, request.runtime_handler
         counts.started_pods.inc()
         counts.sandbox_seconds.labels(handler).observe(call.seconds)
+        options = request.config.linux.security_context.namespace_options
+        has_user_namespace = bool(options.userns_options.uids)
+        if has_user_namespace:
+            counts.started_user_namespaced_pods.inc()
         if call.error is not None:
             counts.started_pod_errors.inc()
             counts.sandbox_errors.labels(handler).inc()
+            if has_user_namespace:
+                counts.started_user_namespaced_pod_errors.inc()
 
     def _created_container(self, call: RpcCall, request: cri.CreateContainerRequest) -> None:
         labels = request.config.labels
@@ -148,6 +157,8 @@ class EventCounter:
                 self.counts.event_stream_errors.inc()
         elif entry.kind == POD.name and not entry.source and entry.target == PodState.TERMINATING:
             self.counts.orphaned_pods.inc()
+        elif entry.kind == EVENT and entry.event == HTTP_FALLBACK:
+            self.counts.http_fallbacks.inc()
 
     def _image(self, entry: Entry) -> None:
         start = self._starts.get(self._uids.get(entry.key.rpartition("/")[0], ""))
@@ -218,7 +229,11 @@ class EventCounter:
             self._has_network_pod = True
             self.counts.first_pod_start_sli.set((total - pulls) / 1e9)
 
-    def finished(self, uid: str, _incarnation: int) -> None:
+    def came_back(self, pod: Pod) -> None:
+        """The UID of a pod came back before its former task had finished; now it has."""
+        self.counts.restarted_pods.labels(static_label(static=is_static(pod))).inc()
+
+    def finished(self, uid: str) -> None:
         """The task of a pod has ended: what was known of it is not needed any more."""
         self._starts.pop(uid, None)
         self._rejected.discard(uid)

@@ -23,6 +23,11 @@ SHOWN_AS = {
 }
 
 
+def static_label(*, static: bool) -> str:
+    """How the Go kubelet says whether pods are static."""
+    return "true" if static else ""
+
+
 class Counts:
     """All that is counted, by what it is about."""
 
@@ -52,6 +57,14 @@ class Counts:
         self.started_pods = counter("kubelet_started_pods", "Sandboxes that were asked for.")
         self.started_pod_errors = counter(
             "kubelet_started_pods_errors", "Sandboxes that were not made."
+        )
+        self.started_user_namespaced_pods = counter(
+            "kubelet_started_user_namespaced_pods",
+            "Sandboxes with a user namespace that were asked for.",
+        )
+        self.started_user_namespaced_pod_errors = counter(
+            "kubelet_started_user_namespaced_pods_errors",
+            "Sandboxes with a user namespace that were not made.",
         )
         self.started_containers = counter(
             "kubelet_started_containers", "Containers that were asked for.", ["container_type"]
@@ -107,8 +120,15 @@ class Counts:
         self.orphaned_pods = counter(
             "kubelet_orphaned_runtime_pods", "Pods in the runtime that nobody wanted."
         )
+        self.restarted_pods = counter(
+            "kubelet_restarted_pods", "Pods whose UID came back before they were gone.", ["static"]
+        )
         self.rejections = counter(
             "kubelet_admission_rejections", "Pods that were rejected.", ["reason"]
+        )
+        self.http_fallbacks = counter(
+            "kubelet_lifecycle_handler_http_fallbacks",
+            "Hooks over HTTPS that were answered in plain HTTP.",
         )
         self.api_requests = counter(
             "rest_client_requests", "Requests to the API server.", ["code", "host", "method"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from attrs import field, frozen
 from prometheus_client import ProcessCollector
 
+from trio_kubelet.metrics.definitions import static_label
 from trio_kubelet.metrics.text import Family, families_of, label_text
 from trio_kubelet.runtime.images.pull_record_files import intents, pulled_records
 from trio_kubelet.runtime.observed import ObservedPod
@@ -20,6 +21,7 @@ class AgentState:
     """The agent at a moment. Pods are counted by whether they are static.
 
     `working` has the tasks by `config`, `lifecycle` and `static`, `containers` by their states.
+    `mirrors` are the static pods that are to have a mirror: all of them, if there is an API server.
     `relisted_at` is in seconds since the epoch, 0 before the first relist. `features` are the
     feature gates by name and stage. `versions` are labels of the agent's own.
     """
@@ -29,6 +31,7 @@ class AgentState:
     desired: Mapping[bool, int]
     active: Mapping[bool, int]
     working: Mapping[tuple[str, str, bool], int]
+    mirrors: int
     running_pods: int
     containers: Mapping[str, int]
     ephemeral_containers: int
@@ -46,6 +49,7 @@ def state_families(state: AgentState) -> Iterable[Family]:
         yield _one("kubelet_cgroup_version", "The version of cgroups.", state.cgroup_version)
     yield _by_static("kubelet_desired_pods", "Pods of the sources.", state.desired)
     yield _by_static("kubelet_active_pods", "Pods that hold resources.", state.active)
+    yield _one("kubelet_mirror_pods", "Static pods that the API is to show.", state.mirrors)
     working = Family("kubelet_working_pods", "gauge", "Pods that have a task.")
     for (config, lifecycle, static), count in sorted(state.working.items()):
         labels = {"config": config, "lifecycle": lifecycle, "static": _unknown_or(config, static)}
@@ -86,7 +90,7 @@ def _one(name: str, what: str, value: float, labels: Mapping[str, str] | None = 
 def _by_static(name: str, what: str, counts: Mapping[bool, int]) -> Family:
     family = Family(name, "gauge", what)
     for is_static in (False, True):
-        labels = label_text({"static": "true" if is_static else ""})
+        labels = label_text({"static": static_label(static=is_static)})
         family.add(labels, counts.get(is_static, 0))
     return family
 
@@ -94,7 +98,7 @@ def _by_static(name: str, what: str, counts: Mapping[bool, int]) -> Family:
 def _unknown_or(config: str, static: bool) -> str:
     if config == "runtime_only":
         return "unknown"
-    return "true" if static else ""
+    return static_label(static=static)
 
 
 def log_families(pods: Iterable[tuple[ObservedPod, PodDisk]]) -> Iterable[Family]:

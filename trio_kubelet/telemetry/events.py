@@ -16,6 +16,9 @@ from trio_kubelet.telemetry.journal import Journal
 
 log = structlog.get_logger("events")
 
+EVENT = "event"
+"""The kind of an event's entry in the journal."""
+
 
 class EventType(StrEnum):
     """The two types of a Kubernetes event."""
@@ -83,7 +86,7 @@ class EventRecorder:
     def _record(self, key: str, event: RecordedEvent) -> None:
         write = log.warning if event.type is EventType.WARNING else log.info
         write("event", object=key, type=str(event.type), reason=event.reason, message=event.message)
-        self._journal.note("event", key, event.reason, event.message, type=str(event.type))
+        self._journal.note(EVENT, key, event.reason, event.message, type=str(event.type))
         for sink in self._sinks:
             try:
                 sink(event)

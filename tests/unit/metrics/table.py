@@ -37,48 +37,65 @@ def _names(text: str) -> frozenset[str]:
 LEFT_OUT: Mapping[str, frozenset[str]] = {
     reason: _names(names)
     for reason, names in {
-        "The agent has nothing of the kind yet: resource managers, dynamic resources, resizes, "
-        "user namespaces, image volumes, graceful shutdown.": """
+        "There is no dynamic resource allocation yet; pods with claims are rejected.": """
             dra_operations_duration_seconds dra_resource_claims_in_use
+        """,
+        "There are no CPU, memory and topology managers yet.": """
             kubelet_cpu_manager_exclusive_cpu_allocation_count
             kubelet_cpu_manager_pinning_errors_total kubelet_cpu_manager_pinning_requests_total
             kubelet_cpu_manager_shared_pool_size_millicores
-            kubelet_graceful_shutdown_end_time_seconds
-            kubelet_graceful_shutdown_start_time_seconds
-            kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
-            kubelet_image_volume_requested_total
             kubelet_memory_manager_pinning_errors_total
-            kubelet_memory_manager_pinning_requests_total kubelet_pod_in_progress_resizes
-            kubelet_started_user_namespaced_pods_errors_total
-            kubelet_started_user_namespaced_pods_total
+            kubelet_memory_manager_pinning_requests_total
             kubelet_topology_manager_admission_duration_ms
             kubelet_topology_manager_admission_errors_total
             kubelet_topology_manager_admission_requests_total
         """,
-        "They are about parts that the Go kubelet has and the agent has not: a volume manager "
-        "with reconstruction, a cache of records, a watch of pods, a way back from HTTPS.": """
+        "There is no graceful shutdown of the node yet.": """
+            kubelet_graceful_shutdown_end_time_seconds
+            kubelet_graceful_shutdown_start_time_seconds
+        """,
+        "There are no image volumes yet; pods that mount one wait.": """
+            kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
+            kubelet_image_volume_requested_total
+        """,
+        "There is no resize in place yet; each is refused, so none is in progress.": """
+            kubelet_pod_in_progress_resizes
+        """,
+        "There is no volume manager with a wanted and an actual state, and none that reconstructs "
+        "or force-cleans volumes after a restart: each pod's task mounts and unmounts what is its "
+        "own.": """
             force_cleaned_failed_volume_operation_errors_total
             force_cleaned_failed_volume_operations_total
-            kubelet_imagemanager_inmemory_pulledrecords_usage_percent
-            kubelet_imagemanager_inmemory_pullintents_usage_percent
-            kubelet_lifecycle_handler_http_fallbacks_total
-            kubelet_orphan_pod_cleaned_volumes kubelet_orphan_pod_cleaned_volumes_errors
-            kubelet_pleg_pod_relist_duration_seconds kubelet_pod_watch_events_dropped_total
             reconstruct_volume_operations_errors_total reconstruct_volume_operations_total
             storage_operation_duration_seconds volume_manager_total_volumes
             volume_operation_total_seconds
+        """,
+        "There is no sweep of orphaned pods' volumes: what is left of a pod goes as any pod does, "
+        'by a task of its own (`kubelet_working_pods`, `config="orphan"`).': """
+            kubelet_orphan_pod_cleaned_volumes kubelet_orphan_pod_cleaned_volumes_errors
+        """,
+        "All records of pulls are in memory; there is no cache that could be full.": """
+            kubelet_imagemanager_inmemory_pulledrecords_usage_percent
+            kubelet_imagemanager_inmemory_pullintents_usage_percent
+        """,
+        "A relist lists all pods at once; one pod alone is looked at when the runtime or its own "
+        "task asks for it, and that is no relist.": """
+            kubelet_pleg_pod_relist_duration_seconds
+        """,
+        "Nobody can watch pods on the node: it has no gRPC API of pods.": """
+            kubelet_pod_watch_events_dropped_total
         """,
         "Not counted yet.": """
             kubelet_cgroup_manager_duration_seconds
             kubelet_evented_pleg_connection_latency_seconds
             kubelet_image_manager_ensure_image_requests_total
             kubelet_imagemanager_image_mustpull_checks_total
-            kubelet_mirror_pods kubelet_node_startup_duration_seconds
+            kubelet_node_startup_duration_seconds
             kubelet_node_startup_post_registration_duration_seconds
             kubelet_node_startup_pre_kubelet_duration_seconds
             kubelet_node_startup_pre_registration_duration_seconds
             kubelet_node_startup_registration_duration_seconds
-            kubelet_pod_status_sync_duration_seconds kubelet_restarted_pods_total
+            kubelet_pod_status_sync_duration_seconds
             kubelet_sleep_action_terminated_early_total
             kubelet_volume_metric_collection_duration_seconds
         """,

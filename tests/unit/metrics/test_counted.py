@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
+from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ContainerState,
@@ -27,8 +28,11 @@ from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
+from trio_kubelet.runtime.config.security import IdMapping, namespace_options
+from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server import Request, Response
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.journal import Entry
 
 SECOND = 1_000_000_000
@@ -98,6 +102,28 @@ def test_calls_to_the_runtime() -> None:
     assert value(count, "kubelet_started_pods_total") == 2
     assert value(count, "kubelet_started_pods_errors_total") == 1
     assert value(count, "kubelet_run_podsandbox_errors_total", runtime_handler="kata") == 1
+
+
+@pytest.mark.parametrize(
+    ("spec", "started", "failed"),
+    [(PodSpec(), 0, 0), (PodSpec(host_users=True), 0, 0), (PodSpec(host_users=False), 2, 1)],
+)
+def test_pods_with_a_user_namespace_are_counted_once_more(
+    spec: PodSpec, started: int, failed: int
+) -> None:
+    mapping = IdMapping(host_id=65536, length=65536) if spec.host_users is False else None
+    options = namespace_options(Pod(spec=spec), mapping)
+    context = cri.LinuxSandboxSecurityContext(namespace_options=options)
+    linux = cri.LinuxPodSandboxConfig(security_context=context)
+    request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(linux=linux))
+    count = counter()
+    for error in (None, FAILED):
+        count.runtime_called(
+            RpcCall(method="run_pod_sandbox", request=request, seconds=1, error=error)
+        )
+    assert value(count, "kubelet_started_pods_total") == 2
+    assert value(count, "kubelet_started_user_namespaced_pods_total") == started
+    assert value(count, "kubelet_started_user_namespaced_pods_errors_total") == failed
 
 
 def test_containers_are_counted_by_their_kind() -> None:
@@ -192,6 +218,16 @@ def test_pods_that_nobody_wants_and_event_streams_are_in_the_journal() -> None:
     assert value(count, "kubelet_evented_pleg_connection_error_count") == 1
 
 
+async def test_hooks_that_fall_back_from_https_are_counted_by_their_events() -> None:
+    count = counter()
+    journal = Journal(TrioClock())
+    journal.on_entry.add(count.journal_entry)
+    recorder = EventRecorder(journal, "here")
+    for reason in (HTTP_FALLBACK, "FailedPostStartHook"):
+        recorder.pod(POD, EventType.WARNING, reason, "words")
+    assert value(count, "kubelet_lifecycle_handler_http_fallbacks_total") == 1
+
+
 def test_relists_and_requests() -> None:
     count = counter()
     count.relisted(0.5, float("inf"))
@@ -226,7 +262,7 @@ def test_what_is_known_of_a_pod_goes_with_it() -> None:
     }
     registry = count.probe_counts.registry
     assert registry.get_sample_value("prober_probe_total", labels) == 1
-    count.finished("uid", 1)
+    count.finished("uid")
     assert [s for family in registry.collect() for s in family.samples] == []
     count.worked(POD, PodState.SYNC_POD, seconds=1)
     assert value(count, "kubelet_pod_worker_duration_seconds_count", operation_type="create") == 2
@@ -254,7 +290,6 @@ def test_a_probe_is_counted_by_its_result(
     counted = {s.labels["result"]: s.value for s in samples if s.name == "prober_probe_total"}
     assert counted == results
     assert sum(s.name == "prober_probe_duration_seconds_count" for s in samples) == durations
-    count.finished("uid", 1)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,7 @@ STATE = AgentState(
     desired={True: 1},
     active={True: 1},
     working={("desired", "sync", True): 1},
+    mirrors=1,
     running_pods=1,
     containers={"running": 1},
     ephemeral_containers=0,

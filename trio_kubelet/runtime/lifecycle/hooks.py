@@ -23,6 +23,9 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 MESSAGE_LIMIT = 1024
 USER_AGENT = user_agent("kube-lifecycle")
+HTTP_FALLBACK = "LifecycleHTTPFallback"
+"""The reason of the event."""
+
 _FALLBACK = "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded"
 
 
@@ -111,5 +114,4 @@ class Hooks:
         except HttpError as error:
             raise HttpError(f'Get "{request.url}": {first}') from error
         where = host_port(request.host, request.port)
-        reason = "LifecycleHTTPFallback"
-        self.recorder.pod(pod, EventType.WARNING, reason, _FALLBACK.format(where))
+        self.recorder.pod(pod, EventType.WARNING, HTTP_FALLBACK, _FALLBACK.format(where))
