@@ -6,7 +6,7 @@ world itself is to blame: it killed the container, set the clock, cut a call off
 
 import math
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import takewhile
 
 import trio
@@ -213,7 +213,8 @@ class Invariants:
         shape = wanted.shape
         order = shape.init_names
         before = order[: order.index(life.name)] if life.name in order else order
-        lives = self._made_with(uid, life)
+        causes = self.record.restarts_of_all(uid, life.sandbox_id)
+        lives = self._made_with(uid, life, causes)
         for name in before:
             here = [each for each in lives if each.name == name]
             if name in shape.sidecar_names:
@@ -222,25 +223,22 @@ class Invariants:
             elif not any(_succeeded(each) for each in here):
                 yield f"{life.name} of pod {uid} started before init container {name} succeeded"
 
-    def _made_with(self, uid: str, life: Life) -> list[Life]:
-        """The containers in the sandbox of one, since all of the pod was last restarted in it."""
-        began = max(self._restarts_of_all(uid, life), default=-math.inf)
+    def _made_with(self, uid: str, life: Life, causes: Iterable[Life]) -> list[Life]:
+        """The containers in the sandbox of one, since all of the pod was last restarted in it.
+
+        That was for the exits of `causes`.
+        """
+        began = max(_gone_before(life, causes), default=-math.inf)
         everything = self.record.lives[uid].values()
         here = [each for each in everything if each.sandbox_id == life.sandbox_id]
         return [each for each in here if each.created_at >= began]
-
-    def _restarts_of_all(self, uid: str, life: Life) -> list[float]:
-        """When all was gone for a restart of all before a container was made; a cause goes last."""
-        causes = self.record.restarts_of_all(uid, life.sandbox_id)
-        gone = [cause.removed_at for cause in causes if cause.removed_at is not None]
-        return [at for at in gone if at <= life.created_at]
 
     def _restarted_without_the_others(self, uid: str, life: Life) -> Iterator[str]:
         """All run anew after an exit that restarts all, and nothing of before runs beside them."""
         causes = self.record.restarts_of_all(uid, life.sandbox_id)
         if any(each.name == life.name and not each.removed for each in causes):
             yield f"{life.name} of pod {uid} runs again alone, and its exit restarts all"
-        if began := self._restarts_of_all(uid, life):
+        if began := _gone_before(life, causes):
             for other in self.record.lives[uid].values():
                 is_older = other.created_at < began[-1] and other.sandbox_id == life.sandbox_id
                 if is_older and _runs(other):
@@ -251,7 +249,9 @@ class Invariants:
         wanted = self.record.wanted.get(uid)
         if wanted is None or life.name not in wanted.shape.init_names:
             return
-        before = [each for each in self._made_with(uid, life) if each.name == life.name]
+        causes = self.record.perhaps_restarts_of_all(uid)
+        here = [cause for cause in causes if cause.sandbox_id == life.sandbox_id]
+        before = [each for each in self._made_with(uid, life, here) if each.name == life.name]
         done = [each for each in before if each is not life and _succeeded(each)]
         if life.name not in wanted.shape.sidecar_names and done:
             yield f"init container {life.name} of pod {uid} runs again, and had succeeded"
@@ -415,6 +415,12 @@ class Invariants:
 
     def _is_cut_off(self) -> bool:
         return trio.current_time() - self.record.cut_off_at < CUT_OFF_SECONDS
+
+
+def _gone_before(life: Life, causes: Iterable[Life]) -> list[float]:
+    """When all was gone for a restart of all before a container was made; a cause goes last."""
+    gone = [cause.removed_at for cause in causes if cause.removed_at is not None]
+    return [at for at in gone if at <= life.created_at]
 
 
 def _steps_back(before: PodStatus, after: PodStatus, *, begins_anew: bool) -> Iterator[str]:
