@@ -26,6 +26,7 @@ from trio_kubelet.telemetry.journal import Entry
 
 CONTAINER, INIT_CONTAINER = "container", "init_container"
 EPHEMERAL_CONTAINER = "ephemeral_container"
+UNKNOWN = "unknown"
 
 _OF_CONTAINER = 4
 """Labels of a probe that are not about one run of it."""
@@ -149,7 +150,8 @@ class EventCounter:
     def journal_entry(self, entry: Entry) -> None:
         """Something noteworthy has happened."""
         if entry.kind == IMAGE.name:
-            self._image(entry)
+            self._image_looked_for(entry)
+            self._image_pulled(entry)
         elif entry.kind == PLEG.name:
             if entry.event == PlegEvent.STREAM_OPENED:
                 self.counts.event_streams.inc()
@@ -160,7 +162,19 @@ class EventCounter:
         elif entry.kind == EVENT and entry.event == HTTP_FALLBACK:
             self.counts.http_fallbacks.inc()
 
-    def _image(self, entry: Entry) -> None:
+    def _image_looked_for(self, entry: Entry) -> None:
+        """Count what has a policy: the one look of a request for an image, however it ended."""
+        details = entry.details
+        if "policy" not in details:
+            return
+        present = details.get("present", UNKNOWN)
+        needs_pull = str(entry.target in (ImageState.PULLING, ImageState.BACK_OFF)).lower()
+        required = UNKNOWN if present == UNKNOWN else needs_pull
+        self.counts.image_requests.labels(present, details["policy"].lower(), required).inc()
+        if "access" in details:
+            self.counts.image_access_checks.labels(details["access"]).inc()
+
+    def _image_pulled(self, entry: Entry) -> None:
         start = self._starts.get(self._uids.get(entry.key.rpartition("/")[0], ""))
         if start is None or start.is_over:
             return

@@ -93,6 +93,16 @@ class Counts:
             "kubelet_first_network_pod_start_sli_duration_seconds",
             "The same for the first pod that is not on the host's network.",
         )
+        self.image_requests = counter(
+            "kubelet_image_manager_ensure_image_requests",
+            "Images that containers were to have.",
+            ["present_locally", "pull_policy", "pull_required"],
+        )
+        self.image_access_checks = counter(
+            "kubelet_imagemanager_image_mustpull_checks",
+            "Images whose use by a pod was checked.",
+            ["result"],
+        )
         self.work_seconds = seconds(
             "kubelet_pod_worker_duration_seconds", "How long work for a pod took.", operation
         )

@@ -47,6 +47,7 @@ class Transition:
     target: str
     cause: str = ""
     duration_seconds: float | None = None
+    details: Mapping[str, str] = field(factory=dict)
 
 
 class Journal:
@@ -85,6 +86,7 @@ class Journal:
                 source=made.source,
                 target=made.target,
                 duration_seconds=made.duration_seconds,
+                details=made.details,
             )
         )
 

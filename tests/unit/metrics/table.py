@@ -88,8 +88,6 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
         "Not counted yet.": """
             kubelet_cgroup_manager_duration_seconds
             kubelet_evented_pleg_connection_latency_seconds
-            kubelet_image_manager_ensure_image_requests_total
-            kubelet_imagemanager_image_mustpull_checks_total
             kubelet_node_startup_duration_seconds
             kubelet_node_startup_post_registration_duration_seconds
             kubelet_node_startup_pre_kubelet_duration_seconds

@@ -20,6 +20,7 @@ from trio_kubelet.hollow import (
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials, keyring_of
 from trio_kubelet.runtime.images.manager import ImageError, stored_id
 from trio_kubelet.runtime.images.pod_images import PodImages
@@ -116,13 +117,14 @@ async def test_the_same_login_in_several_secrets_is_tried_once(
             await evolve(at, images=images).ensure(PRIVATE)
 
 
-def is_free(records: PullRecords, image: str) -> Awaitable[bool]:
+async def is_free(records: PullRecords, image: str) -> bool:
     """Whether a pod without secrets may use an image that nothing is recorded of."""
 
     async def nothing() -> Sequence[ImagePullSecret]:
         return ()
 
-    return records.may_use(image, cri.Image(id="sha256:unknown"), nothing)
+    check = await records.check(image, cri.Image(id="sha256:unknown"), nothing)
+    return check is not AccessCheck.MUST_AUTHENTICATE
 
 
 @pytest.mark.parametrize(

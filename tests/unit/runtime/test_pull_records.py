@@ -17,14 +17,19 @@ from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent, Imag
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
-from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
+from trio_kubelet.runtime.images.access import AccessCheck, Verification, VerificationPolicy
 from trio_kubelet.runtime.images.pull_record_files import (
     PullRecordError,
     file_name,
     parsed,
     printed,
 )
-from trio_kubelet.runtime.images.pull_records import GIVE_UP_SECONDS, PERIOD_SECONDS, PullRecords
+from trio_kubelet.runtime.images.pull_records import (
+    GIVE_UP_SECONDS,
+    PERIOD_SECONDS,
+    PullRecords,
+    ShownSecrets,
+)
 
 IMAGE, IMAGE_ID = "registry.test/a:1", "sha256:1"
 FOUND = cri.Image(id=IMAGE_ID)
@@ -83,8 +88,12 @@ def shows(*secrets: ImagePullSecret) -> Callable[[], Awaitable[Sequence[ImagePul
     return shown
 
 
+async def allowed(at: PullRecords, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
+    return await at.check(image, found, shown) is not AccessCheck.MUST_AUTHENTICATE
+
+
 async def may_use(at: PullRecords, *secrets: ImagePullSecret, image: str = IMAGE) -> bool:
-    return await at.may_use(image, FOUND, shows(*secrets))
+    return await allowed(at, image, FOUND, shows(*secrets))
 
 
 async def pull(at: PullRecords, used: ImagePullSecret | None, image: str = IMAGE) -> None:
@@ -143,8 +152,8 @@ async def test_bad_bytes_prove_nothing_and_end_nothing(
     at = await records(tmp_path)
     assert capsys.readouterr().out.count("image pull record is malformed") == 2
     assert not await may_use(at, MINE)
-    assert not await at.may_use("broken", cri.Image(id="sha256:9"), shows(MINE))
-    assert await at.may_use(IMAGE, cri.Image(id="sha256:2"), shows(MINE))
+    assert not await allowed(at, "broken", cri.Image(id="sha256:9"), shows(MINE))
+    assert await allowed(at, IMAGE, cri.Image(id="sha256:2"), shows(MINE))
     await pull(at, MINE)
     assert await may_use(await records(tmp_path), MINE)
 
@@ -221,10 +230,10 @@ async def test_secrets_are_asked_for_only_where_they_count(tmp_path: Path) -> No
         raise AssertionError("asked")
 
     at = await records(tmp_path)
-    assert await at.may_use(IMAGE, FOUND, never)
+    assert await allowed(at, IMAGE, FOUND, never)
     await pull(at, None)
-    assert await at.may_use(IMAGE, FOUND, never)
-    assert not await at.may_use("another.test/a:1", FOUND, never)
+    assert await allowed(at, IMAGE, FOUND, never)
+    assert not await allowed(at, "another.test/a:1", FOUND, never)
 
 
 async def test_while_an_image_is_pulled_nobody_else_may_use_it(tmp_path: Path) -> None:
@@ -280,9 +289,9 @@ async def test_another_name_is_no_way_round_a_pull_whose_outcome_is_unknown(
     digest = f"registry.test/a@sha256:{'0' * 64}"
     brought = cri.Image(id=IMAGE_ID, repo_tags=[IMAGE, "registry.test/a:2"], repo_digests=[digest])
     for name in (IMAGE, "registry.test/a:2", digest, "mirror.test/a:1", IMAGE_ID):
-        assert not await at.may_use(name, brought, shows(MINE))
+        assert not await allowed(at, name, brought, shows(MINE))
     other = cri.Image(id="sha256:2", repo_tags=["registry.test/a:3"])
-    assert await at.may_use("registry.test/a:3", other, shows()), "it was there before"
+    assert await allowed(at, "registry.test/a:3", other, shows()), "it was there before"
 
 
 @pytest.mark.parametrize("how", ["killed", "cancelled"])

@@ -102,6 +102,17 @@ def credential_hash(username: str, password: str, email: str, identity_token: st
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
 
 
+class AccessCheck(StrEnum):
+    """What a check of a pod's access to an image has found, in the words of KEP-2535's metric."""
+
+    POLICY_ALLOWED = "credentialPolicyAllowed"
+    """Access to this image need not be proven."""
+    RECORD_FOUND = "credentialRecordFound"
+    """It was proven before."""
+    MUST_AUTHENTICATE = "mustAuthenticate"
+    """The registry is to be asked."""
+
+
 @frozen
 class Access:
     """Whether a pod may use an image; `proof` is a secret that is to be recorded with it."""

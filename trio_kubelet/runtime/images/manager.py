@@ -9,7 +9,7 @@ looks first.
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 import trio
 from attrs import evolve, field, frozen
@@ -34,6 +34,7 @@ from trio_kubelet.k8s.image_reference import (
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
@@ -178,7 +179,7 @@ class _Request:
         try:
             parse_reference(image)
         except InvalidReferenceError as error:
-            self._step(ImageEvent.NAME_REFUSED)
+            self._step(ImageEvent.NAME_REFUSED, details=self._details())
             message = (
                 f'Failed to apply default image tag "{image}": '
                 f'couldn\'t parse image name "{image}": {error}'
@@ -194,21 +195,26 @@ class _Request:
         try:
             image = await self._ask()
         except ImageError:
-            self._step(ImageEvent.LOOK_FAILED)
+            self._step(ImageEvent.LOOK_FAILED, details=self._details())
             raise
+        check = await self._check_access(image) if image is not None else None
         evidence = ImageEvidence(
             policy=self._policy(),
             present=image is not None,
-            allowed=image is None or await self._may_use(image),
+            allowed=check is not AccessCheck.MUST_AUTHENTICATE,
             in_back_off=self._remaining_back_off() > 0,
         )
-        self._step(ImageEvent.LOOKED, evidence)
+        details = self._details(present="true" if image is not None else "false")
+        self._step(ImageEvent.LOOKED, evidence, {**details, **({"access": check} if check else {})})
         return image
 
-    async def _may_use(self, image: cri.Image) -> bool:
+    def _details(self, **details: str) -> Mapping[str, str]:
+        return {"policy": self._policy(), **details}
+
+    async def _check_access(self, image: cri.Image) -> AccessCheck | None:
         if self._policy() is PullPolicy.ALWAYS:
-            return True  # The registry is asked in any case.
-        return await self._images.access.may_use(self._container.image, image, self._shown_secrets)
+            return None  # The registry is asked in any case.
+        return await self._images.access.check(self._container.image, image, self._shown_secrets)
 
     async def _shown_secrets(self) -> Sequence[ImagePullSecret]:
         return [each.source for each in await self._credentials() if each.source is not None]
@@ -370,14 +376,25 @@ class _Request:
     def _event(self, kind: EventType, reason: str, message: str) -> None:
         self._images.recorder.pod(self._pod, kind, reason, message, container=self._container.name)
 
-    def _step(self, event: ImageEvent, evidence: ImageEvidence | None = None) -> None:
+    def _step(
+        self,
+        event: ImageEvent,
+        evidence: ImageEvidence | None = None,
+        details: Mapping[str, str] | None = None,
+    ) -> None:
         source = self._state
         target = self._known.step(self._container.name, event, evidence)
         meta = self._pod.metadata
         self._images.journal.transition(
             IMAGE.name,
             f"{meta.namespace}/{meta.name}/{self._container.name}",
-            Transition(source=source, event=event, target=target, cause=self._container.image),
+            Transition(
+                source=source,
+                event=event,
+                target=target,
+                cause=self._container.image,
+                details=details or {},
+            ),
         )
 
 

@@ -30,7 +30,13 @@ from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeGate
-from trio_kubelet.runtime.images.access import Verification, access, may_have_brought, with_access
+from trio_kubelet.runtime.images.access import (
+    AccessCheck,
+    Verification,
+    access,
+    may_have_brought,
+    with_access,
+)
 from trio_kubelet.runtime.images.pull_record_files import file_name, intents, pulled_records
 
 log = structlog.get_logger("images")
@@ -65,8 +71,11 @@ class ImageAccess(Protocol):
         """Whether there are rules at all (gate KubeletEnsureSecretPulledImages)."""
         ...
 
-    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
-        """Whether a pod may use an image that is there; `image` is its container's name for it."""
+    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
+        """Whether a pod may use an image that is there; `image` is its container's name for it.
+
+        None: it may, as there are no rules.
+        """
         ...
 
     async def begin(self, image: str) -> None:
@@ -97,10 +106,10 @@ class UnverifiedAccess:
     async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
         """Nothing to tend."""
 
-    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
-        """Always."""
+    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
+        """There are no rules."""
         del image, found, shown
-        return True
+        return None
 
     async def begin(self, image: str) -> None:
         """Nothing to record."""
@@ -157,10 +166,10 @@ class PullRecords:
         self._records = {record.image_ref: record for record in records.values}
         self._unreadable_records = set(records.unreadable)
 
-    async def may_use(self, image: str, found: cri.Image, shown: ShownSecrets) -> bool:
+    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck:
         """See ImageAccess. A secret that was recognized is recorded."""
         if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, found)):
-            return True
+            return AccessCheck.POLICY_ALLOWED
         record = self._records.get(found.id, ImagePulledRecord())
         known = record.credential_mapping.get(name_alone(image), ImagePullCredentials())
         # The secrets may have to be waited for, so they are asked for only if they count.
@@ -168,7 +177,7 @@ class PullRecords:
         result = access(known, own)
         if result.proof is not None:
             await self._note(image, found.id, _credentials(result.proof))
-        return result.is_allowed
+        return AccessCheck.RECORD_FOUND if result.is_allowed else AccessCheck.MUST_AUTHENTICATE
 
     def _pulled_here(self, image: str, found: cri.Image) -> bool:
         names = (image, *found.repo_tags, *found.repo_digests)
