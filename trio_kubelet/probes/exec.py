@@ -16,6 +16,9 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.expansion import expand_all
 
+KILLED = 137
+"""The exit code of what SIGKILL has ended, as it ends commands with their container."""
+
 
 class ExecSync(Protocol):
     """Runs commands in containers; see `RuntimeClient.exec_sync`."""
@@ -50,5 +53,5 @@ async def probe_exec(
         raise ProbeError(rpc_words(error.code, error.message)) from error
     output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")
     if result.exit_code != 0:
-        return failure(output)
+        return failure(output, cut_off=result.exit_code == KILLED)
     return ProbeResult(outcome=ProbeOutcome.SUCCESS, output=output, by_container=True)

@@ -124,7 +124,7 @@ def _failed(error: CallError) -> ProbeResult:
         message = f"{missing} (grpc.health.v1.Health): {error.message}"
     else:
         message = f"error: health rpc probe failed: {rpc_words(error.code, error.message)}"
-    return failure(message, by_container=error.by_server)
+    return failure(message, by_container=error.by_server, cut_off=not error.by_server)
 
 
 @define

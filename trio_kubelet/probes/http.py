@@ -62,11 +62,13 @@ class HttpError(Exception):
     """There is no response. The text is Go's as far as it is known.
 
     `is_local`: this node could not ask, which says nothing about whom it would have asked.
+    `cut_off`: there was a connection, and it broke.
     """
 
-    def __init__(self, message: str, *, is_local: bool = False) -> None:
+    def __init__(self, message: str, *, is_local: bool = False, cut_off: bool = False) -> None:
         super().__init__(message)
         self.is_local = is_local
+        self.cut_off = cut_off
 
 
 @frozen(kw_only=True)
@@ -97,9 +99,11 @@ class HttpProber:
                 return _judged(await run.get())
             except (HttpError, RedirectError) as error:
                 words = f'Get "{run.request.url}": {error}'
-                if isinstance(error, HttpError) and error.is_local:
+                if not isinstance(error, HttpError):
+                    return failure(words)
+                if error.is_local:
                     raise ProbeError(words) from error
-                return failure(words)
+                return failure(words, cut_off=error.cut_off)
         if run.has_head:
             raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
@@ -175,7 +179,7 @@ class _Run:
         except (ProbeStreamError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             if self.has_head:
                 raise ProbeError(_words(error, raw), ProbeOutcome.FAILURE) from error
-            raise HttpError(_words(error, raw)) from error
+            raise HttpError(_words(error, raw), cut_off=True) from error
         finally:
             raw.close()
 
@@ -200,7 +204,7 @@ class _Run:
                 has_come = False
                 if not received and not self.has_head:
                     beginning = conversation.trailing_data[0]
-                    raise HttpError("unexpected EOF" if beginning else "EOF")
+                    raise HttpError("unexpected EOF" if beginning else "EOF", cut_off=True)
                 head_bytes += 0 if self.has_head else len(received)
                 if head_bytes > HEAD_LIMIT_BYTES:
                     raise HttpError(HEAD_TOO_LONG)

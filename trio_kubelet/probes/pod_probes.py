@@ -45,6 +45,9 @@ from trio_kubelet.telemetry import EventRecorder, Journal, Transition
 
 log = structlog.get_logger("probes")
 
+SETTLE_SECONDS = 1.0
+"""How long a runtime may take a container for running whose processes have ended."""
+
 
 @frozen(kw_only=True)
 class ProbeChange:
@@ -308,7 +311,7 @@ class PodProbes:
             result = await self._node.runner.run(probe.spec, target)
         except ProbeError as error:
             seconds = trio.current_time() - began
-            if await self._node.runner.runs(instance.id) and probe.state in RUNS_IN:
+            if await self._runs_on(instance, cut_off=True) and probe.state in RUNS_IN:
                 self._ran(instance, probe, ProbeOutcome.UNKNOWN, seconds)
                 self._event(instance, message_of_error(probe.kind, error))
                 self._step(instance, probe, ProbeEvent.ERRORED)
@@ -336,6 +339,12 @@ class PodProbes:
         """Whether a result is the container's own, not only what its end looks like."""
         if result.outcome is not ProbeOutcome.FAILURE or result.by_container:
             return True
+        return await self._runs_on(instance, cut_off=result.cut_off)
+
+    async def _runs_on(self, instance: _Instance, *, cut_off: bool) -> bool:
+        """Whether a container runs on. Word of an end that had cut its probe off cancels this."""
+        if cut_off:
+            await trio.sleep(SETTLE_SECONDS)
         return await self._node.runner.runs(instance.id)
 
     async def _take(self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult) -> None:

@@ -32,12 +32,14 @@ class ProbeResult:
     """How a run came out. `output` is what the event says.
 
     `by_container`: the container itself has answered. A failure of another kind may only mean
-    that it ended meanwhile. `timed_out`: a command did not end in its time.
+    that it ended meanwhile. `cut_off`: a command was killed, or a connection broke, which the end
+    of a container does to both. `timed_out`: a command did not end in its time.
     """
 
     outcome: ProbeOutcome
     output: str = ""
     by_container: bool = False
+    cut_off: bool = False
     timed_out: bool = False
 
 
@@ -55,9 +57,11 @@ class ProbeError(Exception):
         return self.message
 
 
-def failure(output: str, *, by_container: bool = False) -> ProbeResult:
+def failure(output: str, *, by_container: bool = False, cut_off: bool = False) -> ProbeResult:
     """Return a failure."""
-    return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, by_container=by_container)
+    return ProbeResult(
+        outcome=ProbeOutcome.FAILURE, output=output, by_container=by_container, cut_off=cut_off
+    )
 
 
 def rpc_words(code: Code, message: str) -> str:

@@ -36,6 +36,7 @@ EVERY_10_S = Probe(
 )
 WELL = ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
 ILL = ProbeResult(outcome=ProbeOutcome.FAILURE, output="ill", by_container=True)
+CUT_OFF = ProbeResult(outcome=ProbeOutcome.FAILURE, output="EOF", cut_off=True)
 REFUSED = ProbeResult(outcome=ProbeOutcome.FAILURE, output="refused")
 
 

@@ -216,13 +216,14 @@ async def test_a_server_that_gives_no_response_fails(serve: Serve, words: str) -
     async with serving(serve) as port:
         came = await ask(port)
     assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
+    assert came.cut_off, "its container may have ended"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {words}'
 
 
 async def test_a_connection_that_is_reset_fails() -> None:
     async with serving(reset) as port:
         came = await ask(port)
-    assert came.outcome is ProbeOutcome.FAILURE
+    assert (came.outcome, came.cut_off) == (ProbeOutcome.FAILURE, True)
     assert came.output.endswith(f"->127.0.0.1:{port}: read: connection reset by peer")
 
 
@@ -230,7 +231,7 @@ async def test_a_connection_that_is_refused_fails() -> None:
     with socket.create_server((LOOPBACK, 0)) as taken:
         port = taken.getsockname()[1]
     came = await ask(port)
-    assert came.outcome is ProbeOutcome.FAILURE
+    assert (came.outcome, came.cut_off) == (ProbeOutcome.FAILURE, False)
     dialed = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {dialed}'
 

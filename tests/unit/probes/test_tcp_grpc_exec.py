@@ -155,6 +155,20 @@ async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) 
     async with serving(serve) as port:
         came = await check(port)
     assert (came.outcome, came.output, came.by_container) == (ProbeOutcome.FAILURE, output, True)
+    assert not came.cut_off
+
+
+async def test_a_server_that_closes_within_the_call_cuts_the_probe_off() -> None:
+    async def close(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(b"\0\0\0\4\0\0\0\0\0")
+        await stream.receive_some()
+
+    async with serving(close) as port:
+        came = await check(port)
+    words = "rpc error: code = Unavailable desc = error reading from server: EOF"
+    assert came.output == f"error: health rpc probe failed: {words}"
+    assert (came.by_container, came.cut_off) == (False, True)
 
 
 @pytest.mark.parametrize("serve", [hang, answer(http(400))])
@@ -290,9 +304,14 @@ async def test_a_command_is_run_with_the_variables_that_the_spec_gives_values_to
     assert shell.asked == [("id", ["cat", "/tmp/up", "$(NODE)", "$(FILE)"], 3)]
 
 
-async def test_a_command_that_fails_says_what_it_printed() -> None:
-    came, _ = await execute(cri.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=1))
+@pytest.mark.parametrize(("exit_code", "cut_off"), [(1, False), (137, True), (255, False)])
+async def test_a_command_that_fails_says_what_it_printed_and_whether_it_was_killed(
+    exit_code: int, cut_off: bool
+) -> None:
+    printed = cri.ExecSyncResponse(stdout=b"out\n", stderr=b"err\n", exit_code=exit_code)
+    came, _ = await execute(printed)
     assert (came.outcome, came.output) == (ProbeOutcome.FAILURE, "out\nerr\n")
+    assert came.cut_off is cut_off
 
 
 async def test_what_a_command_prints_is_cut() -> None:
