@@ -363,6 +363,7 @@ async def _cgroups(core: Core, driver: CgroupDriver) -> PodCgroups | NoCgroups:
         ),
     )
     cgroups = Cgroups(core.host.cgroups, settings)
+    cgroups.on_operation.add(core.cgroup_operations.call)
     try:
         if problem := await cgroups.driver_change_problem():
             raise StartError(problem)

@@ -191,7 +191,7 @@ class ClusterPods:
         self._updates = updates
         self._recall = recall
         self._shown: set[str] = set()
-        self._writer = StatusWriter(api, self._newest_status, self._is_over)
+        self._writer = StatusWriter(api, self._newest_status, self._is_over, core.status_syncs)
         self._mirrors = MirrorPods(
             api,
             core.node_name,

@@ -70,6 +70,8 @@ class Core:
         self.recorder = EventRecorder(self.journal, self.node_name)
         self.serves_others = trio.Event()
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
+        self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
+        self.status_syncs: Callbacks[[float]] = Callbacks()
         runtime, images, tasks = host.transports
         self.client = RuntimeClient(
             WatchedTransport(runtime, self.runtime_calls),

@@ -72,9 +72,12 @@ class Monitoring:
         self._counter = counter = EventCounter(core.clock.now_ns, self._pod, self._seen_ago)
         core.runtime_calls.add(safe(counter.runtime_called))
         core.cache.on_observation.add(safe(counter.observed))
+        core.cgroup_operations.add(safe(counter.cgroup_operation))
         core.pleg.on_relist.add(safe(counter.relisted))
+        core.pleg.on_event.add(safe(counter.runtime_event))
         core.journal.on_entry.add(safe(counter.journal_entry))
         core.statuses.on_change.add(safe(counter.status_changed))
+        core.status_syncs.add(safe(counter.status_synced))
 
     def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
         """Be told of the work for pods, and of their probes, from now on."""

@@ -75,6 +75,7 @@ def test_what_the_agent_did_is_counted(node: Node, pod: Json) -> None:
     assert total("kubelet_pod_start_duration_seconds_count") >= 1
     assert total("kubelet_pod_worker_duration_seconds_count", operation_type="create") >= 1
     assert total("kubelet_desired_pods", static="true") >= 1
+    assert total("kubelet_cgroup_manager_duration_seconds_count", operation_type="create") >= 1
     assert total("kubelet_working_pods", config="desired", lifecycle="sync") >= 1
     assert total("kubelet_pleg_relist_duration_seconds_count") >= 1
     assert total("process_resident_memory_bytes") > 1 << 20

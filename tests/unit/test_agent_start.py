@@ -13,6 +13,7 @@ from attrs import define, evolve
 from trio.testing import MockClock
 
 from lab.ports import free_port
+from tests.apiserver.server import ApiServer
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Cluster, Standalone
@@ -94,7 +95,7 @@ async def start(
     *,
     logs: Path | None = None,
     resolv_conf: str = "",
-    api: bool = False,
+    api: bool | ApiServer = False,
     kind: type[Agent] = Quiet,
     **fields: Any,
 ) -> AsyncIterator[Start]:
@@ -118,7 +119,8 @@ async def start(
             raise httpx.ConnectError("nobody is there", request=request)
 
         away = ApiClient("http://api.test", httpx.MockTransport(refuse), clock=clock)
-        yield ApiClients("http://api.test", away, away, away, away)
+        client = api.client() if isinstance(api, ApiServer) else away
+        yield ApiClients("http://api.test", client, client, client, client)
 
     async with open_hollow_runtime(
         clock, HollowOptions(faults=faults, images=("busybox",))

@@ -145,6 +145,14 @@ class EventCounter:
         if interval_seconds != float("inf"):
             self.counts.relist_interval.observe(interval_seconds)
 
+    def runtime_event(self, seconds: float) -> None:
+        """An event of the runtime came so late; the runtime's clock may be ahead."""
+        self.counts.event_seconds.observe(max(0.0, seconds))
+
+    def cgroup_operation(self, operation: str, seconds: float) -> None:
+        """A cgroup was made, changed or removed, or could not be."""
+        self.counts.cgroup_seconds.labels(operation).observe(seconds)
+
     # Pods
 
     def journal_entry(self, entry: Entry) -> None:
@@ -213,6 +221,10 @@ class EventCounter:
                 self.counts.rejections.labels(status.reason).inc()
         elif status.phase == PodPhase.RUNNING:
             self._runs(pod, status, start)
+
+    def status_synced(self, seconds: float) -> None:
+        """The API shows the newest status of a pod, so long after it began to differ."""
+        self.counts.status_sync_seconds.observe(seconds)
 
     def _runs(self, pod: Pod, status: PodStatus, start: _Start) -> None:
         """Count the start of a pod that was not running before this agent saw it."""

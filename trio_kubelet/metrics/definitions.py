@@ -14,6 +14,7 @@ START_SECONDS = (
     *(0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, 60, 120, 180, 240, 300, 360, 480, 600),
     *(900, 1200, 1800, 2700, 3600),
 )
+STATUS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 CONTAINERS = tuple(2**power for power in range(5))
 
@@ -126,6 +127,21 @@ class Counts:
         )
         self.event_stream_errors = gauge(
             "kubelet_evented_pleg_connection_error_count", "Event streams that ended."
+        )
+        self.event_seconds = seconds(
+            "kubelet_evented_pleg_connection_latency_seconds",
+            "How late events of the runtime are.",
+        )
+        self.cgroup_seconds = seconds(
+            "kubelet_cgroup_manager_duration_seconds",
+            "How long cgroups took to be made, changed and removed.",
+            operation,
+        )
+        self.status_sync_seconds = Histogram(
+            "kubelet_pod_status_sync_duration_seconds",
+            "From a change of a pod's status until the API showed the newest.",
+            buckets=STATUS_SECONDS,
+            registry=self.registry,
         )
         self.orphaned_pods = counter(
             "kubelet_orphaned_runtime_pods", "Pods in the runtime that nobody wanted."

@@ -65,7 +65,7 @@ class Pleg:
     """Owner of the relist and of the event stream. `run` returns only when cancelled.
 
     `on_relist` is called with the seconds that a complete relist took, and with those since the
-    one before.
+    one before, `on_event` with the seconds that an event of the runtime took to come.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Pleg:
         self.dropped = 0
         self._untold: set[str] = set()
         self.on_relist: Callbacks[[float, float]] = Callbacks()
+        self.on_event: Callbacks[[float]] = Callbacks()
         cache.on_observation.add(self._on_observation)
 
     def seconds_since_relist(self) -> float:
@@ -251,6 +252,8 @@ class Pleg:
 
     def _on_event(self, event: cri.ContainerEventResponse) -> None:
         heard_at = trio.current_time()
+        if event.created_at:
+            self.on_event.call((self._clock.now_ns() - event.created_at) / 1e9)
         state = _EVENT_STATES.get(event.container_event_type)
         if self._audit is not None and state is not None:
             self._audit.heard((event.container_id, state), heard_at)

@@ -7,6 +7,7 @@ thread an operation: a write takes microseconds, but some make the kernel reclai
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -15,6 +16,7 @@ import trio
 from attrs import field, frozen
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod
 from trio_kubelet.resources.cgroup_config import (
@@ -67,12 +69,13 @@ class CgroupSettings:
 class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
 
-    Methods raise OSError, or SystemdError with the driver `systemd`.
+    Methods raise OSError, or SystemdError with the driver `systemd`. `on_operation` is called with
+    `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
     """
 
     __slots__ = (
         *("_limiter", "_settings", "_slices", "_tree", "_unfinished", "_wanted", "_writing"),
-        "_written",
+        *("_written", "on_operation"),
     )
 
     def __init__(
@@ -93,6 +96,7 @@ class Cgroups:
         self._wanted: dict[QosClass, CgroupConfig] = {}
         self._written: dict[QosClass, CgroupConfig] = {}
         self._writing = trio.Lock()
+        self.on_operation: Callbacks[[str, float]] = Callbacks()
 
     async def start(self, node: CgroupConfig | None = None) -> None:
         """Make the cgroups above the pods, before the first pod.
@@ -120,9 +124,10 @@ class Cgroups:
                 if self._written.get(qos) == config:
                     continue
                 name = qos_cgroup_name(qos, self._settings.cgroup_root)
-                if self._slices is not None:
-                    await self._slices.set_values(name, config)
-                await self._in_thread(partial(self._tree.create, self._path(name), config))
+                with self._timed("update"):
+                    if self._slices is not None:
+                        await self._slices.set_values(name, config)
+                    await self._in_thread(partial(self._tree.create, self._path(name), config))
                 self._written[qos] = config
 
     async def ensure(self, pod: Pod) -> None:
@@ -152,9 +157,10 @@ class Cgroups:
         Cancelled, it may be called again.
         """
         for name in await self._in_thread(partial(self._names_of, pod_uid)):
-            if self._slices is not None:
-                await self._slices.stop(name)
-            await self._remove(name, deadline_seconds)
+            with self._timed("destroy"):
+                if self._slices is not None:
+                    await self._slices.stop(name)
+                await self._remove(name, deadline_seconds)
             self._unfinished.discard(name)
 
     async def list_pod_uids(self) -> frozenset[str]:
@@ -194,9 +200,18 @@ class Cgroups:
                     yield uid, f"{parent}/{child}"
 
     async def _create(self, name: CgroupName, config: CgroupConfig) -> None:
-        if self._slices is not None:
-            await self._slices.start(name, config)
-        await self._in_thread(partial(self._tree.create, self._path(name), config))
+        with self._timed("create"):
+            if self._slices is not None:
+                await self._slices.start(name, config)
+            await self._in_thread(partial(self._tree.create, self._path(name), config))
+
+    @contextmanager
+    def _timed(self, operation: str) -> Iterator[None]:
+        began_at = trio.current_time()
+        try:
+            yield
+        finally:
+            self.on_operation.call(operation, trio.current_time() - began_at)
 
     async def _remove(self, name: CgroupName, deadline_seconds: float) -> None:
         deadline = trio.current_time() + deadline_seconds

@@ -16,6 +16,7 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
@@ -44,6 +45,7 @@ class _Reported:
 
     `object` is the newest version that the API has shown. `settled` are the status that it had
     and the node's when there was nothing more to send, or (`is_refused`) nothing to be gained.
+    `changed_at`, in trio's clock: when the first change was told that the API does not show yet.
     """
 
     object: Pod
@@ -52,6 +54,7 @@ class _Reported:
     is_refused: bool = False
     deleted: bool = False
     failing_since: float | None = None
+    changed_at: float | None = None
 
 
 @define
@@ -60,12 +63,14 @@ class StatusWriter:
 
     `newest` is the node's status of a pod; `finished` says whether its task is over: containers
     stopped, volumes and cgroups given back. Pods are called by the UID that they have on the
-    node: a static pod by its own, not its mirror's.
+    node: a static pod by its own, not its mirror's. `on_synced` is called when the API has come to
+    show the newest status of a pod, with the seconds since it began to differ.
     """
 
     _api: Api
     _newest: Callable[[str], PodStatus | None]
     _finished: Callable[[str], bool]
+    on_synced: Callbacks[[float]] = field(factory=Callbacks)
     _pods: dict[str, _Reported] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
@@ -74,7 +79,11 @@ class StatusWriter:
 
     def status_changed(self, pod: Pod, _status: PodStatus) -> None:
         """There is a new status (called by `Statuses.on_change`)."""
-        self.look_at(pod.metadata.uid)
+        reported = self._pods.get(pod.metadata.uid)
+        if reported is not None:
+            if reported.changed_at is None:
+                reported.changed_at = trio.current_time()
+            self.look_at(pod.metadata.uid)
 
     def look_at(self, uid: str) -> None:
         """Something has changed for the pod: its status, or its task has ended."""
@@ -119,7 +128,9 @@ class StatusWriter:
     def _see(self, uid: str, pod: Pod, *, is_mirror: bool) -> None:
         known = self._pods.get(uid)
         if known is None or known.object.metadata.uid != pod.metadata.uid:
-            self._pods[uid] = _Reported(pod, is_mirror=is_mirror)
+            # A static pod may have had its status before its mirror.
+            changed_at = None if self._newest(uid) is None else trio.current_time()
+            self._pods[uid] = _Reported(pod, is_mirror=is_mirror, changed_at=changed_at)
         elif is_newer(pod.metadata, known.object.metadata):
             known.object = pod
         else:
@@ -145,11 +156,16 @@ class StatusWriter:
         sent: Json = {}
         for _ in range(SENT_AT_MOST):
             own, known = self._newest(uid), reported.object.status
-            if own is None or reported.deleted or (reported.settled == (known, own) and not sent):
+            if own is None or reported.deleted:
+                return
+            if reported.settled == (known, own) and not sent:
+                if not reported.is_refused:
+                    reported.changed_at = None
                 return
             body = status_patch(reported.object.metadata.uid, known, merged_status(known, own))
             if body is None or body["status"].items() <= sent.items():
                 reported.settled = (known, own)
+                self._synced(reported, was_sent=bool(sent))
                 return
             try:
                 await self._patch(reported, body)
@@ -159,6 +175,11 @@ class StatusWriter:
                 raise
             sent = body["status"]
             reported.settled = (reported.object.status, own)
+
+    def _synced(self, reported: _Reported, *, was_sent: bool) -> None:
+        changed_at, reported.changed_at = reported.changed_at, None
+        if was_sent and changed_at is not None:
+            self.on_synced.call(trio.current_time() - changed_at)
 
     async def _patch(self, reported: _Reported, body: Json) -> None:
         meta = reported.object.metadata

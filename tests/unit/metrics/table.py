@@ -86,14 +86,11 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
             kubelet_pod_watch_events_dropped_total
         """,
         "Not counted yet.": """
-            kubelet_cgroup_manager_duration_seconds
-            kubelet_evented_pleg_connection_latency_seconds
             kubelet_node_startup_duration_seconds
             kubelet_node_startup_post_registration_duration_seconds
             kubelet_node_startup_pre_kubelet_duration_seconds
             kubelet_node_startup_pre_registration_duration_seconds
             kubelet_node_startup_registration_duration_seconds
-            kubelet_pod_status_sync_duration_seconds
             kubelet_sleep_action_terminated_early_total
             kubelet_volume_metric_collection_duration_seconds
         """,

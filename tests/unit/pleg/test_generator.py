@@ -123,6 +123,24 @@ async def test_an_event_is_followed_at_once(autojump_clock: MockClock) -> None:
         assert at.state("u") is ObservedState.EXITED
 
 
+async def test_it_is_told_how_long_each_event_of_the_runtime_took(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        ages: list[float] = []
+        at.pleg.on_event.add(ages.append)
+        await at.start_pod("u")
+        await trio.sleep(1)
+        assert ages
+        assert not any(ages)
+        ages.clear()
+        at.runtime.events.cut()
+        await at.start_pod("v")
+        await trio.sleep(10)
+        assert all(0.1 < age < 10 for age in ages)
+        assert ages
+
+
 async def test_the_end_of_a_sandbox_is_told_though_the_addresses_are_kept(
     autojump_clock: MockClock,
 ) -> None:

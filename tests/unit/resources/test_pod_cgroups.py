@@ -25,3 +25,23 @@ async def test_a_class_whose_weight_could_not_be_written_gets_it_with_the_pods_n
     weight.rmdir()
     await cgroups.ensure(POD)
     assert weight.read_text() == "17"
+
+
+async def test_what_is_done_with_cgroups_is_told_whatever_becomes_of_it(tmp_path: Path) -> None:
+    fake = FakeV2(tmp_path, "cpu memory", ("kubepods", "kubepods/burstable"))
+    told: list[str] = []
+    cgroups = Cgroups(fake.tree, CgroupSettings())
+    cgroups.on_operation.add(lambda operation, seconds: told.append(operation))
+    pods = PodCgroups(cgroups, lambda: [POD])
+    weight = tmp_path / "kubepods/burstable/cpu.weight"
+    weight.mkdir()
+    with pytest.raises(PreparationError):
+        await pods.ensure(POD)
+    weight.rmdir()
+    await pods.ensure(POD)
+    assert told == ["create", "update", "update", "update"]
+    told.clear()
+    for file in (tmp_path / "kubepods/burstable/podu").iterdir():
+        file.unlink()
+    await pods.remove("u")
+    assert told == ["destroy"]

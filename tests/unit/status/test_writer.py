@@ -108,6 +108,56 @@ async def test_a_status_that_was_overtaken_is_never_sent(autojump_clock: MockClo
         ]
 
 
+@pytest.mark.parametrize(
+    ("faults", "seconds"),
+    [([], 0), ([4.0], 4), ([refused(429, "TooManyRequests", retry_after_seconds=20)], 20)],
+)
+async def test_it_is_told_how_long_the_api_took_to_show_the_newest_status(
+    autojump_clock: MockClock, faults: list[ApiError | str], seconds: float
+) -> None:
+    told: list[float] = []
+    async with running("p") as node:
+        node.writer.on_synced.add(told.append)
+        node.api.faults = list(faults)
+        node.report("p", PodStatus(phase="Pending"))
+        await trio.sleep(1)
+        node.report("p", RUNNING)
+        await trio.sleep(3 * RESYNC_SECONDS)
+        node.report("p", RUNNING)
+        await trio.sleep(SOON)
+        assert node.phase("p") == "Running"
+    assert told == [pytest.approx(each, abs=0.1) for each in ([seconds] if seconds else [0, 0])]
+
+
+async def test_a_change_that_was_taken_back_before_it_was_sent_is_nothing_to_tell(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[float] = []
+    async with running("p") as node:
+        node.writer.on_synced.add(told.append)
+        for status in (SUCCEEDED, PodStatus()):
+            node.report("p", status)
+        await trio.sleep(SOON)
+        assert node.api.log == []
+        node.report("p", RUNNING)
+        await trio.sleep(SOON)
+    assert told == [0]
+
+
+async def test_a_status_that_is_there_before_its_mirror_is_sent_with_it(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[float] = []
+    async with running() as node:
+        node.writer.on_synced.add(told.append)
+        node.api.faults = [2.0]
+        node.report("p", RUNNING)
+        await trio.sleep(SOON)
+        node.add("p")
+        await trio.sleep(SOON)
+    assert told == [2]
+
+
 async def test_a_pod_that_the_api_does_not_have_has_nothing_to_send(
     autojump_clock: MockClock,
 ) -> None:
