@@ -111,8 +111,9 @@ class Agent:
     def _cluster(self, clients: ApiClients | None) -> Cluster | Standalone:
         if clients is None:
             return Standalone()
-        self._monitoring.watch_api(clients)
-        return Cluster(self.core, clients)
+        cluster = Cluster(self.core, clients)
+        self._monitoring.watch_api(clients, cluster.reporter)
+        return cluster
 
     async def warn_of_host(self) -> None:
         """Record an event for each thing that the node's users should know of its host."""

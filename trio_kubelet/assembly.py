@@ -207,7 +207,9 @@ def _pod_runtime(
     """What acts on containers."""
     settings = core.settings
     configuration = settings.configuration
-    hooks = Hooks(client=core.client, recorder=core.recorder)
+    hooks = Hooks(
+        client=core.client, recorder=core.recorder, on_sleep_cut_short=core.sleeps_cut_short
+    )
     stopper = ContainerStopper(client=core.client, recorder=core.recorder, node=node, hooks=hooks)
     remover = ContainerRemover(
         client=core.client, node=node, file_limiter=files, oom_kills=core.oom_kills

@@ -72,6 +72,7 @@ class Core:
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
         self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
         self.status_syncs: Callbacks[[float]] = Callbacks()
+        self.sleeps_cut_short: Callbacks[[]] = Callbacks()
         runtime, images, tasks = host.transports
         self.client = RuntimeClient(
             WatchedTransport(runtime, self.runtime_calls),

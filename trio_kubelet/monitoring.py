@@ -5,6 +5,7 @@ Nothing here acts on pods: all of it may fail, or be slow, and they run on.
 
 import math
 import platform
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from trio_kubelet.metrics.counted import EventCounter
 from trio_kubelet.metrics.definitions import SHOWN_AS
 from trio_kubelet.metrics.endpoint import metrics_routes
 from trio_kubelet.metrics.http_requests import counted
+from trio_kubelet.metrics.node_startup import NodeStartup
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
     AgentState,
@@ -38,6 +40,7 @@ from trio_kubelet.metrics.state import (
 )
 from trio_kubelet.metrics.text import Family, exposition, families_of
 from trio_kubelet.node.machine import MachineInfo
+from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
 from trio_kubelet.rpc.channel import socket_path
@@ -78,6 +81,11 @@ class Monitoring:
         core.journal.on_entry.add(safe(counter.journal_entry))
         core.statuses.on_change.add(safe(counter.status_changed))
         core.status_syncs.add(safe(counter.status_synced))
+        core.sleeps_cut_short.add(safe(counter.sleep_cut_short))
+        self.stats.on_disk_walk.add(safe(counter.disk_walked))
+        uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+        self._startup = NodeStartup(counter.counts, core.clock.now_ns, uptime)
+        core.journal.on_entry.add(safe(self._startup.journal_entry))
 
     def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
         """Be told of the work for pods, and of their probes, from now on."""
@@ -86,8 +94,9 @@ class Monitoring:
         tasks.on_finished.add(safe(self._finished))
         probes.on_run.add(safe(self._counter.probe_run))
 
-    def watch_api(self, clients: ApiClients) -> None:
-        """Be told of requests to the API server from now on."""
+    def watch_api(self, clients: ApiClients, reporter: NodeReporter) -> None:
+        """Be told of requests to the API server, and of the node's registration, from now on."""
+        reporter.on_registered.add(safe(self._startup.registered))
         self._has_api = True
         host = urlsplit(clients.server).netloc
         for client in (clients.main, clients.heartbeat, clients.events, clients.reviews):

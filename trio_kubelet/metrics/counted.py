@@ -1,8 +1,8 @@
 """Counts what the agent does, being told of it.
 
-Nobody counts in the code that acts: `monitoring.py` adds these methods to the callbacks of journal,
-runtime client, API client, generator of pod events, statuses, pod tasks and probes. What is known
-of a pod goes when its task has finished, so nothing grows with the pods that have been.
+Nobody counts in the code that acts: `monitoring.py` adds these methods to the callbacks of those
+who act. What is known of a pod goes when its task has finished, so nothing grows with the pods that
+have been.
 """
 
 from collections.abc import Callable
@@ -21,12 +21,15 @@ from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.telemetry.events import EVENT
 from trio_kubelet.telemetry.journal import Entry
 
 CONTAINER, INIT_CONTAINER = "container", "init_container"
 EPHEMERAL_CONTAINER = "ephemeral_container"
 UNKNOWN = "unknown"
+WALK = "du"
+"""What the Go kubelet calls counting files one by one, after the program that does it."""
 
 _OF_CONTAINER = 4
 """Labels of a probe that are not about one run of it."""
@@ -152,6 +155,15 @@ class EventCounter:
     def cgroup_operation(self, operation: str, seconds: float) -> None:
         """A cgroup was made, changed or removed, or could not be."""
         self.counts.cgroup_seconds.labels(operation).observe(seconds)
+
+    def sleep_cut_short(self) -> None:
+        """A hook had no time to sleep to the end."""
+        self.counts.cut_short_sleeps.inc()
+
+    def disk_walked(self, disk: PodDisk) -> None:
+        """The files of a pod's volumes were counted."""
+        for seconds in disk.seconds:
+            self.counts.volume_seconds.labels(WALK).observe(seconds)
 
     # Pods
 

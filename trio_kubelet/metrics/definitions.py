@@ -156,6 +156,31 @@ class Counts:
             "kubelet_lifecycle_handler_http_fallbacks",
             "Hooks over HTTPS that were answered in plain HTTP.",
         )
+        self.cut_short_sleeps = counter(
+            "kubelet_sleep_action_terminated_early", "Sleeps of hooks that were cut short."
+        )
+        self.volume_seconds = seconds(
+            "kubelet_volume_metric_collection_duration_seconds",
+            "How long counting the files of a volume took.",
+            ["metric_source"],
+        )
+        startup = "kubelet_node_startup"
+        self.startup_seconds = gauge(
+            f"{startup}_duration_seconds", "From the machine's boot until its new node was ready."
+        )
+        self.startup_pre_kubelet_seconds = gauge(
+            f"{startup}_pre_kubelet_duration_seconds", "From the boot to the agent's start."
+        )
+        self.startup_pre_registration_seconds = gauge(
+            f"{startup}_pre_registration_duration_seconds",
+            "From the agent's start until it first tried to register its node.",
+        )
+        self.startup_registration_seconds = gauge(
+            f"{startup}_registration_duration_seconds", "From then until the node was there."
+        )
+        self.startup_post_registration_seconds = gauge(
+            f"{startup}_post_registration_duration_seconds", "From then until it was ready."
+        )
         self.api_requests = counter(
             "rest_client_requests", "Requests to the API server.", ["code", "host", "method"]
         )

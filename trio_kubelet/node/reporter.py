@@ -16,6 +16,7 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import Api, ApiError
@@ -47,7 +48,8 @@ class NodeReporter:
 
     `api` is for registration, `heartbeat` the client with its own connection for reports.
     `observe()` looks at the node, `resources()` returns what it has now. `chance` spreads the
-    reports of many nodes over time.
+    reports of many nodes over time. `on_registered` is called when a new Node object was made, with
+    the seconds since this was first tried.
     """
 
     _profile: NodeProfile
@@ -65,6 +67,8 @@ class NodeReporter:
     _retries: Retries = field(init=False, factory=lambda: Retries(RETRY))
     _reboot_told: bool = field(init=False, default=False)
     _is_outdated: bool = field(init=False, default=False)
+    _first_tried_at: float | None = field(init=False, default=None)
+    on_registered: Callbacks[[float]] = field(init=False, factory=Callbacks)
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next report is due."""
@@ -116,6 +120,8 @@ class NodeReporter:
 
     async def _try_to_register(self) -> None:
         initial = initial_node(self._profile_now(), await self._observe(), self._now())
+        if self._first_tried_at is None:
+            self._first_tried_at = trio.current_time()
         try:
             created = await self._api.create(NODES, initial)
         except ApiError as error:
@@ -124,6 +130,7 @@ class NodeReporter:
             await self._adopt(initial, error)
         else:
             log.info("node registered", name=self._profile.name)
+            self.on_registered.call(trio.current_time() - self._first_tried_at)
             self._view.offer(created)
             self._schedule(changed=True)
             self._record_conditions((), created)

@@ -18,6 +18,7 @@ import structlog
 import trio
 from attrs import field, frozen
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.stats.shared import Tasks
 from trio_kubelet.stats.values import Filesystem, VolumeStats
@@ -50,9 +51,13 @@ class PodPaths:
 
 @frozen(kw_only=True)
 class PodDisk:
-    """What a walk has found: volumes, and logs by the names of containers."""
+    """What a walk has found: volumes, and logs by the names of containers.
+
+    `seconds` is how long each volume took that is there.
+    """
 
     volumes: tuple[VolumeStats, ...] = ()
+    seconds: tuple[float, ...] = ()
     logs: Mapping[str, Filesystem] = field(factory=dict)
 
 
@@ -73,7 +78,8 @@ class _Known:
 class DiskUsages:
     """Owner of what is known of the pods' disks.
 
-    `volume_seconds` is how often volumes are looked at; negative: never.
+    `volume_seconds` is how often volumes are looked at; negative: never. `on_walk` is called with
+    what each walk that came to its end has found.
     """
 
     def __init__(self, tasks: Tasks, clock: Clock, volume_seconds: float) -> None:
@@ -84,6 +90,7 @@ class DiskUsages:
         self._thread = trio.CapacityLimiter(1)
         self._known: dict[str, _Known] = {}
         self._walking: dict[str, trio.Event] = {}
+        self.on_walk: Callbacks[[PodDisk]] = Callbacks()
 
     async def get(self, pods: Iterable[PodPaths]) -> Mapping[str, PodDisk]:
         """What is known of these pods, by UID; walks begin where it is old."""
@@ -113,6 +120,7 @@ class DiskUsages:
                 disk = await trio.to_thread.run_sync(
                     partial(walk, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
                 )
+            self.on_walk.call(disk)
         except WalkTooLongError as error:
             log.warning("pod disk usage measurement failed", pod=pod.uid, error=str(error))
         except Exception:
@@ -128,10 +136,12 @@ def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDis
     """Look at all files of a pod. Blocks. Raises WalkTooLongError."""
     deadline = time.monotonic() + WALK_SECONDS
     own_device = _device(pod.volumes.parent)
-    volumes = []
+    volumes, seconds = [], []
     for folder in _local_volumes(pod.volumes) if with_volumes else ():
+        began_at = time.monotonic()
         found = _filesystem(folder, now_ns, deadline)
         if found is not None:
+            seconds.append(time.monotonic() - began_at)
             ephemeral = _device(folder) == own_device
             volumes.append(VolumeStats(name=folder.name, filesystem=found, ephemeral=ephemeral))
     logs = {}
@@ -139,7 +149,7 @@ def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDis
         found = _filesystem(folder, now_ns, deadline)
         if found is not None:
             logs[folder.name] = found
-    return PodDisk(volumes=tuple(volumes), logs=logs)
+    return PodDisk(volumes=tuple(volumes), seconds=tuple(seconds), logs=logs)
 
 
 def walked(folder: Path, deadline: float) -> Walked:

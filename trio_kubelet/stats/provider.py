@@ -75,7 +75,7 @@ class _Wanted:
 
 
 class StatsProvider:
-    """Reads for all readers, who wait until it runs."""
+    """Reads for all readers, who wait until it runs. `on_disk_walk` is as in `DiskUsages`."""
 
     def __init__(self, sources: StatsSources) -> None:
         tasks = self._tasks = Tasks()
@@ -90,6 +90,7 @@ class StatsProvider:
         self._sandboxes = Shared(tasks, self._ask_sandboxes, FRESH_SECONDS)
         self._filesystems = Shared(tasks, self._measure_filesystems, FRESH_SECONDS)
         self._disks = DiskUsages(tasks, sources.clock, sources.volume_seconds)
+        self.on_disk_walk = self._disks.on_walk
 
     async def run(self) -> None:
         """Let readers read, until cancelled."""

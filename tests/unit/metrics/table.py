@@ -85,15 +85,6 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
         "Nobody can watch pods on the node: it has no gRPC API of pods.": """
             kubelet_pod_watch_events_dropped_total
         """,
-        "Not counted yet.": """
-            kubelet_node_startup_duration_seconds
-            kubelet_node_startup_post_registration_duration_seconds
-            kubelet_node_startup_pre_kubelet_duration_seconds
-            kubelet_node_startup_pre_registration_duration_seconds
-            kubelet_node_startup_registration_duration_seconds
-            kubelet_sleep_action_terminated_early_total
-            kubelet_volume_metric_collection_duration_seconds
-        """,
         "They describe a program in Go, or its libraries; the agent's own words are in "
         "`trio_kubelet_build_info`.": """
             cardinality_enforcement_unexpected_categorizations_total kubelet_metrics_provider

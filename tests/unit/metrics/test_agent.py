@@ -1,18 +1,21 @@
 """What a whole agent tells of itself, on a node without a kernel."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.test_agent_start import Quiet, Start, start, write
 from trio_kubelet.agent import Pods
 from trio_kubelet.assembly import PodParts
 from trio_kubelet.cluster import Cluster, Standalone
-from trio_kubelet.k8s import PODS, Container, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s import PODS, ObjectMeta, Pod, PodSpec
+from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import CONFIG_SOURCE
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 
@@ -53,14 +56,19 @@ async def test_each_static_pod_is_to_have_a_mirror_where_there_is_an_api_server(
             assert await told(starting, "kubelet_mirror_pods") == mirrors
 
 
+def make_pod(uid: str, source: Source, **spec: Any) -> Pod:
+    meta = {"name": uid, "namespace": "default", "uid": uid}
+    metadata = decode(ObjectMeta, {**meta, "annotations": {CONFIG_SOURCE: str(source)}})
+    containers = [{"name": "c", "image": "busybox"}]
+    made = decode(PodSpec, {"containers": containers, "dnsPolicy": "Default", **spec})
+    return Pod(metadata=metadata, spec=made)
+
+
 @pytest.mark.parametrize(("source", "static"), [(Source.FILE, "true"), (Source.API, "")])
 async def test_a_pod_whose_uid_comes_back_while_it_ends_is_restarted(
     autojump_clock: MockClock, tmp_path: Path, source: Source, static: str
 ) -> None:
-    annotations = {CONFIG_SOURCE: str(source)}
-    meta = ObjectMeta(name="p", namespace="default", uid="u", annotations=annotations)
-    spec = PodSpec(containers=(Container(name="c", image="busybox"),), dns_policy="Default")
-    pod = Pod(metadata=meta, spec=spec)
+    pod = make_pod("u", source)
     async with start(tmp_path, kind=Open) as starting, starting.running():
         await trio.sleep(10)
         [pods] = MADE
@@ -84,3 +92,71 @@ async def test_events_of_the_runtime_and_statuses_in_the_api_are_timed(
             assert (await told(starting, f"{name}_count") or 0) >= 1
             name = "kubelet_evented_pleg_connection_latency_seconds_count"
             assert (await told(starting, name) or 0) >= 2
+
+
+async def test_sleeps_of_hooks_that_had_no_time_are_counted(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    def sleeping(seconds: int) -> Pod:
+        hook = {"preStop": {"sleep": {"seconds": seconds}}}
+        containers = [{"name": "c", "image": "busybox", "lifecycle": hook}]
+        return make_pod(
+            f"p{seconds}", Source.FILE, containers=containers, terminationGracePeriodSeconds=10
+        )
+
+    async with start(tmp_path, kind=Open) as starting, starting.running():
+        await trio.sleep(10)
+        [pods] = MADE
+        for op in (PodOperation.ADD, PodOperation.REMOVE):
+            sleepers = tuple(sleeping(seconds) for seconds in (5, 50))
+            pods.loop.on_config(PodUpdate(source=Source.FILE, op=op, pods=sleepers))
+            await trio.sleep(60)
+        assert await told(starting, "kubelet_sleep_action_terminated_early_total") == 1
+
+
+async def test_the_time_that_each_volume_took_is_told(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    volumes: list[dict[str, Any]] = [{"name": name, "emptyDir": {}} for name in ("a", "b")]
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in ("a", "b")]
+    containers = [{"name": "c", "image": "busybox", "volumeMounts": mounts}]
+    pod = make_pod("u", Source.FILE, volumes=volumes, containers=containers)
+    async with start(tmp_path, kind=Open) as starting, starting.running():
+        await trio.sleep(10)
+        [pods] = MADE
+        pods.loop.on_config(PodUpdate(source=Source.FILE, op=PodOperation.ADD, pods=(pod,)))
+        await trio.sleep(10)
+        name = "kubelet_volume_metric_collection_duration_seconds_count"
+        walked = trio.Event()
+        starting.agent._monitoring.stats.on_disk_walk.add(lambda _: walked.set())
+        await told(starting, name, metric_source="du")
+        await walked.wait()
+        assert await told(starting, name, metric_source="du") == 2
+
+
+async def test_the_start_of_a_node_is_timed_from_boot_to_ready_when_the_cluster_does_not_know_it(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    server = ApiServer()
+    whole, *parts = (
+        f"kubelet_node_startup{part}_duration_seconds"
+        for part in ("", "_pre_kubelet", "_pre_registration", "_registration", "_post_registration")
+    )
+    async with start(tmp_path, api=server) as starting:
+        server.faults.add(RequestFault(verb="create", resource="nodes", code=500, times=3))
+        starting.runtime.go_down()
+        async with starting.running():
+            await trio.sleep(30)
+            assert await told(starting, whole) == 0
+            starting.runtime.come_back()
+            await trio.sleep(30)
+            times = [await told(starting, name) or 0.0 for name in parts]
+            assert await told(starting, whole) == pytest.approx(sum(times))
+            uptime, before, registration, after = times
+            assert uptime > 0
+            assert 0 < registration < 10
+            assert 20 < after < 40
+            assert before < 1
+    async with start(tmp_path, api=server) as starting, starting.running():
+        await trio.sleep(30)
+        assert [await told(starting, name) for name in (whole, *parts)] == [0.0] * 5

@@ -11,6 +11,7 @@ from contextlib import suppress
 import trio
 from attrs import evolve, field, frozen
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Container, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.probes.dial import Dialer, host_port
 from trio_kubelet.probes.http import PLAIN_ANSWER, HttpError, HttpProber
@@ -41,10 +42,14 @@ class HookError(Exception):
 
 @frozen(kw_only=True)
 class Hooks:
-    """Runs the hooks of all containers. Holds no state of any of them."""
+    """Runs the hooks of all containers. Holds no state of any of them.
+
+    `on_sleep_cut_short` is called when a sleep is cancelled: the pod's grace period is over.
+    """
 
     client: RuntimeClient
     recorder: EventRecorder
+    on_sleep_cut_short: Callbacks[[]] = field(factory=Callbacks)
     http: HttpProber = field(factory=lambda: HttpProber(Dialer()))
 
     async def run(
@@ -61,10 +66,17 @@ class Hooks:
         elif handler.http_get is not None:
             await self._get(pod, container, handler.http_get, pod_ip)
         elif handler.sleep is not None:
-            await trio.sleep(handler.sleep.seconds)
+            await self._sleep(handler.sleep.seconds)
         else:
             what = "none of exec, httpGet and sleep is set"
             raise HookError(f"Cannot run handler: invalid handler: {what}")
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await trio.sleep(seconds)
+        except trio.Cancelled:
+            self.on_sleep_cut_short.call()
+            raise
 
     async def _run_command(
         self, pod: Pod, container: Container, container_id: str, command: tuple[str, ...]
