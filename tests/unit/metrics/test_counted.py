@@ -218,6 +218,14 @@ def test_pods_that_nobody_wants_and_event_streams_are_in_the_journal() -> None:
     assert value(count, "kubelet_evented_pleg_connection_error_count") == 1
 
 
+def test_an_event_of_a_runtime_whose_clock_is_ahead_took_no_time() -> None:
+    count = counter()
+    for seconds in (-3.0, 0.2):
+        count.runtime_event(seconds)
+    name = "kubelet_evented_pleg_connection_latency_seconds"
+    assert (value(count, f"{name}_count"), value(count, f"{name}_sum")) == (2, 0.2)
+
+
 async def test_hooks_that_fall_back_from_https_are_counted_by_their_events() -> None:
     count = counter()
     journal = Journal(TrioClock())
