@@ -223,16 +223,15 @@ def test_no_request_goes_to_a_pod_that_is_not_ready_while_a_deployment_rolls(
 
 
 def test_a_pod_that_ends_says_when_it_is_not_ready_any_more(namespace: Namespace) -> None:
-    trap = "trap 'rm /tmp/ready; sleep 600' TERM"
-    script = f"{trap}; touch /tmp/ready; while :; do sleep 0.1; done"
-    probe = {**command("test -e /tmp/ready"), "periodSeconds": 1, "failureThreshold": 1}
+    trap = "trap 'kill $server; sleep 600' TERM"
+    script = f"httpd -f -p 8080 -h / & server=$!; {trap}; while :; do sleep 0.1; done"
+    probe = {"tcpSocket": {"port": 8080}, "periodSeconds": 1, "failureThreshold": 1}
     namespace.run("ends", shell("c", script, readinessProbe=probe))
-    namespace.kubectl("delete", "pod", "ends", "--grace-period=120", "--wait=false")
+    namespace.kubectl("delete", "pod", "ends", "--grace-period=20", "--wait=false")
     pod = namespace.wait("ends", lambda pod: not container(pod)["ready"])
-    assert pod["metadata"]["deletionGracePeriodSeconds"] == 120
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 20
     assert "running" in container(pod)["state"]
     assert conditions(pod)["Ready"]["reason"] == "ContainersNotReady"
-    namespace.kubectl("delete", "pod", "ends", "--now")
 
 
 def test_what_was_ready_stays_so_when_the_agent_is_killed(
