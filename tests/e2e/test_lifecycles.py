@@ -13,8 +13,9 @@ from attrs import frozen
 
 from lab.cluster_api import Json
 from lab.processes import wait_until
-from tests.e2e.cluster import Namespace, container, phase
-from tests.e2e.lifecycle_cases import LIFECYCLES, Lifecycle
+from tests.e2e.cluster import Cluster, Namespace, container, is_ready, phase, shell
+from tests.e2e.conftest import KUBERNETES
+from tests.e2e.lifecycle_cases import LIFECYCLES, ON_42, Lifecycle
 from tests.e2e.local import LocalCluster
 
 DEADLINE_SECONDS = 90
@@ -91,3 +92,28 @@ def test_containers_start_restart_and_stop_as_on_the_go_kubelet(lived: Lived, na
     assert {s["name"]: s["restartCount"] for s in statuses if s["restartCount"]} == case.restarts
     for which, code in case.exit_codes.items():
         assert container(last, which)["state"]["terminated"]["exitCode"] == code
+
+
+@pytest.mark.skipif(KUBERNETES == "1.34", reason="its API has no RestartAllContainers")
+def test_a_pod_whose_exits_restart_all_is_scheduled_to_the_node_that_declares_that_it_can(
+    cluster: Cluster, namespace: Namespace
+) -> None:
+    """The scheduler and the API server keep such pods from nodes that do not."""
+    feature = "RestartAllContainersOnContainerExits"
+    assert feature in cluster.wait_node_ready()["status"]["declaredFeatures"]
+    mount = [{"name": "kept", "mountPath": "/kept"}]
+    script = "test -e /kept/once || { touch /kept/once; exit 42; }; exec sleep 1000000"
+    rule = {"action": "RestartAllContainers", "exitCodes": ON_42["exitCodes"]}
+    cause = shell("cause", script, restartPolicy="Never", restartPolicyRules=[rule])
+    namespace.add(
+        "all",
+        {**cause, "volumeMounts": mount},
+        shell("other", "exec sleep 1000000"),
+        restartPolicy="Never",
+        volumes=[{"name": "kept", "emptyDir": {}}],
+    )
+    pod = namespace.wait(
+        "all", lambda pod: is_ready(pod) and container(pod, "other")["restartCount"]
+    )
+    for name in ("cause", "other"):
+        assert container(pod, name)["restartCount"] == 1
