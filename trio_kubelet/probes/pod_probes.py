@@ -45,8 +45,12 @@ from trio_kubelet.telemetry import EventRecorder, Journal, Transition
 
 log = structlog.get_logger("probes")
 
-SETTLE_SECONDS = 1.0
-"""How long a runtime may take a container for running whose processes have ended."""
+CONNECTION_SETTLE_SECONDS, COMMAND_SETTLE_SECONDS = 1.0, 5.0
+"""How long a runtime may take a container for running whose processes have ended.
+
+A busy one takes seconds. Servers also close connections for reasons of their own, and are to be
+restarted soon; a command is killed by hardly anything else.
+"""
 
 
 @frozen(kw_only=True)
@@ -311,13 +315,13 @@ class PodProbes:
             result = await self._node.runner.run(probe.spec, target)
         except ProbeError as error:
             seconds = trio.current_time() - began
-            if await self._runs_on(instance, cut_off=True) and probe.state in RUNS_IN:
+            if await self._runs_on(instance, probe, cut_off=True) and probe.state in RUNS_IN:
                 self._ran(instance, probe, ProbeOutcome.UNKNOWN, seconds)
                 self._event(instance, message_of_error(probe.kind, error))
                 self._step(instance, probe, ProbeEvent.ERRORED)
             return
         seconds = trio.current_time() - began
-        if await self._is_true(instance, result) and probe.state in RUNS_IN:
+        if await self._is_true(instance, probe, result) and probe.state in RUNS_IN:
             self._ran(instance, probe, result.outcome, seconds)
             self._event(instance, message_of(probe.kind, result))
             await self._take(instance, probe, result)
@@ -335,16 +339,19 @@ class PodProbes:
             )
         )
 
-    async def _is_true(self, instance: _Instance, result: ProbeResult) -> bool:
+    async def _is_true(
+        self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult
+    ) -> bool:
         """Whether a result is the container's own, not only what its end looks like."""
         if result.outcome is not ProbeOutcome.FAILURE or result.by_container:
             return True
-        return await self._runs_on(instance, cut_off=result.cut_off)
+        return await self._runs_on(instance, probe, cut_off=result.cut_off)
 
-    async def _runs_on(self, instance: _Instance, *, cut_off: bool) -> bool:
+    async def _runs_on(self, instance: _Instance, probe: _ContainerProbe, *, cut_off: bool) -> bool:
         """Whether a container runs on. Word of an end that had cut its probe off cancels this."""
         if cut_off:
-            await trio.sleep(SETTLE_SECONDS)
+            is_command = probe.spec.exec is not None
+            await trio.sleep(COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS)
         return await self._node.runner.runs(instance.id)
 
     async def _take(self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult) -> None:

@@ -12,6 +12,7 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ContainerStatus,
+    ExecAction,
     HTTPGetAction,
     ObjectMeta,
     Pod,
@@ -34,6 +35,7 @@ POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 EVERY_10_S = Probe(
     http_get=HTTPGetAction(), period_seconds=10, timeout_seconds=1, failure_threshold=3
 )
+BY_COMMAND = evolve(EVERY_10_S, http_get=None, exec=ExecAction(command=("check",)))
 WELL = ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
 ILL = ProbeResult(outcome=ProbeOutcome.FAILURE, output="ill", by_container=True)
 CUT_OFF = ProbeResult(outcome=ProbeOutcome.FAILURE, output="EOF", cut_off=True)
@@ -69,6 +71,13 @@ class Node:
         if isinstance(result, ProbeError):
             raise result
         return result
+
+    async def exec_sync(
+        self, _container_id: str, _command: Sequence[str], _timeout_seconds: int
+    ) -> cri.ExecSyncResponse:
+        """The command of a probe is killed."""
+        await trio.lowlevel.checkpoint()
+        return cri.ExecSyncResponse(exit_code=137)
 
     async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
         await trio.lowlevel.checkpoint()

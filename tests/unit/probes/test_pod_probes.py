@@ -5,7 +5,17 @@ from attrs import evolve
 from trio.testing import MockClock
 
 from state_machines.probe import ProbeKind, Verdict
-from tests.unit.probes.probed_pod import CUT_OFF, EVERY_10_S, ILL, REFUSED, WELL, node, told
+from tests.unit.probes.probed_pod import (
+    BY_COMMAND,
+    CUT_OFF,
+    EVERY_10_S,
+    ILL,
+    REFUSED,
+    WELL,
+    node,
+    told,
+)
+from trio_kubelet.k8s import Probe
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.status import ProbeVerdict
 
@@ -144,20 +154,29 @@ async def test_what_fails_because_the_container_has_ended_says_nothing(
         assert len(at.events) == 1
 
 
-@pytest.mark.parametrize("result", [CUT_OFF, ProbeError("no such task")])
+@pytest.mark.parametrize(
+    ("probe", "result", "known_after"),
+    [
+        (EVERY_10_S, CUT_OFF, 0.5),
+        (EVERY_10_S, ProbeError("no such task"), 0.5),
+        (BY_COMMAND, WELL, 4.5),
+    ],
+)
 async def test_what_the_end_of_a_container_cuts_off_says_nothing_before_the_runtime_knows_of_it(
     autojump_clock: MockClock,
+    probe: Probe,
     result: ProbeResult | ProbeError,
+    known_after: float,
 ) -> None:
     async with node() as at:
         at.answers = [result]
-        at.start(liveness=evolve(EVERY_10_S, failure_threshold=1))
-        await at.pass_time(10.5)
+        at.start(liveness=evolve(probe, failure_threshold=1))
+        await at.pass_time(10 + known_after)
         at.ended.add("c-0")
-        await at.pass_time(15)
+        await at.pass_time(16)
         assert (at.events, at.runs, at.pod.failed()) == ([], [], {})
         at.ended.clear()
-        await at.pass_time(25)
+        await at.pass_time(26)
         assert len(at.events) == 1
 
 
