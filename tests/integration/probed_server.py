@@ -37,6 +37,11 @@ class Answer:
 WELL, ILL = Answer(), Answer(status=500)
 
 
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, *_: object) -> None:
+        """A client has gone, as those do whose container or agent ends."""
+
+
 class ProbedServer:
     """Notes each request, and answers it.
 
@@ -47,7 +52,7 @@ class ProbedServer:
         self.answers: dict[str, Answer | None] = {}
         self._requests: list[Request] = []
         self._over = threading.Event()
-        self._server = ThreadingHTTPServer((LOOPBACK, 0), self._handler())
+        self._server = _Server((LOOPBACK, 0), self._handler())
         if with_tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             # Of an authority that nobody knows, for a name that nobody asks for.
