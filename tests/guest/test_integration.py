@@ -1,11 +1,11 @@
 """The integration tests of cgroups, mounts, ends and kills, on a machine with cgroup v2.
 
 pytest runs in the guest, in the environment of its image, on private containerds of the guest's
-program, with each OCI runtime; here each module says what came of it. What runs is in parts, which
-several processes may have, each in its guest. Only those tests run whose
-outcome this kernel, cgroup v2 or the OCI runtime may change; TRIO_KUBELET_GUEST_INTEGRATION=all
-runs all tests of all modules on each (`nox -s guest_integration`). OOM kills are tried on the node
-itself (`test_oom_kills`, `test_crun`).
+program; here each module says what came of it. What runs is in parts, which several processes may
+have, each in its guest. Only those tests run whose outcome this kernel or cgroup v2 may change;
+TRIO_KUBELET_GUEST_INTEGRATION=all runs all tests of all modules with each OCI runtime (`nox -s
+guest_integration`). OOM kills, and what crun does otherwise than runc, are tried on the node itself
+(`test_oom_kills`, `test_crun`).
 """
 
 import os
@@ -52,24 +52,11 @@ CHOSEN = {
         {
             "test_volumes": ALL,
             "test_pods_stop": (
-                "test_a_process_that_obeys_has_time_for_a_farewell",
                 "test_a_process_that_does_not_obey_is_killed_when_its_time_is_over",
-                "test_a_hook_runs_before_the_stop",
                 "test_of_a_pod_that_is_removed_nothing_is_left",
-                "test_a_pod_that_goes_while_it_starts_goes_wholly",
             ),
             "test_stats": ALL,
             "test_metrics": ALL,
-        },
-    ),
-    "crun": Part(
-        "1.7+crun",
-        {
-            "test_pods_cgroups": (
-                "test_a_pod_of_each_class_is_where_it_belongs_with_its_limits",
-                "test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so",
-                "test_a_memory_volume_counts_and_is_a_file_system_of_its_own",
-            ),
         },
     ),
 }
