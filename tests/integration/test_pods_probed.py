@@ -184,7 +184,7 @@ def test_each_instance_of_a_container_is_counted_anew(node: Node) -> None:
 def test_probes_keep_to_their_times_and_scatter_when_an_agent_is_started(
     node: Node, server: ProbedServer
 ) -> None:
-    delay, period = 4, 2
+    delay, period = 10, 2
     probe = {"initialDelaySeconds": delay, "periodSeconds": period}
     paths = [f"/lives/{number}" for number in range(5)]
     containers = [
