@@ -26,6 +26,7 @@ REAL: Mapping[str, Callable[[RealNode], Awaitable[list[Figure]]]] = {
 CLUSTER: Mapping[str, Callable[[Path, int, str], list[Figure]]] = {
     cluster.NAME: cluster.measure,
     cluster.ENDS_NAME: cluster.measure_ends,
+    cluster.SINGLE_NAME: cluster.measure_single,
     streams.NAME: streams.measure,
     probes.NAME: probes.measure,
 }

@@ -30,7 +30,7 @@ from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.runtime.client import RuntimeClient
 
 NAME = "cluster"
-ENDS_NAME = "cluster-ends"
+ENDS_NAME, SINGLE_NAME = "cluster-ends", "cluster-single"
 ROUNDS = 15
 ENDS_ROUNDS = 1
 BURST_EACH = 5
@@ -71,6 +71,8 @@ GOAL_PROBED_MS = 30.0
 
 ENDS = ("50 at once, all gone", "100 at once, all gone", "CPU for a whole life")
 """The figures of `cluster-ends`."""
+SINGLE = ("created to Ready", "deleted to gone")
+"""The figures of `cluster-single`, beside that of a pod with a probe."""
 
 
 @frozen
@@ -135,10 +137,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
         private_containerd(containerd, folder / "bare") as bare,
     ):
         nodes = (theirs, ours)
-        for number in range(usual):
-            for node in _in_turn(nodes, number):
-                _one(node, f"{node.name}-single-{number}")
-                _one_probed(node, f"{node.name}-probed-{number}")
+        _singles(nodes, usual)
         for number in range(-(-usual // BURST_EACH)):
             for count in (MANY, MOST):
                 for node in _in_turn(nodes, number):
@@ -146,7 +145,7 @@ def measure(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                 bare_samples[count].values.append(trio.run(_bare_burst, bare, folder, count))
     return [
         *(_figure(NAME, name, ours, theirs) for name in GOALS),
-        _probed_figure(ours, theirs),
+        _probed_figure(NAME, ours, theirs),
         *(
             _bare_figure(count, samples, theirs.samples[f"{count} at once, all Ready"])
             for count, samples in bare_samples.items()
@@ -162,6 +161,14 @@ def measure_ends(folder: Path, rounds: int, containerd: str) -> list[Figure]:
                 for node in _in_turn((theirs, ours), turn):
                     _at_once(node, count, number, is_whole=False)
     return [_figure(ENDS_NAME, name, ours, theirs) for name in ENDS]
+
+
+def measure_single(folder: Path, rounds: int, containerd: str) -> list[Figure]:
+    """Measure pods that start and go alone, in minutes. Blocks. Raises as `measure`."""
+    with _nodes(folder, containerd) as (theirs, ours):
+        _singles((theirs, ours), rounds or ROUNDS)
+    single = [_figure(SINGLE_NAME, name, ours, theirs) for name in SINGLE]
+    return [*single, _probed_figure(SINGLE_NAME, ours, theirs)]
 
 
 @contextmanager
@@ -201,7 +208,9 @@ def _figure(
     )
 
 
-def _probed_figure(our_node: BenchmarkedNode, their_node: BenchmarkedNode) -> Figure:
+def _probed_figure(
+    benchmark: str, our_node: BenchmarkedNode, their_node: BenchmarkedNode
+) -> Figure:
     ours, theirs = (
         1000
         * (
@@ -211,7 +220,7 @@ def _probed_figure(our_node: BenchmarkedNode, their_node: BenchmarkedNode) -> Fi
         for node in (our_node, their_node)
     )
     return Figure(
-        benchmark=NAME,
+        benchmark=benchmark,
         name=f"{PROBED}, more than without",
         value=ours,
         unit="ms",
@@ -267,6 +276,14 @@ def _node(
 def _is_ready(node: Mapping[str, Mapping[str, list[Mapping[str, str]]]]) -> bool:
     conditions = node.get("status", {}).get("conditions", [])
     return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _singles(nodes: Sequence[BenchmarkedNode], rounds: int) -> None:
+    """Start and delete pods one by one, in turn, without and with a probe."""
+    for number in range(rounds):
+        for node in _in_turn(nodes, number):
+            _one(node, f"{node.name}-single-{number}")
+            _one_probed(node, f"{node.name}-probed-{number}")
 
 
 def _one(node: BenchmarkedNode, name: str) -> None:
