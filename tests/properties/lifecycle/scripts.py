@@ -31,6 +31,7 @@ from trio_kubelet.k8s.container import (
 )
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.intstr import IntOrString
+from trio_kubelet.probes.pod_probes import COMMAND_SETTLE_SECONDS, CONNECTION_SETTLE_SECONDS
 
 KILLED = 137
 IMAGE = "registry.example.com/app:1"
@@ -114,10 +115,13 @@ class PodScript:
 
     def answer_seconds(self, name: str, kind: ProbeKind, outcome: str) -> float:
         """How long one run of a probe takes: no two of a pod are answered in one moment, nor
-        after some late answers, each of which is followed by the next run.
+        after some late answers, each of which is followed by the next run. What could not be run
+        is at an end when its container is known to run on.
         """
         if outcome == ERROR:
-            return 0.0
+            probe = self.container(name).probe(kind)
+            is_command = probe is not None and probe.by_command
+            return COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS
         number = [c.name for c in self.containers].index(name) * 3 + list(ProbeKind).index(kind)
         return 0.0547 + 0.0168 * number + (PROBE_TIMEOUT_SECONDS if outcome == LATE else 0)
 
