@@ -185,6 +185,12 @@ class Node:
             cache_logger_on_first_use=False,
         )
 
+    def write_manifest(self, name: str, text: str) -> None:
+        """Put a manifest into the folder of static pods, whole from the first moment."""
+        scratch = self.manifests / ".scratch"
+        scratch.write_text(text)
+        scratch.rename(self.manifests / f"{name}.json")
+
     def keeps(self, uid: str) -> bool:
         """Whether the agent has a copy of the manifest of a static pod."""
         return any(uid in each.read_text() for each in self._kept_manifests.glob("*/*.json"))

@@ -221,12 +221,7 @@ class World:
         self._record.wanted[shape.uid] = wanted
         self._record.note("wanted", shape.uid, shape.name, "static" if is_static else "api")
         if is_static:
-            self._write_manifest(shape, json.dumps(shape.document))
-
-    def _write_manifest(self, shape: Shape, text: str) -> None:
-        scratch = self._node.manifests / ".scratch"
-        scratch.write_text(text)
-        scratch.rename(self._node.manifests / f"{shape.name}.json")
+            self._node.write_manifest(shape.name, json.dumps(shape.document))
 
     def _remove(self) -> None:
         if wanted := self._any_pod():
@@ -255,7 +250,7 @@ class World:
             wanted.shape = self._pods.changed(wanted.shape)
             wanted.touched_at = trio.current_time()
             if wanted.is_static:
-                self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
+                self._node.write_manifest(wanted.shape.name, json.dumps(wanted.shape.document))
                 return
             known = self._node.api.get(PODS, wanted.shape.name)
             pod = _bound(wanted.shape)
@@ -293,13 +288,13 @@ class World:
             if self._record.lives.get(wanted.shape.uid) and not self._node.keeps(wanted.shape.uid):
                 return
             text = json.dumps(wanted.shape.document)
-            self._write_manifest(wanted.shape, text[: len(text) // 2])
+            self._node.write_manifest(wanted.shape.name, text[: len(text) // 2])
             self._short_lived.start_soon(self._mend, wanted)
 
     async def _mend(self, wanted: Wanted) -> None:
         await trio.sleep(self._chance.uniform(0, 60))
         if self._record.wanted.get(wanted.shape.uid) is wanted:
-            self._write_manifest(wanted.shape, json.dumps(wanted.shape.document))
+            self._node.write_manifest(wanted.shape.name, json.dumps(wanted.shape.document))
 
     def _change_shared(self) -> None:
         self._shared.change(self._shared.any_name())
