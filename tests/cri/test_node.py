@@ -15,6 +15,14 @@ async def test_it_names_its_api_and_itself(node: Node) -> None:
     assert version.runtime_version
 
 
+async def test_it_takes_a_call_whose_deadline_is_ages_away(node: Node) -> None:
+    seconds = float(2**40)
+    version = await node.transport.unary(
+        Runtime.version, cri.VersionRequest(), deadline_seconds=seconds
+    )
+    assert version.runtime_name
+
+
 async def test_it_is_ready_with_its_network(node: Node) -> None:
     answer = await node.transport.unary(Runtime.status, cri.StatusRequest())
     conditions = {condition.type: condition.status for condition in answer.status.conditions}

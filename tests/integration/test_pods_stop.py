@@ -6,6 +6,8 @@ What a container had to say at its end it writes into a file of the host.
 import time
 from pathlib import Path
 
+import pytest
+
 from lab.agent import Json, is_running, pod_manifest
 from lab.images import BUSYBOX
 from lab.processes import wait_until
@@ -55,18 +57,22 @@ def seconds_to_go(node: Node, name: str) -> float:
     return time.monotonic() - began
 
 
-def test_a_process_that_obeys_has_time_for_a_farewell(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("grace_seconds", [LONG_GRACE_SECONDS, 999_999_999, 2**63 - 1])
+def test_a_process_that_obeys_has_time_for_a_farewell(
+    node: Node, tmp_path: Path, grace_seconds: int
+) -> None:
+    name = f"obeys-{grace_seconds}"
     node.run(
         pod_manifest(
-            "obeys",
+            name,
             sharing("c", FAREWELL),
-            terminationGracePeriodSeconds=LONG_GRACE_SECONDS,
+            terminationGracePeriodSeconds=grace_seconds,
             **host_folder(tmp_path),
         )
     )
-    go(node, "obeys")
+    go(node, name)
     assert notes(tmp_path) == ["farewell"]
-    assert ("Killing", "Stopping container c") in node.events("obeys")
+    assert ("Killing", "Stopping container c") in node.events(name)
 
 
 def test_a_process_that_does_not_obey_is_killed_when_its_time_is_over(node: Node) -> None:

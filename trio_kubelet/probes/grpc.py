@@ -51,6 +51,7 @@ KNOWN_READS = 4
 """In so many pieces an answer may come and be taken as known: a server that sends bytes one by one
 would have all of them read again with each."""
 KNOWN_BYTES = 1024
+LARGEST_NUMBER = 99_999_999
 STREAM = 1
 TOO_LONG = "the answer is too long"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
@@ -204,12 +205,20 @@ def _asking(authority: str, timeout_seconds: float, service: str) -> H2Connectio
             ("content-type", "application/grpc"),
             ("user-agent", USER_AGENT),
             ("te", "trailers"),
-            ("grpc-timeout", f"{round(timeout_seconds * 1000)}m"),
+            ("grpc-timeout", _timeout(timeout_seconds)),
         ],
     )
     message = b"\x00" + len(request).to_bytes(4, "big") + request
     h2.send_data(STREAM, message, end_stream=True)
     return h2
+
+def _timeout(seconds: float) -> str:
+    """A time as the header says it, which has room for eight digits."""
+    milliseconds = round(seconds * 1000)
+    if milliseconds <= LARGEST_NUMBER:
+        return f"{milliseconds}m"
+    return f"{min(round(seconds), LARGEST_NUMBER)}S"
+
 
 
 @lru_cache(maxsize=KNOWN_CALLS)

@@ -53,6 +53,9 @@ SERVER_SLACK_SECONDS = 1.0
 """How much later the server's deadline is: whichever code its handler would make of a deadline
 that passes, the caller shall see DEADLINE_EXCEEDED. Headers hold whole seconds, rounded down."""
 
+LONGEST_DEADLINE_SECONDS = 99_999_999
+"""What a header can say: a number of eight digits. Servers refuse a call whose header has more."""
+
 CODES_OF_RESETS: Mapping[int, Code] = {
     ErrorCodes.REFUSED_STREAM: Code.UNAVAILABLE,
     ErrorCodes.CANCEL: Code.CANCELLED,
@@ -243,7 +246,8 @@ def socket_path(endpoint: str) -> str:
 def _servers_deadline(deadline_seconds: float | None) -> Deadline | None:
     if deadline_seconds is None:
         return None
-    return Deadline.from_timeout(deadline_seconds + SERVER_SLACK_SECONDS)
+    told_seconds = min(deadline_seconds + SERVER_SLACK_SECONDS, LONGEST_DEADLINE_SECONDS)
+    return Deadline.from_timeout(told_seconds)
 
 
 def _terminated(error: StreamTerminatedError) -> RpcError:

@@ -16,6 +16,8 @@ from trio_kubelet.runtime.lost_tasks import delete_lost_task
 
 CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0
+LONGEST_GRACE_SECONDS = 2**31 - 1
+"""Runtimes count nanoseconds in 64 bits: what is more than these hold would be no grace at all."""
 
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
@@ -135,6 +137,7 @@ class RuntimeClient:
 
     async def stop_container(self, container_id: str, grace_seconds: int) -> None:
         """Signal a container, kill it when the grace period is over; may be repeated."""
+        grace_seconds = min(grace_seconds, LONGEST_GRACE_SECONDS)
         request = cri.StopContainerRequest(container_id=container_id, timeout=grace_seconds)
         await self._runtime.unary(
             _Runtime.stop_container, request, deadline_seconds=self._seconds + grace_seconds

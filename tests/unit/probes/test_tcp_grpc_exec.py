@@ -171,6 +171,17 @@ async def test_a_server_that_closes_within_the_call_cuts_the_probe_off() -> None
     assert (came.by_container, came.cut_off) == (False, True)
 
 
+@pytest.mark.parametrize(
+    ("seconds", "told"), [(1, "1000m"), (99_999, "99999000m"), (100_000, "100000S")]
+)
+async def test_a_server_is_told_of_the_timeout_in_eight_digits(seconds: int, told: str) -> None:
+    seen: list[dict[str, str]] = []
+    async with serving(health(OK, SERVING, seen)) as port:
+        assert (await check(port, seconds=seconds)).outcome is ProbeOutcome.SUCCESS
+        assert (await check(port, seconds=2**31 - 1)).outcome is ProbeOutcome.SUCCESS
+    assert [each["grpc-timeout"] for each in seen] == [told, "99999999S"]
+
+
 @pytest.mark.parametrize("serve", [hang, answer(http(400))])
 async def test_what_is_no_server_of_grpc_is_not_connected_to(
     serve: Serve, autojump_clock: trio.testing.MockClock

@@ -70,6 +70,7 @@ DEADLINES: dict[str, tuple[Call, float]] = {
     "start": (lambda client: client.start_container("c"), 120),
     "stop": (lambda client: client.stop_container("c", 30), 150),
     "stop at once": (lambda client: client.stop_container("c", 0), 120),
+    "stop in ages": (lambda client: client.stop_container("c", 2**63 - 1), 120 + 2**31 - 1),
     "remove": (lambda client: client.remove_container("c"), 120),
     "container status": (lambda client: client.container_status("c"), 120),
     "exec": (lambda client: client.exec_sync("c", ["true"], 7), 127),
@@ -128,6 +129,7 @@ async def test_requests_carry_the_arguments() -> None:
     assert await client.run_pod_sandbox(SANDBOX, "kata") == "s"
     assert await client.create_container("s", CONTAINER, SANDBOX) == "c"
     await client.stop_container("c", 30)
+    await client.stop_container("c", 2**63 - 1)
     assert (await client.exec_sync("c", ("sh", "-c"), 5)).exit_code == 3
     assert await client.pull_image(IMAGE, auth, SANDBOX) == "sha256:1"
     assert await client.pull_image(IMAGE) == "sha256:1"
@@ -136,6 +138,7 @@ async def test_requests_carry_the_arguments() -> None:
         cri.RunPodSandboxRequest(config=SANDBOX, runtime_handler="kata"),
         cri.CreateContainerRequest(pod_sandbox_id="s", config=CONTAINER, sandbox_config=SANDBOX),
         cri.StopContainerRequest(container_id="c", timeout=30),
+        cri.StopContainerRequest(container_id="c", timeout=2**31 - 1),
         cri.ExecSyncRequest(container_id="c", cmd=["sh", "-c"], timeout=5),
         cri.PullImageRequest(image=IMAGE, auth=auth, sandbox_config=SANDBOX),
         cri.PullImageRequest(image=IMAGE),
