@@ -39,9 +39,9 @@ async def probe_exec(
 ) -> ProbeResult:
     """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
 
-    Of the container's variables only those are expanded that its spec gives a value.
+    Variables are expanded from the spec alone, where those that come from elsewhere are empty.
     """
-    static = {each.name: each.value for each in container.env if each.value_from is None}
+    static = {each.name: each.value for each in container.env}
     command = expand_all(action.command, static)
     try:
         result = await exec_sync(container_id, command, timeout_seconds)

@@ -309,10 +309,10 @@ async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult,
     return answer_, shell
 
 
-async def test_a_command_is_run_with_the_variables_that_the_spec_gives_values_to() -> None:
+async def test_a_command_is_run_with_the_values_of_variables_that_stand_in_the_spec() -> None:
     came, shell = await execute(cri.ExecSyncResponse(stdout=b"fine"))
     assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "fine")
-    assert shell.asked == [("id", ["cat", "/tmp/up", "$(NODE)", "$(FILE)"], 3)]
+    assert shell.asked == [("id", ["cat", "/tmp/up", "", "$(FILE)"], 3)]
 
 
 @pytest.mark.parametrize(("exit_code", "cut_off"), [(1, False), (137, True), (255, False)])
@@ -333,7 +333,7 @@ async def test_what_a_command_prints_is_cut() -> None:
 async def test_a_command_that_is_late_fails() -> None:
     came, _ = await execute(RpcError(Code.DEADLINE_EXCEEDED, "context deadline exceeded"))
     assert (came.outcome, came.timed_out) == (ProbeOutcome.FAILURE, True)
-    said = 'command timed out: "cat /tmp/up $(NODE) $(FILE)" timed out after 3s'
+    said = 'command timed out: "cat /tmp/up  $(FILE)" timed out after 3s'
     assert came.output == said
 
 
