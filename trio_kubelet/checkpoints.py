@@ -14,8 +14,7 @@ from attrs import frozen
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.logs.choice import is_in_spec
-from trio_kubelet.probes.result import rpc_words
-from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server import Request, RequestError, Response, Route, json_response
 

@@ -10,9 +10,8 @@ from trio_kubelet.probes.result import (
     ProbeOutcome,
     ProbeResult,
     failure,
-    rpc_words,
 )
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.expansion import expand_all
 

@@ -36,10 +36,9 @@ from trio_kubelet.probes.result import (
     ProbeOutcome,
     ProbeResult,
     failure,
-    rpc_words,
 )
 from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
-from trio_kubelet.rpc import Code
+from trio_kubelet.rpc import Code, rpc_words
 
 METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
@@ -51,8 +50,8 @@ KNOWN_READS = 4
 """In so many pieces an answer may come and be taken as known: a server that sends bytes one by one
 would have all of them read again with each."""
 KNOWN_BYTES = 1024
-LARGEST_NUMBER = 99_999_999
 STREAM = 1
+LARGEST_NUMBER = 99_999_999
 TOO_LONG = "the answer is too long"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
 _PREFIX_BYTES = 5
@@ -212,13 +211,13 @@ def _asking(authority: str, timeout_seconds: float, service: str) -> H2Connectio
     h2.send_data(STREAM, message, end_stream=True)
     return h2
 
+
 def _timeout(seconds: float) -> str:
     """A time as the header says it, which has room for eight digits."""
     milliseconds = round(seconds * 1000)
     if milliseconds <= LARGEST_NUMBER:
         return f"{milliseconds}m"
     return f"{min(round(seconds), LARGEST_NUMBER)}S"
-
 
 
 @lru_cache(maxsize=KNOWN_CALLS)

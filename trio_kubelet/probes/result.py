@@ -5,7 +5,6 @@ from enum import StrEnum
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION
-from trio_kubelet.rpc import Code
 
 
 def user_agent(name: str) -> str:
@@ -62,9 +61,3 @@ def failure(output: str, *, by_container: bool = False, cut_off: bool = False) -
     return ProbeResult(
         outcome=ProbeOutcome.FAILURE, output=output, by_container=by_container, cut_off=cut_off
     )
-
-
-def rpc_words(code: Code, message: str) -> str:
-    """Return how Go's gRPC shows an error."""
-    name = "".join(word.capitalize() for word in code.name.split("_"))
-    return f"rpc error: code = {name} desc = {message}"

@@ -39,3 +39,9 @@ class RpcError(Exception):
 
     def __str__(self) -> str:
         return f"{self.code.name}: {self.message}"
+
+
+def rpc_words(code: Code, message: str) -> str:
+    """Return how Go's gRPC shows an error."""
+    name = "".join(word.capitalize() for word in code.name.split("_"))
+    return f"rpc error: code = {name} desc = {message}"

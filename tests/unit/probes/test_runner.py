@@ -11,9 +11,9 @@ from trio.testing import MockClock
 from state_machines.probe import ProbeKind
 from trio_kubelet.k8s import Container, ExecAction, HTTPGetAction, Probe
 from trio_kubelet.probes import NodeNetwork, ProbeRunner, answer_for_all
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, rpc_words
+from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import ProbeMessage, Target, message_of, message_of_error
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.telemetry import EventType

@@ -12,6 +12,7 @@ from tests.unit.probes.servers import no_descriptors, server_tls, serving
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
+    ExecAction,
     HTTPGetAction,
     HTTPHeader,
     IntOrString,
@@ -20,6 +21,7 @@ from trio_kubelet.k8s import (
     Pod,
     TCPSocketAction,
 )
+from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -51,16 +53,16 @@ async def endless_server(status: str) -> AsyncIterator[int]:
 EVENTS: list[tuple[str, str, str]] = []
 
 
-def hooks() -> Hooks:
+def hooks(client: RuntimeClient) -> Hooks:
     EVENTS.clear()
     recorder = EventRecorder(Journal(TrioClock()), "node")
     recorder.add_sink(lambda event: EVENTS.append((event.type, event.reason, event.message)))
-    return Hooks(client=NO_CLIENT, recorder=recorder)
+    return Hooks(client=client, recorder=recorder)
 
 
-async def run(handler: LifecycleHandler) -> None:
+async def run(handler: LifecycleHandler, client: RuntimeClient = NO_CLIENT) -> None:
     with trio.fail_after(60):
-        await hooks().run(POD, Container(name="c"), "id", handler, "127.0.0.1")
+        await hooks(client).run(POD, Container(name="c"), "id", handler, "127.0.0.1")
 
 
 async def call(port: int, **fields: Any) -> None:
@@ -135,6 +137,24 @@ async def test_a_hook_that_finds_nobody_fails_and_says_so() -> None:
 async def test_a_hook_that_this_node_has_no_descriptor_for_fails_and_says_so() -> None:
     with no_descriptors(), pytest.raises(HookError, match="socket: too many open files"):
         await call(1)
+
+
+class Shell:
+    """Stands in for a runtime that can run no command."""
+
+    async def exec_sync(self, *_: object, **__: object) -> None:
+        await trio.lowlevel.checkpoint()
+        raise RpcError(Code.UNKNOWN, "no such program")
+
+
+async def test_a_command_that_the_runtime_cannot_run_fails_the_hook_and_says_so() -> None:
+    handler = LifecycleHandler(exec=ExecAction(command=("/missing", "now")))
+    with pytest.raises(HookError) as failed:
+        await run(handler, cast("RuntimeClient", Shell()))
+    assert str(failed.value) == (
+        'Exec lifecycle hook ([/missing now]) for Container "c" in Pod "web_shop(u)" failed - '
+        'error: rpc error: code = Unknown desc = no such program, message: ""'
+    )
 
 
 async def test_a_hook_over_tcp_was_never_supported() -> None:

@@ -194,7 +194,8 @@ async def test_a_sandbox_whose_state_the_runtime_does_not_tell_gets_no_container
         assert [sandbox.ready for sandbox in outcome.observed.sandboxes] == [True]
         assert outcome.observed.containers == ()
         told = [(entry.event, entry.cause) for entry in at.journal.entries("shop/web")]
-        assert ("FailedPodSandBoxStatus", "Unable to get pod sandbox status: it is locked") in told
+        why = "rpc error: code = Unknown desc = it is locked"
+        assert ("FailedPodSandBoxStatus", f"Unable to get pod sandbox status: {why}") in told
         assert "FailedCreatePodSandBox" not in dict(told)
         outcome = await at.sync(POD, containers)
         assert not outcome.failed

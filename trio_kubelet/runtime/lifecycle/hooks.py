@@ -17,7 +17,7 @@ from trio_kubelet.probes.dial import Dialer, host_port
 from trio_kubelet.probes.http import PLAIN_ANSWER, HttpError, HttpProber
 from trio_kubelet.probes.http_request import HttpRequest, RedirectError, http_request
 from trio_kubelet.probes.result import ProbeError, user_agent
-from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -88,9 +88,11 @@ class Hooks:
         try:
             result = await self.client.exec_sync(container_id, command, timeout_seconds=0)
         except RpcError as error:
-            raise HookError(f'{hook} - error: {error.message}, message: ""') from error
+            words = rpc_words(error.code, error.message)
+            raise HookError(f'{hook} - error: {words}, message: ""') from error
         if result.exit_code != 0:
-            output = (result.stdout + result.stderr).decode(errors="replace")[:MESSAGE_LIMIT]
+            printed = (result.stdout + result.stderr)[: 4 * MESSAGE_LIMIT]
+            output = printed.decode(errors="replace")[:MESSAGE_LIMIT]
             raise HookError(
                 f"{hook} - error: command '{' '.join(command)}' exited with {result.exit_code}: "
                 f', message: "{output}"'

@@ -8,7 +8,7 @@ from attrs import frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -142,12 +142,14 @@ class SandboxCreator:
             async with self.start_limiter.slot(precedence):
                 began = trio.current_time()
                 sandbox_id = await self.client.run_pod_sandbox(config, handler)
-        except (RpcError, ConfigError) as error:
+        except ConfigError as error:
             raise SandboxError.not_made(error.message) from error
+        except RpcError as error:
+            raise SandboxError.not_made(rpc_words(error.code, error.message)) from error
         try:
             response = await self.client.pod_sandbox_status(sandbox_id)
         except RpcError as error:
-            raise SandboxError.not_seen(error.message) from error
+            raise SandboxError.not_seen(rpc_words(error.code, error.message)) from error
         self.journal.note(
             "sandbox",
             f"{pod.metadata.namespace}/{pod.metadata.name}",
