@@ -179,7 +179,7 @@ class _Run:
         except (ProbeStreamError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             if self.has_head:
                 raise ProbeError(_words(error, raw), ProbeOutcome.FAILURE) from error
-            raise HttpError(_words(error, raw), cut_off=True) from error
+            raise HttpError(_words(error, raw), cut_off=_is_break(error)) from error
         finally:
             raw.close()
 
@@ -265,6 +265,13 @@ def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     except (h11.LocalProtocolError, UnicodeError) as error:
         raise HttpError("net/http: the headers cannot be sent") from error
     return (conversation.send(head) or b"") + (conversation.send(h11.EndOfMessage()) or b"")
+
+
+def _is_break(error: Exception) -> bool:
+    """Whether the connection broke, and nobody sent what cannot be understood."""
+    cause = error.__cause__
+    is_refusal = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
+    return not (is_refusal or isinstance(error, h11.RemoteProtocolError))
 
 
 def _words(error: Exception, raw: ProbeStream) -> str:

@@ -202,7 +202,7 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
 
 
 @pytest.mark.parametrize(
-    ("serve", "words"),
+    ("serve", "words", "is_break"),
     [
         (answer(b""), "EOF"),
         (answer(b"HTTP/1.1 200 O"), "unexpected EOF"),
@@ -212,11 +212,13 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
         ),
     ],
 )
-async def test_a_server_that_gives_no_response_fails(serve: Serve, words: str) -> None:
+async def test_a_server_that_gives_no_response_fails(
+    serve: Serve, words: str, is_break: bool
+) -> None:
     async with serving(serve) as port:
         came = await ask(port)
     assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
-    assert came.cut_off, "its container may have ended"
+    assert came.cut_off is is_break, "its container may have ended"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {words}'
 
 
@@ -243,6 +245,13 @@ async def test_a_server_without_tls_is_told_from_one_with_it() -> None:
     assert came.output == f'Get "https://127.0.0.1:{port}/healthz": {words}'
 
 
+    assert not came.cut_off
+
+
+async def test_a_connection_that_ends_in_its_handshake_breaks() -> None:
+    async with serving(reset) as port:
+        came = await ask(port, scheme="HTTPS")
+    assert (came.outcome, came.cut_off) == (ProbeOutcome.FAILURE, True)
 async def answer_anything(stream: trio.abc.Stream) -> None:
     await stream.receive_some()
     await stream.send_all(http(400))
