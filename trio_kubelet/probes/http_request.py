@@ -124,8 +124,17 @@ def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpR
         scheme=there.scheme,
         port=port or PORTS[there.scheme],
         target=_escaped(there.path, there.query),
+        headers=(*first.headers, *_referer(request, first, there.scheme)),
         host_header=request.host_header if is_relative else "",
     )
+
+
+def _referer(request: HttpRequest, first: HttpRequest, scheme: str) -> Headers:
+    """Who has redirected, unless the action names a referer, or nobody may be told over TLS."""
+    is_leak = request.scheme == "https" and scheme == "http"
+    if is_leak or any(name == "Referer" for name, _ in first.headers):
+        return ()
+    return (("Referer", request.url),)
 
 
 def _target(path: str) -> str:

@@ -149,6 +149,7 @@ async def test_a_redirect_on_the_same_host_is_followed() -> None:
             came = await ask(port)
     assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "there")
     assert seen[0].startswith("GET /new?x=1 HTTP/1.1\r\n")
+    assert f"Referer: http://127.0.0.1:{port}/healthz\r\n" in seen[0]
 
 
 async def test_a_redirect_to_another_host_is_a_success_with_a_warning() -> None:
@@ -204,11 +205,12 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
 @pytest.mark.parametrize(
     ("serve", "words", "is_break"),
     [
-        (answer(b""), "EOF"),
-        (answer(b"HTTP/1.1 200 O"), "unexpected EOF"),
+        (answer(b""), "EOF", True),
+        (answer(b"HTTP/1.1 200 O"), "unexpected EOF", True),
         (
             answer(b"hello\r\n\r\n"),
             'net/http: HTTP/1.x transport connection broken: malformed HTTP response "hello"',
+            False,
         ),
     ],
 )
@@ -243,8 +245,6 @@ async def test_a_server_without_tls_is_told_from_one_with_it() -> None:
         came = await ask(port, scheme="HTTPS")
     words = "http: server gave HTTP response to HTTPS client"
     assert came.output == f'Get "https://127.0.0.1:{port}/healthz": {words}'
-
-
     assert not came.cut_off
 
 
@@ -252,6 +252,8 @@ async def test_a_connection_that_ends_in_its_handshake_breaks() -> None:
     async with serving(reset) as port:
         came = await ask(port, scheme="HTTPS")
     assert (came.outcome, came.cut_off) == (ProbeOutcome.FAILURE, True)
+
+
 async def answer_anything(stream: trio.abc.Stream) -> None:
     await stream.receive_some()
     await stream.send_all(http(400))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, IntOrString
+from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
 from trio_kubelet.probes.http_request import RedirectError, http_request, redirected
 from trio_kubelet.probes.result import ProbeError
 
@@ -65,6 +65,32 @@ def test_where_a_redirect_leads(location: str, url: str | None) -> None:
     first = http_request(HTTPGetAction(port=IntOrString(80), path="/a"), CONTAINER, "10.0.0.2")
     following = redirected(first, first, location)
     assert (following.url if following is not None else None) == url
+
+
+@pytest.mark.parametrize(
+    ("scheme", "header", "locations", "referers"),
+    [
+        ("HTTP", "X-Mine", ["/b", "/c"], ["http://10.0.0.2:80/b"]),
+        ("HTTP", "X-Mine", ["https://10.0.0.2/b"], ["http://10.0.0.2:80/a"]),
+        ("HTTPS", "X-Mine", ["http://10.0.0.2/b"], []),
+        ("HTTP", "referer", ["/b", "/c"], ["mine"]),
+    ],
+)
+def test_a_redirect_says_who_has_redirected(
+    scheme: str, header: str, locations: list[str], referers: list[str]
+) -> None:
+    action = HTTPGetAction(
+        port=IntOrString(80),
+        path="/a",
+        scheme=scheme,
+        http_headers=(HTTPHeader(name=header, value="mine"),),
+    )
+    first = last = http_request(action, CONTAINER, "10.0.0.2")
+    for location in locations:
+        following = redirected(last, first, location)
+        assert following is not None
+        last = following
+    assert [value for name, value in last.headers if name == "Referer"] == referers
 
 
 @pytest.mark.parametrize("location", ["ftp://10.0.0.2/", "http://10.0.0.2:port/", "http://[/"])
