@@ -1,5 +1,6 @@
 """The httpGet probe: one GET over a connection of its own, on trio and h11.
 
+Over TLS it may be HTTP/2 (`http2.py`), if the server prefers that or has nothing else.
 What a client for applications brings along (pools, proxies, cookies, encodings) a probe must not
 have, and hundreds of probes a second could not afford. The certificate of a workload is never
 verified, nor does the environment name a proxy. A failure that came over the wire is an answer; a
@@ -9,15 +10,15 @@ body that breaks off is an error, which says nothing about the container.
 import json
 import re
 import ssl
-from collections.abc import Sequence
 from functools import lru_cache
 
 import h11
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction
 from trio_kubelet.probes.dial import Dialer, DialError, host_port
+from trio_kubelet.probes.http2 import PROTOCOL, Http2Get
 from trio_kubelet.probes.http_request import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -28,6 +29,7 @@ from trio_kubelet.probes.http_request import (
     location_of,
     redirected,
 )
+from trio_kubelet.probes.http_response import HttpError, ProbeResponse
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
@@ -58,28 +60,6 @@ HEAD_TOO_LONG = (
 )
 
 
-class HttpError(Exception):
-    """There is no response. The text is Go's as far as it is known.
-
-    `is_local`: this node could not ask, which says nothing about whom it would have asked.
-    `cut_off`: there was a connection, and it broke.
-    """
-
-    def __init__(self, message: str, *, is_local: bool = False, cut_off: bool = False) -> None:
-        super().__init__(message)
-        self.is_local = is_local
-        self.cut_off = cut_off
-
-
-@frozen(kw_only=True)
-class ProbeResponse:
-    """A response, of whose body no more than the limit was read."""
-
-    status: int
-    headers: Sequence[tuple[bytes, bytes]]
-    body: bytes
-
-
 class HttpProber:
     """Runs the httpGet probes of all containers."""
 
@@ -88,6 +68,7 @@ class HttpProber:
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
+        self._tls.set_alpn_protocols([PROTOCOL, "http/1.1"])
 
     async def probe(
         self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
@@ -172,10 +153,16 @@ class _Run:
             raise HttpError(str(error), is_local=error.is_local) from error
         raw = ProbeStream(connection, host_port(self.request.host, self.request.port))
         try:
-            stream = self._secured(raw)
+            stream = await self._secured(raw)
+            if isinstance(stream, trio.SSLStream) and stream.selected_alpn_protocol() == PROTOCOL:
+                return await self._get_over_http2(stream)
             await stream.send_all(data)
             received = bytes(await stream.receive_some(RECEIVE_BYTES))
             return plain_response(received) or await self._read(received, stream)
+        except HttpError as error:
+            if self.has_head:
+                raise ProbeError(str(error), ProbeOutcome.FAILURE) from error
+            raise
         except (ProbeStreamError, trio.BrokenResourceError, h11.RemoteProtocolError) as error:
             if self.has_head:
                 raise ProbeError(_words(error, raw), ProbeOutcome.FAILURE) from error
@@ -183,12 +170,25 @@ class _Run:
         finally:
             raw.close()
 
-    def _secured(self, raw: ProbeStream) -> trio.abc.Stream:
+    async def _secured(self, raw: ProbeStream) -> trio.abc.Stream:
         if self.request.scheme == "http":
             return raw
-        return trio.SSLStream(
+        stream = trio.SSLStream(
             raw, self.tls, server_hostname=self.request.host, https_compatible=True
         )
+        await stream.do_handshake()
+        return stream
+
+    async def _get_over_http2(self, stream: trio.abc.Stream) -> ProbeResponse:
+        get = Http2Get(self.request)
+        while not get.is_over:
+            await stream.send_all(get.to_send())
+            received = bytes(await stream.receive_some(RECEIVE_BYTES))
+            try:
+                get.take(received)
+            finally:
+                self.has_head = get.status != 0
+        return get.response()
 
     async def _read(self, received: bytes, stream: trio.abc.Stream) -> ProbeResponse:
         """The head of the response, and its body up to the limit; some of it has come already."""

@@ -4,7 +4,7 @@ import resource
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 
 import trio
@@ -120,11 +120,34 @@ async def beats_beside(
     return came, beats
 
 
-def server_tls(*names: str) -> ssl.SSLContext:
+def server_tls(*names: str, protocols: Sequence[str] = ()) -> ssl.SSLContext:
     """The context of a server with a certificate that nobody trusts."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     trustme.CA().issue_cert(*names).configure_cert(context)
+    context.set_alpn_protocols(list(protocols))
     return context
+
+
+def http2(
+    answer: Callable[[H2Connection, int], None], seen: list[dict[str, str]] | None = None
+) -> Serve:
+    """A server of HTTP/2, which answers a request on a stream, and hangs up."""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
+        h2.initiate_connection()
+        await stream.send_all(h2.data_to_send())
+        while received := await stream.receive_some():
+            for event in h2.receive_data(received):
+                if isinstance(event, RequestReceived) and seen is not None:
+                    seen.append({str(name): str(value) for name, value in event.headers})
+                if isinstance(event, StreamEnded):
+                    answer(h2, event.stream_id)
+                    await stream.send_all(h2.data_to_send())
+                    return
+            await stream.send_all(h2.data_to_send())
+
+    return serve
 
 
 def health(

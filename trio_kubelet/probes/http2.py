@@ -1,0 +1,114 @@
+"""One GET over HTTP/2, where TLS has chosen that: some servers have nothing else.
+
+Bytes in, bytes out; whoever has the connection passes them on.
+"""
+
+import re
+from collections.abc import Sequence
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import ProtocolError
+
+from trio_kubelet.probes.http_request import HttpRequest
+from trio_kubelet.probes.http_response import HttpError, ProbeResponse
+from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES
+
+PROTOCOL = "h2"
+ANSWER_LIMIT_BYTES = 64 * 1024
+"""How much is read of all frames, which is more than a body is read of."""
+STREAM = 1
+TOO_LONG = "net/http: server response headers exceeded {} bytes; aborted"
+_CONFIGURATION = H2Configuration(client_side=True)
+_OF_HTTP_1 = frozenset(
+    {"connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
+)
+_STATUS = re.compile(rb"\d{3}")
+
+
+class Http2Get:
+    """A request and what has come of it. Raises HttpError where it cannot be sent.
+
+    `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
+    """
+
+    def __init__(self, request: HttpRequest) -> None:
+        self.status = 0
+        self.is_over = False
+        self._headers: Sequence[tuple[bytes, bytes]] = ()
+        self._body = b""
+        self._read_bytes = 0
+        self._h2 = H2Connection(_CONFIGURATION)
+        self._h2.initiate_connection()
+        lines = [(name.lower(), value) for name, value in request.lines]
+        head = (
+            (":authority", next(value for name, value in lines if name == "host")),
+            (":method", "GET"),
+            (":path", request.target),
+            (":scheme", request.scheme),
+            *(line for line in lines if line[0] not in _OF_HTTP_1),
+        )
+        try:
+            self._h2.send_headers(STREAM, head, end_stream=True)
+        except ProtocolError as error:
+            raise HttpError("net/http: the headers cannot be sent") from error
+
+    def to_send(self) -> bytes:
+        """What the server is to get."""
+        return self._h2.data_to_send()
+
+    def take(self, received: bytes) -> None:
+        """Go on with what has come, nothing at the end of the connection. Raises HttpError."""
+        if not received:
+            raise HttpError("unexpected EOF", cut_off=True)
+        self._read_bytes += len(received)
+        if self._read_bytes > ANSWER_LIMIT_BYTES:
+            raise HttpError(TOO_LONG.format(ANSWER_LIMIT_BYTES))
+        try:
+            for event in self._h2.receive_data(received):
+                self._take(event)
+        except ProtocolError as error:
+            raise HttpError(f"connection error: {_name(error.error_code)}") from error
+
+    def response(self) -> ProbeResponse:
+        """What the server has said, once that is over."""
+        return ProbeResponse(
+            status=self.status, headers=self._headers, body=self._body[:OUTPUT_LIMIT_BYTES]
+        )
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, ResponseReceived):
+            self._headers = [(bytes(name), bytes(value)) for name, value in event.headers]
+            status = dict(self._headers)[b":status"]
+            if _STATUS.fullmatch(status) is None:
+                raise HttpError(
+                    "malformed response from server: malformed non-numeric status pseudo header"
+                )
+            self.status = int(status)
+        elif isinstance(event, DataReceived):
+            self._body += event.data
+            self.is_over = self.is_over or len(self._body) >= OUTPUT_LIMIT_BYTES
+        elif isinstance(event, StreamEnded):
+            self.is_over = True
+        elif isinstance(event, StreamReset) and not self.is_over:
+            why = f"{_name(event.error_code)}; received from peer"
+            raise HttpError(f"stream error: stream ID {STREAM}; {why}")
+        elif isinstance(event, ConnectionTerminated) and event.last_stream_id == 0:
+            raise HttpError(
+                "http2: server sent GOAWAY and closed the connection; "
+                f'LastStreamID=0, ErrCode={_name(event.error_code)}, debug=""'
+            )
+
+
+def _name(code: int | ErrorCodes | None) -> str:
+    known = {each.value: each.name for each in ErrorCodes}
+    return known.get(int(code or 0), f"unknown error code 0x{int(code or 0):x}")
