@@ -4,7 +4,8 @@ A task begins when an instance of its container was seen to run and ends with it
 probe machine (`state_machines/probe.py`), keeps to its period whatever a run takes, and puts what
 changes about its container into the node's verdicts before it sends word to the sync loop. What
 fails only because its container has ended is no failure: before it is told of, the runtime is
-asked whether the container still runs.
+asked whether the container still runs. What looks as if it had been cut off by such an end counts
+later, while the probe goes on; a success shows at once that the container ran on.
 """
 
 import random
@@ -30,7 +31,7 @@ from state_machines.probe import (
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import (
     ProbeMessage,
     ProbeRunner,
@@ -129,7 +130,8 @@ class _ContainerProbe:
     """One probe of one instance of a container.
 
     `due` is when it runs next, once its task has begun: one that is started again keeps to it.
-    `scope` is that of its task, if there is one.
+    `doubtful` are the runs that count if the container runs on. `scope` is that of its task, if
+    there is one.
     """
 
     kind: ProbeKind
@@ -138,6 +140,7 @@ class _ContainerProbe:
     entered_at: float
     streak: Streak = field(factory=Streak)
     due: float | None = None
+    doubtful: list[FinishedRun] = field(factory=list)
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     @property
@@ -282,15 +285,17 @@ class PodProbes:
 
     async def _keep_probing(self, instance: _Instance, probe: _ContainerProbe) -> None:
         """Run a probe each period until it is over."""
+        probe.doubtful.clear()
         with trio.CancelScope() as probe.scope:
             if probe.due is None:
                 probe.due = trio.current_time() + self._first_run_seconds(instance, probe)
-            while probe.state in RUNS_IN:
-                await trio.sleep_until(probe.due)
-                await self._ask(instance, probe)
-                probe.due += probe.period
-                missed = max(0.0, trio.current_time() - probe.due) // probe.period
-                probe.due += missed * probe.period
+            async with trio.open_nursery() as nursery:
+                while probe.state in RUNS_IN:
+                    await trio.sleep_until(probe.due)
+                    await self._ask(instance, probe, nursery)
+                    probe.due += probe.period
+                    missed = max(0.0, trio.current_time() - probe.due) // probe.period
+                    probe.due += missed * probe.period
 
     def _first_run_seconds(self, instance: _Instance, probe: _ContainerProbe) -> float:
         """At an agent's start what is well is asked at times of its own, not all at once."""
@@ -304,60 +309,78 @@ class PodProbes:
             age_seconds=age_ns / 1e9,
         )
 
-    async def _ask(self, instance: _Instance, probe: _ContainerProbe) -> None:
+    async def _ask(
+        self, instance: _Instance, probe: _ContainerProbe, nursery: trio.Nursery
+    ) -> None:
+        """Run a probe once; what may have been cut off counts later, by a task in the nursery."""
+        run = await self._run(instance, probe)
+        if run.may_be_cut_off:
+            probe.doubtful.append(run)
+            nursery.start_soon(self._count_later, instance, probe, run)
+        elif run.is_certain or await self._node.runner.runs(instance.id):
+            await self._count(instance, probe, run)
+
+    async def _run(self, instance: _Instance, probe: _ContainerProbe) -> FinishedRun:
         target = Target(
             container=instance.container,
             container_id=instance.id,
             pod_ip=self._node.pod_ip(instance.pod),
         )
         began = trio.current_time()
+        came: ProbeResult | ProbeError
         try:
-            result = await self._node.runner.run(probe.spec, target)
+            came = await self._node.runner.run(probe.spec, target)
         except ProbeError as error:
-            seconds = trio.current_time() - began
-            if await self._runs_on(instance, probe, cut_off=True) and probe.state in RUNS_IN:
-                self._ran(instance, probe, ProbeOutcome.UNKNOWN, seconds)
-                self._event(instance, message_of_error(probe.kind, error))
-                self._step(instance, probe, ProbeEvent.ERRORED)
-            return
-        seconds = trio.current_time() - began
-        if await self._is_true(instance, probe, result) and probe.state in RUNS_IN:
-            self._ran(instance, probe, result.outcome, seconds)
-            self._event(instance, message_of(probe.kind, result))
-            await self._take(instance, probe, result)
+            came = error
+        return FinishedRun(came=came, seconds=trio.current_time() - began)
 
-    def _ran(
-        self, instance: _Instance, probe: _ContainerProbe, outcome: ProbeOutcome, seconds: float
+    async def _count_later(
+        self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun
     ) -> None:
+        """Count a run if its container runs on. Word of an end that had cut it off cancels this."""
+        is_command = probe.spec.exec is not None
+        await trio.sleep(COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS)
+        if run not in probe.doubtful:
+            return
+        runs_on = await self._node.runner.runs(instance.id)
+        if run not in probe.doubtful or probe.state not in RUNS_IN:
+            return
+        probe.doubtful.remove(run)
+        if runs_on:
+            await self._count(instance, probe, run)
+        if probe.state not in RUNS_IN:
+            probe.scope.cancel()
+
+    async def _count(self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun) -> None:
+        """Tell of a run and step by it; before a success, by those that it leaves no doubt of."""
+        runs = [run]
+        if run.succeeded:
+            runs, probe.doubtful = [*probe.doubtful, run], []
+        for each in runs:
+            if probe.state not in RUNS_IN:
+                return
+            self._ran(instance, probe, each)
+            if isinstance(each.came, ProbeError):
+                self._event(instance, message_of_error(probe.kind, each.came))
+                self._step(instance, probe, ProbeEvent.ERRORED)
+            else:
+                self._event(instance, message_of(probe.kind, each.came))
+                await self._take(instance, probe, succeeded=each.succeeded)
+
+    def _ran(self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun) -> None:
         self._node.on_run.call(
             ProbeRun(
                 pod=instance.pod,
                 container=instance.container.name,
                 kind=probe.kind,
-                outcome=outcome,
-                duration_seconds=seconds,
+                outcome=run.outcome,
+                duration_seconds=run.seconds,
             )
         )
 
-    async def _is_true(
-        self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult
-    ) -> bool:
-        """Whether a result is the container's own, not only what its end looks like."""
-        if result.outcome is not ProbeOutcome.FAILURE or result.by_container:
-            return True
-        return await self._runs_on(instance, probe, cut_off=result.cut_off)
-
-    async def _runs_on(self, instance: _Instance, probe: _ContainerProbe, *, cut_off: bool) -> bool:
-        """Whether a container runs on. Word of an end that had cut its probe off cancels this."""
-        if cut_off:
-            is_command = probe.spec.exec is not None
-            await trio.sleep(COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS)
-        return await self._node.runner.runs(instance.id)
-
-    async def _take(self, instance: _Instance, probe: _ContainerProbe, result: ProbeResult) -> None:
+    async def _take(self, instance: _Instance, probe: _ContainerProbe, *, succeeded: bool) -> None:
         """Step by how a run came out; who has to act on it is told of a change."""
         before = probe.verdict
-        succeeded = result.outcome is not ProbeOutcome.FAILURE
         event = ProbeEvent.SUCCEEDED if succeeded else ProbeEvent.FAILED
         self._step(instance, probe, event, probe.came_out(succeeded=succeeded))
         if probe.verdict is before:

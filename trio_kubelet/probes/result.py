@@ -56,6 +56,34 @@ class ProbeError(Exception):
         return self.message
 
 
+@frozen(kw_only=True, eq=False)
+class FinishedRun:
+    """A run of a probe that came to something after some seconds."""
+
+    came: ProbeResult | ProbeError
+    seconds: float
+
+    @property
+    def outcome(self) -> ProbeOutcome:
+        """How it came out; unknown if it could not be run, whatever its event calls that."""
+        return self.came.outcome if isinstance(self.came, ProbeResult) else ProbeOutcome.UNKNOWN
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether it says that all is well."""
+        return self.outcome in (ProbeOutcome.SUCCESS, ProbeOutcome.WARNING)
+
+    @property
+    def may_be_cut_off(self) -> bool:
+        """Whether it looks as if its container had ended, of which nobody may know yet."""
+        return isinstance(self.came, ProbeError) or self.came.cut_off
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether its container itself has answered."""
+        return self.succeeded or (isinstance(self.came, ProbeResult) and self.came.by_container)
+
+
 def failure(output: str, *, by_container: bool = False, cut_off: bool = False) -> ProbeResult:
     """Return a failure."""
     return ProbeResult(

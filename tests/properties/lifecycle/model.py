@@ -16,6 +16,7 @@ from state_machines.container import ContainerRole
 from state_machines.probe import ProbeKind
 from tests.properties.lifecycle.records import Asked, Instance, Known, Plan, Stopping
 from tests.properties.lifecycle.scripts import (
+    CUT_OFF,
     ERROR,
     KILLED,
     SUCCESS,
@@ -383,11 +384,27 @@ class Model:
         self._at(again, lambda: self._ask(instance, asked, following))
 
     def _answered(self, instance: Instance, asked: Asked, outcome: str) -> None:
-        if asked.over or self._is_removed or outcome == ERROR:
-            return
-        if outcome != SUCCESS and instance.ended:
-            return
-        if not asked.take(outcome == SUCCESS):
+        if outcome == CUT_OFF:
+            failed_at, kind = self.now, asked.script.kind
+            asked.doubtful.append(failed_at)
+            known_at = failed_at + self.script.doubt_seconds(instance.name, kind)
+            self._at(known_at, lambda: self._known(instance, asked, failed_at))
+        elif outcome == SUCCESS:
+            before, asked.doubtful = asked.doubtful, []
+            for succeeded in (*(False for _ in before), True):
+                self._count(instance, asked, succeeded=succeeded)
+        elif outcome != ERROR and not instance.ended:
+            self._count(instance, asked, succeeded=False)
+
+    def _known(self, instance: Instance, asked: Asked, failed_at: float) -> None:
+        """What looked as the end of the container was none, or it was."""
+        if failed_at in asked.doubtful:
+            asked.doubtful.remove(failed_at)
+            if not instance.ended:
+                self._count(instance, asked, succeeded=False)
+
+    def _count(self, instance: Instance, asked: Asked, *, succeeded: bool) -> None:
+        if asked.over or self._is_removed or not asked.take(succeeded):
             return
         if asked.script.kind is ProbeKind.STARTUP and asked.holds:
             for other in instance.probes.values():

@@ -10,7 +10,10 @@ from tests.properties.lifecycle.scripts import ContainerScript, ProbeScript
 
 @define(eq=False)
 class Asked:
-    """A probe of an instance. `state` is what its threshold was reached for last, if any was."""
+    """A probe of an instance. `state` is what its threshold was reached for last, if any was.
+
+    `doubtful` are the moments of failures that count if the container runs on.
+    """
 
     script: ProbeScript
     state: bool | None = None
@@ -19,6 +22,7 @@ class Asked:
     last: bool | None = None
     begun: bool = False
     over: bool = False
+    doubtful: list[float] = field(factory=list)
 
     def take(self, succeeded: bool) -> bool:
         """One more answer; whether it changes what holds."""

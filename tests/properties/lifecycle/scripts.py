@@ -36,8 +36,9 @@ from trio_kubelet.probes.pod_probes import COMMAND_SETTLE_SECONDS, CONNECTION_SE
 KILLED = 137
 IMAGE = "registry.example.com/app:1"
 PROBE_TIMEOUT_SECONDS = 1
-SUCCESS, FAILURE, ERROR, LATE = "success", "failure", "error", "late"
-"""How one run of a probe comes out: `LATE` is a failure after its timeout."""
+SUCCESS, FAILURE, ERROR, LATE, CUT_OFF = "success", "failure", "error", "late", "cut off"
+"""How one run of a probe comes out: `LATE` is a failure after its timeout, and `CUT_OFF` one that
+looks as if its container had ended."""
 
 
 @frozen
@@ -115,15 +116,19 @@ class PodScript:
 
     def answer_seconds(self, name: str, kind: ProbeKind, outcome: str) -> float:
         """How long one run of a probe takes: no two of a pod are answered in one moment, nor
-        after some late answers, each of which is followed by the next run. What could not be run
-        is at an end when its container is known to run on.
+        after some late answers, each of which is followed by the next run. What cannot be run
+        takes no time.
         """
         if outcome == ERROR:
-            probe = self.container(name).probe(kind)
-            is_command = probe is not None and probe.by_command
-            return COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS
+            return 0.0
         number = [c.name for c in self.containers].index(name) * 3 + list(ProbeKind).index(kind)
         return 0.0547 + 0.0168 * number + (PROBE_TIMEOUT_SECONDS if outcome == LATE else 0)
+
+    def doubt_seconds(self, name: str, kind: ProbeKind) -> float:
+        """After how long a run that was cut off counts, if its container runs on."""
+        probe = self.container(name).probe(kind)
+        is_command = probe is not None and probe.by_command
+        return COMMAND_SETTLE_SECONDS if is_command else CONNECTION_SETTLE_SECONDS
 
     def life_seconds(self, container: ContainerScript, attempt: int) -> float | None:
         """How long an instance runs by itself: no two of a pod end in one moment."""
@@ -217,7 +222,7 @@ exit_codes = st.sampled_from((0, 0, 1, 3))
 @st.composite
 def probes(draw: st.DrawFn, kind: ProbeKind) -> ProbeScript:
     """A probe of a kind."""
-    often = st.sampled_from((SUCCESS, SUCCESS, SUCCESS, FAILURE, FAILURE, ERROR, LATE))
+    often = st.sampled_from((SUCCESS, SUCCESS, SUCCESS, FAILURE, FAILURE, ERROR, LATE, CUT_OFF))
     is_readiness = kind is ProbeKind.READINESS
     return ProbeScript(
         kind=kind,

@@ -21,8 +21,11 @@ from state_machines.pod_ending import Ending
 from state_machines.probe import ProbeKind
 from tests.file_work import in_place
 from tests.properties.lifecycle.scripts import (
+    CUT_OFF,
     ERROR,
+    FAILURE,
     IMAGE,
+    KILLED,
     LATE,
     SUCCESS,
     PodScript,
@@ -57,6 +60,8 @@ from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import Beginning, PodTask, SharedByTasks
 
 LONG_SECONDS = 600.0
+EXIT_CODES = {SUCCESS: 0, FAILURE: 1, CUT_OFF: KILLED}
+"""Of the commands of probes."""
 TRIES = 3
 """How often a probe that cannot be run is tried."""
 QUICK = Latencies(list=1e-4)
@@ -128,7 +133,7 @@ class _Runtime(HollowRuntime):
         await trio.sleep(self.health.script.answer_seconds(name, kind, outcome))
         if outcome == LATE:
             raise RpcError(Code.DEADLINE_EXCEEDED, "timeout exceeded")
-        return cri.ExecSyncResponse(exit_code=0 if outcome == SUCCESS else 1)
+        return cri.ExecSyncResponse(exit_code=EXIT_CODES[outcome])
 
 
 @frozen(kw_only=True)
@@ -201,6 +206,8 @@ async def _live(script: PodScript, root: Path) -> Lived:
                 return failure("i/o timeout")
             if outcome == SUCCESS:
                 return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
+            if outcome == CUT_OFF:
+                return failure("EOF", cut_off=True)
             return failure("statuscode: 500", by_container=True)
 
         machine = _MACHINES.setdefault("here", read_machine(Path("/")))

@@ -21,6 +21,7 @@ from trio_kubelet.k8s import (
     Probe,
 )
 from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
+from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.pod_probes import PodProbes
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import Target
@@ -46,11 +47,13 @@ REFUSED = ProbeResult(outcome=ProbeOutcome.FAILURE, output="refused")
 class Node:
     """The probes of one pod. `answers` are the next ones of its container; the last one stays.
 
-    `asked` are the seconds at which which kind was asked, `ended` what the runtime says has.
+    `exit_codes` are those of the next commands, likewise. `asked` are the seconds at which which
+    kind was asked, `ended` what the runtime says has.
     """
 
     began: float
     answers: list[ProbeResult | ProbeError | float] = field(factory=lambda: [WELL])
+    exit_codes: list[int] = field(factory=lambda: [KILLED])
     asked: list[tuple[str, float]] = field(factory=list)
     ended: set[str] = field(factory=set)
     changes: list[tuple[ProbeKind, Verdict]] = field(factory=list)
@@ -75,9 +78,9 @@ class Node:
     async def exec_sync(
         self, _container_id: str, _command: Sequence[str], _timeout_seconds: int
     ) -> cri.ExecSyncResponse:
-        """The command of a probe is killed."""
         await trio.lowlevel.checkpoint()
-        return cri.ExecSyncResponse(exit_code=137)
+        codes = self.exit_codes
+        return cri.ExecSyncResponse(exit_code=codes.pop(0) if len(codes) > 1 else codes[0])
 
     async def container_status(self, container_id: str) -> cri.ContainerStatusResponse:
         await trio.lowlevel.checkpoint()

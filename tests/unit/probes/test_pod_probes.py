@@ -180,6 +180,40 @@ async def test_what_the_end_of_a_container_cuts_off_says_nothing_before_the_runt
         assert len(at.events) == 1
 
 
+async def test_a_probe_goes_on_while_runs_of_it_that_were_cut_off_are_in_doubt(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.start(liveness=evolve(BY_COMMAND, period_seconds=1))
+        await at.pass_time(7.5)
+        assert (len(at.events), at.pod.failed()) == (2, {})
+        await at.pass_time(8)
+        assert at.pod.failed() == {"c-0": "liveness"}
+        assert at.changes == [(ProbeKind.LIVENESS, Verdict.FAILURE)]
+        await at.pass_time(60)
+        assert at.events == ["Unhealthy Liveness probe failed: "] * 3
+
+
+async def test_a_success_shows_that_what_was_cut_off_before_it_was_no_end(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.exit_codes = [137, 137, 0, 137, 1]
+        at.start(readiness=evolve(BY_COMMAND, period_seconds=1))
+        await at.pass_time(1.5)
+        assert at.events == []
+        await at.pass_time(2)
+        assert at.events == ["Unhealthy Readiness probe failed: "] * 2
+        assert at.changes == [(ProbeKind.READINESS, Verdict.SUCCESS)]
+        await at.pass_time(5)
+        assert at.changes == [(ProbeKind.READINESS, Verdict.SUCCESS)], "two of three have failed"
+        await at.pass_time(6)
+        assert at.changes[1:] == [(ProbeKind.READINESS, Verdict.FAILURE)]
+        outcomes = [outcome for _, _, outcome, _ in at.runs]
+        failed = ProbeOutcome.FAILURE
+        assert outcomes == [failed, failed, ProbeOutcome.SUCCESS, failed, failed, failed]
+
+
 async def test_a_slow_run_does_not_move_those_that_follow(autojump_clock: MockClock) -> None:
     async with node() as at:
         at.answers = [3.0]
