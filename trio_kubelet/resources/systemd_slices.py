@@ -20,11 +20,9 @@ from jeepney import (
     message_bus,
     new_method_call,
 )
-from jeepney.io.common import RouterClosed
-from jeepney.io.trio import (
-    DBusConnection,
-    open_dbus_connection,
-)
+from jeepney.auth import BEGIN, AuthenticationError, Authenticator
+from jeepney.bus import get_bus
+from jeepney.io.trio import DBusConnection
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.resources.cgroup_config import NO_QUOTA, CgroupConfig, cpu_weight
@@ -43,7 +41,7 @@ _TIMEOUT_SECONDS = 30.0
 _MANAGER = DBusAddress(
     "/org/freedesktop/systemd1", "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
 )
-_BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, trio.TooSlowError, RouterClosed)
+_BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, AuthenticationError)
 _JOB_REMOVED = "JobRemoved"
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
@@ -182,6 +180,8 @@ class _Exchange:
     """One connection: calls one after the other, and what was heard of jobs meanwhile.
 
     jeepney's router would do it in a task of its own, and fails when the bus hangs up on it.
+    Every user of the machine may send signals over the bus: those to all come from systemd, by the
+    rule of the subscription, but those to this connection come from anybody and count for nothing.
     """
 
     __slots__ = ("_connection", "_ended")
@@ -196,9 +196,18 @@ class _Exchange:
         """Call a method of systemd's manager; raises SystemdError where it refuses."""
         return await self._ask(new_method_call(_MANAGER, method, signature, body))
 
+    async def greet(self) -> None:
+        """Say who we are, as the bus wants to hear first."""
+        await self._ask(message_bus.Hello())
+
     async def hear_of_jobs(self) -> None:
         """Ask to be told of the end of jobs."""
-        rule = MatchRule(type="signal", interface=_MANAGER.interface, member=_JOB_REMOVED)
+        rule = MatchRule(
+            type="signal",
+            sender=_MANAGER.bus_name,
+            interface=_MANAGER.interface,
+            member=_JOB_REMOVED,
+        )
         await self._ask(message_bus.AddMatch(rule))
         await self.call("Subscribe")
 
@@ -223,7 +232,9 @@ class _Exchange:
 
     async def _receive(self) -> Message:
         message = await self._connection.receive()
-        if message.header.fields.get(HeaderFields.member) == _JOB_REMOVED:
+        fields = message.header.fields
+        is_to_all = HeaderFields.destination not in fields
+        if is_to_all and fields.get(HeaderFields.member) == _JOB_REMOVED:
             _, job, _, result = message.body
             self._ended[job] = result
         return message
@@ -234,7 +245,25 @@ async def _exchange(bus: str) -> AsyncIterator[_Exchange]:
     """Hold a connection for one exchange, of limited time; raises SystemdError if it breaks."""
     try:
         with trio.fail_after(_TIMEOUT_SECONDS):
-            async with await open_dbus_connection(bus) as connection:
-                yield _Exchange(connection)
-    except (*_BROKEN, ExceptionGroup) as error:
+            async with await trio.open_unix_socket(get_bus(bus)) as stream:
+                await _authenticate(stream)
+                exchange = _Exchange(DBusConnection(stream.socket))
+                await exchange.greet()
+                yield exchange
+    except trio.TooSlowError as error:
+        late = f"systemd cannot be asked: no answer for {_TIMEOUT_SECONDS:g} s"
+        raise SystemdError("", late) from error
+    except _BROKEN as error:
         raise SystemdError("", f"systemd cannot be asked: {error}") from error
+
+
+async def _authenticate(stream: trio.SocketStream) -> None:
+    """Tell the bus our user id. jeepney's own way spins when the bus hangs up meanwhile."""
+    await stream.send_all(b"\0")
+    authenticator = Authenticator(inc_null_byte=False)
+    for line in authenticator:
+        await stream.send_all(line)
+        if not (answer := await stream.receive_some()):
+            raise trio.EndOfChannel("the bus has closed the connection")
+        authenticator.feed(answer)
+    await stream.send_all(BEGIN)

@@ -29,6 +29,7 @@ from trio_kubelet.resources import (
     CgroupSettings,
     SystemdError,
     SystemdSlices,
+    systemd_slices,
 )
 from trio_kubelet.resources.systemd_slices import slice_properties, value_properties
 
@@ -87,10 +88,13 @@ class FakeSystemd:
         self.errors: dict[str, str] = {}
         self.job_result = "done"
         self.hang_up_on = ""
+        self.silent_on = ""
         self.calls_without_reply = 0
+        self.says_to_strangers = b"OK 0123456789abcdef\r\n"
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        await self._authenticate(stream)
+        if not await self._lets_in(stream):
+            return
         connection = DBusConnection(stream.socket)
         jobs = itertools.count(1)
         while True:
@@ -103,6 +107,8 @@ class FakeSystemd:
             if method == self.hang_up_on:
                 await connection.aclose()
                 return
+            if method == self.silent_on:
+                continue
             await self._answer(connection, message, method, next(jobs))
 
     async def _answer(
@@ -129,16 +135,24 @@ class FakeSystemd:
         for job, result in ((number + 100, "failed"), (number, self.job_result)):
             body = (job, f"/job/{job}", "x.slice", result)
             await connection.send(new_signal(manager, "JobRemoved", "uoss", body))
+        # A user of the machine may say anything to a connection, but to nobody else.
+        for signature, said in (("uoss", (number, f"/job/{number}", "x", "failed")), ("s", ("x",))):
+            forged = new_signal(manager, "JobRemoved", signature, said)
+            forged.header.fields[HeaderFields.destination] = ":1.7"
+            await connection.send(forged)
         await connection.send(new_method_return(message, "o", (f"/job/{number}",)))
 
-    @staticmethod
-    async def _authenticate(stream: trio.SocketStream) -> None:
+    async def _lets_in(self, stream: trio.SocketStream) -> bool:
         received = b""
         while not received.endswith(b"BEGIN\r\n"):
             part = await stream.receive_some()
             received += part
             if b"AUTH" in part:
-                await stream.send_all(b"OK 0123456789abcdef\r\n")
+                await stream.send_all(self.says_to_strangers)
+            if not part or not self.says_to_strangers:
+                await stream.aclose()
+                return False
+        return True
 
     def asked(self, method: str) -> list[Any]:
         return [body for name, body in self.calls if name == method]
@@ -199,11 +213,41 @@ async def test_a_job_that_fails_is_an_error(tmp_path: Path) -> None:
             await slices.start(NAME, CONFIG)
 
 
-async def test_a_bus_that_hangs_up_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["Hello", "StartTransientUnit"])
+async def test_a_bus_that_hangs_up_is_an_error_with_words(tmp_path: Path, method: str) -> None:
     async with systemd(tmp_path) as (fake, slices):
-        fake.hang_up_on = "StartTransientUnit"
-        with pytest.raises(SystemdError):
+        fake.hang_up_on = method
+        with pytest.raises(SystemdError, match=r"systemd cannot be asked: \w+"):
             await slices.start(NAME, CONFIG)
+
+
+async def test_a_systemd_that_takes_too_long_is_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(systemd_slices, "_TIMEOUT_SECONDS", 0.1)
+    async with systemd(tmp_path) as (fake, slices):
+        fake.silent_on = "StartTransientUnit"
+        with pytest.raises(SystemdError, match=r"systemd cannot be asked: no answer for 0\.1 s"):
+            await slices.start(NAME, CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [(b"REJECTED EXTERNAL\r\n", "Authentication failed"), (b"", r"\w")]
+)
+async def test_a_bus_that_lets_nobody_in_is_an_error(
+    tmp_path: Path, said: bytes, words: str
+) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        fake.says_to_strangers = said
+        with pytest.raises(SystemdError, match=f"systemd cannot be asked: {words}"):
+            await slices.start(NAME, CONFIG)
+
+
+async def test_the_ends_of_jobs_are_heard_of_from_systemd_alone(tmp_path: Path) -> None:
+    async with systemd(tmp_path) as (fake, slices):
+        await slices.start(NAME, CONFIG)
+        ((rule,),) = fake.asked("AddMatch")
+    assert "sender='org.freedesktop.systemd1'" in rule
 
 
 async def test_a_systemd_that_executed_itself_anew_is_asked_again(tmp_path: Path) -> None:
