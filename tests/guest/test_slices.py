@@ -15,6 +15,8 @@ MAIN = {"name": "main", "image": SLEEPER, "resources": {"limits": {"memory": "64
 GENERATOR = "/run/systemd/system-generators/keeps-busy"
 KEEP_BUSY = "#!/bin/sh\nwhile test -e /run/busy; do sleep 0.1; done\n"
 TIMES = 2
+# Does not end when it is asked to, and writes down that it was.
+STAYS = "trap 'touch /run/asked' TERM; while true; do sleep 0.1; done"
 
 
 @contextmanager
@@ -62,13 +64,19 @@ def node_pid(node: Node) -> str:
     return node.guest.run("pgrep", "-of", "/usr/bin/trio-kubelet run").strip()
 
 
-def test_a_pod_waits_for_a_systemd_that_is_busy(node: Node) -> None:
+def test_a_pod_waits_for_a_systemd_that_is_busy_and_what_is_left_in_its_slice_is_killed(
+    node: Node,
+) -> None:
     since = node.now()
     with busy_systemd(node):
         node.add(pod_manifest("patient", MAIN))
         wait_until_it_asks(node)
-    node.wait_for_pod("patient")
+    uid = node.wait_for_pod("patient")["metadata"]["uid"]
+    slice_of_it = f"--slice=kubepods-burstable-pod{uid.replace('-', '_')}.slice"
+    node.guest.run("systemd-run", "--unit=stays", "--collect", slice_of_it, "sh", "-c", STAYS)
     node.remove("patient")
+    assert node.guest.call("systemctl", "is-active", "stays").stdout == b"inactive\n"
+    assert node.guest.call("test", "-e", "/run/asked").status == 1
     assert "type=Warning reason=Failed" not in node.log(since)
 
 

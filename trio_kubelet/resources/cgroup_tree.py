@@ -110,6 +110,11 @@ class CgroupTree:
         """Whether a process is in the cgroup or below it, in any hierarchy."""
         return any(_is_populated(folder) for folder in self._folders_everywhere(path))
 
+    def kill(self, path: str) -> None:
+        """Kill what is left in a cgroup and below it."""
+        for folder in self._folders_everywhere(path):
+            _kill_all(folder)
+
     def remove(self, path: str) -> bool:
         """Kill what is left in a cgroup and remove it with all below it; whether it is gone.
 

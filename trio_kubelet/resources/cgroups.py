@@ -146,10 +146,6 @@ class Cgroups:
         await self._create(name, pod_cgroup_config(pod, self._settings.pod))
         self._unfinished.discard(name)
 
-    async def exists(self, pod_uid: str) -> bool:
-        """Whether any cgroup of the pod is there, in whatever QoS class."""
-        return pod_uid in await self.list_pod_uids()
-
     async def remove(self, pod_uid: str, deadline_seconds: float = _REMOVE_SECONDS) -> None:
         """Remove the pod's cgroups; what still runs in them is killed.
 
@@ -159,6 +155,8 @@ class Cgroups:
         for name in await self._in_thread(partial(self._names_of, pod_uid)):
             with self._timed("destroy"):
                 if self._slices is not None:
+                    # systemd would ask it to end first, and wait.
+                    await self._in_thread(partial(self._tree.kill, self._path(name)))
                     await self._slices.stop(name)
                 await self._remove(name, deadline_seconds)
             self._unfinished.discard(name)

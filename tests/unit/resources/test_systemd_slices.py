@@ -270,6 +270,20 @@ async def test_a_machine_without_a_bus_is_an_error(tmp_path: Path) -> None:
         await slices.start(NAME, CONFIG)
 
 
+async def test_what_is_left_in_a_pods_slice_is_killed_before_systemd_is_to_stop_it(
+    tmp_path: Path,
+) -> None:
+    parents = ("kubepods.slice", "kubepods.slice/kubepods-besteffort.slice")
+    path = f"{parents[-1]}/kubepods-besteffort-podu.slice"
+    tree = FakeV2(tmp_path, "cpu memory", (*parents, path)).tree
+    async with systemd(tmp_path) as (fake, slices):
+        cgroups = Cgroups(tree, CgroupSettings(driver=CgroupDriver.SYSTEMD), slices=slices)
+        fake.job_result = "timeout"
+        with pytest.raises(SystemdError):
+            await cgroups.remove("u")
+    assert (tmp_path / path / "cgroup.kill").read_text() == "1"
+
+
 async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values(
     tmp_path: Path,
 ) -> None:
