@@ -84,13 +84,18 @@ def orphaned_pods(
 
     `wanted` are the UIDs that a source has, `at_work` those that have a task, both now; a pod
     that was added after the snapshot is in one of them. `gone_at` says when a task ended that
-    the snapshot may still have seen at work: what it saw of such a pod is no longer true.
+    the snapshot may still have seen at work: what it saw of such a pod is no longer true. A cgroup
+    alone is no orphan's if its name may be that of a pod that is there.
     """
     known = frozenset(wanted) | frozenset(at_work)
+    # What is read of a UID in the name of a slice of systemd, which tells `-` and `_` not apart.
+    in_slices = frozenset(uid.replace("_", "-") for uid in known)
     return tuple(
         found
         for uid, found in sorted(snapshot.pods.items())
-        if uid not in known and gone_at.get(uid, -1.0) < snapshot.taken_at
+        if uid not in known
+        and not (found.leftovers == {Leftover.CGROUP} and uid in in_slices)
+        and gone_at.get(uid, -1.0) < snapshot.taken_at
     )
 
 

@@ -33,6 +33,16 @@ def test_a_pod_whose_task_is_at_work_is_none() -> None:
     assert orphaned_pods(SNAPSHOT, wanted=[], at_work=["u"], gone_at={}) == ()
 
 
+def test_a_cgroup_whose_name_may_be_that_of_a_pod_that_is_there_is_none() -> None:
+    slice_of_it = FoundPod(uid="a-b", leftovers=frozenset({Leftover.CGROUP}))
+    folder = FoundPod(uid="a-b", leftovers=frozenset({Leftover.FOLDER}))
+    there, gone = combine(10.0, [slice_of_it]), combine(10.0, [slice_of_it, folder])
+    assert orphaned_pods(there, wanted=["a_b"], at_work=[], gone_at={}) == ()
+    assert orphaned_pods(there, wanted=[], at_work=["a_b"], gone_at={}) == ()
+    assert len(orphaned_pods(there, wanted=["a_c"], at_work=[], gone_at={})) == 1
+    assert len(orphaned_pods(gone, wanted=["a_b"], at_work=[], gone_at={})) == 1
+
+
 def test_a_pod_whose_task_ended_after_the_snapshot_is_none() -> None:
     assert orphaned_pods(SNAPSHOT, wanted=[], at_work=[], gone_at={"u": 11.0}) == ()
 
