@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from enum import IntEnum
+from itertools import chain
 from pathlib import Path
 
 from attrs import field, frozen
@@ -175,11 +176,16 @@ class CgroupReader:
         """The network of the processes in some cgroups, which share it; None without one."""
         assert self.tree is not None
         root = self.tree.hierarchies["memory"]
-        for path in paths:
-            processes = (read_file(f"{root}{path}/cgroup.procs") or b"").split(maxsplit=1)
+        for folder in chain.from_iterable(map(self._with_children, paths)):
+            processes = (read_file(f"{root}{folder}/cgroup.procs") or b"").split(maxsplit=1)
             if processes and processes[0].isdigit() and processes[0] != b"0":
                 return self._network(f"proc/{processes[0].decode()}", clock)
         return None
+
+    def _with_children(self, path: str) -> Iterator[str]:
+        """A container's cgroup and those in it, where crun and containers with systemd have all."""
+        yield path
+        yield from (f"{path}/{name}" for name in self._children(path))
 
     def _network(self, process: str, clock: Stopwatch) -> NetworkStats | None:
         found = self.text(f"{process}/net/dev")

@@ -81,6 +81,21 @@ def test_a_cgroup_that_is_gone_is_forgotten(tmp_path: Path) -> None:
     assert tasks(here) == 9
 
 
+@pytest.mark.parametrize("below", ["", "/container"])
+def test_a_pod_has_the_network_of_its_processes_also_of_those_a_folder_deeper(
+    tmp_path: Path, below: str
+) -> None:
+    here = reader(tmp_path)
+    folder = tmp_path / "cgroup" / f"{CONTAINER_CGROUP}{below}".lstrip("/")
+    folder.mkdir(exist_ok=True)
+    (folder / "cgroup.procs").write_text("42\n43\n")
+    (tmp_path / "host/proc/42/net").mkdir(parents=True)
+    (tmp_path / "host/proc/42/net/dev").write_text("  eth0: 7 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n")
+    network = here.read(Stopwatch(0), Depth.NETWORK, dict).pods[UID].network
+    assert network is not None
+    assert [(each.name, each.rx_bytes) for each in network.interfaces] == [("eth0", 7)]
+
+
 def test_the_cgroups_above_the_pods_begin_with_that_of_all_pods(tmp_path: Path) -> None:
     found = reader(tmp_path).read(Stopwatch(0), Depth.USAGE, dict)
     assert list(found.between) == ["/kubepods.slice", "/kubepods.slice/kubepods-besteffort.slice"]
