@@ -18,7 +18,12 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.mountinfo import mount_points
 from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.node.host_warnings import SWAPS, HostWarning, host_warnings, read_swap_areas
+from trio_kubelet.node.host_warnings import (
+    HostWarning,
+    host_problem,
+    host_warnings,
+    read_swap_areas,
+)
 from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
 from trio_kubelet.probes import AskOverNetwork, NodeNetwork
 from trio_kubelet.process import raise_open_files_limit, set_oom_score
@@ -67,17 +72,8 @@ def find_cgroups(settings: Settings) -> CgroupTree:
         tree = CgroupTree.find(mount_points())
     except CgroupError as error:
         raise StartError(f"{error}; mount the cgroup hierarchies") from error
-    if tree.version == 1 and settings.configuration.fail_cgroup_v1:
-        raise StartError(
-            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
-            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
-            "configuration to run all the same"
-        )
-    if settings.configuration.fail_swap_on and (swap := ", ".join(read_swap_areas())):
-        raise StartError(
-            "running with swap on is not supported, please disable swap or set --fail-swap-on "
-            f"flag to false. {SWAPS} contained: {swap}"
-        )
+    if problem := host_problem(settings.configuration, tree.version, read_swap_areas()):
+        raise StartError(problem)
     return tree
 
 

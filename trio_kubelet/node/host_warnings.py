@@ -1,4 +1,7 @@
-"""What the node's users are told once at the start about its host, as events of the node."""
+"""What the node's users are told once at the start about its host, as events of the node.
+
+Some hosts are refused, unless the configuration allows them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,6 +41,24 @@ MEMORY_ON_DISK = HostWarning(
     "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
     "etc.) might be swapped to disk and should no longer be considered secure.",
 )
+
+
+def host_problem(
+    configuration: KubeletConfiguration, cgroup_version: int, swap_areas: Sequence[str]
+) -> str:
+    """Why the configuration forbids to run on such a host; "" if it does not."""
+    if cgroup_version == 1 and configuration.fail_cgroup_v1:
+        return (
+            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
+            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
+            "configuration to run all the same"
+        )
+    if swap_areas and configuration.fail_swap_on:
+        return (
+            "running with swap on is not supported, please disable swap or set --fail-swap-on "
+            f"flag to false. {SWAPS} contained: {', '.join(swap_areas)}"
+        )
+    return ""
 
 
 def host_warnings(

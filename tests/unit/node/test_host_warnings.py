@@ -10,6 +10,7 @@ from trio_kubelet.node.host_warnings import (
     CGROUP_V1,
     MEMORY_ON_DISK,
     HostWarning,
+    host_problem,
     host_warnings,
     read_swap_areas,
     resolv_conf_warnings,
@@ -35,6 +36,30 @@ def test_a_host_is_warned_of(
     cgroup_version: int, areas: tuple[str, ...], noswap: bool, told: tuple[HostWarning, ...]
 ) -> None:
     assert host_warnings(cgroup_version, areas, noswap=noswap) == told
+
+
+V1_ALLOWED = KubeletConfiguration(fail_cgroup_v1=False)
+SWAP_ALLOWED = KubeletConfiguration(fail_swap_on=False)
+
+
+@pytest.mark.parametrize(
+    ("configuration", "cgroup_version", "areas", "words"),
+    [
+        (KubeletConfiguration(), 2, (), ""),
+        (KubeletConfiguration(), 1, (), "set failCgroupV1: false"),
+        (V1_ALLOWED, 1, (), ""),
+        (V1_ALLOWED, 1, ("/dev/sda2",), "/proc/swaps contained: /dev/sda2"),
+        (KubeletConfiguration(), 2, ("/dev/sda2", "/swap"), "contained: /dev/sda2, /swap"),
+        (SWAP_ALLOWED, 2, ("/dev/sda2",), ""),
+        (SWAP_ALLOWED, 1, ("/dev/sda2",), "set failCgroupV1: false"),
+    ],
+)
+def test_a_host_is_refused_unless_the_configuration_allows_it(
+    configuration: KubeletConfiguration, cgroup_version: int, areas: tuple[str, ...], words: str
+) -> None:
+    problem = host_problem(configuration, cgroup_version, areas)
+    assert words in problem
+    assert bool(problem) is bool(words)
 
 
 @pytest.mark.parametrize(
