@@ -68,6 +68,21 @@ def test_the_unit_keeps_containers_and_is_watched(line: str) -> None:
     assert line in UNIT.read_text().splitlines()
 
 
+def settings_of(path: Path) -> dict[str, str]:
+    """What a unit, or a drop-in, says in its section [Service]."""
+    lines = path.read_text().partition("[Service]\n")[2].partition("\n[")[0].splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def test_kubeadms_unit_runs_the_agent_as_ours_does() -> None:
+    """But for the program's words, and for restarts, of which kubeadm's own unit says enough."""
+    ours, drop_in = (settings_of(SYSTEMD / name) for name in (UNIT.name, DROP_INS[1]))
+    for name in ("ExecStart", "Restart", "RestartSec"):
+        del ours[name]
+    del drop_in["ExecStart"]
+    assert drop_in == ours
+
+
 def test_the_unit_names_the_configuration_where_the_example_says_to_put_it() -> None:
     assert "--config=/etc/kubernetes/trio-kubelet.yaml" in UNIT.read_text()
     assert "/etc/kubernetes/trio-kubelet.yaml" in (PACKAGING / "config.yaml").read_text()
