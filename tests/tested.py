@@ -53,7 +53,7 @@ class UsualHost:
 
 GUEST = TestedEnvironment(
     tests="`nox -s guest`",
-    kernel="user-mode Linux 6.16 or newer",
+    kernel="user-mode Linux 7.2 or newer",
     cgroups="v2",
     first_process="systemd 257",
     cgroup_driver="systemd and cgroupfs",

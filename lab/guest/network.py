@@ -84,6 +84,13 @@ class GuestNetwork(Started):
 
     def start(self) -> None:
         """Make the bridge and the host's link to it."""
+        try:
+            self._start()
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self) -> None:
         busybox = tools.busybox(self._packages)
         name = self.host_interface
         self._keeper = subprocess.Popen(

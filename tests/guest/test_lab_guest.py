@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -48,10 +49,20 @@ def owned_by(owner: int) -> list[int]:
     return found
 
 
+class Pair(NamedTuple):
+    """Two machines, and the network that they are in."""
+
+    a: Guest
+    b: Guest
+    network: GuestNetwork
+
+    def last_words(self) -> str:
+        """The ends of both consoles."""
+        return f"{self.a.last_words()}\n\n{self.b.last_words()}"
+
+
 @pytest.fixture(scope="module")
-def pair(
-    image: GuestImage, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[tuple[Guest, Guest, GuestNetwork]]:
+def pair(image: GuestImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """Two machines in one network."""
     folder = tmp_path_factory.mktemp("pair")
     with GuestNetwork() as network:
@@ -61,7 +72,7 @@ def pair(
         with ThreadPoolExecutor() as threads:
             list(threads.map(Guest.start, guests))
         try:
-            yield guests[0], guests[1], network
+            yield Pair(guests[0], guests[1], network)
         finally:
             for guest in guests:
                 guest.stop()
@@ -82,8 +93,11 @@ def test_it_is_the_machine_that_is_said_to_be_tested(guest: Guest) -> None:
     oci = [guest.run(f"{name} --version").split()[2] for name in ("runc", "crun")]
     runtime = [".".join(version.split(".")[:2]) for version in (containerd, *oci)]
     assert GUEST.runtime == "containerd {}, runc {} and crun {}".format(*runtime)
-    kernel = guest.run("uname -r").split("-")[0].split(".")
-    assert (int(kernel[0]), int(kernel[1])) >= (6, 16)
+    kernel, least = (
+        [int(number) for number in re.findall(r"\d+", text)[:2]]
+        for text in (guest.run("uname -r"), GUEST.kernel)
+    )
+    assert kernel >= least
     assert guest.run("stat -fc %T /sys/fs/cgroup") == "cgroup2fs\n"
 
 
@@ -132,9 +146,7 @@ def test_the_checkout_is_there_and_cannot_be_changed_from_there(guest: Guest) ->
     assert here.exists()
 
 
-def test_guests_reach_each_other_and_the_host(
-    pair: tuple[Guest, Guest, GuestNetwork],
-) -> None:
+def test_guests_reach_each_other_and_the_host(pair: Pair) -> None:
     a, b, network = pair
     address = network.link(a.name).address.partition("/")[0]
     unit = ("systemd-run", "--unit=answer", "--collect")
@@ -152,10 +164,10 @@ def test_guests_reach_each_other_and_the_host(
 
 
 def test_a_command_fails_when_its_guest_ends_and_what_was_written_is_gone_with_the_next_start(
-    pair: tuple[Guest, Guest, GuestNetwork],
+    pair: Pair,
 ) -> None:
     """The last test of the pair. What a boot finds of the last one, `test_boot` tells."""
-    guest, first = pair[0], pair[0].boot_id
+    guest, first = pair.a, pair.a.boot_id
     guest.run("echo kept >/root/note; sync")
     with ThreadPoolExecutor() as threads:
         waits = threads.submit(guest.run, "echo >/shared/begun; sleep 1000")
@@ -174,6 +186,24 @@ def test_a_command_fails_when_its_guest_ends_and_what_was_written_is_gone_with_t
     assert guest.call("test", "-e", "/root/note").status == 1
     guest.stop()
     assert list(guest.folder.iterdir()) == [guest.console]
+
+
+def test_nothing_is_left_of_a_network_that_could_not_be_made(
+    image: GuestImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> str:
+        raise LabError("all addresses are taken")
+
+    monkeypatch.setattr("lab.guest.network.free_subnet", fail)
+    network = GuestNetwork()
+    with pytest.raises(LabError, match="all addresses are taken"):
+        network.start()
+    interface = Path("/sys/class/net", network.host_interface)
+    wait_until(
+        lambda: not interface.exists(),
+        deadline_seconds=30,
+        else_say=lambda: f"{interface} is there",
+    )
 
 
 def test_nothing_is_left_of_guests_whose_owner_is_killed(image: GuestImage, tmp_path: Path) -> None:
