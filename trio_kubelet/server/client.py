@@ -13,10 +13,10 @@ from functools import cached_property
 import trio
 
 from trio_kubelet.server.connections import Place
-from trio_kubelet.server.handshakes import HandshakeTransport
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import ClientCertificate, Peer, TcpPeer, UnixPeer
-from trio_kubelet.server.tls import make_handshake, shown_certificate
+from trio_kubelet.server.tls import shown_certificate
+from trio_kubelet.server.tls_stream import TlsStream
 
 READ_BYTES = 64 * 1024
 SEND_BYTES = 64 * 1024
@@ -49,13 +49,13 @@ class Client:
     @cached_property
     def certificate(self) -> ClientCertificate | None:
         """What the client has shown over TLS; to be asked for once a request has arrived."""
-        return shown_certificate(self.stream) if isinstance(self.stream, trio.SSLStream) else None
+        return shown_certificate(self.stream) if isinstance(self.stream, TlsStream) else None
 
     async def greet(self, seconds: float) -> None:
         """Make the handshake where there is TLS. Raises ClientGoneError."""
-        if isinstance(self.stream, trio.SSLStream):
+        if isinstance(self.stream, TlsStream):
             with self._waiting(seconds, for_request=True):
-                await make_handshake(self.stream)
+                await self.stream.do_handshake()
 
     async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
         """What the client sends next, empty when it has ended. Raises ClientGoneError."""
@@ -169,8 +169,8 @@ class UpgradedStream(trio.abc.Stream):
 
 def socket_of(stream: trio.abc.AsyncResource) -> trio.socket.SocketType:
     """The socket below a stream, with TLS or without."""
-    while isinstance(stream, trio.SSLStream | HandshakeTransport):
-        stream = stream.transport_stream
+    if isinstance(stream, TlsStream):
+        return stream.connection.socket
     assert isinstance(stream, trio.SocketStream)
     return stream.socket
 

@@ -7,11 +7,14 @@ loop, peers one after the other, so who opens many delays nobody else.
 """
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Awaitable, Callable, Hashable
 
 import trio
 
 TURNS_IN_A_ROUND = 8
+
+Turn = Callable[[], Awaitable[None]]
+"""Waits for the turn of a peer."""
 
 
 class Turns:
@@ -59,32 +62,3 @@ class Turns:
         queue.popleft().set()
         if queue:
             self._queues[peer] = queue  # behind the other peers
-
-
-class HandshakeTransport(trio.abc.Stream):
-    """A connection below TLS, whose reads wait for turns until its handshake is `over`."""
-
-    def __init__(self, transport_stream: trio.SocketStream, turns: Turns, peer: Hashable) -> None:
-        self.transport_stream = transport_stream
-        self.over = False
-        self._turns = turns
-        self._peer = peer
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        """At least one byte, or none at the end."""
-        data = await self.transport_stream.receive_some(max_bytes)
-        if not self.over:
-            await self._turns.wait(self._peer)
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """Send everything."""
-        await self.transport_stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """Wait until the connection takes more."""
-        await self.transport_stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        """Close the connection."""
-        await self.transport_stream.aclose()

@@ -6,14 +6,16 @@ one. Sessions are not resumed: each connection shows its certificate anew.
 
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import trio
 from attrs import field, frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
-from trio_kubelet.server.handshakes import HandshakeTransport, Turns
+from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.messages import ClientCertificate
+from trio_kubelet.server.tls_stream import TlsStream
 
 
 @frozen
@@ -68,7 +70,7 @@ def _verify_clients(context: ServerContext, authorities: bytes) -> None:
     context.authorities = authorities
 
 
-class TlsListener(trio.abc.Listener[trio.SSLStream[HandshakeTransport]]):
+class TlsListener(trio.abc.Listener[TlsStream]):
     """Wraps the connections of another listener; who serves them makes the handshake."""
 
     def __init__(
@@ -81,15 +83,14 @@ class TlsListener(trio.abc.Listener[trio.SSLStream[HandshakeTransport]]):
         self._context = context
         self._turns = turns
 
-    async def accept(self) -> trio.SSLStream[HandshakeTransport]:
+    async def accept(self) -> TlsStream:
         """Wait for a connection; it gets the current context."""
         stream = await self._transport.accept()
         try:
             host = stream.socket.getpeername()[0]
         except OSError:  # It has gone already, and whoever reads will see that.
             host = ""
-        transport = HandshakeTransport(stream, self._turns, host)
-        return trio.SSLStream(transport, self._context(), server_side=True, https_compatible=True)
+        return TlsStream(stream, self._context(), partial(self._turns.wait, host))
 
     async def aclose(self) -> None:
         """Close the listener below."""
@@ -105,18 +106,9 @@ def over_tls(
     return [TlsListener(listener, context, turns) for listener in listeners]
 
 
-async def make_handshake(stream: trio.SSLStream[HandshakeTransport]) -> None:
-    """Make the handshake of an accepted connection. Raises trio.BrokenResourceError."""
-    await stream.do_handshake()
-    stream.transport_stream.over = True
-
-
-def shown_certificate(
-    stream: trio.SSLStream[trio.abc.Stream],
-) -> ClientCertificate | None:
+def shown_certificate(stream: TlsStream) -> ClientCertificate | None:
     """What a client has shown, once its handshake is over."""
-    der = stream.getpeercert(binary_form=True)
-    context = stream.context
+    der, context = stream.certificate, stream.context
     if der is None or not isinstance(context, ServerContext):
         return None
     return ClientCertificate(der, context.authorities)

@@ -2,8 +2,7 @@
 
 import trio
 
-CLIENT_PIECE_BYTES = 16 * 1024
-"""A record of TLS has no more, and is what a read gives."""
+CLIENT_PIECE_BYTES = 64 * 1024
 PARTNER_PIECE_BYTES = 128 * 1024
 LAST_WORDS_SECONDS = 10.0
 """When the client has ended, so long its partner may take to end, too."""

@@ -21,11 +21,12 @@ from trio_kubelet.server import Limits, handshakes, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
 from trio_kubelet.server.connection import Connection
 from trio_kubelet.server.connections import Place
-from trio_kubelet.server.handshakes import TURNS_IN_A_ROUND, HandshakeTransport, Turns
+from trio_kubelet.server.handshakes import TURNS_IN_A_ROUND, Turns
 from trio_kubelet.server.tls import ServerTls, over_tls, server_context
+from trio_kubelet.server.tls_stream import TlsStream
 
 SLOW = 60
-OF_CONNECTIONS = (trio.SSLStream, HandshakeTransport, Client, Connection, Place)
+OF_CONNECTIONS = (trio.SSLStream, TlsStream, Client, Connection, Place)
 
 
 async def test_peers_take_turns_however_many_one_of_them_opens() -> None:

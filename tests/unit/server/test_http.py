@@ -19,7 +19,9 @@ from tests.unit.server.serving import (
     serving,
 )
 from trio_kubelet.server import Request, RequestError, Response, listen_tcp, serve_http
+from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.messages import TcpPeer
+from trio_kubelet.server.tls import over_tls
 
 
 async def test_a_handler_gets_the_request_and_the_client_its_response() -> None:
@@ -193,7 +195,8 @@ async def test_the_same_is_served_over_tls() -> None:
     authority.configure_trust(client_side)
     (listener,) = await listen_tcp("127.0.0.1", 0)
     port = listener.socket.getsockname()[1]
-    listeners = [trio.SSLListener(listener, server_side, https_compatible=True)]
+    turns = Turns()
+    listeners = over_tls([listener], lambda: server_side, turns)
 
     async def answer(request: Request) -> Response:
         if request.path == "/read":
@@ -203,6 +206,7 @@ async def test_the_same_is_served_over_tls() -> None:
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(turns.give)
             await nursery.start(serve_http, listeners, answer)
             async with httpx.AsyncClient(
                 base_url=f"https://127.0.0.1:{port}", verify=client_side, trust_env=False
