@@ -152,7 +152,7 @@ class Agent:
         core.serves_others.set()
 
     def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
-        """What `enableDebuggingHandlers` is about. Raises StartError."""
+        """What `enableDebuggingHandlers` is about."""
         core = self.core
         if not core.settings.configuration.enable_debugging_handlers:
             return disabled_routes("Debug endpoints are disabled.", *DEBUGGING_PATHS)

@@ -9,8 +9,6 @@ from attrs import frozen
 from trio_kubelet.checkpoints import Checkpoints, checkpoint_routes
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.errors import StartError
-from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
 from trio_kubelet.pleg import RuntimeCache
@@ -30,14 +28,9 @@ class PodEndpoints:
     find_pod: Callable[[str, str], Pod | None]
 
     def open(self, nursery: trio.Nursery) -> Sequence[Route]:
-        """The routes, with what they need running in a nursery. Raises StartError."""
+        """The routes, with what they need running in a nursery."""
         configuration = self.settings.configuration
-        try:
-            changes = LogChanges(Inotify())
-        except OSError as error:
-            raise StartError(
-                f"logs cannot be followed: {error.strerror}; raise fs.inotify.max_user_instances"
-            ) from error
+        changes = LogChanges()
         nursery.start_soon(changes.run)
         self.cache.on_observation.add(changes.pod_changed)
         logs = ContainerLogs(

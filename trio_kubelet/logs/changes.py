@@ -34,17 +34,20 @@ class Follower:
 
 
 class LogChanges:
-    """Who follows which folder, by a queue that is its own; `run` has to run."""
+    """Who follows which folder, by a queue that the first of them opens; `run` has to run."""
 
-    def __init__(self, inotify: Inotify) -> None:
-        self._inotify = inotify
+    def __init__(self) -> None:
+        self._inotify: Inotify | None = None
+        self._opened = trio.Event()
         self._followers: dict[int, set[Follower]] = {}
 
     async def run(self) -> None:
         """Tell followers of changes, until cancelled; closes the queue then. Raises OSError."""
-        with self._inotify:
+        await self._opened.wait()
+        assert self._inotify is not None
+        with self._inotify as inotify:
             while True:
-                for event in await self._inotify.events():
+                for event in await inotify.events():
                     if event.mask & InotifyMask.Q_OVERFLOW:
                         self._wake_all()
                     for follower in self._followers.get(event.watch, ()):
@@ -52,9 +55,14 @@ class LogChanges:
 
     @contextmanager
     def following(self, folder: int, pod_uid: str) -> Iterator[Follower]:
-        """Follow the logs of a container, in an open folder. Raises OSError."""
+        """Follow the logs of a container, in an open folder.
+
+        Raises OSError, also where the kernel has no queue left: the next one tries again.
+        """
         follower = Follower(pod_uid)
-        number = self._inotify.watch(Path(f"/proc/self/fd/{folder}"), _WRITTEN)
+        inotify = self._inotify = self._inotify or Inotify()
+        self._opened.set()
+        number = inotify.watch(Path(f"/proc/self/fd/{folder}"), _WRITTEN)
         self._followers.setdefault(number, set()).add(follower)
         try:
             yield follower
@@ -62,7 +70,7 @@ class LogChanges:
             self._followers[number].discard(follower)
             if not self._followers[number]:
                 del self._followers[number]
-                self._inotify.unwatch(number)
+                inotify.unwatch(number)
 
     def pod_changed(self, _before: ObservedPod, after: ObservedPod) -> None:
         """A pod was looked at: a container of it may have ended."""

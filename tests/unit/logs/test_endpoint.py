@@ -8,7 +8,6 @@ import trio
 from attrs import evolve
 
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
@@ -47,8 +46,7 @@ async def ask(
     root: Path, status: dict[str, Any] | None, path: str = "/containerLogs/ns/p/c", query: str = ""
 ) -> tuple[int, str]:
     """Status and text for a pod that has the containers `old` and `new` in the runtime."""
-    with Inotify() as queue:
-        return await asked(LogReader(LogChanges(queue)), root, status, path, query)
+    return await asked(LogReader(LogChanges()), root, status, path, query)
 
 
 async def asked(

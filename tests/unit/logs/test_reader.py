@@ -1,5 +1,6 @@
 """Logs as files: their ends, rotations that are followed, and paths that lead elsewhere."""
 
+import errno
 import gzip
 import os
 from collections.abc import AsyncIterator
@@ -67,7 +68,7 @@ class Log:
     async def reading(self, **options: object) -> AsyncIterator["Reading"]:
         place = place_of(str(self.path), str(self.root))
         wanted = LogOptions(**options)  # type: ignore[arg-type]
-        changes = self.changes = LogChanges(Inotify())
+        changes = self.changes = LogChanges()
         body = LogReader(changes).read(place, wanted, UID, lambda: self.ended)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
@@ -212,10 +213,35 @@ async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -
         assert await reading.rest() == ["a", "b", "c", "d"]
 
 
+async def test_a_log_can_be_read_and_later_followed_where_the_kernel_has_no_queue_left(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_queue_left(_: Inotify) -> None:
+        raise OSError(errno.EMFILE, "inotify_init1: Too many open files")
+
+    log.write("a")
+    async with log.reading() as reading:
+        assert await reading.rest() == ["a"]
+        place = place_of(str(log.path), str(log.root))
+        assert log.changes is not None
+        changes = LogReader(log.changes)
+        with monkeypatch.context() as patch:
+            patch.setattr(Inotify, "__init__", no_queue_left)
+            with pytest.raises(OSError, match="Too many open files"):
+                await anext(changes.read(place, LogOptions(follow=True), UID, lambda: log.ended))
+        async with aclosing(
+            changes.read(place, LogOptions(follow=True), UID, lambda: log.ended)
+        ) as body:
+            follower = Reading(body)
+            await follower.until("a")
+            log.write("b")
+            await follower.until("b")
+
+
 async def test_followers_share_what_they_watch_with(log: Log) -> None:
     before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
     place = place_of(str(log.path), str(log.root))
-    changes = log.changes = LogChanges(Inotify())
+    changes = log.changes = LogChanges()
     seen: list[str] = []
 
     async def follow(*, task_status: trio.TaskStatus[None]) -> None:
