@@ -9,10 +9,13 @@ import gzip
 import io
 import os
 import re
+import struct
+import zlib
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 
+import structlog
 from attrs import frozen
 
 from trio_kubelet.logs.lines import MAX_LINE_BYTES, is_part
@@ -25,6 +28,7 @@ STEP_BYTES = 8 * 1024 * 1024
 _PACKED = ".gz"
 
 
+_SIZE = struct.Struct("<I")
 class NoLogError(Exception):
     """There is no such log below the folder of logs."""
 
@@ -81,11 +85,14 @@ def open_newest(folder: int, name: str) -> OpenLog:
 def open_next(folder: int, name: str, known: OpenLog) -> list[OpenLog]:
     """What follows a log that was rotated, oldest first; empty if it is still the newest.
 
-    The oldest of the rotated ones that are new is the one that was read. Raises OSError.
+    The oldest of the rotated ones that are new is the one that was read, unless that was removed.
+    Raises OSError.
     """
     newest = open_newest(folder, name)
     here, there = os.fstat(known.file.fileno()), os.fstat(newest.file.fileno())
-    missed = sorted(newest.rotated - known.rotated)[1:]
+    missed = sorted(newest.rotated - known.rotated)
+    if missed and _is_rotated_into(folder, missed[0], here):
+        del missed[0]
     if not missed and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
         newest.file.close()
         return []
@@ -101,6 +108,26 @@ def rotated_names(names: Iterable[str], name: str) -> frozenset[str]:
 
 def _open_rotated(folder: int, name: str) -> BinaryIO | None:
     """A rotated log, packed or not; None if it is gone."""
+def _is_rotated_into(folder: int, name: str, read: os.stat_result) -> bool:
+    """Whether the log that is `read` was rotated into this one; a packed one tells by its size."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return _packed_size(folder, name) == read.st_size % (1 << 32)
+    return (found.st_dev, found.st_ino) == (read.st_dev, read.st_ino)
+
+
+def _packed_size(folder: int, name: str) -> int | None:
+    """How large a packed log was, modulo 4 GiB (RFC 1952); None if it is gone."""
+    try:
+        with _open(folder, name + _PACKED) as packed:
+            packed.seek(-_SIZE.size, os.SEEK_END)
+            size: int = _SIZE.unpack(packed.read())[0]
+            return size
+    except (OSError, struct.error):
+        return None
+
+
     for _ in range(2):  # It may be packed between the two looks.
         try:
             return _open(folder, name)

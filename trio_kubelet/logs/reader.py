@@ -54,7 +54,8 @@ class LogReader:
                 await self._seek_tail(files[0], options.tail_lines)
             yield b""
             while not lines.full:
-                ended = has_ended()
+                # Looked at before the read: what was printed until then is read now.
+                ended, is_over = has_ended(), _is_over(files)
                 piece = await self._next_piece(files[0], lines)
                 if piece is not None:
                     yield piece
@@ -63,7 +64,7 @@ class LogReader:
                     return
                 elif await self._go_on(folder, place.name, files):
                     continue
-                elif len(files) > 1 and (ended or _is_over(files)):
+                elif len(files) > 1 and (ended or is_over):
                     files.pop(0).file.close()
                     yield lines.next_file()
                 elif ended:
@@ -108,7 +109,9 @@ class LogReader:
 
 def _is_over(files: list[OpenLog]) -> bool:
     """Whether nobody writes to the first file any more: its successor has been written to."""
-    return len(files) > 2 or os.fstat(files[1].file.fileno()).st_size > 0
+    if len(files) == 2:
+        return os.fstat(files[1].file.fileno()).st_size > 0
+    return len(files) > 2
 
 
 def _close(files: list[OpenLog]) -> None:

@@ -12,8 +12,8 @@ import trio
 from attrs import define
 
 from trio_kubelet.inotify import Inotify
-from trio_kubelet.logs import LogChanges, LogReader
-from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
+from trio_kubelet.logs import LogChanges, LogReader, reader
+from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, OpenLog, TailSearch, place_of
 from trio_kubelet.logs.lines import MAX_LINE_BYTES
 from trio_kubelet.logs.options import LogOptions
 from trio_kubelet.runtime.observed import ObservedPod
@@ -193,6 +193,21 @@ async def test_rotations_are_followed_without_loss_or_repeat(
         assert await reading.rest() == ["begin", *expected]
 
 
+@pytest.mark.parametrize("pack", [False, True])
+async def test_a_log_that_was_removed_takes_no_other_one_with_it(log: Log, pack: bool) -> None:
+    async with log.reading(follow=True) as reading:
+        log.write("a")
+        await reading.until("a")
+        log.write("b")
+        removed = log.rename()
+        log.write("the next one")
+        removed.unlink()
+        log.rotate(pack=pack)
+        log.write("c")
+        log.end()
+        assert await reading.rest() == ["a", "b", "the next one", "c"]
+
+
 async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -> None:
     async with log.reading(follow=True) as reading:
         log.write("a")
@@ -211,6 +226,34 @@ async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -
         await reading.until("d")
         log.end()
         assert await reading.rest() == ["a", "b", "c", "d"]
+
+
+async def test_what_is_printed_between_two_looks_is_not_lost_by_a_rotation(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over, printed = reader._is_over, False
+
+    async with log.reading(follow=True) as reading:
+        log.write("a")
+        await reading.until("a")
+        with log.path.open("ab") as old:
+            log.rename()
+            log.path.touch()
+
+            def look(files: list[OpenLog]) -> bool:
+                """The runtime goes over to the new log at the moment of the reader's look."""
+                nonlocal printed
+                if len(files) > 1 and not printed:
+                    printed = True
+                    old.write(line("b"))
+                    old.flush()
+                    log.write("c")
+                return is_over(files)
+
+            monkeypatch.setattr(reader, "_is_over", look)
+            await reading.until("c")
+        log.end()
+        assert await reading.rest() == ["a", "b", "c"]
 
 
 async def test_a_log_can_be_read_and_later_followed_where_the_kernel_has_no_queue_left(
