@@ -29,6 +29,11 @@ def test_what_a_pod_has_printed_is_told(namespace: Namespace) -> None:
     stamped = namespace.kubectl("logs", "talks", "-c", "c", "--timestamps", "--since=1h")
     assert {len(line.split(" ")[0]) for line in stamped.splitlines()} == {30}
     assert _said(namespace, "talks", "-c", "other", until="else\n") == "else\n"
+    every = namespace.kubectl("logs", "talks", "--all-containers", "--prefix").splitlines()
+    assert {"[pod/talks/c] last", "[pod/talks/other] else"} <= set(every)
+    assert namespace.kubectl("logs", "talks", "-c", "c", "--since-time=2999-01-01T00:00:00Z") == ""
+    since = stamped.splitlines()[-1].split(" ")[0]
+    assert namespace.kubectl("logs", "talks", "-c", "c", f"--since-time={since}").endswith("last\n")
 
 
 def test_a_follower_has_every_line_until_the_container_ends(namespace: Namespace) -> None:

@@ -21,14 +21,16 @@ from attrs import frozen
 from trio_kubelet.logs.lines import MAX_LINE_BYTES, is_part
 from trio_kubelet.volumes.safe_open import open_file_beneath, open_folder_beneath, opened_folder
 
+log = structlog.get_logger("logs")
+
 BLOCK_BYTES = 64 * 1024
 STEP_BYTES = 8 * 1024 * 1024
 """So much is searched in one go for the beginning of the last lines."""
 
 _PACKED = ".gz"
-
-
 _SIZE = struct.Struct("<I")
+
+
 class NoLogError(Exception):
     """There is no such log below the folder of logs."""
 
@@ -106,8 +108,6 @@ def rotated_names(names: Iterable[str], name: str) -> frozenset[str]:
     return frozenset(each.removesuffix(_PACKED) for each in names if rotated.fullmatch(each))
 
 
-def _open_rotated(folder: int, name: str) -> BinaryIO | None:
-    """A rotated log, packed or not; None if it is gone."""
 def _is_rotated_into(folder: int, name: str, read: os.stat_result) -> bool:
     """Whether the log that is `read` was rotated into this one; a packed one tells by its size."""
     try:
@@ -128,6 +128,8 @@ def _packed_size(folder: int, name: str) -> int | None:
         return None
 
 
+def _open_rotated(folder: int, name: str) -> BinaryIO | None:
+    """A rotated log, packed or not; None if it is gone."""
     for _ in range(2):  # It may be packed between the two looks.
         try:
             return _open(folder, name)
@@ -148,6 +150,15 @@ def _unpacked(file: io.FileIO) -> BinaryIO:
 
 def _open(folder: int, name: str) -> io.FileIO:
     return open(open_file_beneath(folder, name), "rb", buffering=0)
+
+
+def read_piece(file: BinaryIO, size: int) -> bytes:
+    """What comes next, empty at the end: a packed log that is damaged ends there. OSError."""
+    try:
+        return file.read(size)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        log.warning("rotated container log is damaged", error=str(error))
+        return b""
 
 
 class TailSearch:

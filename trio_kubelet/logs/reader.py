@@ -16,6 +16,7 @@ from trio_kubelet.logs.files import (
     open_folder,
     open_newest,
     open_next,
+    read_piece,
 )
 from trio_kubelet.logs.lines import LogLines
 from trio_kubelet.logs.options import LogOptions
@@ -83,7 +84,7 @@ class LogReader:
         """What is to be sent of the next piece of a file, None at its end."""
 
         def read() -> bytes | None:
-            data = opened.file.read(PIECE_BYTES)
+            data = read_piece(opened.file, PIECE_BYTES)
             return lines.feed(data) if data else None
 
         return await self._in_thread(read)

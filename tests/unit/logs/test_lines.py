@@ -27,6 +27,11 @@ LOG = (
         (LOG, {"limit_bytes": 100}, b"one\ntwo\n\n"),
         (
             LOG,
+            {"limit_bytes": 36, "timestamps": True},
+            b"2026-01-01T00:00:01.500000000Z one\n2",
+        ),
+        (
+            LOG,
             {"timestamps": True},
             b"2026-01-01T00:00:01.500000000Z one\n2026-01-01T00:00:01.500000000Z two\n"
             + T2

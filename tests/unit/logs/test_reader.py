@@ -208,6 +208,27 @@ async def test_a_log_that_was_removed_takes_no_other_one_with_it(log: Log, pack:
         assert await reading.rest() == ["a", "b", "the next one", "c"]
 
 
+@pytest.mark.parametrize("damage", ["cut off", "rubbish inside", "rubbish"])
+async def test_a_packed_log_that_is_damaged_ends_there(log: Log, damage: str) -> None:
+    async with log.reading(follow=True) as reading:
+        log.write("a")
+        await reading.until("a")
+        log.rotate()
+        log.write(*(f"old {number}" for number in range(1000)))
+        log.rotate(pack=True)
+        [packed] = log.path.parent.glob("*.gz")
+        text = packed.read_bytes()
+        cut = text[: len(text) // 2]
+        packed.write_bytes(
+            {"cut off": cut, "rubbish inside": cut + bytes(9), "rubbish": b"x"}[damage]
+        )
+        log.write("b")
+        log.end()
+        lines = await reading.rest()
+    assert (lines[0], lines[-1]) == ("a", "b")
+    assert all(each.startswith("old ") for each in lines[1:-1])
+
+
 async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -> None:
     async with log.reading(follow=True) as reading:
         log.write("a")
