@@ -25,9 +25,13 @@ Without it a stream on which nothing happens (a quiet log that is followed) woul
 """
 
 
+ANY_ADDRESS = ("0.0.0.0", "::")
+"""Either stands for all addresses of both families, as in Go: nodes have one or the other."""
+
+
 async def listen_tcp(host: str, port: int) -> Sequence[trio.SocketListener]:
     """Listen on an address; port 0 takes any. Raises OSError."""
-    listeners = await trio.open_tcp_listeners(port, host=host)
+    listeners = await trio.open_tcp_listeners(port, host=None if host in ANY_ADDRESS else host)
     for listener in listeners:
         for option in KEEPALIVE:  # Connections take it over from who accepts them.
             listener.socket.setsockopt(*option)

@@ -1,4 +1,4 @@
-"""The agent's own socket."""
+"""Addresses that are listened on, and the agent's own socket."""
 
 import errno
 import os
@@ -9,7 +9,8 @@ import httpx
 import pytest
 import trio
 
-from trio_kubelet.server import Request, Response, listen_unix, serve_http
+from lab.ports import free_port
+from trio_kubelet.server import Request, Response, listen_tcp, listen_unix, serve_http
 from trio_kubelet.server.messages import UnixPeer
 
 
@@ -21,6 +22,29 @@ async def ask(path: Path) -> str:
     transport = httpx.AsyncHTTPTransport(uds=str(path))
     async with httpx.AsyncClient(transport=transport) as client:
         return (await client.get("http://agent/")).text
+
+
+def loopbacks() -> list[str]:
+    """Those that this machine has."""
+    six = Path("/proc/net/if_inet6")
+    has_six = six.exists() and f"{1:032x} " in six.read_text()
+    return ["127.0.0.1", *(["::1"] if has_six else [])]
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::"])
+async def test_any_address_is_one_of_either_family(address: str) -> None:
+    port = free_port()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(serve_http, await listen_tcp(address, port), hello)
+        for host in loopbacks():
+            await (await trio.open_tcp_stream(host, port)).aclose()
+        nursery.cancel_scope.cancel()
+
+
+async def test_an_address_is_that_one_alone() -> None:
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    assert listener.socket.getsockname()[0] == "127.0.0.1"
+    await listener.aclose()
 
 
 async def test_the_socket_is_its_owners_alone(tmp_path: Path) -> None:
