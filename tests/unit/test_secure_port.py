@@ -35,6 +35,7 @@ from trio_kubelet.server import Request, Response, Route
 
 HOST = "127.0.0.1"
 OWN_SIGNED = KubeletAuthentication(webhook=KubeletWebhookAuthentication(enabled=False))
+from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 ALL_ALLOWED = KubeletAuthorization(mode="AlwaysAllow")
 
 
@@ -309,6 +310,19 @@ def test_a_certificate_of_ones_own_is_kept_while_it_is_good(tmp_path: Path) -> N
         ({"authentication": OWN_SIGNED}, False, "authorization.mode"),
         ({"authentication": OWN_SIGNED, "authorization": ALL_ALLOWED}, False, ""),
     ],
+@pytest.mark.parametrize("text", ["rubbish", ""], ids=["rubbish", "empty"])
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt"])
+async def test_files_that_cannot_be_used_change_nothing(node: Node, broken: str, text: str) -> None:
+    node.configuration()
+    certificate, key, authorities = (node.folder / n for n in ("tls.crt", "tls.key", "ca.crt"))
+    tls = await CurrentTls.open(TlsFiles(certificate, key, authorities))
+    before = tls.context
+    (node.folder / broken).write_text(text)
+    with pytest.raises(ValueError, match="not usable"):
+        await tls.reload()
+    assert tls.context is before
+
+
 )
 def test_what_asks_an_api_server_needs_one(
     changes: dict[str, Any], has_api_server: bool, words: str
@@ -319,13 +333,14 @@ def test_what_asks_an_api_server_needs_one(
     assert words in problem
 
 
-@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt", "nothing there"])
-async def test_a_start_with_bad_files_fails(node: Node, broken: str) -> None:
+@pytest.mark.parametrize("text", ["rubbish", "", None], ids=["rubbish", "empty", "not there"])
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt"])
+async def test_a_start_with_bad_files_fails(node: Node, broken: str, text: str | None) -> None:
     configuration = node.configuration()
-    if broken == "nothing there":
-        (node.folder / "tls.crt").unlink()
+    if text is None:
+        (node.folder / broken).unlink()
     else:
-        (node.folder / broken).write_text("rubbish")
+        (node.folder / broken).write_text(text)
     with pytest.RaisesGroup(StartError, flatten_subgroups=True):
         async with node.serving(configuration):
             pass

@@ -42,7 +42,7 @@ class TlsFiles:
         return ServerTls(
             certificate=self.certificate.read_bytes(),
             key=self.key.read_bytes(),
-            authorities=self.authorities.read_bytes() if self.authorities else b"",
+            authorities=self.authorities.read_bytes() if self.authorities else None,
             minimum_version=self.minimum_version,
             ciphers=self.ciphers,
         )

@@ -27,7 +27,7 @@ class ServerTls:
 
     certificate: bytes
     key: bytes = field(repr=False)
-    authorities: bytes = b""
+    authorities: bytes | None = None
     minimum_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
     ciphers: str = DEFAULT_CIPHERS
 
@@ -53,13 +53,13 @@ def server_context(tls: ServerTls) -> ServerContext:
         load_pair(context, tls.certificate, tls.key)
     except ssl.SSLError as error:
         raise ValueError(f"the certificate and its key are not usable: {error}") from None
-    if tls.authorities:
+    if tls.authorities is not None:
         _verify_clients(context, tls.authorities)
     return context
 
 
 def _verify_clients(context: ServerContext, authorities: bytes) -> None:
-    """Any certificate of the bundle is an anchor, as in Go."""
+    """Any certificate of the bundle is an anchor, as in Go; a bundle without one is not usable."""
     try:
         context.load_verify_locations(cadata=authorities.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:

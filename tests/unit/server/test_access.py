@@ -207,6 +207,13 @@ async def test_a_connection_outlives_a_bundle_that_only_grew() -> None:
     assert await late.user(request) is None
 
 
+@pytest.mark.parametrize("inside", ["", "rubbish", "AAAA"])
+async def test_a_bundle_that_cannot_be_read_vouches_for_no_older_connection(inside: str) -> None:
+    pem = f"-----BEGIN CERTIFICATE-----\n{inside}\n-----END CERTIFICATE-----\n".encode()
+    request = Request(method="GET", path="/", certificate=shown(certificate((CN, "jo"))))
+    assert await Authenticator(clock_at(NOW), lambda: pem).user(request) is None
+
+
 def with_token(*tokens: str) -> Request:
     headers = Headers([("Authorization", f"Bearer {token}") for token in tokens])
     return Request(method="GET", path="/", headers=headers)

@@ -125,5 +125,13 @@ class Authenticator:
     def _parsed_authorities(self) -> tuple[x509.Certificate, ...]:
         pem = self.authorities()
         if self._parsed[0] != pem:
-            self._parsed = pem, tuple(x509.load_pem_x509_certificates(pem)) if pem else ()
+            self._parsed = pem, _certificates(pem)
         return self._parsed[1]
+
+
+def _certificates(pem: bytes) -> tuple[x509.Certificate, ...]:
+    """Those of a bundle; none if it is one that only OpenSSL understands."""
+    try:
+        return tuple(x509.load_pem_x509_certificates(pem))
+    except ValueError:
+        return ()
