@@ -18,6 +18,7 @@ from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
     KubeletAuthorization,
@@ -97,6 +98,7 @@ async def start(
     resolv_conf: str = "",
     api: bool | ApiServer = False,
     kind: type[Agent] = Quiet,
+    gates: FeatureGates | None = None,
     **fields: Any,
 ) -> AsyncIterator[Start]:
     manifests = root / "manifests"
@@ -126,7 +128,9 @@ async def start(
         clock, HollowOptions(faults=faults, images=("busybox",))
     ) as runtime:
         host = hollow_host(InProcess(runtime), read_machine(root))
-        settings = Settings(configuration=configuration, options=options)
+        settings = Settings(
+            configuration=configuration, options=options, gates=gates or FeatureGates()
+        )
         agent = kind(settings, clock, host, service, clients if api else None)
         yield Start(agent, runtime, service, faults, manifests)
 

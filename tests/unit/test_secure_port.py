@@ -3,6 +3,7 @@
 import errno
 import ssl
 import stat
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -20,11 +21,13 @@ from lab.ports import free_port
 from tests.apiserver.server import ApiServer
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.parts import (
     KubeletAnonymousAuthentication,
     KubeletAuthentication,
     KubeletAuthorization,
     KubeletWebhookAuthentication,
+    KubeletWebhookAuthorization,
     KubeletX509Authentication,
 )
 from trio_kubelet.errors import StartError
@@ -73,11 +76,17 @@ class Node:
 
     @asynccontextmanager
     async def serving(
-        self, configuration: KubeletConfiguration, *, has_api_server: bool = True
+        self,
+        configuration: KubeletConfiguration,
+        *,
+        has_api_server: bool = True,
+        gates: FeatureGates | None = None,
     ) -> AsyncIterator[None]:
         options = NodeOptions(cert_dir=str(self.folder / "pki"))
         port = SecurePort(
-            settings=Settings(configuration=configuration, options=options),
+            settings=Settings(
+                configuration=configuration, options=options, gates=gates or FeatureGates()
+            ),
             clock=SystemClock(),
             node_name="a",
             routes=ROUTES,
@@ -154,6 +163,78 @@ async def test_a_wrong_certificate_ends_the_handshake(node: Node, wrong: str) ->
 @pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
 async def test_who_shows_nothing_is_let_in_only_where_that_is_set(
     node: Node, anonymous: bool, status: int
+NOTHING_KEPT = timedelta(0)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rights", "path", "status", "asked"),
+    [
+        ({}, {}, "/stats", 200, {"tokenreviews": 1, "subjectaccessreviews": 1}),
+        ({}, {}, "/nowhere", 403, {"tokenreviews": 1, "subjectaccessreviews": 1}),
+        (
+            {"cache_ttl": NOTHING_KEPT},
+            {},
+            "/stats",
+            200,
+            {"tokenreviews": 3, "subjectaccessreviews": 1},
+        ),
+        (
+            {},
+            {"cache_authorized_ttl": NOTHING_KEPT},
+            "/stats",
+            200,
+            {"tokenreviews": 1, "subjectaccessreviews": 3},
+        ),
+        (
+            {},
+            {"cache_authorized_ttl": NOTHING_KEPT},
+            "/nowhere",
+            403,
+            {"tokenreviews": 1, "subjectaccessreviews": 1},
+        ),
+        (
+            {},
+            {"cache_unauthorized_ttl": NOTHING_KEPT},
+            "/nowhere",
+            403,
+            {"tokenreviews": 1, "subjectaccessreviews": 3},
+        ),
+    ],
+)
+async def test_answers_of_the_api_server_are_kept_as_long_as_is_set(
+    node: Node,
+    tokens: dict[str, Any],
+    rights: dict[str, Any],
+    path: str,
+    status: int,
+    asked: dict[str, int],
+) -> None:
+    node.server.reviews.rights = set(RIGHTS)
+    node.server.reviews.users["good"] = {"username": "token-user"}
+    configuration = node.configuration(
+        authentication=KubeletAuthentication(webhook=KubeletWebhookAuthentication(**tokens)),
+        authorization=KubeletAuthorization(webhook=KubeletWebhookAuthorization(**rights)),
+    )
+    async with node.serving(configuration), node.client() as client:
+        for _ in range(3):
+            answer = await client.get(path, headers={"Authorization": "Bearer good"})
+            assert answer.status_code == status
+    assert Counter(request.resource for request in node.server.requests) == asked
+
+
+@pytest.mark.parametrize(("fine_grained", "status"), [(True, 200), (False, 403)])
+async def test_rights_are_as_fine_as_the_gate_says(
+    node: Node, fine_grained: bool, status: int
+) -> None:
+    node.server.reviews.rights = set(RIGHTS)
+    gates = FeatureGates({**FeatureGates(), "KubeletFineGrainedAuthz": fine_grained})
+    async with (
+        node.serving(node.configuration(), gates=gates),
+        node.client(user(node.authority, "jo")) as client,
+    ):
+        assert (await client.get("/pods")).status_code == status
+
+
 ) -> None:
     authentication = evolve(OWN_SIGNED, anonymous=KubeletAnonymousAuthentication(enabled=anonymous))
     configuration = node.configuration(authentication=authentication, authorization=ALL_ALLOWED)
