@@ -35,15 +35,31 @@ from trio_kubelet.inotify import Inotify
 from trio_kubelet.node.serving_certificate import ensure_self_signed
 from trio_kubelet.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
+from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 
 HOST = "127.0.0.1"
 OWN_SIGNED = KubeletAuthentication(webhook=KubeletWebhookAuthentication(enabled=False))
-from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 ALL_ALLOWED = KubeletAuthorization(mode="AlwaysAllow")
 
 
 async def who(request: Request) -> Response:
     return Response(body=request.path.encode())
+
+
+@define
+class Endless:
+    """What a handler that waits for ever has seen."""
+
+    begun: trio.Event = field(factory=trio.Event)
+    cancelled: trio.Event = field(factory=trio.Event)
+
+    async def answer(self, _request: Request) -> Response:
+        self.begun.set()
+        try:
+            await trio.Event().wait()
+        finally:
+            self.cancelled.set()
+        return Response()
 
 
 ROUTES = [Route("GET", f"/{name}", who) for name in ("pods", "stats", "healthz")]
@@ -57,6 +73,7 @@ class Node:
     authority: trustme.CA = field(factory=trustme.CA)
     server: ApiServer = field(factory=ApiServer)
     port: int = field(factory=free_port)
+    endless: Endless = field(factory=Endless)
 
     def configuration(self, **changes: Any) -> KubeletConfiguration:
         serving = self.authority.issue_cert(HOST)
@@ -89,7 +106,7 @@ class Node:
             ),
             clock=SystemClock(),
             node_name="a",
-            routes=ROUTES,
+            routes=(*ROUTES, Route("POST", "/run", self.endless.answer)),
             reviews=self.server.client() if has_api_server else None,
         )
         with trio.fail_after(60):
@@ -146,23 +163,6 @@ async def test_who_may_ask_for_what(node: Node, who: str, statuses: tuple[int, .
     assert tuple(answer.status_code for answer in answers) == statuses
 
 
-@pytest.mark.parametrize("wrong", ["another authority", "expired"])
-async def test_a_wrong_certificate_ends_the_handshake(node: Node, wrong: str) -> None:
-    yesterday = datetime.now(UTC) - timedelta(days=1)
-    stranger = (
-        user(node.authority, "jo", not_before=yesterday - timedelta(days=1), not_after=yesterday)
-        if wrong == "expired"
-        else user(trustme.CA(), "jo")
-    )
-    node.server.reviews.rights = set(RIGHTS)
-    async with node.serving(node.configuration()), node.client(stranger) as client:
-        with pytest.raises(httpx.TransportError):
-            await client.get("/pods")
-
-
-@pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
-async def test_who_shows_nothing_is_let_in_only_where_that_is_set(
-    node: Node, anonymous: bool, status: int
 NOTHING_KEPT = timedelta(0)
 
 
@@ -235,6 +235,40 @@ async def test_rights_are_as_fine_as_the_gate_says(
         assert (await client.get("/pods")).status_code == status
 
 
+@pytest.mark.parametrize("goodbye", [True, False], ids=["says goodbye", "just goes"])
+async def test_a_handler_does_not_go_on_for_a_client_that_has_gone(
+    node: Node, goodbye: bool
+) -> None:
+    node.server.reviews.rights = {("jo", "create", "proxy")}
+    context = node.trusting()
+    user(node.authority, "jo").configure_cert(context)
+    async with node.serving(node.configuration()):
+        stream = await trio.open_ssl_over_tcp_stream(
+            HOST, node.port, ssl_context=context, https_compatible=True
+        )
+        await stream.send_all(b"POST /run HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+        await node.endless.begun.wait()
+        await (stream if goodbye else stream.transport_stream).aclose()
+        await node.endless.cancelled.wait()
+
+
+@pytest.mark.parametrize("wrong", ["another authority", "expired"])
+async def test_a_wrong_certificate_ends_the_handshake(node: Node, wrong: str) -> None:
+    yesterday = datetime.now(UTC) - timedelta(days=1)
+    stranger = (
+        user(node.authority, "jo", not_before=yesterday - timedelta(days=1), not_after=yesterday)
+        if wrong == "expired"
+        else user(trustme.CA(), "jo")
+    )
+    node.server.reviews.rights = set(RIGHTS)
+    async with node.serving(node.configuration()), node.client(stranger) as client:
+        with pytest.raises(httpx.TransportError):
+            await client.get("/pods")
+
+
+@pytest.mark.parametrize(("anonymous", "status"), [(True, 200), (False, 401)])
+async def test_who_shows_nothing_is_let_in_only_where_that_is_set(
+    node: Node, anonymous: bool, status: int
 ) -> None:
     authentication = evolve(OWN_SIGNED, anonymous=KubeletAnonymousAuthentication(enabled=anonymous))
     configuration = node.configuration(authentication=authentication, authorization=ALL_ALLOWED)
@@ -274,6 +308,19 @@ async def test_certificates_are_read_again_where_the_kernel_tells_of_no_change(
         (node.folder / "ca.crt").write_bytes(others.cert_pem.bytes())
         with trio.fail_after(60):
             await until(stranger, 200)
+
+
+@pytest.mark.parametrize("text", ["rubbish", ""], ids=["rubbish", "empty"])
+@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt"])
+async def test_files_that_cannot_be_used_change_nothing(node: Node, broken: str, text: str) -> None:
+    node.configuration()
+    certificate, key, authorities = (node.folder / n for n in ("tls.crt", "tls.key", "ca.crt"))
+    tls = await CurrentTls.open(TlsFiles(certificate, key, authorities))
+    before = tls.context
+    (node.folder / broken).write_text(text)
+    with pytest.raises(ValueError, match="not usable"):
+        await tls.reload()
+    assert tls.context is before
 
 
 async def until(client: httpx.AsyncClient, status: int) -> None:
@@ -391,19 +438,6 @@ def test_a_certificate_of_ones_own_is_kept_while_it_is_good(tmp_path: Path) -> N
         ({"authentication": OWN_SIGNED}, False, "authorization.mode"),
         ({"authentication": OWN_SIGNED, "authorization": ALL_ALLOWED}, False, ""),
     ],
-@pytest.mark.parametrize("text", ["rubbish", ""], ids=["rubbish", "empty"])
-@pytest.mark.parametrize("broken", ["tls.crt", "tls.key", "ca.crt"])
-async def test_files_that_cannot_be_used_change_nothing(node: Node, broken: str, text: str) -> None:
-    node.configuration()
-    certificate, key, authorities = (node.folder / n for n in ("tls.crt", "tls.key", "ca.crt"))
-    tls = await CurrentTls.open(TlsFiles(certificate, key, authorities))
-    before = tls.context
-    (node.folder / broken).write_text(text)
-    with pytest.raises(ValueError, match="not usable"):
-        await tls.reload()
-    assert tls.context is before
-
-
 )
 def test_what_asks_an_api_server_needs_one(
     changes: dict[str, Any], has_api_server: bool, words: str

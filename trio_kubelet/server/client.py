@@ -71,7 +71,8 @@ class Client:
     async def read_ahead(self) -> None:
         """Wait, without a limit, until the client has ended, or sent more than fits into a head.
 
-        What it sends is kept for `receive`. Raises ClientGoneError. Cancelled, it loses nothing.
+        What it sends is kept for `receive`. Raises ClientGoneError, over TLS also for a client
+        that has ended: there is no half-close. Cancelled, it loses nothing.
         """
         while not self._ended and len(self._ahead) < self.limits.head_bytes:
             try:
@@ -81,6 +82,9 @@ class Client:
                 raise ClientGoneError from error
             self._ahead += data
             self._ended = not data
+        if self._ended and isinstance(self.stream, trio.SSLStream):
+            self.gone = True
+            raise ClientGoneError
 
     async def send(self, data: bytes) -> None:
         """Send everything, however slowly, as long as it gets on. Raises ClientGoneError."""

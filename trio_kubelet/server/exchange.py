@@ -1,9 +1,9 @@
 """One request and its response on a connection.
 
-Beside the handler a task watches the client, once the request has been read: when the client
-has gone, a handler that waits or a response that streams is cancelled. A client that only ends its
-own side, or sends more requests than are kept for later, ends streams, but not handlers: some
-clients end their side right after the request.
+Beside the handler a task watches the client, once the request has been read or the response
+streams: when the client has gone, a handler that waits or a response that streams is cancelled. A
+client that only ends its own side, or sends more requests than are kept for later, ends streams,
+but not handlers: without TLS some clients end their side right after the request.
 """
 
 from collections.abc import AsyncGenerator
@@ -56,6 +56,7 @@ class Exchange:
         self._wants_upgrade = head.http_version == b"1.1" and _wants_upgrade(self._headers)
         self._request_read = trio.Event()
         self._streaming = trio.Event()
+        self._watched = trio.Event()
         self._switched = False
 
     @property
@@ -77,9 +78,7 @@ class Exchange:
         return again
 
     async def _watch_client(self, work: trio.CancelScope) -> None:
-        await self._request_read.wait()
-        if self._wants_upgrade:
-            await self._streaming.wait()  # Until then the connection may be handed over.
+        await self._watched.wait()
         try:
             await self._client.read_ahead()
         except ClientGoneError:
@@ -154,6 +153,8 @@ class Exchange:
         if isinstance(event, h11.EndOfMessage):
             self._request_read.set()
             return b""
+            if not self._wants_upgrade:  # Else the connection may be handed over.
+                self._watched.set()
         return None
 
     def _drop_body(self) -> bool:
@@ -211,6 +212,7 @@ class Exchange:
         """
         self._streaming.set()
         try:
+        self._watched.set()
             await self._client.send(self._http.send(head))
             async for piece in pieces:
                 if piece:

@@ -135,7 +135,11 @@ async def test_an_http_1_0_client_sees_it_by_a_reset() -> None:
     ids=["nothing", "a byte", "a request", "more than a head"],
 )
 @pytest.mark.parametrize("at_once", [True, False])
-@pytest.mark.parametrize("headers", [(), ("Connection: Upgrade", "Upgrade: x")])
+@pytest.mark.parametrize(
+    "headers",
+    [(), ("Connection: Upgrade", "Upgrade: x"), ("Content-Length: 50000",)],
+    ids=["plain", "upgrade", "a body that does not come"],
+)
 async def test_a_stream_ends_when_its_client_has_gone_though_it_has_nothing_to_send(
     behind: bytes, at_once: bool, headers: tuple[str, ...]
 ) -> None:
