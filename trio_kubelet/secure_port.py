@@ -35,8 +35,12 @@ from trio_kubelet.server.tls import over_tls
 
 log = structlog.get_logger("server")
 
-LIMITS = Limits(connections=512, connections_of_a_peer=400)
-"""All that users ask of a node's pods comes from the API server: one peer with many of them."""
+LIMITS = Limits(connections=512, connections_of_a_peer=400, take_seconds=4 * 3600.0)
+"""All that users ask of a node's pods comes from the API server: one peer with many of them.
+
+Who reads a log page by page (`kubectl logs POD | less`) takes nothing while he reads one. The Go
+kubelet gives a response four hours; here who takes nothing goes first to make room.
+"""
 
 
 @frozen(kw_only=True)

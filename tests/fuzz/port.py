@@ -58,7 +58,7 @@ CLIENTS = 8
 ANSWER_SECONDS = 60.0
 OBJECTS_LEFT = 30_000
 """So many objects more at the end than at half of it are a leak, at 100,000 requests."""
-LIMITS = Limits(head_seconds=2, idle_seconds=2, progress_seconds=2)
+LIMITS = Limits(head_seconds=2, idle_seconds=2, progress_seconds=2, take_seconds=2)
 PATHS = (
     *("/pods", "/pods/", "/runningpods/", "/runningpods", "/healthz", "/healthz/log", "/configz"),
     *("/statusz", "/flagz", "/debug/journal", "/debug/flags/v", "/debug/pprof/cmdline", "/nowhere"),

@@ -90,7 +90,7 @@ class Client:
         """Send everything, however slowly, as long as it gets on. Raises ClientGoneError."""
         rest = memoryview(data)
         while rest:
-            with self._waiting(self.limits.progress_seconds):
+            with self._waiting(self.limits.take_seconds):
                 await self.stream.send_all(rest[:SEND_BYTES])
             rest = rest[SEND_BYTES:]
 

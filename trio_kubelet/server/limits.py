@@ -15,9 +15,11 @@ class Limits:
     headers: int = 100
     head_seconds: float = 10.0
     """From a connection to its first byte, and from the first byte of a request to its body."""
-    idle_seconds: float = 60.0
-    """Between two requests."""
+    idle_seconds: float = 90.0
+    """Between two requests; no less than the Go kubelet's, which its clients count on."""
     progress_seconds: float = 30.0
-    """For the next bytes of a body, and for a client to take the next 64 KiB of a response."""
+    """For the next bytes of a body."""
+    take_seconds: float = 30.0
+    """For a client to take the next 64 KiB of a response."""
     close_seconds: float = 2.0
     """For requests in flight when the server ends."""

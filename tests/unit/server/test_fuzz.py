@@ -106,7 +106,7 @@ def handler() -> Handler:
     )
 )
 async def test_whatever_comes_is_answered_or_hung_up_on(texts: list[tuple[bytes, bool]]) -> None:
-    limits = Limits(head_seconds=2, idle_seconds=2, progress_seconds=2)
+    limits = Limits(head_seconds=2, idle_seconds=2, progress_seconds=2, take_seconds=2)
     with structlog.testing.capture_logs() as logs:
         async with serving(handler(), limits) as port:
             for text, hangs_up in texts:

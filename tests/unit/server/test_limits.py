@@ -21,6 +21,7 @@ from tests.unit.server.serving import (
     serving,
     until,
 )
+from trio_kubelet.secure_port import LIMITS
 from trio_kubelet.server import Limits, Request, Response, listen_tcp, listen_unix, serve_http
 from trio_kubelet.server.connections import ConnectionTable, NoPlaceError
 
@@ -77,13 +78,29 @@ async def test_a_client_that_does_not_read_its_response_is_hung_up_on() -> None:
         asked.set()
         return Response(body=b"x" * sent)
 
-    async with serving(much, Limits(progress_seconds=SHORT)) as port:
+    async with serving(much, Limits(take_seconds=SHORT)) as port:
         before = open_files()
         stream = await connect(port, head() + b"\r\n")
         await asked.wait()
         await at_most_open_files(before + 1)
         with pytest.raises((trio.BrokenResourceError, AssertionError)):
             assert len(await everything(stream)) > sent
+
+
+async def test_who_reads_the_node_s_answers_page_by_page_gets_them_whole(
+    mock_clock: MockClock,
+) -> None:
+    sent = 50_000_000
+
+    async def much(_request: Request) -> Response:
+        return Response(body=b"x" * sent)
+
+    async with serving(much, LIMITS) as port:
+        stream = await connect(port, last())
+        said = await until(stream, b"\r\n\r\n")
+        await trio.testing.wait_all_tasks_blocked(0.02)
+        mock_clock.jump(50)
+        assert len(said + await everything(stream)) > sent
 
 
 async def test_idle_clients_keep_nobody_from_asking() -> None:

@@ -221,7 +221,7 @@ async def test_clients_that_do_not_read_cost_no_memory_and_are_hung_up_on() -> N
             open_streams -= 1
 
     clients = 10
-    limits = Limits(progress_seconds=0.5)
+    limits = Limits(take_seconds=0.5)
     with structlog.testing.capture_logs() as logs:
         async with serving(streaming(endless), limits) as port:
             before = open_files()
@@ -237,7 +237,7 @@ async def test_clients_that_do_not_read_cost_no_memory_and_are_hung_up_on() -> N
 
 async def test_a_slow_reader_is_served_as_long_as_it_gets_on() -> None:
     size = 20_000_000
-    limits = Limits(progress_seconds=0.5)
+    limits = Limits(take_seconds=0.5)
 
     async def much(_request: Request) -> Response:
         return Response(body=b"x" * size)
@@ -249,7 +249,7 @@ async def test_a_slow_reader_is_served_as_long_as_it_gets_on() -> None:
             while data := await stream.receive_some(1_000_000):
                 received += len(data)
                 await trio.sleep(0.05)
-        assert trio.current_time() - started > limits.progress_seconds
+        assert trio.current_time() - started > limits.take_seconds
     assert received > size
 
 
