@@ -30,6 +30,7 @@ from trio_kubelet.server.request_head import path_and_query
 log = structlog.get_logger("server")
 
 WITHOUT_BODY = (204, 304)
+BAD_HEADERS = (h11.LocalProtocolError, UnicodeEncodeError)
 FAILED = Response(status=500, body=b"500 internal server error\n")
 
 
@@ -55,8 +56,8 @@ class Exchange:
         self._headers = Headers((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers)
         self._wants_upgrade = head.http_version == b"1.1" and _wants_upgrade(self._headers)
         self._request_read = trio.Event()
-        self._streaming = trio.Event()
         self._watched = trio.Event()
+        self._streaming = trio.Event()
         self._switched = False
 
     @property
@@ -152,9 +153,9 @@ class Exchange:
             return bytes(event.data)
         if isinstance(event, h11.EndOfMessage):
             self._request_read.set()
-            return b""
             if not self._wants_upgrade:  # Else the connection may be handed over.
                 self._watched.set()
+            return b""
         return None
 
     def _drop_body(self) -> bool:
@@ -182,7 +183,7 @@ class Exchange:
         last = self._client.closing or not self._drop_body()
         try:
             head = self._head(response, last)
-        except h11.LocalProtocolError:
+        except BAD_HEADERS:
             log.exception("HTTP response headers are invalid", path=self._path)
             if not isinstance(response.body, bytes):
                 await response.body.aclose()
@@ -211,8 +212,8 @@ class Exchange:
         reset tells it of an error.
         """
         self._streaming.set()
-        try:
         self._watched.set()
+        try:
             await self._client.send(self._http.send(head))
             async for piece in pieces:
                 if piece:
@@ -228,7 +229,7 @@ class Exchange:
         return True
 
     def _head(self, response: Response, last: bool) -> h11.Response:
-        """The head of a response. Raises h11.LocalProtocolError if its headers are none."""
+        """The head of a response. Raises one of BAD_HEADERS if its headers are none."""
         headers = [
             ("Date", formatdate(usegmt=True)),
             ("X-Content-Type-Options", "nosniff"),

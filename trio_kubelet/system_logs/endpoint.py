@@ -20,6 +20,7 @@ from trio_kubelet.system_logs.folder import (
     existing_logs,
     folder_page,
     open_inside,
+    relative_url,
 )
 from trio_kubelet.system_logs.journal import SystemdJournal
 from trio_kubelet.system_logs.query import LogQuery, is_query, journal_arguments, log_query
@@ -178,8 +179,8 @@ class SystemLogs:
         return await trio.to_thread.run_sync(work, limiter=self.limiter)
 
 
-def _moved(location: str) -> Response:
-    return Response(status=301, headers=(("Location", location),))
+def _moved(path: str) -> Response:
+    return Response(status=301, headers=(("Location", relative_url(path)),))
 
 
 def system_log_routes(logs: SystemLogs) -> Sequence[Route]:

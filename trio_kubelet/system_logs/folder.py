@@ -50,10 +50,18 @@ def open_inside(root: Path, path: str) -> OpenFile | Folder:
             return _opened(open_file_beneath(beneath, inside))
     try:
         with os.scandir(folder) as entries:
-            names = sorted(f"{each.name}/" if each.is_dir() else each.name for each in entries)
+            names = sorted(f"{each.name}/" if _is_folder(each) else each.name for each in entries)
         return Folder(tuple(names))
     finally:
         os.close(folder)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Whether it is one, or leads to one; a symlink that leads to itself does not."""
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def resolved_inside(root: Path, path: str) -> str:
@@ -76,10 +84,14 @@ def folder_page(folder: Folder) -> bytes:
 
 
 def _link(name: str) -> str:
-    target = quote(name.encode(errors="surrogateescape"), safe=_SAFE_IN_PATHS)
-    if ":" in name.partition("/")[0]:  # else it would be a scheme
-        target = f"./{target}"
-    return f'<a href="{escape(target)}">{escape(name)}</a>\n'
+    return f'<a href="{escape(relative_url(name))}">{escape(name)}</a>\n'
+
+
+def relative_url(path: str) -> str:
+    """A relative path as a URL has it."""
+    target = quote(path.encode(errors="surrogateescape"), safe=_SAFE_IN_PATHS)
+    # Else it would be a scheme.
+    return f"./{target}" if ":" in path.partition("/")[0] else target
 
 
 def _opened(descriptor: int) -> OpenFile:

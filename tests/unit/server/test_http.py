@@ -114,9 +114,12 @@ async def test_a_handler_may_refuse_a_request_with_a_status_and_words() -> None:
 
 @pytest.mark.parametrize(
     "header",
-    [("X-Name", "a\r\nSet-Cookie: b"), ("X-Name", "a\nb"), ("X Name", "a"), ("X-Name:", "a")],
+    [
+        *(("X-Name", value) for value in ("a\r\nSet-Cookie: b", "a\nb", "\u00e4")),
+        *((name, "a") for name in ("X Name", "X-Name:", "X-N\u00e4me")),
+    ],
 )
-async def test_a_header_that_would_become_two_is_a_500_and_is_not_sent(
+async def test_a_header_that_would_become_two_or_is_no_ascii_is_a_500_and_is_not_sent(
     header: tuple[str, str],
 ) -> None:
     async def answer(request: Request) -> Response:

@@ -1,6 +1,7 @@
 """`/logs/`: what is below the folder, what is not, and the journal."""
 
 import os
+import re
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -93,8 +94,26 @@ async def test_a_folder_is_a_page_of_links(root: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("path", "location"), [("sub", "sub/"), ("a.log/", "../a.log")])
+async def test_a_symlink_that_leads_nowhere_hides_nothing(root: Path) -> None:
+    _, page = await get(SystemLogs(queries=False, root=root), "")
+    names = re.findall(rb">([^<]+)</a>", page)
+    assert names == b"a.log absolute elsewhere/ inside loop outside packed page pipe sub/".split()
+
+
+@pytest.mark.parametrize(
+    ("path", "location"),
+    [
+        ("sub", "sub/"),
+        ("a.log/", "../a.log"),
+        ("h\u00e4 %/\u2603", "%E2%98%83/"),
+        ("a:b", "./a:b/"),
+        ("b:\n/", "../b:%0A"),
+    ],
+)
 async def test_a_slash_at_the_end_is_for_folders(root: Path, path: str, location: str) -> None:
+    (root / "h\u00e4 %" / "\u2603").mkdir(parents=True)
+    (root / "a:b").mkdir()
+    (root / "b:\n").touch()
     response, _ = await get(SystemLogs(queries=False, root=root), path)
     assert (response.status, response.headers) == (301, (("Location", location),))
 
