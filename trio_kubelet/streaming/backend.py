@@ -19,6 +19,8 @@ MAX_ERROR_BYTES = 64 * 1024
 READ_BYTES = 64 * 1024
 
 _PASSED_ON = frozenset({"upgrade", "x-stream-protocol-version", "user-agent", "origin"})
+_PROTOCOLS = "sec-websocket-protocol"
+_BEARER = "base64url.bearer.authorization.k8s.io."
 _NOT_PASSED_BACK = frozenset({"connection", "date", "content-length", "transfer-encoding"})
 
 
@@ -90,8 +92,18 @@ async def _next(http: h11.Connection, stream: trio.SocketStream) -> object:
 
 def _passed_on(headers: Headers) -> Iterator[tuple[str, str]]:
     for name, value in headers.pairs:
-        if name in _PASSED_ON or name.startswith("sec-websocket-"):
+        if name == _PROTOCOLS:
+            value = _without_tokens(value)
+            if value:
+                yield name, value
+        elif name in _PASSED_ON or name.startswith("sec-websocket-"):
             yield name, value
+
+
+def _without_tokens(protocols: str) -> str:
+    """Without the one that browsers put a bearer token into."""
+    every = (each.strip() for each in protocols.split(","))
+    return ", ".join(each for each in every if not each.startswith(_BEARER))
 
 
 @contextmanager

@@ -34,7 +34,10 @@ def wanted_ports(query: Values, headers: Headers) -> tuple[int, ...]:
     ports = [text for texts in query.all("port") for text in texts.split(",")]
     if not ports:
         raise RequestError(400, 'query parameter "port" is required')
+    found = []
     for text in ports:
-        if not (text.isascii() and text.isdecimal() and 0 < int(text[:6]) <= MAX_PORT):
+        digits = text.lstrip("0")
+        if not (digits.isascii() and digits.isdecimal() and int(digits[:6]) <= MAX_PORT):
             raise RequestError(400, f'invalid port "{text}"')
-    return tuple(int(text) for text in ports)
+        found.append(int(digits))
+    return tuple(found)

@@ -173,6 +173,17 @@ async def test_the_runtime_streams_and_the_node_passes_on(
     assert b"secret" not in runtime.head, "who the client is is not the runtime's business"
 
 
+async def test_no_token_of_a_browser_is_passed_on() -> None:
+    protocols = "Sec-WebSocket-Protocol: base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel"
+    runtime = Runtime()
+    async with node(runtime) as port:
+        stream = await connect(port, asking(EXEC, *UPGRADE, protocols))
+        await until(stream, b"\r\n\r\n")
+        await stream.aclose()
+        await runtime.ended.wait()
+    assert b"sec-websocket-protocol: v4.channel\r\n" in runtime.head.lower()
+
+
 async def test_a_header_that_is_no_ascii_is_passed_on_as_it_came() -> None:
     runtime = Runtime()
     async with node(runtime) as port:
@@ -304,6 +315,10 @@ def test_streams_are_read_off_the_query(text: str, streams: Streams | None) -> N
         ("websocket", "port=0", None),
         ("websocket", "port=65536", None),
         ("websocket", "port=x", None),
+        ("websocket", "port=00080", (80,)),
+        ("websocket", "port=000", None),
+        ("websocket", "port=00000199999", None),
+        ("websocket", f"port=1{'0' * 5000}", None),
         ("websocket", "port=99999999999999999999", None),
     ],
 )
