@@ -1,6 +1,6 @@
 """What is counted when something is told."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 
 import pytest
 import trio
@@ -335,6 +335,47 @@ async def test_requests_are_counted_while_they_go_on_and_when_they_end(
     assert value(count, "kubelet_http_requests_total", **labels) == 1
     assert value(count, "kubelet_http_requests_duration_seconds_sum", **labels) == 3
     assert value(count, "kubelet_websocket_streaming_requests_total", subresource="exec") == 1
+
+
+@pytest.mark.parametrize("how", ["to its end", "until its client goes", "for its head"])
+async def test_a_response_that_streams_goes_on_to_its_last_piece(
+    autojump_clock: MockClock, how: str
+) -> None:
+    count, closed = counter(), trio.Event()
+    labels = {"method": "GET", "path": "containerLogs", "server_type": "readwrite"}
+
+    def told(name: str) -> float | None:
+        return value(count, f"kubelet_http_{name}", long_running="false", **labels)
+
+    async def pieces() -> AsyncGenerator[bytes, None]:
+        try:
+            yield b"a"
+            await trio.sleep(3)
+            yield b"b"
+        finally:
+            closed.set()
+
+    async def answer(_request: Request) -> Response:
+        body = pieces()
+        assert await anext(body) == b"a"
+        return Response(body=body)
+
+    handler = counted(answer, count.counts, "readwrite")
+    response = await handler(Request(method="GET", path="/containerLogs/a/b/c"))
+    assert response is not None
+    assert not isinstance(response.body, bytes)
+    assert (told("inflight_requests"), told("requests_total")) == (1, 1)
+    if how == "to its end":
+        assert b"".join([piece async for piece in response.body]) == b"b"
+    elif how == "until its client goes":
+        with trio.move_on_after(2):
+            async for _ in response.body:
+                pass
+    await response.body.aclose()
+    assert closed.is_set()
+    seconds = {"to its end": 3, "until its client goes": 2, "for its head": 0}
+    assert told("requests_duration_seconds_sum") == seconds[how]
+    assert told("inflight_requests") == 0
 
 
 def test_who_tells_of_something_does_not_suffer_from_a_bug_in_counting() -> None:
