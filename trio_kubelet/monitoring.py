@@ -31,6 +31,7 @@ from trio_kubelet.metrics.http_requests import counted
 from trio_kubelet.metrics.node_startup import NodeStartup
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
+    RUNTIME_ONLY,
     AgentState,
     log_families,
     process_families,
@@ -189,7 +190,10 @@ class Monitoring:
 
     def _work_of(self, task: PodTask) -> tuple[str, str, bool]:
         """How a task is counted: whether a source has its pod, how far it is, whether static."""
-        config = "desired" if task.pod.metadata.uid in self._core.store else "orphan"
+        if task.pod.metadata.uid in self._core.store:
+            config = "desired"
+        else:  # A task that begins with the end is one of a pod that no source has had.
+            config = RUNTIME_ONLY if task.began_in is PodState.TERMINATING else "orphan"
         return config, _LIFECYCLES.get(task.state, "terminated"), is_static(task.pod)
 
 

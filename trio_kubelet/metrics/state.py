@@ -2,6 +2,7 @@
 
 import resource
 from collections.abc import Iterable, Mapping
+from itertools import product
 from pathlib import Path
 
 from attrs import field, frozen
@@ -14,6 +15,11 @@ from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.disk_usage import PodDisk
 
 _UNLIMITED = float(2**64 - 1)
+RUNTIME_ONLY = "runtime_only"
+"""Pods that no source has had: nobody knows whether they are static."""
+
+_CONFIGS = ("desired", "orphan", RUNTIME_ONLY)
+_LIFECYCLES = ("sync", "terminating", "terminated")
 
 
 @frozen(kw_only=True)
@@ -51,7 +57,8 @@ def state_families(state: AgentState) -> Iterable[Family]:
     yield _by_static("kubelet_active_pods", "Pods that hold resources.", state.active)
     yield _one("kubelet_mirror_pods", "Static pods that the API is to show.", state.mirrors)
     working = Family("kubelet_working_pods", "gauge", "Pods that have a task.")
-    for (config, lifecycle, static), count in sorted(state.working.items()):
+    counts = {**_no_work(), **state.working}
+    for (config, lifecycle, static), count in sorted(counts.items()):
         labels = {"config": config, "lifecycle": lifecycle, "static": _unknown_or(config, static)}
         working.add(label_text(labels), count)
     yield working
@@ -95,8 +102,17 @@ def _by_static(name: str, what: str, counts: Mapping[bool, int]) -> Family:
     return family
 
 
+def _no_work() -> Mapping[tuple[str, str, bool], int]:
+    """What is shown where there is no such pod."""
+    return {
+        (config, lifecycle, static): 0
+        for config, lifecycle, static in product(_CONFIGS, _LIFECYCLES, (False, True))
+        if not (config == RUNTIME_ONLY and static)
+    }
+
+
 def _unknown_or(config: str, static: bool) -> str:
-    if config == "runtime_only":
+    if config == RUNTIME_ONLY:
         return "unknown"
     return static_label(static=static)
 

@@ -157,6 +157,7 @@ class PodTask:
         assert (ending is None) is (state is PodState.SYNC_POD), "what ends has an ending"
         self.pod = pod
         self.incarnation = beginning.incarnation
+        self.began_in = state
         self.state = state
         self.ending = ending
         self.started_at = trio.current_time()

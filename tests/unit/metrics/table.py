@@ -71,7 +71,7 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
             volume_operation_total_seconds
         """,
         "There is no sweep of orphaned pods' volumes: what is left of a pod goes as any pod does, "
-        'by a task of its own (`kubelet_working_pods`, `config="orphan"`).': """
+        'by a task of its own (`kubelet_working_pods`, `config="runtime_only"`).': """
             kubelet_orphan_pod_cleaned_volumes kubelet_orphan_pod_cleaned_volumes_errors
         """,
         "All records of pulls are in memory; there is no cache that could be full.": """

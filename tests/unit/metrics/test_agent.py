@@ -8,6 +8,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 from trio.testing import MockClock
 
+from state_machines.pod import PodState
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.unit.test_agent_start import Quiet, Start, start, write
@@ -18,6 +19,7 @@ from trio_kubelet.k8s import PODS, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import CONFIG_SOURCE
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.sync.housekeeping import ORPHAN_ENDING, FoundPod, orphaned_pod
 
 MADE: list[Pods] = []
 
@@ -77,6 +79,27 @@ async def test_a_pod_whose_uid_comes_back_while_it_ends_is_restarted(
             pods.loop.on_config(PodUpdate(source=source, op=op, pods=(pod,)))
         await trio.sleep(60)
         assert await told(starting, "kubelet_restarted_pods_total", static=static) == 1
+
+
+async def test_a_pod_that_only_the_runtime_knows_is_no_orphan(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with start(tmp_path, kind=Open) as starting, starting.running():
+        await trio.sleep(10)
+        labels = {"config": "runtime_only", "lifecycle": "terminating", "static": "unknown"}
+        assert await told(starting, "kubelet_working_pods", **labels) == 0
+        [pods] = MADE
+        for op in (PodOperation.ADD, PodOperation.REMOVE):
+            pods.loop.on_config(
+                PodUpdate(source=Source.FILE, op=op, pods=(make_pod("u", Source.FILE),))
+            )
+        found = orphaned_pod(FoundPod(uid="v", leftovers=frozenset()))
+        pods.tasks.start(found, 1, state=PodState.TERMINATING, ending=ORPHAN_ENDING)
+        told_now = starting.agent._monitoring._state().working
+        assert told_now == {
+            ("orphan", "sync", True): 1,
+            ("runtime_only", "terminating", False): 1,
+        }
 
 
 async def test_events_of_the_runtime_and_statuses_in_the_api_are_timed(
