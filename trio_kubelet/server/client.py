@@ -82,7 +82,7 @@ class Client:
                 raise ClientGoneError from error
             self._ahead += data
             self._ended = not data
-        if self._ended and isinstance(self.stream, trio.SSLStream):
+        if self._ended and isinstance(self.stream, TlsStream):
             self.gone = True
             raise ClientGoneError
 
