@@ -192,6 +192,7 @@ async def test_a_probe_goes_on_while_runs_of_it_that_were_cut_off_are_in_doubt(
         assert at.changes == [(ProbeKind.LIVENESS, Verdict.FAILURE)]
         await at.pass_time(60)
         assert at.events == ["Unhealthy Liveness probe failed: "] * 3
+        assert max(at.when("command")) <= 8, "what has failed is asked no more"
 
 
 async def test_a_success_shows_that_what_was_cut_off_before_it_was_no_end(
