@@ -1,13 +1,15 @@
 """Anything at all answered to a probe: `python -m tests.fuzz.probe_answers`.
 
-A container says what it likes to who asks it over HTTP or gRPC. Its answers are good ones, spoiled
-as bytes, or any bytes, and end in the middle. Each probe must have a result, or say why it could
-not be run; nothing else may come of it.
+A container says what it likes to who asks it over HTTP, HTTP/2 or gRPC. Its answers are good ones,
+spoiled as bytes, or any bytes, and end in the middle. Each probe must have a result, or say why it
+could not be run; nothing else may come of it.
 """
 
 import random
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 
 import trio
 from attrs import define, field, frozen
@@ -18,6 +20,7 @@ from h2.exceptions import ProtocolError
 
 from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
+from tests.unit.probes.servers import server_tls
 from tests.unit.server.serving import open_files
 from trio_kubelet.k8s import Container, Probe
 from trio_kubelet.k8s.codec import decode
@@ -64,19 +67,19 @@ class _Run:
             return self.values.spoiled_bytes(answer)
         return answer[: self.values.chance.randrange(20)] + self.values.data()
 
-    async def http(self, stream: trio.SocketStream) -> None:
+    async def http(self, stream: trio.abc.Stream) -> None:
         """Answer one request."""
         await stream.receive_some()
         self.said = self.spoiled(self.values.chance.choice(HTTP_ANSWERS))
         await stream.send_all(self.said)
 
-    async def grpc(self, stream: trio.SocketStream) -> None:
-        """Answer as a health service does."""
+    async def http2(self, stream: trio.abc.Stream) -> None:
+        """Answer as a health service does, and any server of HTTP/2."""
         server = H2Connection(H2Configuration(client_side=False))
         server.initiate_connection()
         asked = False
         while not asked and (data := await stream.receive_some()):
-            for event in server.receive_data(data):
+            for event in server.receive_data(bytes(data)):
                 if isinstance(event, RequestReceived) and event.stream_id is not None:
                     asked = True
                     head = [(":status", "200"), ("content-type", "application/grpc")]
@@ -110,13 +113,17 @@ async def _fuzz(seed: int, probes: int) -> AnswersReport:
     run = _Run(ValueGenerator(random.Random(seed)), probes)
     network = NodeNetwork()
     descriptors = open_files()
+    tls = server_tls("any", protocols=["h2"])
     async with trio.open_nursery() as servers:
-        port, grpc_port = await _serve(servers, run.http), await _serve(servers, run.grpc)
-        http = decode(Probe, {"httpGet": {"port": port, "path": "/", "host": LOOPBACK}})
+        port, grpc_port = await _serve(servers, run.http), await _serve(servers, run.http2)
+        secure_port = await _serve(servers, run.http2, tls)
+        get = {"path": "/", "host": LOOPBACK}
+        http = decode(Probe, {"httpGet": {**get, "port": port}})
         grpc = decode(Probe, {"grpc": {"port": grpc_port, "service": "any"}})
+        https = decode(Probe, {"httpGet": {**get, "port": secure_port, "scheme": "HTTPS"}})
         async with trio.open_nursery() as nursery:
             for number in range(AT_A_TIME):
-                nursery.start_soon(run.probe, network, http if number % 2 else grpc)
+                nursery.start_soon(run.probe, network, (http, grpc, https)[number % 3])
         servers.cancel_scope.cancel()
     if open_files() > descriptors:
         run.findings.append(f"{open_files() - descriptors} descriptors are left")
@@ -124,17 +131,18 @@ async def _fuzz(seed: int, probes: int) -> AnswersReport:
 
 
 async def _serve(
-    nursery: trio.Nursery, answer: Callable[[trio.SocketStream], Awaitable[None]]
+    nursery: trio.Nursery,
+    answer: Callable[[trio.abc.Stream], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
 ) -> int:
     """The port at which somebody answers so, and hangs up."""
 
-    async def serve(stream: trio.SocketStream) -> None:
-        with trio.move_on_after(DEADLINE_SECONDS):
+    async def serve(plain: trio.abc.Stream) -> None:
+        stream = plain if tls is None else trio.SSLStream(plain, tls, server_side=True)
+        with trio.move_on_after(DEADLINE_SECONDS), suppress(trio.BrokenResourceError):
             async with stream:
-                try:
+                with suppress(ProtocolError):
                     await answer(stream)
-                except (trio.BrokenResourceError, ProtocolError):
-                    return
 
     listeners = await trio.open_tcp_listeners(0, host=LOOPBACK)
     nursery.start_soon(trio.serve_listeners, serve, listeners)
