@@ -90,14 +90,13 @@ def open_next(folder: int, name: str, known: OpenLog) -> list[OpenLog]:
     The oldest of the rotated ones that are new is the one that was read, unless that was removed.
     Raises OSError.
     """
+    here = os.fstat(known.file.fileno())
+    if _is_same(here, os.stat(name, dir_fd=folder, follow_symlinks=False)):
+        return []  # As nearly always: the log has only become longer.
     newest = open_newest(folder, name)
-    here, there = os.fstat(known.file.fileno()), os.fstat(newest.file.fileno())
     missed = sorted(newest.rotated - known.rotated)
     if missed and _is_rotated_into(folder, missed[0], here):
         del missed[0]
-    if not missed and (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino):
-        newest.file.close()
-        return []
     between = [_open_rotated(folder, each) for each in missed]
     return [*(OpenLog(file, newest.rotated) for file in between if file), newest]
 
@@ -114,7 +113,11 @@ def _is_rotated_into(folder: int, name: str, read: os.stat_result) -> bool:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return _packed_size(folder, name) == read.st_size % (1 << 32)
-    return (found.st_dev, found.st_ino) == (read.st_dev, read.st_ino)
+    return _is_same(found, read)
+
+
+def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _packed_size(folder: int, name: str) -> int | None:
