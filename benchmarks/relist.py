@@ -21,9 +21,10 @@ from benchmarks.figures import Figure, spread
 from lab.processes import wait_until
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.runtime.inspection import PodInspector

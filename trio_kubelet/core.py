@@ -19,12 +19,13 @@ from trio_kubelet.node.host import Host
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.signals import MeasurementSources
 from trio_kubelet.node.thresholds import configured_thresholds
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy

@@ -11,7 +11,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes
-from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.server import Route, running_pods_routes
 from trio_kubelet.streaming import PodStreams, stream_routes

@@ -31,10 +31,10 @@ from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.node_endpoints import NodeEndpoints
-from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.pod_endpoints import PodEndpoints
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,

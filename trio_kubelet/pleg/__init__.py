@@ -4,7 +4,6 @@
 and tells the sync loop which pods to look at (`PodChange`).
 """
 
-from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.generator import Pleg, PodChange
 
-__all__ = ["Pleg", "PodChange", "RuntimeCache"]
+__all__ = ["Pleg", "PodChange"]

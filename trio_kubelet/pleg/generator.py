@@ -32,12 +32,12 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.announcements import Announcement, is_news
-from trio_kubelet.pleg.cache import RuntimeCache
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
 from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.telemetry import Journal, Transition

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping
 from attrs import field, frozen
 
 from trio_kubelet.foreign_text import is_path_part
-from trio_kubelet.pleg.cache import States
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import States
 from trio_kubelet.runtime.config.names import POD_UID_LABEL
 from trio_kubelet.runtime.inspection import STATES
 from trio_kubelet.runtime.observed import ObservedState

@@ -8,9 +8,7 @@ No CRI message travels further than this file and `runtime/client.py`.
 
 import math
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from enum import StrEnum
-from typing import Protocol
 
 from attrs import field, frozen
 
@@ -165,31 +163,3 @@ class ObservedPod:
     def container(self, name: str) -> ObservedContainer | None:
         """The newest container of that name, in whatever state."""
         return next((c for c in self.containers if c.name == name), None)
-
-
-class ObservationStore(Protocol):
-    """Where observations are kept; see `pleg/cache.py`."""
-
-    def get(self, uid: str) -> ObservedPod:
-        """The newest observation of a pod."""
-        ...
-
-    def is_newer_than(self, uid: str, instant: float) -> bool:
-        """Whether the pod was observed after `instant`."""
-        ...
-
-    def put(self, observed: ObservedPod) -> ObservedPod:
-        """Store a newer observation; returns it as stored, with the pod's IPs kept."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """Nothing of the pod is left."""
-        ...
-
-    def suspend_inspection(self, uid: str) -> AbstractContextManager[None]:
-        """Held while a pod's own task acts on it."""
-        ...
-
-    def resume_inspection(self, uid: str) -> AbstractContextManager[None]:
-        """Held while that task waits for something else, and acts on nothing."""
-        ...

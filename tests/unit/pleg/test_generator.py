@@ -22,10 +22,11 @@ from trio_kubelet.hollow import (
     Latencies,
     open_hollow_runtime,
 )
-from trio_kubelet.pleg import Pleg, PodChange, RuntimeCache
+from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.inspection import PodInspector

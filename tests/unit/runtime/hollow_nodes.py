@@ -24,9 +24,9 @@ from trio_kubelet.k8s import (
     Pod,
     PodSpec,
 )
-from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.features import RuntimeFeatures

@@ -19,9 +19,9 @@ from trio_kubelet.hollow import (
     ScriptedFaults,
     open_hollow_runtime,
 )
-from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.garbage.collector import (

@@ -25,8 +25,8 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     Time,
 )
-from trio_kubelet.pleg import RuntimeCache
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity

@@ -13,7 +13,6 @@ it is the newest of its kind, so nobody will start it again.
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Protocol
 
 import structlog
 import trio
@@ -21,6 +20,7 @@ from attrs import define, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.gate import RuntimeGate
@@ -137,29 +137,13 @@ def sandboxes_to_remove(pod: ObservedPod) -> tuple[ObservedSandbox, ...]:
     return tuple(s for s in pod.sandboxes[1:] if not s.ready and s.id not in occupied)
 
 
-class Cache(Protocol):
-    """What is known of pods in the runtime; see `pleg/cache.py`."""
-
-    def pods(self) -> Iterable[ObservedPod]:
-        """All that have something there."""
-        ...
-
-    def put(self, observed: ObservedPod) -> ObservedPod:
-        """Store a newer observation."""
-        ...
-
-    def is_inspection_suspended(self, uid: str) -> bool:
-        """Whether the pod's own task acts on it right now."""
-        ...
-
-
 @define(kw_only=True)
 class GarbageCollector:
     """Removes what is decided above. `wanted()` gives the UIDs of the pods that sources have."""
 
     _remover: ContainerRemover
     _inspector: PodInspector
-    _cache: Cache
+    _cache: RuntimeCache
     _wanted: Callable[[], Iterable[str]]
     _limits: DeadContainerLimits
     _gate: RuntimeGate

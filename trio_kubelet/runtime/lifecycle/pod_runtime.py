@@ -27,6 +27,7 @@ from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
@@ -67,7 +68,7 @@ from trio_kubelet.runtime.lifecycle.plan import (
 )
 from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
-from trio_kubelet.runtime.observed import ObservationStore, ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
@@ -94,7 +95,7 @@ class PodRuntime:
     """
 
     inspector: PodInspector
-    cache: ObservationStore
+    cache: RuntimeCache
     images: ImageManager
     sandboxes: SandboxCreator
     starter: ContainerStarter

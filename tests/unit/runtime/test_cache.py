@@ -9,7 +9,7 @@ from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.pleg import RuntimeCache
+from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
