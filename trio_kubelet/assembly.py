@@ -160,7 +160,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
     storage = PodStorage(volumes, references, core.recorder, node, files, core.id_ranges)
     probes = _probes(core, node)
     sync = SyncDependencies(
-        runtime=_pod_runtime(core, node, storage, files, cluster, probes.open),
+        open_containers=_pod_runtime(core, node, storage, files, cluster, probes.open).open,
         cache=core.cache,
         statuses=StatusReporter(
             statuses=core.statuses,
@@ -173,8 +173,8 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         storage=storage,
         cgroups=cgroups,
         allocations=core.allocations,
-        gate=core.gate,
-        activity=core.activity,
+        runtime_state=lambda: core.gate.state,
+        stopping=core.activity.stopping,
         recorder=core.recorder,
         clock=core.clock,
     )

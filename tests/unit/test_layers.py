@@ -59,6 +59,7 @@ SYNC_SEES = {
     "trio_kubelet.runtime.gate.RuntimeState",
     "trio_kubelet.runtime.lifecycle.container_table.Reason",
     "trio_kubelet.runtime.lifecycle.inputs.PodInputs",
+    "trio_kubelet.runtime.lifecycle.outcome.RuntimeOutcome",
     "trio_kubelet.runtime.config.resource_claims.NO_RESOURCE_CLAIMS",
     "trio_kubelet.runtime.config.resource_claims.has_resource_claims",
     "trio_kubelet.runtime.observed.ObservedPod",

@@ -55,12 +55,8 @@ LOGGED_CHARACTERS = 200
 T = TypeVar("T")
 
 
-class Admit(Protocol):
-    """Decides whether a pod may run beside those that do. Pure."""
-
-    def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
-        """None admits the pod."""
-        ...
+Admit = Callable[[Pod, Iterable[Pod]], AdmissionResult]
+"""Decides whether a pod may run beside those that do; None admits it. Pure."""
 
 
 class RuntimeGate(Protocol):
@@ -91,8 +87,8 @@ class Allocations(Protocol):
         ...
 
 
-class ContainerVerdict(Protocol):
-    """What a probe says of a container of one pod has changed."""
+class ChangedPod(Protocol):
+    """A pod for which something changed: in the runtime, or what a probe says of a container."""
 
     @property
     def uid(self) -> str:
@@ -101,21 +97,7 @@ class ContainerVerdict(Protocol):
 
     @property
     def kind(self) -> str:
-        """Which probe, for the journal."""
-        ...
-
-
-class RuntimeChange(Protocol):
-    """Something changed in the runtime for one pod."""
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """What changed, for the journal."""
+        """What changed, or which probe says it, for the journal."""
         ...
 
 
@@ -154,8 +136,8 @@ class SyncLoop:
     _gate: RuntimeGate
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
-    _pleg: trio.MemoryReceiveChannel[RuntimeChange]
-    _probes: trio.MemoryReceiveChannel[ContainerVerdict]
+    _pleg: trio.MemoryReceiveChannel[ChangedPod]
+    _probes: trio.MemoryReceiveChannel[ChangedPod]
     _sources: frozenset[Source]
     _clean_up: Callable[[], Awaitable[None]]
     _recorder: EventRecorder
@@ -261,11 +243,11 @@ class SyncLoop:
                 log.exception("sync loop handler failed", pod=pod_key(pod), op=str(update.op))
         self._silent_sources.discard(update.source)
 
-    def on_runtime_change(self, change: RuntimeChange) -> None:
+    def on_runtime_change(self, change: ChangedPod) -> None:
         """A pod looks different in the runtime: its task is to look."""
         self._tasks.put(change.uid, PodRequest(why=(change.kind,)))
 
-    def on_verdict(self, change: ContainerVerdict) -> None:
+    def on_verdict(self, change: ChangedPod) -> None:
         """A probe's verdict has changed: report the status at once, and let the pod's task sync."""
         task = self._tasks.get(change.uid)
         if task is not None:

@@ -36,6 +36,7 @@ from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.inputs import PodInputs
+from trio_kubelet.runtime.lifecycle.outcome import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.status.container_resources import pending_resize, resize_message
@@ -48,25 +49,6 @@ STOP_IS_LONG_SECONDS = 5.0
 """A stop that takes longer is reported while it goes on."""
 
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
-
-
-class RuntimeOutcome(Protocol):
-    """What a sync with the runtime came to."""
-
-    @property
-    def observed(self) -> ObservedPod:
-        """The pod as it looks now."""
-        ...
-
-    @property
-    def failed(self) -> bool:
-        """Whether something is to be tried again."""
-        ...
-
-    @property
-    def due_ns(self) -> int | None:
-        """When to look again, in nanoseconds since the epoch."""
-        ...
 
 
 class Containers(Protocol):
@@ -116,31 +98,6 @@ class Containers(Protocol):
 
     async def remove(self, pod: Pod) -> None:
         """Remove what has stopped."""
-        ...
-
-
-class Runtime(Protocol):
-    """What runs the containers of pods."""
-
-    def open(self, pod: Pod) -> Containers:
-        """Make the containers of a new incarnation of a pod."""
-        ...
-
-
-class RuntimeGate(Protocol):
-    """What is known of the runtime."""
-
-    @property
-    def state(self) -> RuntimeState:
-        """What it said last."""
-        ...
-
-
-class Activity(Protocol):
-    """Is told when a pod is being stopped."""
-
-    def stopping(self) -> AbstractContextManager[None]:
-        """Held meanwhile."""
         ...
 
 
@@ -239,16 +196,20 @@ class CgroupSteps(Protocol):
 
 @frozen(kw_only=True)
 class SyncDependencies:
-    """All that pod syncers need, made once by the agent."""
+    """All that pod syncers need, made once by the agent.
 
-    runtime: Runtime
+    `open_containers` makes the containers of a new incarnation of a pod, `runtime_state` returns
+    what the runtime said last, `stopping` is held while a pod is being stopped.
+    """
+
+    open_containers: Callable[[Pod], Containers]
     cache: Cache
     statuses: StatusReporter
     storage: Storage
     cgroups: CgroupSteps
     allocations: Allocations
-    gate: RuntimeGate
-    activity: Activity
+    runtime_state: Callable[[], RuntimeState]
+    stopping: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder
     clock: Clock
 
@@ -262,19 +223,18 @@ class PodSyncer:
 
     def __init__(self, parts: SyncDependencies, pod: Pod) -> None:
         self._parts = parts
-        self._containers = parts.runtime.open(pod)
+        self._containers = parts.open_containers(pod)
         self._failure: Failure | None = None
         self._uid = pod.metadata.uid
         self._pending_resize = pending_resize(pod.status)
 
     def running(self) -> AbstractAsyncContextManager[None]:
-        """Held while the pod's task lives: what runs beside its containers runs in it."""
         return self._containers.running()
 
     def notice(self, pod: Pod) -> None:
         """The runtime shows something new: tell of it, if the sync in flight waits for an image."""
         if self._containers.waits_for_image:
-            self._report_newest(pod)
+            self.report(pod)
 
     async def sync(self, pod: Pod) -> SyncResult:
         """Bring the pod closer to its spec and report its status.
@@ -290,7 +250,7 @@ class PodSyncer:
         self._note_resize(pod, status)
         if over is not None:
             return SyncResult(ending=over)
-        network_error = parts.gate.state.network_error
+        network_error = parts.runtime_state().network_error
         if network_error and not pod.spec.host_network:
             self._warn(pod, "NetworkNotReady", f"network is not ready: {network_error}")
             return SyncResult(failed=True)
@@ -368,48 +328,45 @@ class PodSyncer:
                 disruption=ending.disruption,
             )
         grace = effective_grace_seconds(
-            None,
-            ending.grace_seconds,
-            pod.metadata.deletion_grace_period_seconds,
+            None, ending.grace_seconds, pod.metadata.deletion_grace_period_seconds
         )
         await self._parts.cache.get_newer_than(self._uid, 0.0)
         if self._failure is not None:
-            self._report_newest(pod)
+            self.report(pod)
         stop = partial(self._containers.stop, pod, grace)
-        report = partial(self._report_newest, pod)
         try:
-            with self._parts.activity.stopping():
-                evidence = await and_if_it_takes_long(stop, STOP_IS_LONG_SECONDS, report)
+            with self._parts.stopping():
+                evidence = await and_if_it_takes_long(
+                    stop, STOP_IS_LONG_SECONDS, partial(self.report, pod)
+                )
         except RpcError as error:
-            self._report_newest(pod)
+            self.report(pod)
             self._warn(pod, "FailedKillPod", f"error killing pod: {error.message}")
             raise UnfinishedError(error.message) from error
-        self._report_newest(pod, stopped=not evidence.running)
+        self.report(pod, stopped=not evidence.running)
         return evidence
 
     async def release(self, pod: Pod) -> None:
-        """Give back what the pod held and others could want."""
         try:
-            with self._parts.activity.stopping():
+            with self._parts.stopping():
                 await self._parts.allocations.release(self._uid)
                 await self._parts.storage.unmount(pod)
                 await self._parts.cgroups.remove(self._uid)
         except PreparationError as error:
             raise UnfinishedError(error.message) from error
 
-    def report(self, pod: Pod) -> None:
-        """Report the status by what is known, whatever is under way."""
-        self._report_newest(pod)
+    def report(self, pod: Pod, *, stopped: bool = False) -> None:
+        """See `PodSteps`. `stopped`: none of its containers runs or will."""
+        self._report(pod, self._parts.cache.get(self._uid), stopped=stopped)
 
     def let_go(self) -> None:
-        """No source has the pod any more, and its status is nobody's.
+        """See `PodSteps`.
 
         A static pod that is put back under its UID has a new mirror before its task starts.
         """
         self._parts.statuses.forget(self._uid)
 
     async def clean(self, pod: Pod) -> None:
-        """Remove all that is left of the pod."""
         parts = self._parts
         try:
             await self._containers.remove(pod)
@@ -417,9 +374,6 @@ class PodSyncer:
             await parts.storage.remove(pod)
         except (RpcError, PreparationError) as error:
             raise UnfinishedError(error.message) from error
-
-    def _report_newest(self, pod: Pod, *, stopped: bool = False) -> None:
-        self._report(pod, self._parts.cache.get(self._uid), stopped=stopped)
 
     def _report(self, pod: Pod, observed: ObservedPod, *, stopped: bool = False) -> None:
         self._parts.statuses.put(pod, self._status(pod, observed, stopped=stopped))

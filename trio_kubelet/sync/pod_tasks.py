@@ -6,8 +6,7 @@ started when the task of its former incarnation has finished, which is then told
 task that has finished only the time is kept, for housekeeping.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
 
 import structlog
 import trio
@@ -30,20 +29,13 @@ RETRY = BackoffPolicy(initial_seconds=1.0, cap_seconds=10.0)
 """After a bug in a task. Requests of the pod wait meanwhile, so never for long."""
 
 
-class OpenSyncer(Protocol):
-    """Makes the syncer of a new incarnation."""
-
-    def __call__(self, pod: Pod) -> PodSteps:
-        """Called once for each incarnation, before its task starts."""
-        ...
-
-
 class PodTasks:
     """Owns the tasks of all pods, which run in `nursery`; cancelled, they leave all containers.
 
-    `on_released(uid)` is called when a pod holds nothing any more that others could want,
-    `on_finished(uid, incarnation)` after each task's end, `on_work(pod, state, seconds)` after each
-    piece of work. `cleaning` says when what is left of a pod is removed.
+    `open_syncer` is called once for each incarnation, before its task starts. `on_released(uid)` is
+    called when a pod holds nothing any more that others could want, `on_finished(uid, incarnation)`
+    after each task's end, `on_work(pod, state, seconds)` after each piece of work. `cleaning` says
+    when what is left of a pod is removed.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """
@@ -52,7 +44,7 @@ class PodTasks:
         self,
         nursery: trio.Nursery,
         *,
-        open_syncer: OpenSyncer,
+        open_syncer: Callable[[Pod], PodSteps],
         journal: Journal,
         recorder: EventRecorder,
         resync_seconds: float,

@@ -8,8 +8,7 @@ one that is ending waits for that end.
 Plain methods that decide; the sync loop is the owner and acts.
 """
 
-from collections.abc import Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 import structlog
 import trio
@@ -28,12 +27,8 @@ GRACE_PERIODS = 1.5
 NAMED_PODS = 5
 
 
-class Fits(Protocol):
-    """Whether a pod fits beside others, whatever else speaks against it. Pure."""
-
-    def __call__(self, pod: Pod, others: Iterable[Pod]) -> bool:
-        """Whether it fits."""
-        ...
+Fits = Callable[[Pod, Iterable[Pod]], bool]
+"""Whether a pod fits beside others, whatever else speaks against it. Pure."""
 
 
 @frozen

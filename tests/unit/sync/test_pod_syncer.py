@@ -1,6 +1,6 @@
 """What a syncer does in which order, and with a pod that failed or whose last call did."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
@@ -39,7 +39,7 @@ from trio_kubelet.status import Failure
 from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
     CgroupSteps,
-    Runtime,
+    Containers,
     StatusReporter,
     Storage,
     SyncDependencies,
@@ -184,17 +184,17 @@ def make_parts(
     journal: Journal | None = None,
     gate: RuntimeGate | None = None,
 ) -> SyncDependencies:
-    cache, clock = RuntimeCache(), TrioClock()
+    cache, clock, known_gate = RuntimeCache(), TrioClock(), gate or a_gate()
     cache.listing_completed(trio.current_time())
     return SyncDependencies(
-        runtime=cast("Runtime", runtime),
+        open_containers=cast("Callable[[Pod], Containers]", runtime.open),
         cache=cache,
         statuses=cast("StatusReporter", others),
         storage=cast("Storage", others),
         cgroups=cast("CgroupSteps", others),
         allocations=Allocations(Path(), trio.CapacityLimiter(1)),
-        gate=gate or a_gate(),
-        activity=Activity(),
+        runtime_state=lambda: known_gate.state,
+        stopping=Activity().stopping,
         recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
     )
