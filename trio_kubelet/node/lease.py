@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import structlog
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
@@ -56,31 +56,22 @@ def renewed_lease(lease: Lease, node: Node | None, *, seconds: int, now: MicroTi
     return evolve(lease, metadata=metadata, spec=spec)
 
 
+@define(kw_only=True, eq=False)
 class NodeLease:
     """Owner of the lease. `api` is the heartbeat's own client, with a deadline of its own.
 
     `on_return()` is called when a renewal succeeds after one has failed; it must not block.
     """
 
-    def __init__(
-        self,
-        *,
-        api: Api,
-        view: NodeView,
-        clock: Clock,
-        seconds: int,
-        chance: random.Random,
-        on_return: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._on_return = on_return
-        self._retries = Retries(RETRY)
-        self._is_failing = False
-        self._api = api
-        self._view = view
-        self._clock = clock
-        self._seconds = seconds
-        self._chance = chance
-        self._latest: Lease | None = None
+    _api: Api
+    _view: NodeView
+    _clock: Clock
+    _seconds: int
+    _chance: random.Random
+    _on_return: Callable[[], None] = lambda: None
+    _retries: Retries = field(init=False, factory=lambda: Retries(RETRY))
+    _is_failing: bool = field(init=False, default=False)
+    _latest: Lease | None = field(init=False, default=None)
 
     async def run(self) -> None:
         """Renew for ever. An API server that is away is asked until it is back."""

@@ -10,6 +10,7 @@ from functools import partial
 
 import structlog
 import trio
+from attrs import define, field
 
 from trio_kubelet.k8s import ContainerImage
 from trio_kubelet.node.addresses import AddressError, HostNetwork, Network, choose_addresses
@@ -35,36 +36,29 @@ RUNTIME_SECONDS = 2.0
 """How long an observation waits for version and images."""
 
 
+@define(kw_only=True, eq=False)
 class NodeObserver:
     """Makes observations. One user at a time.
 
     `pressures()` is what was measured. `network` is what addresses are asked of.
     """
 
-    def __init__(
-        self,
-        *,
-        profile: NodeProfile,
-        client: RuntimeClient,
-        gate: RuntimeGate,
-        readiness: Readiness,
-        pressures: Callable[[], Pressures | None],
-        network: Network | None = None,
-    ) -> None:
-        self._profile = profile
-        self._client = client
-        self._gate = gate
-        self._readiness = readiness
-        self._pressures = pressures
-        self._network = network or HostNetwork()
-        self._threads = trio.CapacityLimiter(1)
-        self._addresses: tuple[str, ...] | None = None
-        self._address_error = ""
-        self._version = ""
-        self._version_known = False
-        self._images: tuple[ContainerImage, ...] = ()
-        self._images_due_at = -1.0
-        gate.on_change.add(self._on_runtime_state)
+    _profile: NodeProfile
+    _client: RuntimeClient
+    _gate: RuntimeGate
+    _readiness: Readiness
+    _pressures: Callable[[], Pressures | None]
+    _network: Network = field(factory=HostNetwork)
+    _threads: trio.CapacityLimiter = field(init=False, factory=lambda: trio.CapacityLimiter(1))
+    _addresses: tuple[str, ...] | None = field(init=False, default=None)
+    _address_error: str = field(init=False, default="")
+    _version: str = field(init=False, default="")
+    _version_known: bool = field(init=False, default=False)
+    _images: tuple[ContainerImage, ...] = field(init=False, default=())
+    _images_due_at: float = field(init=False, default=-1.0)
+
+    def __attrs_post_init__(self) -> None:
+        self._gate.on_change.add(self._on_runtime_state)
 
     async def observe(self) -> Observation:
         """Look once. Takes a few seconds at most; when cancelled, nothing is lost."""

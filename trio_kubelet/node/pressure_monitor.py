@@ -5,12 +5,12 @@ holds up nothing but the next measurement. Who keeps pods away (admission) and w
 cluster (the node's conditions) ask for `current`; evictions will take the history.
 """
 
-from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
 import structlog
 import trio
+from attrs import define, field
 
 from state_machines.pressure import PRESSURE
 from trio_kubelet.callbacks import Callbacks
@@ -32,32 +32,24 @@ IMAGE_FOLDER_SECONDS = 300.0
 """Where images are is asked again so often: it changes with the runtime's configuration."""
 
 
+@define(kw_only=True, eq=False)
 class PressureMonitor:
     """Owner of what is known of the node's pressures.
 
     `client` is asked where the images are; None for a runtime that keeps none on a disk.
     """
 
-    def __init__(
-        self,
-        *,
-        thresholds: Iterable[Threshold],
-        transition_seconds: float,
-        client: RuntimeClient | None,
-        sources: MeasurementSources,
-        journal: Journal,
-    ) -> None:
-        self._thresholds = tuple(thresholds)
-        self._transition_seconds = transition_seconds
-        self._client = client
-        self._sources = sources
-        self._journal = journal
-        self._history: PressureHistory | None = None
-        self._image_folder: Path | None = None
-        self._image_folder_due_at = -1.0
-        self._problems: dict[str, str] = {}
-        self._threads = trio.CapacityLimiter(1)
-        self.on_change: Callbacks[[]] = Callbacks()
+    _thresholds: tuple[Threshold, ...]
+    _transition_seconds: float
+    _client: RuntimeClient | None
+    _sources: MeasurementSources
+    _journal: Journal
+    _history: PressureHistory | None = field(init=False, default=None)
+    _image_folder: Path | None = field(init=False, default=None)
+    _image_folder_due_at: float = field(init=False, default=-1.0)
+    _problems: dict[str, str] = field(init=False, factory=dict)
+    _threads: trio.CapacityLimiter = field(init=False, factory=lambda: trio.CapacityLimiter(1))
+    on_change: Callbacks[[]] = field(init=False, factory=Callbacks)
 
     def current(self) -> Pressures | None:
         """What the node is under; None before it was measured for the first time."""

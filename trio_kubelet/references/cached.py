@@ -8,6 +8,7 @@ import math
 from typing import Generic
 
 import trio
+from attrs import define, field
 
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import Kind
@@ -78,13 +79,11 @@ class CachedObjects(Generic[T]):
         return found
 
 
+@define(eq=False)
 class _Entry(Generic[T]):
     """One object in use."""
 
-    __slots__ = ("asked_at", "lock", "object", "users")
-
-    def __init__(self) -> None:
-        self.users: set[str] = set()
-        self.object: T | None = None
-        self.asked_at = -math.inf
-        self.lock = trio.Lock()
+    users: set[str] = field(factory=set)
+    object: T | None = None
+    asked_at: float = -math.inf
+    lock: trio.Lock = field(factory=trio.Lock)

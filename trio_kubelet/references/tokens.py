@@ -13,7 +13,7 @@ from functools import partial
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.concurrency import BackgroundTasks
@@ -177,12 +177,10 @@ class Tokens:
         )
 
 
+@define(eq=False)
 class _Entry:
     """One token in use; `next_attempt` is when a renewal may be tried, in trio's time."""
 
-    __slots__ = ("lock", "next_attempt", "token")
-
-    def __init__(self) -> None:
-        self.token: Token | None = None
-        self.lock = trio.Lock()
-        self.next_attempt = -math.inf
+    token: Token | None = None
+    lock: trio.Lock = field(factory=trio.Lock)
+    next_attempt: float = -math.inf

@@ -13,7 +13,7 @@ from typing import Generic
 
 import structlog
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s.client import (
@@ -43,6 +43,7 @@ _REPAIR_SECONDS = 1.0
 """The least time before an object that a bug ended the watch of is watched again."""
 
 
+@define(eq=False)
 class WatchedObjects(Generic[T]):
     """The objects of one kind. `on_change` is told the UID of each pod that uses what changed.
 
@@ -50,19 +51,12 @@ class WatchedObjects(Generic[T]):
     no secret. A pod that begins to use another is given what the server has by then.
     """
 
-    def __init__(
-        self,
-        api: Api,
-        kind: Kind[T],
-        on_change: Callable[[str], None],
-        followed_on: frozenset[str] = frozenset(),
-    ) -> None:
-        self._api = api
-        self._kind = kind
-        self._on_change = on_change
-        self._followed_on = followed_on
-        self._entries: dict[Key, _Entry[T]] = {}
-        self._tasks = BackgroundTasks()
+    _api: Api
+    _kind: Kind[T]
+    _on_change: Callable[[str], None]
+    _followed_on: frozenset[str] = frozenset()
+    _entries: "dict[Key, _Entry[T]]" = field(init=False, factory=dict)
+    _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     @property
     def word(self) -> str:
@@ -201,38 +195,27 @@ class WatchedObjects(Generic[T]):
                 self._on_change(uid)
 
 
+@define(eq=False)
 class _Entry(Generic[T]):
     """One object in use: who uses it, since when nobody does, and what is known of it."""
 
-    __slots__ = (
-        "answered",
-        "gave_up",
-        "key",
-        "object",
-        "scope",
-        "since",
-        "unused_since",
-        "users",
-    )
-
-    def __init__(self, key: Key, since: float) -> None:
-        self.key = key
-        self.since = since
-        self.unused_since = since
-        self.users: set[str] = set()
-        self.object: T | None = None
-        self.answered = trio.Event()
-        self.gave_up = False
-        self.scope = trio.CancelScope()
+    key: Key
+    since: float
+    unused_since: float | None = None
+    users: set[str] = field(factory=set)
+    object: T | None = None
+    answered: trio.Event = field(factory=trio.Event)
+    gave_up: bool = False
+    scope: trio.CancelScope = field(factory=trio.CancelScope)
 
 
+@define(eq=False)
 class _Followed(Generic[T]):
     """What one reflection tells of one object."""
 
-    def __init__(self, objects: WatchedObjects[T], entry: _Entry[T]) -> None:
-        self._objects = objects
-        self._entry = entry
-        self._is_there = False
+    _objects: WatchedObjects[T]
+    _entry: _Entry[T]
+    _is_there: bool = False
 
     async def take(self, event: WatchEvent[T]) -> None:
         """Take one event."""

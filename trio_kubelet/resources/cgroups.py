@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.callbacks import Callbacks
@@ -66,6 +66,7 @@ class CgroupSettings:
     pod: PodCgroupSettings = field(factory=PodCgroupSettings)
 
 
+@define(eq=False)
 class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
 
@@ -73,30 +74,21 @@ class Cgroups:
     `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
     """
 
-    __slots__ = (
-        *("_limiter", "_settings", "_slices", "_tree", "_unfinished", "_wanted", "_writing"),
-        *("_written", "on_operation"),
+    _tree: CgroupTree
+    _settings: CgroupSettings
+    _slices: SystemdSlices | None = field(default=None, kw_only=True)
+    _limiter: trio.CapacityLimiter = field(
+        init=False, factory=lambda: trio.CapacityLimiter(_MAX_THREADS)
     )
+    _unfinished: set[CgroupName] = field(init=False, factory=set)
+    _wanted: dict[QosClass, CgroupConfig] = field(init=False, factory=dict)
+    _written: dict[QosClass, CgroupConfig] = field(init=False, factory=dict)
+    _writing: trio.Lock = field(init=False, factory=trio.Lock)
+    on_operation: Callbacks[[str, float]] = field(init=False, factory=Callbacks)
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        settings: CgroupSettings,
-        *,
-        slices: SystemdSlices | None = None,
-        limiter: trio.CapacityLimiter | None = None,
-    ) -> None:
-        self._tree = tree
-        self._settings = settings
-        self._limiter = limiter or trio.CapacityLimiter(_MAX_THREADS)
-        self._slices: SystemdSlices | None = None
-        if settings.driver is CgroupDriver.SYSTEMD:
-            self._slices = slices or SystemdSlices(tree.version)
-        self._unfinished: set[CgroupName] = set()
-        self._wanted: dict[QosClass, CgroupConfig] = {}
-        self._written: dict[QosClass, CgroupConfig] = {}
-        self._writing = trio.Lock()
-        self.on_operation: Callbacks[[str, float]] = Callbacks()
+    def __attrs_post_init__(self) -> None:
+        if self._settings.driver is CgroupDriver.SYSTEMD:
+            self._slices = self._slices or SystemdSlices(self._tree.version)
 
     async def start(self, node: CgroupConfig | None = None) -> None:
         """Make the cgroups above the pods, before the first pod.

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import evolve
+from attrs import define, evolve, field
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.resources.cgroup_names import CgroupDriver
@@ -34,6 +34,7 @@ log = structlog.get_logger("cgroups")
 T = TypeVar("T")
 
 
+@define(eq=False)
 class OomKills:
     """Knows of each pod which of its containers the OOM killer ended.
 
@@ -42,22 +43,14 @@ class OomKills:
     kernel does not tell is not known.
     """
 
-    def __init__(
-        self,
-        tree: CgroupTree,
-        pods: Path,
-        *,
-        cgroup_root: str = "/",
-        whole: bool = True,
-    ) -> None:
-        self._tree = tree
-        self._pods = pods
-        self._cgroup_root = cgroup_root
-        self._whole = whole
-        self._ledgers: dict[str, OomLedger] = {}
-        self._notices: dict[str, dict[str, OomNotice]] = {}
-        self._lock = trio.Lock()
-        self._limiter = trio.CapacityLimiter(1)
+    _tree: CgroupTree
+    _pods: Path
+    _cgroup_root: str = field(default="/", kw_only=True)
+    _whole: bool = field(default=True, kw_only=True)
+    _ledgers: dict[str, OomLedger] = field(init=False, factory=dict)
+    _notices: dict[str, dict[str, OomNotice]] = field(init=False, factory=dict)
+    _lock: trio.Lock = field(init=False, factory=trio.Lock)
+    _limiter: trio.CapacityLimiter = field(init=False, factory=lambda: trio.CapacityLimiter(1))
 
     async def expect_start(self, uid: str, container_id: str) -> None:
         """Prepare for the end of a container that was made and is started next."""

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import structlog
+from attrs import define, field
 
 from trio_kubelet.foreign_text import PATH_PART, is_path_part
 from trio_kubelet.k8s import Pod
@@ -91,17 +92,15 @@ async def watch_api_pods(
     await reflect(api, PODS, api_pods.take, Selection(fields=f"spec.nodeName={node_name}"))
 
 
+@define(eq=False)
 class ApiPods:
     """Collects the pods of the first list; after it every event is passed on at once."""
 
-    def __init__(
-        self, send: SendUpdates, *, merge: SourceMerge, pods: PodFollower, mirrors: PodFollower
-    ) -> None:
-        self._send = send
-        self._merge = merge
-        self._pods = pods
-        self._mirrors = mirrors
-        self._first: dict[str, Pod] | None = {}
+    _send: SendUpdates
+    _merge: SourceMerge = field(kw_only=True)
+    _pods: PodFollower = field(kw_only=True)
+    _mirrors: PodFollower = field(kw_only=True)
+    _first: dict[str, Pod] | None = field(init=False, factory=dict)
 
     async def take(self, event: WatchEvent[Pod]) -> None:
         """Take one event of the watch."""

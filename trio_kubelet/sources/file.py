@@ -23,10 +23,8 @@ from attrs import field, frozen
 
 from trio_kubelet.path_watch import PathWatch
 from trio_kubelet.pod_source import Source
-from trio_kubelet.sources.kept import KeptManifests
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
-from trio_kubelet.sources.reports import ManifestReports
-from trio_kubelet.sources.static_pods import ManifestContext, SendPods, StaticPodSet
+from trio_kubelet.sources.static_pods import ManifestContext, SendPods
 
 DEFAULT_CHECK_SECONDS = 20.0
 log = structlog.get_logger("sources")
@@ -66,22 +64,14 @@ async def watch_manifest_files(
     cancelled it leaves nothing behind, except that a thread may still be waiting for a disk that
     does not answer.
     """
-    reader = ManifestReader(source=Source.FILE, node_name=given.node_name)
-    pods = StaticPodSet(
-        reader,
-        KeptManifests(given.kept_folder, reader),
-        adopt=given.adopt,
-        reports=ManifestReports(given.journal),
-        send=send,
-        limiter=given.limiter,
-    )
+    pods = given.pods(Source.FILE, send)
     await pods.load()
     seen: Mapping[str, SeenFile] = {}
     with PathWatch(path) as watch:
         while True:
             look_again = math.inf
             try:
-                found = await pods.in_thread(partial(look, path, reader, seen, watch))
+                found = await pods.in_thread(partial(look, path, pods.reader, seen, watch))
                 if found.problem:
                     look_again = await pods.take_trouble(str(path), found.problem)
                 else:

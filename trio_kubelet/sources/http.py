@@ -17,10 +17,8 @@ import trio
 
 from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.pod_source import Source
-from trio_kubelet.sources.kept import KeptManifests
-from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
-from trio_kubelet.sources.reports import ManifestReports
-from trio_kubelet.sources.static_pods import ManifestContext, SendPods, StaticPodSet
+from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest
+from trio_kubelet.sources.static_pods import ManifestContext, SendPods
 
 DEFAULT_CHECK_SECONDS = 20.0
 _REQUEST_SECONDS = 10.0
@@ -43,15 +41,7 @@ async def watch_manifest_url(
     httpCheckFrequency. While the URL does not answer, pods of an earlier run go on; where there
     are none nothing is sent. When cancelled it leaves nothing behind.
     """
-    reader = ManifestReader(source=Source.HTTP, node_name=given.node_name)
-    pods = StaticPodSet(
-        reader,
-        KeptManifests(given.kept_folder, reader),
-        adopt=given.adopt,
-        reports=ManifestReports(given.journal, settle_seconds=0.0),
-        send=send,
-        limiter=given.limiter,
-    )
+    pods = given.pods(Source.HTTP, send, settle_seconds=0.0)
     await pods.load()
     sent_headers = [(name, value) for name, values in (headers or {}).items() for value in values]
     fetch = partial(_fetch, url, sent_headers)
@@ -66,7 +56,7 @@ async def watch_manifest_url(
                     await pods.take_trouble(url, problem)
                 else:
                     if manifest is None or hashlib.sha256(body).hexdigest() != manifest.digest:
-                        manifest = await pods.in_thread(partial(reader.read, url, body))
+                        manifest = await pods.in_thread(partial(pods.reader.read, url, body))
                     await pods.take([manifest] if body else [])
             except Exception:
                 log.exception("manifest processing failed", file=without_passwords(url))

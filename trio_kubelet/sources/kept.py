@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 import structlog
-from attrs import evolve
+from attrs import evolve, frozen
 
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
@@ -37,14 +37,12 @@ Records = Mapping[str, tuple[ManifestPod, ...]]
 """Origin → the pods that run because of it, as last seen good."""
 
 
+@frozen
 class KeptManifests:
     """The records of one source. Methods block: call them in a thread."""
 
-    __slots__ = ("_folder", "_reader")
-
-    def __init__(self, folder: Path, reader: ManifestReader) -> None:
-        self._folder = folder
-        self._reader = reader
+    _folder: Path
+    _reader: ManifestReader
 
     def load(self) -> Records:
         """Read all records; one that cannot be read is logged and left out."""

@@ -11,7 +11,7 @@ source that knows what changed says so (`change`, `remove`) and need not repeat 
 from collections.abc import Iterable
 from enum import StrEnum
 
-from attrs import evolve, frozen
+from attrs import define, evolve, field, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
@@ -54,15 +54,13 @@ class PodUpdate:
     source: Source
 
 
+@define(eq=False)
 class SourceMerge:
     """What every source said last; owned by the task that feeds the config channel."""
 
-    __slots__ = ("_clock", "_events", "_pods")
-
-    def __init__(self, clock: Clock, events: EventRecorder) -> None:
-        self._clock = clock
-        self._events = events
-        self._pods: dict[Source, dict[str, Pod]] = {}
+    _clock: Clock
+    _events: EventRecorder
+    _pods: dict[Source, dict[str, Pod]] = field(init=False, factory=dict)
 
     @property
     def seen(self) -> frozenset[Source]:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 
 import structlog
+from attrs import define, field
 
 from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.telemetry import Journal
@@ -22,16 +23,14 @@ Complaint = tuple[str, tuple[str, ...]]
 """Digest of the content, and what is wrong with it."""
 
 
+@define(eq=False)
 class ManifestReports:
     """What was found and what was said; owned by the task of one source."""
 
-    __slots__ = ("_found", "_journal", "_said", "_settle_seconds")
-
-    def __init__(self, journal: Journal, settle_seconds: float = SETTLE_SECONDS) -> None:
-        self._settle_seconds = settle_seconds
-        self._journal = journal
-        self._found: dict[str, tuple[Complaint, float]] = {}
-        self._said: dict[str, Complaint] = {}
+    _journal: Journal
+    _settle_seconds: float = SETTLE_SECONDS
+    _found: dict[str, tuple[Complaint, float]] = field(init=False, factory=dict)
+    _said: dict[str, Complaint] = field(init=False, factory=dict)
 
     def update(self, complaints: Mapping[str, Complaint], now: float) -> float:
         """Take all present complaints by origin; return when to look again, or infinity.

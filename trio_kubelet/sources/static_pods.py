@@ -11,12 +11,13 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.k8s import Pod
+from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.kept import KeptManifests, Records
 from trio_kubelet.sources.manifests import Adopt, Manifest, ManifestReader, Resolved
-from trio_kubelet.sources.reports import Complaint, ManifestReports
+from trio_kubelet.sources.reports import SETTLE_SECONDS, Complaint, ManifestReports
 from trio_kubelet.telemetry import Journal
 
 log = structlog.get_logger("sources")
@@ -32,56 +33,41 @@ class ManifestContext:
     """What a source of manifests works with.
 
     `kept_folder` holds its last good manifests, and is its own. Files are read and manifests
-    decoded in threads of `limiter`, else of one of its own.
+    decoded in threads of `limiter`.
     """
 
     node_name: str
     kept_folder: Path
     adopt: Adopt
     journal: Journal
-    limiter: trio.CapacityLimiter | None = None
+    limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+
+    def pods(
+        self, source: Source, send: SendPods, *, settle_seconds: float = SETTLE_SECONDS
+    ) -> "StaticPodSet":
+        """The pods of the source, of which none is known yet."""
+        reader = ManifestReader(source=source, node_name=self.node_name)
+        kept = KeptManifests(self.kept_folder, reader)
+        return StaticPodSet(self, reader, kept, send, ManifestReports(self.journal, settle_seconds))
 
 
+@define(eq=False)
 class StaticPodSet:
     """Owned by the task of one source."""
 
-    __slots__ = (
-        "_adopt",
-        "_kept",
-        "_limiter",
-        "_reader",
-        "_records",
-        "_reports",
-        "_save_problem",
-        "_saved",
-        "_send",
-        "_sent",
-    )
-
-    def __init__(
-        self,
-        reader: ManifestReader,
-        kept: KeptManifests,
-        *,
-        adopt: Adopt,
-        reports: ManifestReports,
-        send: SendPods,
-        limiter: trio.CapacityLimiter | None = None,
-    ) -> None:
-        self._reader = reader
-        self._kept = kept
-        self._adopt = adopt
-        self._reports = reports
-        self._send = send
-        self._limiter = limiter or trio.CapacityLimiter(1)
-        self._records: Records = {}
-        self._saved: Records = {}
-        self._save_problem = ""
-        self._sent: tuple[Pod, ...] | None = None
+    _given: ManifestContext
+    reader: ManifestReader
+    _kept: KeptManifests
+    _send: SendPods
+    _reports: ManifestReports
+    _records: Records = field(init=False, factory=dict)
+    _saved: Records = field(init=False, factory=dict)
+    _save_problem: str = field(init=False, default="")
+    _sent: tuple[Pod, ...] | None = field(init=False, default=None)
 
     async def load(self) -> None:
         """Read what was kept and get ready to read more; once, before anything else."""
-        await self.in_thread(self._reader.warm_up)
+        await self.in_thread(self.reader.warm_up)
         self._records = self._saved = await self.in_thread(self._kept.load)
 
     async def take(self, manifests: Sequence[Manifest]) -> float:
@@ -111,11 +97,12 @@ class StaticPodSet:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work of this source; a disk that hangs holds up this source alone."""
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        limiter = self._given.limiter
+        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
 
     def _resolve(self, manifests: Sequence[Manifest]) -> Resolved:
-        return self._reader.resolve(
-            manifests, self._records, self._adopt, kept_by_earlier_run=self._sent is None
+        return self.reader.resolve(
+            manifests, self._records, self._given.adopt, kept_by_earlier_run=self._sent is None
         )
 
     async def _go_on_with(self, resolved: Resolved) -> None:

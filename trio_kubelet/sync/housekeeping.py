@@ -150,19 +150,13 @@ def _found(leftover: Leftover, uid: str, namespace: str = "", name: str = "") ->
     return FoundPod(uid=uid, namespace=namespace, name=name, leftovers=frozenset({leftover}))
 
 
+@frozen(kw_only=True)
 class Housekeeper:
     """Takes the snapshot, decides, and starts a task for each orphan."""
 
-    def __init__(
-        self,
-        *,
-        store: PodStore,
-        tasks: PodTasks,
-        leftover_sources: LeftoverSources,
-    ) -> None:
-        self._store = store
-        self._tasks = tasks
-        self._leftover_sources = leftover_sources
+    _store: PodStore
+    _tasks: PodTasks
+    _leftover_sources: LeftoverSources
 
     async def clean_up(self) -> None:
         """One round, when every source has said what it wants."""

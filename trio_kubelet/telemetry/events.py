@@ -9,7 +9,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 import structlog
-from attrs import field, frozen
+from attrs import define, field, frozen
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.telemetry.journal import Journal
@@ -45,15 +45,13 @@ class RecordedEvent:
 EventSink = Callable[[RecordedEvent], None]
 
 
+@define(eq=False)
 class EventRecorder:
     """Writes events to the log, the journal and the sinks that were added."""
 
-    __slots__ = ("_journal", "_node_name", "_sinks")
-
-    def __init__(self, journal: Journal, node_name: str) -> None:
-        self._journal = journal
-        self._node_name = node_name
-        self._sinks: list[EventSink] = []
+    _journal: Journal
+    _node_name: str
+    _sinks: list[EventSink] = field(init=False, factory=list)
 
     def add_sink(self, sink: EventSink) -> None:
         """Hand every later event to `sink` too; it must not block."""

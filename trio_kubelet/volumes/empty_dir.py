@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import trio
+from attrs import frozen
 
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
@@ -41,20 +42,15 @@ MemoryAvailable = Callable[[Pod], int]
 """Bytes that a pod may use at most: its memory limit, or what the node can allocate."""
 
 
+@frozen
 class EmptyDir:
     """The plugin for `volumes[].emptyDir`."""
 
     name = "kubernetes.io/empty-dir"
 
-    def __init__(
-        self,
-        folders: PodFolders,
-        memory_available: MemoryAvailable,
-        threads: VolumeThreads,
-    ) -> None:
-        self._folders = folders
-        self._memory_available = memory_available
-        self._threads = threads
+    _folders: PodFolders
+    _memory_available: MemoryAvailable
+    _threads: VolumeThreads
 
     async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""

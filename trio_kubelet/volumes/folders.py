@@ -5,6 +5,8 @@ The layout is that of the Go kubelet, so that a node can be taken over in either
 
 from pathlib import Path
 
+from attrs import frozen
+
 from trio_kubelet.foreign_text import is_path_part
 
 FOLDER_MODE = 0o750
@@ -19,13 +21,11 @@ def escaped(plugin: str) -> str:
     return plugin.replace("/", "~")
 
 
+@frozen
 class PodFolders:
     """Names and makes the folders of pods. `root` is `--root-dir`; methods that act block."""
 
-    __slots__ = ("root",)
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
+    root: Path
 
     @property
     def pods(self) -> Path:

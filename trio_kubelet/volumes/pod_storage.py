@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 import trio
+from attrs import frozen
 
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.errors import PreparationError
@@ -28,24 +29,16 @@ from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 from trio_kubelet.volumes.volumes import Volumes
 
 
+@frozen
 class PodStorage:
     """What all pods have on the disks of the node."""
 
-    def __init__(
-        self,
-        volumes: Volumes,
-        references: References | NoReferences,
-        recorder: EventRecorder,
-        node: NodeFacts,
-        file_limiter: trio.CapacityLimiter,
-        id_ranges: PodIdRanges | None = None,
-    ) -> None:
-        self._volumes = volumes
-        self._references = references
-        self._recorder = recorder
-        self._node = node
-        self._file_limiter = file_limiter
-        self._id_ranges = id_ranges
+    _volumes: Volumes
+    _references: References | NoReferences
+    _recorder: EventRecorder
+    _node: NodeFacts
+    _file_limiter: trio.CapacityLimiter
+    _id_ranges: PodIdRanges | None = None
 
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import fields
+from attrs import fields, frozen
 
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod, Volume
 from trio_kubelet.k8s.base import wire_name
@@ -45,6 +45,7 @@ _KEPT_ON_DISK = tuple(
 """Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""
 
 
+@frozen
 class Volumes:
     """Prepares and removes the volumes of pods.
 
@@ -52,17 +53,9 @@ class Volumes:
     the disk does so in one of the `threads`.
     """
 
-    __slots__ = ("_folders", "_plugins", "_threads")
-
-    def __init__(
-        self,
-        folders: PodFolders,
-        plugins: Mapping[str, VolumePlugin],
-        threads: VolumeThreads,
-    ) -> None:
-        self._folders = folders
-        self._plugins = plugins
-        self._threads = threads
+    _folders: PodFolders
+    _plugins: Mapping[str, VolumePlugin]
+    _threads: VolumeThreads
 
     async def prepare(self, pod: Pod) -> Mapping[str, MountedVolume]:
         """Make the pod's folders and prepare its volumes; return them by name.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 import trio
-from attrs import evolve, field, frozen
+from attrs import define, evolve, field, frozen
 
 from state_machines.backoff import NANOSECONDS
 from state_machines.image import (
@@ -124,27 +124,23 @@ class ImageManager:
             return await request.fulfil()
 
 
+@define(eq=False)
 class _Request:
     """One container's way to its image, from one sync to the end of that sync."""
 
-    def __init__(
-        self,
-        images: ImageManager,
-        pod: Pod,
-        container: Container,
-        known: PodImages,
-        sandbox: cri.PodSandboxConfig,
-    ) -> None:
-        self._images = images
-        self._pod = pod
-        self._container = container
-        self._known = known
-        self._sandbox = sandbox
-        self._found: Sequence[RegistryCredentials] | None = None
-        self._spec = cri.ImageSpec(
-            image=with_default_tag(container.image),
-            user_specified_image=container.image,
-            annotations=dict(pod.metadata.annotations),
+    _images: ImageManager
+    _pod: Pod
+    _container: Container
+    _known: PodImages
+    _sandbox: cri.PodSandboxConfig
+    _found: Sequence[RegistryCredentials] | None = None
+
+    @property
+    def _spec(self) -> cri.ImageSpec:
+        return cri.ImageSpec(
+            image=with_default_tag(self._container.image),
+            user_specified_image=self._container.image,
+            annotations=dict(self._pod.metadata.annotations),
         )
 
     @property

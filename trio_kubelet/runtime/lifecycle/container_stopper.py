@@ -49,21 +49,14 @@ class Stop:
     message: str
 
 
+@frozen(kw_only=True)
 class ContainerStopper:
     """Stops containers and sandboxes of all pods. Holds no state of any of them."""
 
-    def __init__(
-        self,
-        *,
-        client: RuntimeClient,
-        recorder: EventRecorder,
-        node: NodeFacts,
-        hooks: Hooks,
-    ) -> None:
-        self._client = client
-        self._recorder = recorder
-        self._hooks = hooks
-        self._node = node
+    _client: RuntimeClient
+    _recorder: EventRecorder
+    _node: NodeFacts
+    _hooks: Hooks
 
     async def stop_containers(
         self, pod: Pod, observed: ObservedPod, orders: Iterable[StopContainer]
