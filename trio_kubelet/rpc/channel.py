@@ -29,12 +29,13 @@ from multidict import MultiDict
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import current_rpc_loop
-from trio_kubelet.rpc.messages import decode, encode
+from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
     Method,
     RequestT,
     ResponseT,
     StreamStub,
+    Transport,
     UnaryStub,
     method_of,
 )
@@ -88,7 +89,7 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
 
 
 @final
-class Channel:
+class Channel(Transport):
     """Calls methods of the server at an endpoint: `unix:///run/x.sock` or an absolute path.
 
     Must be made inside `open_rpc_loop()`, at whose end it is closed; may then be used by any
@@ -103,17 +104,6 @@ class Channel:
         self._grpc = GrpcChannel(path=self._path, codec=BytesCodec(), config=WINDOWS)
         self._closed = False
         self._loop.opened(self)
-
-    async def unary(
-        self,
-        method: UnaryStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> ResponseT:
-        """Call a method with one answer; raises RpcError."""
-        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
-        return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,

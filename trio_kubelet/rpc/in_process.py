@@ -10,12 +10,13 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
-from trio_kubelet.rpc.messages import decode, encode
+from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
     Method,
     RequestT,
     ResponseT,
     StreamStub,
+    Transport,
     UnaryStub,
     method_of,
 )
@@ -23,22 +24,11 @@ from trio_kubelet.rpc.responses import Inbox, read_responses, within
 from trio_kubelet.rpc.services import Services
 
 
-class InProcess:
+class InProcess(Transport):
     """Calls methods of service objects; a method goes to the first object that has it."""
 
     def __init__(self, *services: object) -> None:
         self._services = Services(*services)
-
-    async def unary(
-        self,
-        method: UnaryStub[RequestT, ResponseT],
-        request: RequestT,
-        *,
-        deadline_seconds: float | None = None,
-    ) -> ResponseT:
-        """Call a method with one answer; raises RpcError."""
-        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
-        return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,

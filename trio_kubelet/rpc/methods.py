@@ -15,6 +15,8 @@ import betterproto
 from attrs import frozen
 from grpclib.const import Handler
 
+from trio_kubelet.rpc.messages import decode
+
 RequestT = TypeVar("RequestT", bound=betterproto.Message)
 ResponseT = TypeVar("ResponseT", bound=betterproto.Message)
 
@@ -49,7 +51,8 @@ class Transport(Protocol):
         deadline_seconds: float | None = None,
     ) -> ResponseT:
         """Call a method with one answer."""
-        ...
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
+        return decode(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,

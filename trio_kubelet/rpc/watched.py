@@ -33,7 +33,7 @@ class RpcCall:
     error: RpcError | None = None
 
 
-class WatchedTransport:
+class WatchedTransport(Transport):
     """Passes calls on; `on_call` is told of each with one answer. Those cut off are no calls."""
 
     def __init__(self, transport: Transport, on_call: Callbacks[[RpcCall]]) -> None:
