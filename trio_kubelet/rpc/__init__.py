@@ -13,7 +13,7 @@ import trio_asyncio  # noqa: F401
 # isort: split
 
 from trio_kubelet.rpc.channel import Channel
-from trio_kubelet.rpc.errors import Code, RpcError, rpc_words
+from trio_kubelet.rpc.errors import Code, RpcError, rpc_words, unless_gone
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
 from trio_kubelet.rpc.messages import is_present, look_over, present
@@ -34,4 +34,5 @@ __all__ = [
     "present",
     "rpc_words",
     "serve",
+    "unless_gone",
 ]

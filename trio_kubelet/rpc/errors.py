@@ -1,6 +1,10 @@
 """The one exception of every call, and the codes of gRPC."""
 
+from collections.abc import Awaitable
 from enum import IntEnum
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class Code(IntEnum):
@@ -45,3 +49,13 @@ def rpc_words(code: Code, message: str) -> str:
     """Return how Go's gRPC shows an error."""
     name = "".join(word.capitalize() for word in code.name.split("_"))
     return f"rpc error: code = {name} desc = {message}"
+
+
+async def unless_gone(call: Awaitable[T]) -> T | None:
+    """Await a call; None where the peer has nothing any more of what it is about (NOT_FOUND)."""
+    try:
+        return await call
+    except RpcError as error:
+        if error.code is Code.NOT_FOUND:
+            return None
+        raise

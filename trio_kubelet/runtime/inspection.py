@@ -7,9 +7,8 @@ container that has exited, and a sandbox that has stopped, stay as they are.
 """
 
 import re
-from collections.abc import Awaitable, Iterable
+from collections.abc import Iterable
 from functools import partial
-from typing import TypeVar
 
 import betterproto
 import trio
@@ -17,7 +16,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.concurrency import run_concurrently
 from trio_kubelet.resources.oom_kills import OomKills
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import unless_gone
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config import names
@@ -31,8 +30,6 @@ from trio_kubelet.runtime.observed import (
 )
 from trio_kubelet.runtime.oom_reasons import with_oom_kills
 from trio_kubelet.runtime.termination_messages import message_file, termination_messages
-
-T = TypeVar("T")
 
 STATES = {
     cri.ContainerState.CONTAINER_CREATED: ObservedState.CREATED,
@@ -89,30 +86,24 @@ class PodInspector:
         statuses: list[tuple[str, cri.ContainerStatus]] = []
 
         async def ask_sandbox(sandbox_id: str) -> None:
-            response = await _unless_gone(self.client.pod_sandbox_status(sandbox_id))
+            response = await unless_gone(self.client.pod_sandbox_status(sandbox_id))
             if response is not None:
                 seen_sandboxes.append(observed_sandbox(response.status))
 
         async def ask_container(sandbox_id: str, container_id: str) -> None:
-            response = await _unless_gone(self.client.container_status(container_id))
+            response = await unless_gone(self.client.container_status(container_id))
             if response is not None:
                 statuses.append((sandbox_id, response.status))
 
+        running = (c for c in containers if c.id not in exited)
         await run_concurrently(
             *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
-            *(
-                partial(ask_container, c.pod_sandbox_id, c.id)
-                for c in containers
-                if c.id not in exited
-            ),
+            *(partial(ask_container, c.pod_sandbox_id, c.id) for c in running),
         )
         messages = await termination_messages((status for _, status in statuses), self.file_limiter)
         seen_containers = (
-            evolve(
-                observed_container(status, sandbox_id),
-                message=messages.get(status.id, status.message),
-            )
-            for sandbox_id, status in statuses
+            evolve(observed_container(each, id_), message=messages.get(each.id, each.message))
+            for id_, each in statuses
         )
         pod = observed_pod(known, seen_sandboxes, (*exited.values(), *seen_containers), observed_at)
         return await with_oom_kills(evolve(pod, answered_at=trio.current_time()), self.oom_kills)
@@ -133,15 +124,6 @@ def _seen_at_their_ends(
         {s.id: evolve(s, ready=False, ips=()) for s in known.sandboxes if s.id in not_ready},
         {c.id: c for c in known.containers if c.id in ended and c.state is ObservedState.EXITED},
     )
-
-
-async def _unless_gone(question: Awaitable[T]) -> T | None:
-    try:
-        return await question
-    except RpcError as error:
-        if error.code is Code.NOT_FOUND:
-            return None
-        raise
 
 
 def observed_pod(

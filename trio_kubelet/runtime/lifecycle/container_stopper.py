@@ -16,7 +16,7 @@ from attrs import frozen
 from trio_kubelet.concurrency import run_all, run_concurrently
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.k8s.totals import is_sidecar
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import RpcError, unless_gone
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StopContainer
@@ -140,11 +140,7 @@ class ContainerStopper:
         spent = round(trio.current_time() - began)
         if spent:
             remaining = max(stop.grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
-        try:
-            await self._client.stop_container(stop.id, remaining)
-        except RpcError as error:
-            if error.code is not Code.NOT_FOUND:
-                raise
+        await unless_gone(self._client.stop_container(stop.id, remaining))
 
     async def _run_pre_stop(self, pod: Pod, stop: Stop) -> None:
         spec = container_spec(pod, stop.name)
@@ -166,11 +162,7 @@ class ContainerStopper:
             )
 
     async def _stop_sandbox(self, sandbox: ObservedSandbox) -> None:
-        try:
-            await self._client.stop_pod_sandbox(sandbox.id)
-        except RpcError as error:
-            if error.code is not Code.NOT_FOUND:
-                raise
+        await unless_gone(self._client.stop_pod_sandbox(sandbox.id))
 
 
 def own_grace_seconds(pod: Pod, grace_seconds: int | None = None) -> int:
