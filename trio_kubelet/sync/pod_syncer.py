@@ -32,11 +32,10 @@ from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
 from trio_kubelet.rpc import RpcError
-from trio_kubelet.runtime.config.container_config import ContainerAllocation
+from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
 from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.outcome import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.status.container_resources import pending_resize, resize_message

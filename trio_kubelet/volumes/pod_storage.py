@@ -16,9 +16,9 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
 from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.user_namespaces import PodIdRanges

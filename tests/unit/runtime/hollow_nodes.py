@@ -28,6 +28,7 @@ from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.dns import NodeDns
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
@@ -38,8 +39,7 @@ from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.outcome import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter

@@ -32,12 +32,11 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.container_config import ContainerAllocation
+from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
 from trio_kubelet.runtime.config.environment import FetchedSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 

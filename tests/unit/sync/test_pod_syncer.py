@@ -27,13 +27,12 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
-from trio_kubelet.runtime.config.container_config import ContainerAllocation
+from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.outcome import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.pod_syncer import (

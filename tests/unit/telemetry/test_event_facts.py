@@ -225,7 +225,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),
     ("waiting", "CrashLoopBackOff", "back-off"): Said(
-        "runtime/lifecycle/container_table.py runtime/lifecycle/start_backoff.py",
+        "runtime/lifecycle/container_table.py runtime/lifecycle/plan.py",
         parts=("back-off ", " restarting failed container="),
     ),
     ("waiting", "ImagePullBackOff", "Back-off pulling image"): Said(

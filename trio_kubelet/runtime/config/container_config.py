@@ -13,8 +13,10 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.environment import EnvironmentSources, NoSources
 from trio_kubelet.runtime.config.expansion import expand_all
 from trio_kubelet.runtime.config.labels import container_annotations, container_labels
+from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.config.names import container_log_path
 from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, uses_resource_claims
 from trio_kubelet.runtime.config.resources import container_resources
@@ -45,6 +47,20 @@ class ContainerAllocation:
 
 
 NO_ALLOCATION = ContainerAllocation()
+
+
+@frozen(kw_only=True)
+class PodInputs:
+    """What a pod's containers are made with, got ready before any of them is.
+
+    `volumes` by name; `sources` and `services` as for `environment`; `allocations` by the names of
+    containers.
+    """
+
+    volumes: Mapping[str, PreparedVolume] = field(factory=dict)
+    sources: EnvironmentSources = field(factory=NoSources)
+    services: Mapping[str, str] = field(factory=dict)
+    allocations: Mapping[str, ContainerAllocation] = field(factory=dict)
 
 
 @frozen(kw_only=True)

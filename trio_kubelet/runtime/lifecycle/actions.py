@@ -5,8 +5,7 @@ be done with a container follows from its state in the table (`container_table.p
 observed has stepped before; what is decided is an event that the table must allow. Here is what is
 a matter of order: the sandbox, what must be stopped, ephemeral containers, init containers
 (restartable ones included), regular containers, as in the Go kubelet. A plan starts nothing in a
-sandbox that it is about to replace, and stops nothing that it could leave alone. Which containers
-wait for their back-off is decided in `start_backoff.py`.
+sandbox that it is about to replace, and stops nothing that it could leave alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,11 +30,11 @@ from trio_kubelet.runtime.lifecycle.plan import (
     PlannedContainer,
     PodActions,
     StopContainer,
+    due_starts,
     planned_container,
     planned_containers,
 )
 from trio_kubelet.runtime.lifecycle.restart_of_all import causes_of_restart, plan_restart_of_all
-from trio_kubelet.runtime.lifecycle.start_backoff import due_starts
 from trio_kubelet.runtime.observed import ObservedPod
 
 STOPPED_EXIT_CODE = 137

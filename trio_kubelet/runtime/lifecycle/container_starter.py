@@ -23,6 +23,7 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
     NO_ALLOCATION,
     ContainerFacts,
+    PodInputs,
     container_config,
     image_user,
 )
@@ -50,7 +51,6 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
     own_grace_seconds,
 )
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
 from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter

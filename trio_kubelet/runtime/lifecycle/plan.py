@@ -1,19 +1,36 @@
-"""A plan for the containers of a pod, and what it is made of: values only.
+"""A plan for the containers of a pod: what it is made of, what must wait, what came of it. Pure.
 
-`actions.py` makes plans, `start_backoff.py` says which of their starts must wait, and
-`pod_runtime.py` carries them out.
+`actions.py` makes plans, `pod_runtime.py` carries them out. Only a container that is restarted
+waits for its back-off: after an end of its own, or after it was stopped for a failed probe too soon
+after the end before.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Iterable, Mapping
 
 from attrs import field, frozen
 
-from state_machines.backoff import BackoffPolicy
-from state_machines.container import CONTAINER, ContainerEvent, ContainerRole, RestartEvidence
-from trio_kubelet.k8s import Container, Pod
+from state_machines.backoff import BackoffPolicy, remaining_seconds
+from state_machines.container import (
+    CONTAINER,
+    ContainerEvent,
+    ContainerRole,
+    ContainerStage,
+    RestartEvidence,
+)
+from state_machines.image import WAITING_REASONS, ImageState
+from trio_kubelet.k8s import Container, Duration, Pod
 from trio_kubelet.restarts import init_role, restart_terms
-from trio_kubelet.runtime.lifecycle.container_table import UNTOUCHED, ContainerRecord, Decision
-from trio_kubelet.runtime.observed import ObservedContainer
+from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.runtime.lifecycle.container_table import (
+    UNTOUCHED,
+    ContainerRecord,
+    Decision,
+    Reason,
+)
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+
+IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 
 
 @frozen(kw_only=True)
@@ -157,3 +174,133 @@ def planned_containers(pod: Pod, given: PlanContext) -> tuple[PlannedContainer, 
         *(planned_container(pod, c, init_role(c), given) for c in spec.init_containers),
         *(planned_container(pod, c, ContainerRole.REGULAR, given) for c in spec.containers),
     )
+
+
+def due_starts(
+    pod: Pod, wanted: Iterable[PlannedContainer], observed: ObservedPod, given: PlanContext
+) -> tuple[tuple[StartContainer, ...], tuple[Postponed, ...]]:
+    """What starts now, and what has to wait for its back-off."""
+    starts: list[StartContainer] = []
+    postponed: list[Postponed] = []
+    for planned in wanted:
+        last = observed.container(planned.name) or planned.record.instance
+        wait_seconds = _backoff_seconds(planned, observed, given)
+        if wait_seconds > 0:
+            postponed.append(_postponed(pod, planned, given, wait_seconds))
+        else:
+            order = StartContainer(container=planned.container, role=planned.role, predecessor=last)
+            starts.append(order)
+    return tuple(starts), tuple(postponed)
+
+
+def _backoff_seconds(planned: PlannedContainer, observed: ObservedPod, given: PlanContext) -> float:
+    """How long a container must still wait. Only one that is restarted ever has to."""
+    last, waits = planned.record.instance, planned.record.is_restart
+    if planned.record.state is ContainerStage.EXITED:
+        waits = planned.allows(ContainerEvent.RESTARTED)
+    elif waits and last is not None and planned.record.was_stopped:
+        waits = _failed_probes_too_often(planned, last, observed, given)
+    if last is None or not waits or last.state is not ObservedState.EXITED:
+        return 0.0
+    return remaining_seconds(
+        planned.record.backoff,
+        given.backoff_policy,
+        failed_at_ns=last.finished_at,
+        now_ns=given.now_ns,
+    )
+
+
+def _failed_probes_too_often(
+    planned: PlannedContainer, last: ObservedContainer, observed: ObservedPod, given: PlanContext
+) -> bool:
+    """Whether an instance that was stopped for its probe ended within the back-off of another.
+
+    One that ran for longer than that is restarted at once, as by the Go kubelet. If the runtime
+    has no record of the end before, this one counts as too soon.
+    """
+    others = (c for c in observed.containers if c.name == planned.name and c.id != last.id)
+    before = next((c for c in others if c.state is ObservedState.EXITED), None)
+    if before is None:
+        return True
+    remaining = remaining_seconds(
+        planned.record.backoff,
+        given.backoff_policy,
+        failed_at_ns=before.finished_at,
+        now_ns=last.finished_at,
+    )
+    return remaining > 0
+
+
+def _postponed(
+    pod: Pod, planned: PlannedContainer, given: PlanContext, wait_seconds: float
+) -> Postponed:
+    assert planned.record.backoff is not None, "who waits has a back-off"
+    delay = Duration.from_seconds(planned.record.backoff.delay_seconds)
+    return Postponed(
+        container=planned.container,
+        until_ns=given.now_ns + math.ceil(wait_seconds * 1e9),
+        message=(
+            f"back-off {delay} restarting failed container={planned.name} pod={pod_full_name(pod)}"
+        ),
+    )
+
+
+@frozen(kw_only=True)
+class RuntimeOutcome:
+    """What a sync came to.
+
+    `failed`: something did not work and is to be tried again. `due_ns`: the earliest time
+    (nanoseconds since the epoch) at which a postponed container may start.
+    """
+
+    observed: ObservedPod
+    failed: bool = False
+    due_ns: int | None = None
+
+
+@frozen(kw_only=True)
+class Made:
+    """A sandbox and the containers that were started in it, by their ids."""
+
+    sandbox_id: str
+    containers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class Done:
+    """What came of a plan: why something failed, else what it made, if it was to make anything."""
+
+    failures: tuple[Reason, ...] = ()
+    made: Made | None = None
+
+
+def is_empty(observed: ObservedPod) -> bool:
+    """Whether nothing of the pod was there: then what was just made is all."""
+    return not observed.sandboxes and not observed.containers
+
+
+def have_stopped(observed: ObservedPod, orders: Iterable[StopContainer]) -> bool:
+    """Whether all that had to stop has."""
+    living = {container.id for container in observed.living}
+    return living.isdisjoint(order.container.id for order in orders)
+
+
+def failed_outcome(
+    observed: ObservedPod, plan: PodActions, failures: Collection[Reason]
+) -> RuntimeOutcome:
+    """What did not work is tried again: soon, or when the back-off of its image is over.
+
+    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
+    then the status says ImagePullBackOff.
+    """
+    times = [reason.until_ns for reason in failures if reason.until_ns is not None]
+    return RuntimeOutcome(
+        observed=observed,
+        failed=any(reason.reason != IMAGE_PULL_BACK_OFF for reason in failures),
+        due_ns=min([*times, *(postponed.until_ns for postponed in plan.postponed)], default=None),
+    )
+
+
+def due_ns(plan: PodActions) -> int | None:
+    """When the first postponed container may start, in nanoseconds since the epoch."""
+    return min((postponed.until_ns for postponed in plan.postponed), default=None)

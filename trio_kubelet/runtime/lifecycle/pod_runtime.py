@@ -28,6 +28,7 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
@@ -50,21 +51,17 @@ from trio_kubelet.runtime.lifecycle.container_table import (
     Reason,
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
-from trio_kubelet.runtime.lifecycle.inputs import PodInputs
-from trio_kubelet.runtime.lifecycle.outcome import (
+from trio_kubelet.runtime.lifecycle.plan import (
     Done,
     Made,
+    PlanContext,
+    PodActions,
     RuntimeOutcome,
+    StartContainer,
     due_ns,
     failed_outcome,
     have_stopped,
     is_empty,
-    reason_of,
-)
-from trio_kubelet.runtime.lifecycle.plan import (
-    PlanContext,
-    PodActions,
-    StartContainer,
 )
 from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
@@ -395,7 +392,7 @@ class PodContainers:
                 self._table.attempt(name, parts.crash_backoff, parts.clock.now_ns())
                 made.append(await parts.starter.start(order, image, context))
             except (ImageError, ContainerStartError) as error:
-                failures.append(reason_of(error))
+                failures.append(_reason_of(error))
                 self._table.waits(name, failures[-1])
             else:
                 self._table.started(name)
@@ -429,7 +426,7 @@ class PodContainers:
         try:
             return await self._parts.images.ensure(pod, container, self._images, config)
         except ImageError as error:
-            self._table.waits(container.name, reason_of(error))
+            self._table.waits(container.name, _reason_of(error))
             raise
 
     def _note_postponed(self, pod: Pod, plan: PodActions) -> None:
@@ -455,3 +452,9 @@ class _Work:
     before: ObservedPod
     inputs: Future[PodInputs]
     report: Callable[[ObservedPod], object]
+
+
+def _reason_of(error: ImageError | ContainerStartError) -> Reason:
+    """What the status of a container says that could not be started."""
+    until_ns = error.until_ns if isinstance(error, ImageError) else None
+    return Reason(reason=error.reason, message=error.message, until_ns=until_ns)

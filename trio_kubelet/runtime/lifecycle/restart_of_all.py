@@ -26,8 +26,8 @@ from trio_kubelet.runtime.lifecycle.plan import (
     PlannedContainer,
     PodActions,
     StopContainer,
+    due_starts,
 )
-from trio_kubelet.runtime.lifecycle.start_backoff import due_starts
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 
 
