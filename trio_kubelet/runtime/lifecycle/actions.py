@@ -8,7 +8,7 @@ a matter of order: the sandbox, what must be stopped, ephemeral containers, init
 sandbox that it is about to replace, and stops nothing that it could leave alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 from attrs import evolve, frozen
 
@@ -75,11 +75,8 @@ class _Step:
     @property
     def is_over(self) -> bool:
         """Whether nothing of it runs or will."""
-        return not self.start and (self.decision is not None or self._has_ended)
-
-    @property
-    def _has_ended(self) -> bool:
-        return self.planned.record.state is ContainerStage.EXITED
+        has_ended = self.planned.record.state is ContainerStage.EXITED
+        return not self.start and (self.decision is not None or has_ended)
 
 
 def _plan_with_new_sandbox(
@@ -186,22 +183,25 @@ def _plan_in_sandbox(
 
 def _step(planned: PlannedContainer, given: PlanContext) -> _Step:
     """What becomes of a container whose turn it is, by its state."""
-    return _STEPS[planned.record.state](planned, given)
+    match planned.record.state:
+        case ContainerStage.WAITING:
+            return _Step(planned=planned, start=True)
+        case ContainerStage.CREATED:
+            anew = planned.decide(ContainerEvent.REPLACED)
+            return _Step(planned=planned, start=True, decision=anew)
+        case ContainerStage.RUNNING:
+            return _when_running(planned, given)
+        case ContainerStage.STOPPING | ContainerStage.REPLACING:
+            return _when_stopping(planned, given)
+        case ContainerStage.EXITED:
+            return _after_exit(planned)
+        case ContainerStage.UNKNOWN:
+            return _when_unknown(planned)
+        case ContainerStage.REMOVED:
+            return _Step(planned=planned)
 
 
-def _leave(planned: PlannedContainer, _given: PlanContext) -> _Step:
-    return _Step(planned=planned)
-
-
-def _start(planned: PlannedContainer, _given: PlanContext) -> _Step:
-    return _Step(planned=planned, start=True)
-
-
-def _start_anew(planned: PlannedContainer, _given: PlanContext) -> _Step:
-    return _Step(planned=planned, start=True, decision=planned.decide(ContainerEvent.REPLACED))
-
-
-def _after_exit(planned: PlannedContainer, _given: PlanContext) -> _Step:
+def _after_exit(planned: PlannedContainer) -> _Step:
     if planned.role is ContainerRole.INIT and planned.evidence.exit_code == 0:
         return _Step(planned=planned, passed=True)
     decision = _start_over(planned)
@@ -210,7 +210,7 @@ def _after_exit(planned: PlannedContainer, _given: PlanContext) -> _Step:
     )
 
 
-def _when_unknown(planned: PlannedContainer, _given: PlanContext) -> _Step:
+def _when_unknown(planned: PlannedContainer) -> _Step:
     """It is stopped to be sure; an ephemeral one is left alone."""
     if planned.role is ContainerRole.EPHEMERAL:
         return _Step(planned=planned)
@@ -240,18 +240,6 @@ def _when_running(planned: PlannedContainer, given: PlanContext) -> _Step:
         return _stopped_for(probe, planned, restart=restart)
     started = planned.role is ContainerRole.SIDECAR and planned.instance_id not in given.unstarted
     return _Step(planned=planned, passed=started)
-
-
-_STEPS: Mapping[ContainerStage, Callable[[PlannedContainer, PlanContext], _Step]] = {
-    ContainerStage.WAITING: _start,
-    ContainerStage.CREATED: _start_anew,
-    ContainerStage.RUNNING: _when_running,
-    ContainerStage.STOPPING: _when_stopping,
-    ContainerStage.REPLACING: _when_stopping,
-    ContainerStage.EXITED: _after_exit,
-    ContainerStage.UNKNOWN: _when_unknown,
-    ContainerStage.REMOVED: _leave,
-}
 
 
 def _stopped_for(probe: str, planned: PlannedContainer, *, restart: bool) -> _Step:
@@ -289,12 +277,8 @@ def _probe_grace_seconds(container: Container, name: str) -> int | None:
 
 def _is_changed(planned: PlannedContainer) -> bool:
     """Whether the instance was made of another definition."""
-    instance = planned.record.instance
-    return (
-        instance is not None
-        and bool(instance.hash)
-        and (instance.hash != container_hash(planned.container))
-    )
+    made_of = planned.record.instance.hash if planned.record.instance is not None else ""
+    return bool(made_of) and made_of != container_hash(planned.container)
 
 
 @frozen(kw_only=True)
