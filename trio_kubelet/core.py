@@ -29,7 +29,7 @@ from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
-from trio_kubelet.runtime.images.pull_records import PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
@@ -156,10 +156,10 @@ class Core:
                 raise StartError(f"{folder}: {error.strerror}; check {setting}") from error
 
 
-def _image_access(settings: Settings, clock: Clock) -> PullRecords | UnverifiedAccess:
+def _image_access(settings: Settings, clock: Clock) -> ImageAccess:
     """What knows who may use an image that is on the node already."""
     if not settings.gates["KubeletEnsureSecretPulledImages"]:
-        return UnverifiedAccess()
+        return ImageAccess()
     configuration = settings.configuration
     verification = Verification(
         policy=VerificationPolicy(configuration.image_pull_credentials_verification_policy),

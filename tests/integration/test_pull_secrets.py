@@ -24,7 +24,7 @@ from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
 from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
-from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="shop", uid="u1"))
@@ -77,7 +77,7 @@ def images(
         rate=PullRate(0, 0),
         read_keyring=lambda: node,
         pod_keyring=pod_keyring,
-        access=access or UnverifiedAccess(),
+        access=access or ImageAccess(),
     )
 
 

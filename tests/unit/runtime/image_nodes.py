@@ -24,7 +24,7 @@ from trio_kubelet.runtime.images.access import Verification
 from trio_kubelet.runtime.images.credentials import Keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.images.pod_images import PodImages
-from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords, UnverifiedAccess
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
@@ -109,7 +109,7 @@ async def node(
                 rate=rate or PullRate(0, 0),
                 read_keyring=lambda: keyring or Keyring(),
                 pod_keyring=of_pod,
-                access=access or UnverifiedAccess(),
+                access=access or ImageAccess(),
             ),
             runtime=runtime,
             known=PodImages(),

@@ -37,7 +37,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
-from trio_kubelet.runtime.images.pull_records import ImageAccess, UnverifiedAccess
+from trio_kubelet.runtime.images.pull_records import ImageAccess
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
 
 PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
@@ -108,7 +108,7 @@ class ImageManager:
     rate: PullRate
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
-    access: ImageAccess = field(factory=UnverifiedAccess)
+    access: ImageAccess = field(factory=ImageAccess)
 
     async def ensure(
         self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig

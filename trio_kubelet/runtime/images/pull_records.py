@@ -63,65 +63,41 @@ class RuntimeImages(Protocol):
         ...
 
 
-class ImageAccess(Protocol):
-    """What pulls tell, and what is asked of an image."""
+class ImageAccess:
+    """What pulls tell, and what is asked of an image.
 
-    @property
-    def is_verified(self) -> bool:
-        """Whether there are rules at all (gate KubeletEnsureSecretPulledImages)."""
-        ...
+    This one is for a node without the gate KubeletEnsureSecretPulledImages: whoever names an image
+    may use it, and nothing is recorded.
+    """
+
+    is_verified = False
+    """Whether there are rules at all."""
+
+    async def load(self) -> None:
+        """Read what an earlier agent has recorded. Raises OSError."""
+
+    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
+        """Tidy the records, for ever where there are any."""
 
     async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
         """Whether a pod may use an image that is there; `image` is its container's name for it.
 
         None: it may, as there are no rules.
         """
-        ...
-
-    async def begin(self, image: str) -> None:
-        """A pull is about to be asked for. Raises OSError, and then it must not be."""
-        ...
-
-    async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
-        """It worked, with a secret of the pod's, or with what all pods of the node may use."""
-        ...
-
-    async def fail(self, image: str) -> None:
-        """It failed, and did not bring the image."""
-        ...
-
-    def leave_open(self, image: str) -> None:
-        """It may have brought the image, and nobody knows whether, or under which id."""
-        ...
-
-
-class UnverifiedAccess:
-    """For a node without the gate: whoever names an image may use it, and nothing is recorded."""
-
-    is_verified = False
-
-    async def load(self) -> None:
-        """Nothing to read."""
-
-    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
-        """Nothing to tend."""
-
-    async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
-        """There are no rules."""
         del image, found, shown
         return None
 
     async def begin(self, image: str) -> None:
-        """Nothing to record."""
+        """A pull is about to be asked for. Raises OSError, and then it must not be."""
 
     async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
-        """Nothing to record."""
+        """It worked, with a secret of the pod's, or with what all pods of the node may use."""
 
     async def fail(self, image: str) -> None:
-        """Nothing to record."""
+        """It failed, and did not bring the image."""
 
     def leave_open(self, image: str) -> None:
-        """Nothing to record."""
+        """It may have brought the image, and nobody knows whether, or under which id."""
 
 
 @define
@@ -136,8 +112,8 @@ class _Intent:
     open_since: float | None = None
 
 
-class PullRecords:
-    """Implements `ImageAccess` with files below `root` (`--root-dir`), in threads of its own."""
+class PullRecords(ImageAccess):
+    """The rules of KEP-2535, with files below `root` (`--root-dir`), in threads of its own."""
 
     is_verified = True
 
@@ -167,7 +143,7 @@ class PullRecords:
         self._unreadable_records = set(records.unreadable)
 
     async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck:
-        """See ImageAccess. A secret that was recognized is recorded."""
+        """A secret that was recognized is recorded."""
         if not self._verification.is_needed(image, pulled_here=self._pulled_here(image, found)):
             return AccessCheck.POLICY_ALLOWED
         record = self._records.get(found.id, ImagePulledRecord())
@@ -189,7 +165,6 @@ class PullRecords:
         )
 
     async def begin(self, image: str) -> None:
-        """See ImageAccess."""
         async with self._turn:
             if image not in self._intents:
                 await self._in_thread(self._intent_folder.write, ImagePullIntent(image=image))
@@ -197,19 +172,17 @@ class PullRecords:
             self._intents.setdefault(image, _Intent()).pulls += 1
 
     async def succeed(self, image: str, image_ref: str, used: ImagePullSecret | None) -> None:
-        """See ImageAccess. If the record cannot be written, the intent stays in its place."""
+        """If the record cannot be written, the intent stays in its place."""
         is_noted = await self._note(image, image_ref, _credentials(used))
         self._intents[image].open_since = None if is_noted else trio.current_time()
         await self.fail(image)
 
     async def fail(self, image: str) -> None:
-        """See ImageAccess."""
         self._intents[image].pulls -= 1
         async with self._turn:
             await self._drop(image)
 
     def leave_open(self, image: str) -> None:
-        """See ImageAccess."""
         intent = self._intents[image]
         intent.pulls -= 1
         intent.open_since = trio.current_time()
