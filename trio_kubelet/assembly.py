@@ -219,7 +219,7 @@ def _pod_runtime(
         stopper=stopper,
         hooks=hooks,
         remover=remover,
-        sub_paths=storage,
+        bind_sub_path=storage.bind,
         recorder=core.recorder,
         node=node,
         start_limiter=core.start_limiter,
@@ -232,7 +232,7 @@ def _pod_runtime(
     return PodRuntime(
         inspector=PodInspector(client=core.client, file_limiter=files, oom_kills=core.oom_kills),
         cache=core.cache,
-        images=_images(core, cluster),
+        ensure_image=_images(core, cluster).ensure,
         sandboxes=SandboxCreator(
             client=core.client,
             recorder=core.recorder,

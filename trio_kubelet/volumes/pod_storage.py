@@ -17,7 +17,7 @@ from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import PodInputs
-from trio_kubelet.runtime.config.environment import FetchedSources
+from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
@@ -57,7 +57,7 @@ class PodStorage:
         await run_concurrently(mount, fetch)
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
-            sources=FetchedSources(
+            sources=EnvironmentSources(
                 config_maps=data.config_maps,
                 secrets=data.secrets,
                 problems=data.problems,

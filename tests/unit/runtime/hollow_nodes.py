@@ -169,7 +169,7 @@ async def node(
         pods = PodRuntime(
             inspector=PodInspector(client=client, file_limiter=files),
             cache=RuntimeCache(),
-            images=images or ImageManager(),
+            ensure_image=(images or ImageManager()).ensure,
             sandboxes=SandboxCreator(
                 client=client,
                 recorder=recorder,
@@ -185,7 +185,7 @@ async def node(
                 stopper=stopper,
                 hooks=hooks,
                 remover=remover,
-                sub_paths=sub_paths,
+                bind_sub_path=sub_paths.bind,
                 recorder=recorder,
                 node=facts,
                 start_limiter=start_limiter,

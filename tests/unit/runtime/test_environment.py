@@ -1,7 +1,4 @@
-from collections.abc import Mapping
-
 import pytest
-from attrs import field, frozen
 
 from trio_kubelet.k8s import (
     ConfigMapEnvSource,
@@ -24,7 +21,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
     EnvironmentFacts,
-    FetchedSources,
+    EnvironmentSources,
     environment,
     reads_files,
 )
@@ -43,29 +40,16 @@ POD = Pod(
 ADDRESSES = PodAddresses(pod_ips=("10.0.0.5", "fd00::5"), host_ips=("192.0.2.1", "2001:db8::1"))
 
 
-@frozen(kw_only=True)
-class Fetched:
-    config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
-    secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
-    files: Mapping[tuple[str, str], Mapping[str, str]] = field(factory=dict)
-
-    def config_map(self, name: str) -> Mapping[str, str] | None:
-        return self.config_maps.get(name)
-
-    def secret(self, name: str) -> Mapping[str, bytes] | None:
-        return self.secrets.get(name)
-
-    def file_variable(self, selector: FileKeySelector) -> str | None:
-        found = self.files.get((selector.volume_name, selector.path), {})
-        if selector.key not in found and not selector.optional:
-            raise ConfigError("not in the file")
-        return found.get(selector.key)
+def read_env_file(volume: str, path: str, name: str) -> str:
+    if (volume, path, name) != ("config", "app.env", "MODE"):
+        raise LookupError("not in the file")
+    return "fast"
 
 
-FETCHED = Fetched(
+FETCHED = EnvironmentSources(
     config_maps={"settings": {"b": "2", "a": "1"}},
     secrets={"keys": {"token": b"t", "raw": b"\xff\xfe"}},
-    files={("config", "app.env"): {"MODE": "fast"}},
+    read_env_file=read_env_file,
 )
 
 
@@ -134,7 +118,7 @@ def test_single_keys_are_looked_up() -> None:
 
 
 def test_what_is_looked_up_is_not_expanded() -> None:
-    fetched = Fetched(config_maps={"m": {"k": "$(HOME)"}})
+    fetched = EnvironmentSources(config_maps={"m": {"k": "$(HOME)"}})
     container = Container(
         name="c",
         env=(EnvVar(name="HOME", value="/"), EnvVar(name="K", value_from=map_key("m", "k"))),
@@ -300,9 +284,9 @@ def test_other_resources_are_refused(resource: str) -> None:
         resource_field(POD, SIZED, ResourceFieldSelector(resource=resource), {})
 
 
-class TestFetchedSources:
+class TestEnvironmentSources:
     def test_an_object_that_could_not_be_had_is_a_problem_of_its_readers_alone(self) -> None:
-        sources = FetchedSources(
+        sources = EnvironmentSources(
             config_maps={"settings": {"a": "1"}},
             problems={("configmap", "late"): "failed to sync configmap cache"},
         )
@@ -334,7 +318,7 @@ class TestFetchedSources:
         variable = EnvVar(name="X", value_from=EnvVarSource(file_key_ref=reference))
         container = Container(name="c", env=(variable,))
         assert reads_files(container)
-        facts = EnvironmentFacts(sources=FetchedSources(read_env_file=fail))
+        facts = EnvironmentFacts(sources=EnvironmentSources(read_env_file=fail))
         if message is None:
             assert environment(POD, container, facts) == {}
         else:

@@ -33,7 +33,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
-from trio_kubelet.runtime.config.environment import FetchedSources
+from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
@@ -358,7 +358,7 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
     variable = EnvVar(name="MODE", value_from=EnvVarSource(file_key_ref=reference))
     container = Container(name="c", image="busybox", env=(variable,))
     pod = evolve(POD, spec=evolve(POD.spec, containers=(container,)))
-    inputs = PodInputs(sources=FetchedSources(read_env_file=read))
+    inputs = PodInputs(sources=EnvironmentSources(read_env_file=read))
     async with node(tmp_path) as at:
         seen = await at.look(pod)
         outcome = await at.open().sync(pod, seen, Future.resolved(inputs))

@@ -13,7 +13,7 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.environment import EnvironmentSources, NoSources
+from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.expansion import expand_all
 from trio_kubelet.runtime.config.labels import container_annotations, container_labels
 from trio_kubelet.runtime.config.mounts import PreparedVolume
@@ -58,7 +58,7 @@ class PodInputs:
     """
 
     volumes: Mapping[str, PreparedVolume] = field(factory=dict)
-    sources: EnvironmentSources = field(factory=NoSources)
+    sources: EnvironmentSources = field(factory=EnvironmentSources)
     services: Mapping[str, str] = field(factory=dict)
     allocations: Mapping[str, ContainerAllocation] = field(factory=dict)
 

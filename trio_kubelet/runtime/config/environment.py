@@ -7,7 +7,7 @@ bytes that are not UTF-8 are kept as surrogates and become the same bytes again 
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from attrs import field, frozen
 
@@ -31,68 +31,44 @@ T = TypeVar("T")
 NO_ENV_FILE = "couldn't parse env file"
 
 
-class EnvironmentSources(Protocol):
-    """Where values outside the pod come from; None is for what is not there."""
-
-    def config_map(self, name: str) -> Mapping[str, str] | None:
-        """The data of a config map in the pod's namespace."""
-        ...
-
-    def secret(self, name: str) -> Mapping[str, bytes] | None:
-        """The data of a secret in the pod's namespace."""
-        ...
-
-    def file_variable(self, selector: FileKeySelector) -> str | None:
-        """A variable in a file on one of the pod's volumes (KEP-3721), None if it is optional.
-
-        Raises ConfigError.
-        """
-        ...
-
-
-class NoSources:
-    """The sources of a node without an API server: nothing is ever there."""
-
-    def config_map(self, _name: str) -> Mapping[str, str] | None:
-        return None
-
-    def secret(self, _name: str) -> Mapping[str, bytes] | None:
-        return None
-
-    def file_variable(self, selector: FileKeySelector) -> str | None:
-        if selector.optional:
-            return None
-        raise ConfigError(NO_ENV_FILE)
+def _no_file(_volume: str, path: str, _name: str) -> str:
+    raise FileNotFoundError(path)
 
 
 @frozen(kw_only=True)
-class FetchedSources:
-    """What was fetched before a pod's containers are made; env files are read when they are.
+class EnvironmentSources:
+    """Where values outside the pod come from: of a node without an API server nothing is there.
 
-    `problems` are messages by kind (`configmap`, `secret`) and name, for objects that could not
-    be had. `read_env_file` takes volume, path and name, and blocks; it raises LookupError, with
-    the message to show, for a variable that is not there, OSError or ValueError for a bad file.
+    What they were fetched from was asked before the pod's containers are made; env files are read
+    when they are. `problems` are messages by kind (`configmap`, `secret`) and name, for objects
+    that could not be had. `read_env_file` takes volume, path and name, and blocks; it raises
+    LookupError, with the message to show, for a variable that is not there, OSError or ValueError
+    for a bad file.
     """
 
     config_maps: Mapping[str, Mapping[str, str]] = field(factory=dict)
     secrets: Mapping[str, Mapping[str, bytes]] = field(factory=dict)
     problems: Mapping[tuple[str, str], str] = field(factory=dict)
-    read_env_file: Callable[[str, str, str], str] | None = None
+    read_env_file: Callable[[str, str, str], str] = _no_file
 
     def config_map(self, name: str) -> Mapping[str, str] | None:
-        """The data of a config map. Raises ConfigError where the API server did not tell."""
+        """The data of a config map, None if there is none.
+
+        Raises ConfigError where the API server did not tell.
+        """
         self._check("configmap", name)
         return self.config_maps.get(name)
 
     def secret(self, name: str) -> Mapping[str, bytes] | None:
-        """The data of a secret. Raises ConfigError where the API server did not tell."""
+        """The data of a secret; as `config_map`."""
         self._check("secret", name)
         return self.secrets.get(name)
 
     def file_variable(self, selector: FileKeySelector) -> str | None:
-        """A variable in a file, None if it is optional and not there. Raises ConfigError."""
-        if self.read_env_file is None:
-            return NoSources().file_variable(selector)
+        """A variable in a file on one of the pod's volumes (KEP-3721).
+
+        None if it is optional and not there. Raises ConfigError.
+        """
         try:
             return self.read_env_file(selector.volume_name, selector.path, selector.key)
         except (LookupError, OSError, ValueError) as error:
@@ -126,7 +102,7 @@ class EnvironmentFacts:
     addresses: PodAddresses = field(factory=PodAddresses)
     allocatable: Mapping[str, Quantity] = field(factory=dict)
     services: Mapping[str, str] = field(factory=dict)
-    sources: EnvironmentSources = field(factory=NoSources)
+    sources: EnvironmentSources = field(factory=EnvironmentSources)
 
 
 def environment(pod: Pod, container: Container, facts: EnvironmentFacts) -> Mapping[str, str]:

@@ -12,7 +12,6 @@ import fnmatch
 import json
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Protocol
 from urllib.parse import urlsplit
 
 import structlog
@@ -22,6 +21,7 @@ from trio_kubelet.config.records import ImagePullSecret
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.references import PullSecrets
 from trio_kubelet.runtime.images.access import credential_hash
 
 log = structlog.get_logger("credentials")
@@ -111,18 +111,7 @@ def _from_secret(secret: Secret, credentials: RegistryCredentials) -> RegistryCr
     )
 
 
-class PullSecretSource(Protocol):
-    """The pull secrets of a pod, as far as they are there."""
-
-    @property
-    def secrets(self) -> Iterable[Secret]:
-        """In the pod's order."""
-        ...
-
-
-async def pod_keyring(
-    pull_secrets: Callable[[Pod], Awaitable[PullSecretSource]], pod: Pod
-) -> Keyring:
+async def pod_keyring(pull_secrets: Callable[[Pod], Awaitable[PullSecrets]], pod: Pod) -> Keyring:
     """What the pull secrets of a pod hold."""
     return keyring_of((await pull_secrets(pod)).secrets)
 

@@ -5,8 +5,7 @@ event, in the words that users of the Go kubelet know, and the next sync tries a
 CreateContainer and StartContainer are shielded: whether they happened must be known.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
 
 import structlog
 import trio
@@ -77,22 +76,12 @@ class StartContext:
     observed: ObservedPod
 
 
-class SubPaths(Protocol):
-    """Makes parts of volumes available to containers, following no link out of them."""
+BindSubPath = Callable[[Pod, Container, int, PreparedVolume, str], Awaitable[str]]
+"""Binds a sub-path of a volume where nobody can exchange it, following no link out of the volume.
 
-    async def bind(
-        self,
-        pod: Pod,
-        container: Container,
-        position: int,
-        volume: PreparedVolume,
-        sub_path: str,
-    ) -> str:
-        """The path on the node of a sub-path, bound where nobody can exchange it.
-
-        `position` is that of the mount in the container's volumeMounts. Raises ConfigError.
-        """
-        ...
+The number is the position of the mount in the container's volumeMounts. Returns the path on the
+node. Raises ConfigError.
+"""
 
 
 @frozen
@@ -114,7 +103,7 @@ class ContainerStarter:
     _stopper: ContainerStopper
     _hooks: Hooks
     _remover: ContainerRemover
-    _sub_paths: SubPaths
+    _bind_sub_path: BindSubPath
     _recorder: EventRecorder
     _node: NodeFacts
     _start_limiter: StartLimiter
@@ -258,7 +247,7 @@ class ContainerStarter:
                 if volume.image is not None:
                     bound[position] = sub_path
                     continue
-                bound[position] = await self._sub_paths.bind(
+                bound[position] = await self._bind_sub_path(
                     pod, container, position, volume, sub_path
                 )
         except ConfigError as error:

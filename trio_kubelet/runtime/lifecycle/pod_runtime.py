@@ -8,10 +8,9 @@ does: images are pulled and volumes made while the sandbox is. After each round 
 and put into the cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Protocol
 
 import structlog
 import trio
@@ -74,14 +73,8 @@ NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
 
 
-class ImageManager(Protocol):
-    """Sees that an image is there."""
-
-    async def ensure(
-        self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
-    ) -> cri.Image:
-        """The image, pulled if the policy says so. Raises ImageError; may wait long."""
-        ...
+EnsureImage = Callable[[Pod, Container, PodImages, cri.PodSandboxConfig], Awaitable[cri.Image]]
+"""Returns a container's image, pulled if its policy says so. Raises ImageError; may wait long."""
 
 
 @frozen(kw_only=True)
@@ -93,7 +86,7 @@ class PodRuntime:
 
     inspector: PodInspector
     cache: RuntimeCache
-    images: ImageManager
+    ensure_image: EnsureImage
     sandboxes: SandboxCreator
     starter: ContainerStarter
     stopper: ContainerStopper
@@ -424,7 +417,7 @@ class PodContainers:
     ) -> cri.Image:
         """The container's image. Raises ImageError after its status says so."""
         try:
-            return await self._parts.images.ensure(pod, container, self._images, config)
+            return await self._parts.ensure_image(pod, container, self._images, config)
         except ImageError as error:
             self._table.waits(container.name, _reason_of(error))
             raise
