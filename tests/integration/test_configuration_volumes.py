@@ -27,7 +27,7 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
-from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
+from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes import PodFolders, Volumes, local_volumes
 from trio_kubelet.volumes.mount import unmount
 
@@ -52,7 +52,7 @@ TOKEN = Volume(
 )
 
 
-class Objects:
+class Objects(NoReferences):
     """What the API server would give; `secret_data` and `token_text` may change."""
 
     def __init__(self) -> None:

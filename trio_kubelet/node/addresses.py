@@ -9,7 +9,6 @@ before IPv6 unless --node-ip is `::`. Addresses that others could not reach are 
 import socket
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Protocol
 
 from trio_kubelet.k8s import NodeAddress, NodeAddressType
 
@@ -23,27 +22,11 @@ class AddressError(Exception):
     """The node has no address that could be announced; the text says why."""
 
 
-class Network(Protocol):
+class HostNetwork:
     """What the machine knows about addresses. Blocks."""
 
     def resolve(self, name: str) -> Sequence[str]:
         """The addresses that a name has, none if it has none."""
-        ...
-
-    def is_local(self, address: str) -> bool:
-        """Whether an interface of this machine has the address."""
-        ...
-
-    def default_route(self, version: int) -> str | None:
-        """The address that packets to the world leave from (4 or 6), if there is a way."""
-        ...
-
-
-class HostNetwork:
-    """The network of the machine that this process runs on."""
-
-    def resolve(self, name: str) -> Sequence[str]:
-        """As `Network.resolve`."""
         try:
             found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError):  # the latter for what cannot be a name in DNS
@@ -51,7 +34,7 @@ class HostNetwork:
         return tuple(dict.fromkeys(str(each[4][0]) for each in found))
 
     def is_local(self, address: str) -> bool:
-        """As `Network.is_local`: only an own address can be bound to."""
+        """Whether an interface has the address: only an own one can be bound to."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -61,7 +44,10 @@ class HostNetwork:
         return True
 
     def default_route(self, version: int) -> str | None:
-        """As `Network.default_route`: connecting a datagram socket sends nothing."""
+        """The address that packets to the world leave from (4 or 6), if there is a way.
+
+        Connecting a datagram socket sends nothing.
+        """
         family = socket.AF_INET6 if version == 6 else socket.AF_INET
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -81,7 +67,7 @@ def is_unspecified(address: str) -> bool:
     return ip_address(address).is_unspecified
 
 
-def choose_addresses(name: str, node_ips: Sequence[str], network: Network) -> tuple[str, ...]:
+def choose_addresses(name: str, node_ips: Sequence[str], network: HostNetwork) -> tuple[str, ...]:
     """The internal addresses of a node: one, or one of each family. Blocks as `network` does.
 
     Raises AddressError.
@@ -107,7 +93,7 @@ def choose_addresses(name: str, node_ips: Sequence[str], network: Network) -> tu
     return (found,)
 
 
-def address_problem(address: Address, network: Network) -> str:
+def address_problem(address: Address, network: HostNetwork) -> str:
     """Why others could not reach the node at an address of its own; empty if they could."""
     refusals = {
         "nodeIP can't be loopback address": address.is_loopback,
@@ -131,14 +117,14 @@ def node_addresses(internal: Sequence[str], hostname: str) -> tuple[NodeAddress,
     )
 
 
-def _resolved(name: str, preferred: int, network: Network) -> str | None:
+def _resolved(name: str, preferred: int, network: HostNetwork) -> str | None:
     addresses = [found for text in network.resolve(name) if (found := _parsed(text))]
     usable = [address for address in addresses if not address_problem(address, network)]
     usable.sort(key=lambda address: address.version != preferred)
     return str(usable[0]) if usable else None
 
 
-def _routed(preferred: int, network: Network) -> str | None:
+def _routed(preferred: int, network: HostNetwork) -> str | None:
     other = 10 - preferred
     return network.default_route(preferred) or network.default_route(other)
 

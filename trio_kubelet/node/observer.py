@@ -13,7 +13,7 @@ import trio
 from attrs import define, field
 
 from trio_kubelet.k8s import ContainerImage
-from trio_kubelet.node.addresses import AddressError, HostNetwork, Network, choose_addresses
+from trio_kubelet.node.addresses import AddressError, HostNetwork, choose_addresses
 from trio_kubelet.node.observation import (
     Observation,
     Pressures,
@@ -48,7 +48,7 @@ class NodeObserver:
     _gate: RuntimeGate
     _readiness: Readiness
     _pressures: Callable[[], Pressures | None]
-    _network: Network = field(factory=HostNetwork)
+    _network: HostNetwork = field(factory=HostNetwork)
     _threads: trio.CapacityLimiter = field(init=False, factory=lambda: trio.CapacityLimiter(1))
     _addresses: tuple[str, ...] | None = field(init=False, default=None)
     _address_error: str = field(init=False, default="")

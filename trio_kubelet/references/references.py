@@ -27,13 +27,17 @@ from trio_kubelet.references.object_references import (
     object_references,
     pull_secrets,
 )
-from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, Objects, T
+from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
 from trio_kubelet.references.services import ServiceCache
 from trio_kubelet.references.tokens import Tokens
 from trio_kubelet.references.trust_bundles import TrustBundles
 from trio_kubelet.references.watched import WatchedObjects
 
 log = structlog.get_logger("references")
+
+
+Objects = WatchedObjects[T] | CachedObjects[T]
+"""The objects of one kind that pods here use."""
 
 
 class Strategy(StrEnum):

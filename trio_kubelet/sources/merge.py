@@ -62,11 +62,6 @@ class SourceMerge:
     _events: EventRecorder
     _pods: dict[Source, dict[str, Pod]] = field(init=False, factory=dict)
 
-    @property
-    def seen(self) -> frozenset[Source]:
-        """The sources that have delivered a complete set."""
-        return frozenset(self._pods)
-
     def apply(self, source: Source, pods: Iterable[Pod]) -> list[PodUpdate]:
         """Take the full set of pods of a source and return what changed.
 

@@ -10,7 +10,6 @@ One piece of work for each full name: look at what should be and what there is, 
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import structlog
 import trio
@@ -33,12 +32,8 @@ RETRY_UNANSWERED = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0, jitter=0.
 """While nobody answers, only one mirror is tried."""
 
 
-class Attach(Protocol):
-    """Is told which mirror shows a static pod, so that the pod's status goes there."""
-
-    def __call__(self, uid: str, mirror: Pod | None) -> None:
-        """`uid` is the static pod's; None: no mirror shows it now."""
-        ...
+Attach = Callable[[str, Pod | None], None]
+"""Is told which mirror shows the static pod of a UID, so that its status goes there; None: none."""
 
 
 def mirror_of(pod: Pod, node_name: str, node_uid: str) -> Pod:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 
 from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.references import NoReferences
-from trio_kubelet.volumes.collect import Collector, ObjectData
+from trio_kubelet.references import NoReferences, References
+from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, Ground
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
@@ -32,7 +32,7 @@ def local_volumes(
     folders: PodFolders,
     memory_available: MemoryAvailable,
     *,
-    data: ObjectData | None = None,
+    data: References | NoReferences | None = None,
     allocatable: Callable[[], Mapping[str, Quantity]] = dict,
     clock: Clock | None = None,
     privileged: bool | None = None,
@@ -68,7 +68,6 @@ __all__ = [
     "HostPath",
     "MemoryAvailable",
     "MountedVolume",
-    "ObjectData",
     "PodFolders",
     "PodStorage",
     "VolumeBusy",

@@ -5,13 +5,12 @@ meet. All that is missing is told at once. An optional source that is not there 
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import trio
 from attrs import frozen
 
 from trio_kubelet.k8s import (
-    ClusterTrustBundleProjection,
     ConfigMap,
     ConfigMapProjection,
     ConfigMapVolumeSource,
@@ -27,7 +26,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeProjection,
 )
-from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
+from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError, References
 from trio_kubelet.volumes.downward import downward_payload, joined
 from trio_kubelet.volumes.payload import (
     DEFAULT_MODE,
@@ -45,31 +44,11 @@ from trio_kubelet.volumes.payload import (
 T = TypeVar("T")
 
 
-class ObjectData(Protocol):
-    """Where the content of volumes comes from. All methods may wait, and raise ObjectError."""
-
-    async def config_map(self, namespace: str, name: str) -> ConfigMap:
-        """A config map."""
-        ...
-
-    async def secret(self, namespace: str, name: str) -> Secret:
-        """A secret."""
-        ...
-
-    async def token(self, pod: Pod, audience: str, expiration_seconds: int | None) -> str:
-        """A token of the pod's service account; "" is the audience of the API server."""
-        ...
-
-    async def trust_anchors(self, projection: ClusterTrustBundleProjection) -> bytes:
-        """The certificates that a projection asks for, in PEM."""
-        ...
-
-
 @frozen(kw_only=True)
 class Collector:
     """Collects payloads. `allocatable` is what the node has, for limits that are not set."""
 
-    data: ObjectData
+    data: References | NoReferences
     allocatable: Callable[[], Mapping[str, Quantity]]
 
     async def collect(self, pod: Pod, volume: Volume) -> Payload:

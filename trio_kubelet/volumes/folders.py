@@ -58,14 +58,6 @@ class PodFolders:
         """Return where a subPath is bound: the index is that of the container's volume mount."""
         return self.sub_paths(uid) / volume / container / str(index)
 
-    def container(self, uid: str, container: str) -> Path:
-        """Return `pods/<uid>/containers/<container>`."""
-        return self.pod(uid) / "containers" / container
-
-    def etc_hosts(self, uid: str) -> Path:
-        """Return `pods/<uid>/etc-hosts`."""
-        return self.pod(uid) / "etc-hosts"
-
     def create(self, uid: str) -> None:
         """Make the folders that every pod has."""
         for folder in (self.pods, self.pod(uid)):

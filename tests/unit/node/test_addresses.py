@@ -15,7 +15,7 @@ from trio_kubelet.node.addresses import (
 
 
 @frozen(kw_only=True)
-class FakeNetwork:
+class FakeNetwork(HostNetwork):
     """A machine with these addresses, in a world where its name has those."""
 
     local: tuple[str, ...] = ("10.0.0.7", "10.0.0.8", "fd00::7")

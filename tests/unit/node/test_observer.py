@@ -12,6 +12,7 @@ from tests.unit.node.nodes import NAME, a_profile
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.hollow.faults import CallFault, ScriptedFaults
+from trio_kubelet.node.addresses import HostNetwork
 from trio_kubelet.node.observation import Observation, Pressures
 from trio_kubelet.node.observer import NodeObserver
 from trio_kubelet.node.readiness import Readiness
@@ -24,7 +25,7 @@ BUSYBOX = "docker.io/library/busybox:1"
 
 
 @define
-class FakeNetwork:
+class FakeNetwork(HostNetwork):
     """A machine with one address, which its name has."""
 
     local: list[str] = field(factory=lambda: ["10.0.0.7"])

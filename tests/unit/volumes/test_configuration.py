@@ -33,14 +33,14 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeProjection,
 )
-from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
+from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes import PodFolders, Volumes, VolumesNotReady, local_volumes
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.payload import VolumeFile
 
 
 @frozen(kw_only=True)
-class Fetched:
+class Fetched(NoReferences):
     """Objects by name, as if the API server had them in the namespace `n`."""
 
     config_maps: dict[str, Mapping[str, str]] = field(factory=dict)

@@ -205,12 +205,12 @@ async def test_tear_down_removes_the_volumes_and_leaves_the_rest(
 ) -> None:
     mounted = await volumes.prepare(pod_with(empty_dir()))
     (Path(mounted["data"].host_path) / "file").touch()
-    folders.etc_hosts("u1").touch()
+    (folders.pod("u1") / "etc-hosts").touch()
     await volumes.tear_down("u1")
     await volumes.tear_down("u1")
     assert not list(folders.volumes("u1").iterdir())
     assert not list((folders.pod("u1") / "plugins").rglob("ready"))
-    assert folders.etc_hosts("u1").exists()
+    assert (folders.pod("u1") / "etc-hosts").exists()
     assert await volumes.pods_on_disk() == {"u1"}
     await volumes.remove_pod("u1")
     assert await volumes.pods_on_disk() == set()
