@@ -13,17 +13,18 @@ it waits for is disks, and what it decides it decides without a checkpoint. A ro
 long is told of in the log.
 """
 
-import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 import structlog
 import trio
-from attrs import define, field, frozen
+from attrs import define, field
 
 from state_machines.pod import PodEvent, PodState
 from state_machines.pod_ending import Ending
 from trio_kubelet.callbacks import Callbacks
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
@@ -40,7 +41,7 @@ from trio_kubelet.sync.admission import (
     was_admitted,
 )
 from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.monitor import LoopMonitor, slow_housekeeping_logged
+from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
@@ -101,22 +102,6 @@ class ChangedPod(Protocol):
         ...
 
 
-@frozen(kw_only=True)
-class _Victim:
-    """A preempted pod, and how long at most pods that need its resources wait for its end."""
-
-    pod: Pod
-    stopped: trio.Event
-    longest_wait_seconds: float
-
-
-VictimChannel = tuple[trio.MemorySendChannel[_Victim], trio.MemoryReceiveChannel[_Victim]]
-
-
-def _victim_channel() -> VictimChannel:
-    return trio.open_memory_channel[_Victim](math.inf)
-
-
 @define(kw_only=True)
 class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
@@ -144,7 +129,7 @@ class SyncLoop:
     _runs: Callable[[str], bool] = lambda _uid: False
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
-    _victims: VictimChannel = field(init=False, factory=_victim_channel)
+    _waits_for_victims: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     def __attrs_post_init__(self) -> None:
         self._silent_sources = set(self._sources)
@@ -161,7 +146,7 @@ class SyncLoop:
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
-            nursery.start_soon(self._wait_for_victims)
+            nursery.start_soon(self._waits_for_victims.run)
             task_status.started()
 
     async def _consume(
@@ -200,25 +185,17 @@ class SyncLoop:
             if self._silent_sources:
                 continue
             try:
-                async with slow_housekeeping_logged():
-                    await self._clean_up()
+                await logged_if_slow(self._clean_up)
             except Exception:
                 log.exception("housekeeping failed")
 
-    async def _wait_for_victims(self) -> None:
-        async with trio.open_nursery() as nursery:
-            async for victim in self._victims[1]:
-                nursery.start_soon(self._wait_for_victim, victim)
-
-    async def _wait_for_victim(self, victim: "_Victim") -> None:
+    async def _wait_for_victim(self, pod: Pod, stopped: trio.Event, longest_seconds: float) -> None:
         """Wait until a preempted pod has stopped; record an event if it takes too long."""
-        with trio.move_on_after(victim.longest_wait_seconds):
-            await victim.stopped.wait()
-        if not victim.stopped.is_set():
-            self._recorder.pod(
-                victim.pod, EventType.WARNING, EXCEEDED_GRACE_PERIOD, NOT_KILLED_IN_TIME
-            )
-        self._preemptions.stopped(victim.pod.metadata.uid)
+        with trio.move_on_after(longest_seconds):
+            await stopped.wait()
+        if not stopped.is_set():
+            self._recorder.pod(pod, EventType.WARNING, EXCEEDED_GRACE_PERIOD, NOT_KILLED_IN_TIME)
+        self._preemptions.stopped(pod.metadata.uid)
         self._start_fitting()
 
     def on_config(self, update: PodUpdate) -> None:
@@ -353,13 +330,8 @@ class SyncLoop:
             )
             self._preemptions.preempt(victim)
             stopped = trio.Event()
-            self._victims[0].send_nowait(
-                _Victim(
-                    pod=victim,
-                    stopped=stopped,
-                    longest_wait_seconds=longest_wait_seconds(victim, ending),
-                )
-            )
+            longest = longest_wait_seconds(victim, ending)
+            self._waits_for_victims.start(partial(self._wait_for_victim, victim, stopped, longest))
             self.end(victim.metadata.uid, ending, stopped)
 
     def _update(self, pod: Pod) -> None:

@@ -1,10 +1,12 @@
 """Whether the sync loop makes progress: the health endpoint and systemd's watchdog ask here."""
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 
 import structlog
 import trio
+
+from trio_kubelet.concurrency import and_if_it_takes_long
 
 log = structlog.get_logger("sync")
 
@@ -18,8 +20,8 @@ class LoopMonitor:
     Only a consumer that works can be stuck. One that waits, for a message or for the runtime, is
     not: a unit that waits for its runtime must not be killed for it. Nor does housekeeping count,
     which waits for disks: a new agent would wait for the same disks, so the log tells of it
-    (`slow_housekeeping_logged`). A handler that blocks the event loop needs no report: then the
-    watchdog is not fed, and no endpoint answers.
+    (`logged_if_slow`). A handler that blocks the event loop needs no report: then the watchdog is
+    not fed, and no endpoint answers.
     """
 
     def __init__(self) -> None:
@@ -46,21 +48,13 @@ class LoopMonitor:
         return self.slowest()[1]
 
 
-@asynccontextmanager
-async def slow_housekeeping_logged() -> AsyncIterator[None]:
-    """Warn when the block takes longer than SLOW_SECONDS, and say so when it is through.
+async def logged_if_slow(housekeeping: Callable[[], Awaitable[None]]) -> None:
+    """Do a round; warn when it takes longer than SLOW_SECONDS, and say so when it is through."""
 
-    Errors of the block come out in an exception group.
-    """
-    began = trio.current_time()
-
-    async def warn() -> None:
-        await trio.sleep(SLOW_SECONDS)
+    def warn() -> None:
         log.warning("housekeeping is taking longer than expected", seconds=round(SLOW_SECONDS))
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(warn)
-        yield
-        nursery.cancel_scope.cancel()
+    began = trio.current_time()
+    await and_if_it_takes_long(housekeeping, SLOW_SECONDS, warn)
     if (seconds := trio.current_time() - began) > SLOW_SECONDS:
         log.warning("housekeeping took longer than expected", seconds=round(seconds))
