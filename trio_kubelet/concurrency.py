@@ -6,6 +6,7 @@ from typing import TypeVar
 import trio
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 async def run_concurrently(*works: Callable[[], Awaitable[object]]) -> None:
@@ -28,6 +29,23 @@ async def run_concurrently(*works: Callable[[], Awaitable[object]]) -> None:
             nursery.start_soon(run, work)
     if failed:
         raise failed[0]
+
+
+async def both(
+    first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[U]]
+) -> tuple[T, U]:
+    """Run two works as `run_concurrently` does; return what they came to."""
+    ones: list[T] = []
+    others: list[U] = []
+
+    async def run_first() -> None:
+        ones.append(await first())
+
+    async def run_second() -> None:
+        others.append(await second())
+
+    await run_concurrently(run_first, run_second)
+    return ones[0], others[0]
 
 
 async def run_all(*works: Callable[[], Awaitable[object]]) -> None:

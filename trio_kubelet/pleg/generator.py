@@ -29,7 +29,7 @@ from state_machines.pleg import (
 )
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
+from trio_kubelet.concurrency import BackgroundTasks, both
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
@@ -166,18 +166,8 @@ class Pleg:
 
     async def _list(self) -> Listing:
         """Everything in the runtime."""
-        sandboxes: tuple[cri.PodSandbox, ...] = ()
-        containers: tuple[cri.Container, ...] = ()
-
-        async def list_sandboxes() -> None:
-            nonlocal sandboxes
-            sandboxes = await self._client.list_pod_sandboxes()
-
-        async def list_containers() -> None:
-            nonlocal containers
-            containers = await self._client.list_containers()
-
-        await run_concurrently(list_sandboxes, list_containers)
+        client = self._client
+        sandboxes, containers = await both(client.list_pod_sandboxes, client.list_containers)
         last, self._listing = self._listing, self._listing.updated(sandboxes, containers)
         for uid in self._listing.refused - last.refused:
             log.warning("runtime pod has an invalid UID, ignoring it", uid=uid)

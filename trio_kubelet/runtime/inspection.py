@@ -14,7 +14,7 @@ import betterproto
 import trio
 from attrs import evolve, frozen
 
-from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.concurrency import both, run_concurrently
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import unless_gone
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -58,18 +58,12 @@ class PodInspector:
         """
         observed_at = trio.current_time()
         selector = {names.POD_UID_LABEL: known.uid}
-        sandboxes: list[cri.PodSandbox] = []
-        containers: list[cri.Container] = []
-
-        async def list_sandboxes() -> None:
-            filter_ = cri.PodSandboxFilter(label_selector=selector)
-            sandboxes.extend(await self.client.list_pod_sandboxes(filter_))
-
-        async def list_containers() -> None:
-            filter_ = cri.ContainerFilter(label_selector=selector)
-            containers.extend(await self.client.list_containers(filter_))
-
-        await run_concurrently(list_sandboxes, list_containers)
+        of_pod = cri.PodSandboxFilter(label_selector=selector)
+        in_pod = cri.ContainerFilter(label_selector=selector)
+        sandboxes, containers = await both(
+            partial(self.client.list_pod_sandboxes, of_pod),
+            partial(self.client.list_containers, in_pod),
+        )
         return await self.inspect_listed(known, sandboxes, containers, observed_at)
 
     async def inspect_listed(

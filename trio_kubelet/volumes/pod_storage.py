@@ -10,7 +10,7 @@ from functools import partial
 import trio
 from attrs import frozen
 
-from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.concurrency import both
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
@@ -43,18 +43,7 @@ class PodStorage:
     async def prepare(self, pod: Pod) -> PodInputs:
         """Make folders, mount volumes, fetch for variables. Raises PreparationError."""
         self._references.register(pod)
-        mounted: Mapping[str, MountedVolume] = {}
-        data = EnvironmentData()
-
-        async def mount() -> None:
-            nonlocal mounted
-            mounted = await self._mount(pod)
-
-        async def fetch() -> None:
-            nonlocal data
-            data = await self._fetch(pod)
-
-        await run_concurrently(mount, fetch)
+        mounted, data = await both(partial(self._mount, pod), partial(self._fetch, pod))
         return PodInputs(
             volumes={name: _for_runtime(volume) for name, volume in mounted.items()},
             sources=EnvironmentSources(
