@@ -148,6 +148,11 @@ class PodSpec(ApiType):
     tolerations: tuple[Toleration, ...] = ()
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
 
+    @property
+    def all_containers(self) -> tuple[Container, ...]:
+        """Its containers of all kinds: init containers, regular and ephemeral ones."""
+        return (*self.init_containers, *self.containers, *self.ephemeral_containers)
+
 
 @frozen(kw_only=True, repr=False, eq=False)
 class Pod(ApiType):

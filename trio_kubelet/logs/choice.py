@@ -11,9 +11,7 @@ _WAITING_WORDS = {
 
 def is_in_spec(pod: Pod, container: str) -> bool:
     """Whether the pod has a container of that name, of any kind."""
-    spec = pod.spec
-    every = (*spec.containers, *spec.init_containers, *spec.ephemeral_containers)
-    return any(each.name == container for each in every)
+    return any(each.name == container for each in pod.spec.all_containers)
 
 
 def container_id(pod: Pod, container: str, *, previous: bool) -> str:

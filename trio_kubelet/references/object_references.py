@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from attrs import frozen
 
-from trio_kubelet.k8s import Container, Pod, VolumeProjection
+from trio_kubelet.k8s import EnvFromSource, EnvVarSource, Pod, VolumeProjection
 
 ROOT_CERTIFICATES = "kube-root-ca.crt"
 """The config map that the cluster itself keeps in every namespace, for nearly every pod."""
@@ -21,13 +21,12 @@ class ObjectReferences:
 
 def object_references(pod: Pod) -> ObjectReferences:
     """Return what the pod's volumes, variables and image pulls refer to."""
-    projections = tuple(_projections(pod))
     return ObjectReferences(
         config_maps=frozenset((*_config_maps_in_volumes(pod), *environment_config_maps(pod))),
         secrets=frozenset(
             (*_secrets_in_volumes(pod), *environment_secrets(pod), *pull_secrets(pod))
         ),
-        trust_bundles=any(each.cluster_trust_bundle is not None for each in projections),
+        trust_bundles=any(p.cluster_trust_bundle is not None for p in _projections(pod)),
     )
 
 
@@ -38,57 +37,40 @@ def pull_secrets(pod: Pod) -> tuple[str, ...]:
 
 def environment_config_maps(pod: Pod) -> frozenset[str]:
     """Return the names of config maps that variables come from."""
-    names = set()
-    for container in _containers(pod):
-        for whole in container.env_from:
-            if whole.config_map_ref is not None:
-                names.add(whole.config_map_ref.name)
-        for variable in container.env:
-            source = variable.value_from
-            if source is not None and source.config_map_key_ref is not None:
-                names.add(source.config_map_key_ref.name)
-    return frozenset(names)
+    whole = (source.config_map_ref for source in _whole_sources(pod))
+    keys = (source.config_map_key_ref for source in _sources_of_variables(pod))
+    return frozenset(each.name for each in (*whole, *keys) if each is not None)
 
 
 def environment_secrets(pod: Pod) -> frozenset[str]:
     """Return the names of secrets that variables come from."""
-    names = set()
-    for container in _containers(pod):
-        for whole in container.env_from:
-            if whole.secret_ref is not None:
-                names.add(whole.secret_ref.name)
-        for variable in container.env:
-            source = variable.value_from
-            if source is not None and source.secret_key_ref is not None:
-                names.add(source.secret_key_ref.name)
-    return frozenset(names)
+    whole = (source.secret_ref for source in _whole_sources(pod))
+    keys = (source.secret_key_ref for source in _sources_of_variables(pod))
+    return frozenset(each.name for each in (*whole, *keys) if each is not None)
+
+
+def _whole_sources(pod: Pod) -> Iterator[EnvFromSource]:
+    return (source for container in pod.spec.all_containers for source in container.env_from)
+
+
+def _sources_of_variables(pod: Pod) -> Iterator[EnvVarSource]:
+    variables = (variable for container in pod.spec.all_containers for variable in container.env)
+    return (variable.value_from for variable in variables if variable.value_from is not None)
 
 
 def _config_maps_in_volumes(pod: Pod) -> Iterator[str]:
-    for volume in pod.spec.volumes:
-        if volume.config_map is not None:
-            yield volume.config_map.name
-    for projection in _projections(pod):
-        if projection.config_map is not None:
-            yield projection.config_map.name
+    volumes = (volume.config_map for volume in pod.spec.volumes)
+    projected = (projection.config_map for projection in _projections(pod))
+    return (each.name for each in (*volumes, *projected) if each is not None)
 
 
 def _secrets_in_volumes(pod: Pod) -> Iterator[str]:
-    for volume in pod.spec.volumes:
-        if volume.secret is not None:
-            yield volume.secret.secret_name
-    for projection in _projections(pod):
-        if projection.secret is not None:
-            yield projection.secret.name
+    volumes = (volume.secret for volume in pod.spec.volumes)
+    yield from (each.secret_name for each in volumes if each is not None)
+    projected = (projection.secret for projection in _projections(pod))
+    yield from (each.name for each in projected if each is not None)
 
 
 def _projections(pod: Pod) -> Iterator[VolumeProjection]:
-    for volume in pod.spec.volumes:
-        if volume.projected is not None:
-            yield from volume.projected.sources
-
-
-def _containers(pod: Pod) -> Iterator[Container]:
-    yield from pod.spec.init_containers
-    yield from pod.spec.containers
-    yield from pod.spec.ephemeral_containers
+    projected = (volume.projected for volume in pod.spec.volumes)
+    return (source for each in projected if each is not None for source in each.sources)

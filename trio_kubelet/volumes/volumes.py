@@ -7,7 +7,7 @@ content.
 """
 
 import errno
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,7 +16,7 @@ import structlog
 import trio
 from attrs import fields, frozen
 
-from trio_kubelet.k8s import Container, EphemeralContainer, Pod, Volume
+from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.volumes.folders import PodFolders, escaped
@@ -171,13 +171,8 @@ class Volumes:
 
 
 def _used_volumes(pod: Pod) -> frozenset[str]:
-    containers: Iterable[Container | EphemeralContainer] = (
-        *pod.spec.init_containers,
-        *pod.spec.containers,
-        *pod.spec.ephemeral_containers,
-    )
     used: set[str] = set()
-    for container in containers:
+    for container in pod.spec.all_containers:
         used.update(mount.name for mount in container.volume_mounts)
         used.update(device.name for device in container.volume_devices)
     return frozenset(used)

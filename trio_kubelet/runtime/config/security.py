@@ -5,8 +5,6 @@ are the pod's alone. What is left open by both falls to the image (the user) or 
 (seccomp). (API: PodSecurityContext, SecurityContext)
 """
 
-from collections.abc import Iterable
-
 from attrs import field, frozen
 
 from trio_kubelet.k8s import (
@@ -114,7 +112,7 @@ def sandbox_security_context(
         seccomp=cri.SecurityProfile(profile_type=_RUNTIME_DEFAULT),
         supplemental_groups=list(groups),
         supplemental_groups_policy=_groups_policy(context),
-        privileged=any(_is_privileged(container) for container in _all_containers(pod)),
+        privileged=any(map(_is_privileged, pod.spec.all_containers)),
     )
     if context.run_as_user is not None:
         built.run_as_user = cri.Int64Value(value=context.run_as_user)
@@ -345,11 +343,6 @@ def _groups_policy(context: PodSecurityContext) -> cri.SupplementalGroupsPolicy:
     if policy not in _GROUPS_POLICIES:
         raise ConfigError(f"unsupported supplementalGroupsPolicy: {policy}")
     return _GROUPS_POLICIES[SupplementalGroupsPolicy(policy)]
-
-
-def _all_containers(pod: Pod) -> Iterable[Container]:
-    spec = pod.spec
-    return (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
 
 
 def _is_privileged(container: Container) -> bool:

@@ -174,12 +174,7 @@ def own_grace_seconds(pod: Pod, grace_seconds: int | None = None) -> int:
 
 def container_spec(pod: Pod, name: str) -> Container | None:
     """The container of that name, of whatever kind, in the pod's spec."""
-    everything = (
-        *pod.spec.containers,
-        *pod.spec.init_containers,
-        *pod.spec.ephemeral_containers,
-    )
-    return next((container for container in everything if container.name == name), None)
+    return next((each for each in pod.spec.all_containers if each.name == name), None)
 
 
 def _stop_order(pod: Pod, observed: ObservedPod) -> Sequence[Sequence[ObservedContainer]]:
