@@ -1,6 +1,6 @@
 """Doing several things at the same time: to their ends, or for as long as somebody runs."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 import trio
@@ -8,27 +8,16 @@ import trio
 T = TypeVar("T")
 U = TypeVar("U")
 
+Work = Callable[[], Awaitable[object]]
 
-async def run_concurrently(*works: Callable[[], Awaitable[object]]) -> None:
+
+async def run_concurrently(*works: Work) -> None:
     """Run all works; return when all are done.
 
     The first that fails cancels the others, and its error is raised as it is, not in a group.
     Cancellation cancels all.
     """
-    failed: list[Exception] = []
-
-    async def run(work: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await work()
-        except Exception as error:
-            failed.append(error)
-            nursery.cancel_scope.cancel()
-
-    async with trio.open_nursery() as nursery:
-        for work in works:
-            nursery.start_soon(run, work)
-    if failed:
-        raise failed[0]
+    await _run(works, give_up=True)
 
 
 async def both(
@@ -48,18 +37,24 @@ async def both(
     return ones[0], others[0]
 
 
-async def run_all(*works: Callable[[], Awaitable[object]]) -> None:
+async def run_all(*works: Work) -> None:
     """Run all works to their ends; then raise the first error, if there was one, as it is.
 
     Cancellation cancels all.
     """
+    await _run(works, give_up=False)
+
+
+async def _run(works: Iterable[Work], *, give_up: bool) -> None:
     failed: list[Exception] = []
 
-    async def run(work: Callable[[], Awaitable[object]]) -> None:
+    async def run(work: Work) -> None:
         try:
             await work()
         except Exception as error:
             failed.append(error)
+            if give_up:
+                nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         for work in works:
@@ -94,10 +89,10 @@ class BackgroundTasks:
     """Tasks that plain functions ask for; they run while `run` does, and not before."""
 
     def __init__(self) -> None:
-        self._asked: list[Callable[[], Awaitable[object]]] = []
+        self._asked: list[Work] = []
         self._woken = trio.Event()
 
-    def start(self, work: Callable[[], Awaitable[object]]) -> None:
+    def start(self, work: Work) -> None:
         """Run a work, which must not raise, as soon as tasks run. Returns at once."""
         self._asked.append(work)
         self._woken.set()

@@ -1,5 +1,7 @@
 """The errors of what cannot be got ready: the agent, or something that a pod needs."""
 
+from collections.abc import Iterable
+
 from attrs import frozen
 
 
@@ -16,3 +18,9 @@ class PreparationError(Exception):
 
     def __str__(self) -> str:
         return self.message
+
+
+def aggregated(errors: Iterable[str]) -> str:
+    """Several errors as one text, as Kubernetes joins them: each once, `[one, another]`."""
+    distinct = tuple(dict.fromkeys(errors))
+    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from attrs import evolve, frozen
 
+from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import NodeCondition, NodeConditionType, Time
 from trio_kubelet.node.observation import Pressures
 
@@ -125,12 +126,6 @@ def condition_events(
 def is_ready(conditions: Iterable[NodeCondition]) -> bool:
     """Whether the Ready condition is True."""
     return any(c.type == NodeConditionType.READY and c.status == TRUE for c in conditions)
-
-
-def aggregated(errors: Iterable[str]) -> str:
-    """Several errors as one text, as Kubernetes joins them."""
-    distinct = tuple(dict.fromkeys(errors))
-    return distinct[0] if len(distinct) == 1 else f"[{', '.join(distinct)}]"
 
 
 def _pressure(

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from tests.unit.node.nodes import LATER, NOW
+from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import NodeCondition, Time
-from trio_kubelet.node.conditions import aggregated, condition_events, is_ready, node_conditions
+from trio_kubelet.node.conditions import condition_events, is_ready, node_conditions
 from trio_kubelet.node.observation import Pressures
 
 CALM = Pressures()

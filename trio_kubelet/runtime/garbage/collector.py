@@ -19,6 +19,7 @@ import trio
 from attrs import define, frozen
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.errors import aggregated
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
@@ -169,7 +170,7 @@ class GarbageCollector:
             log.exception("garbage collection failed")
             failures = (str(error) or type(error).__name__,)
         if failures:
-            self._recorder.node(EventType.WARNING, "ContainerGCFailed", _aggregated(failures))
+            self._recorder.node(EventType.WARNING, "ContainerGCFailed", aggregated(failures))
 
     async def collect(self) -> tuple[str, ...]:
         """One round; what a pod's own task works on is left to the next.
@@ -240,9 +241,3 @@ class GarbageCollector:
             partial(tidy_logs, ours, pods, self._remover.node, self._clock.now_ns()),
             limiter=self._remover.file_limiter,
         )
-
-
-def _aggregated(failures: Sequence[str]) -> str:
-    """The message for several errors, in the form of Go's aggregates; each is told once."""
-    each = tuple(dict.fromkeys(failures))
-    return each[0] if len(each) == 1 else f"[{', '.join(each)}]"

@@ -6,6 +6,7 @@ CreateContainer and StartContainer are shielded: whether they happened must be k
 """
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import structlog
 import trio
@@ -210,15 +211,8 @@ class ContainerStarter:
             hostname = pod_hostname(pod, self._node.cluster_domain)
             hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
         needed = {each.message_file for each in observed.containers if each.name == container.name}
-        return await trio.to_thread.run_sync(
-            make_container_files,
-            pod,
-            container,
-            self._node,
-            hosts,
-            needed,
-            limiter=self._file_limiter,
-        )
+        make = partial(make_container_files, pod, container, self._node, hosts, needed)
+        return await trio.to_thread.run_sync(make, limiter=self._file_limiter)
 
     async def _host_file(self, pod: Pod) -> str:
         """The node's hosts file as it is now, for who needs it. Raises ConfigError."""
@@ -270,9 +264,8 @@ class ContainerStarter:
         )
         if not reads_files(container):
             return environment(pod, container, facts)
-        return await trio.to_thread.run_sync(
-            environment, pod, container, facts, limiter=self._file_limiter
-        )
+        make = partial(environment, pod, container, facts)
+        return await trio.to_thread.run_sync(make, limiter=self._file_limiter)
 
     async def _create(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig
@@ -295,16 +288,11 @@ class ContainerStarter:
     async def _link_log(
         self, pod: Pod, container: Container, container_id: str, restart_count: int
     ) -> None:
+        link = partial(
+            link_container_log, pod, container.name, container_id, restart_count, self._node
+        )
         try:
-            await trio.to_thread.run_sync(
-                link_container_log,
-                pod,
-                container.name,
-                container_id,
-                restart_count,
-                self._node,
-                limiter=self._file_limiter,
-            )
+            await trio.to_thread.run_sync(link, limiter=self._file_limiter)
         except OSError as error:
             # The container runs; only collectors that look for the link miss its log.
             log.warning("container log link failed", container=container.name, error=str(error))
@@ -318,48 +306,40 @@ class ContainerStarter:
         """
         if container.lifecycle is None or container.lifecycle.post_start is None:
             return
-        pod, sandbox = context.pod, context.sandbox
+        pod, hook, sandbox = context.pod, container.lifecycle.post_start, context.sandbox
         ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
         try:
-            await self._hooks.run(
-                pod,
-                container,
-                container_id,
-                container.lifecycle.post_start,
-                ips[0] if ips else "",
-            )
+            await self._hooks.run(pod, container, container_id, hook, ips[0] if ips else "")
         except HookError as error:
-            self._recorder.pod(
-                pod,
-                EventType.WARNING,
-                "FailedPostStartHook",
-                "PostStartHook failed",
-                container=container.name,
+            reason, message = "FailedPostStartHook", "PostStartHook failed"
+            self._event(pod, container, reason, message, EventType.WARNING)
+            stop = Stop(
+                name=container.name,
+                id=container_id,
+                pod_ips=sandbox.ips,
+                grace_seconds=own_grace_seconds(pod),
+                message=reason,
             )
             try:
-                await self._stopper.stop_container(
-                    pod,
-                    Stop(
-                        name=container.name,
-                        id=container_id,
-                        pod_ips=sandbox.ips,
-                        grace_seconds=own_grace_seconds(pod),
-                        message="FailedPostStartHook",
-                    ),
-                )
+                await self._stopper.stop_container(pod, stop)
             except RpcError as failure:
                 log.warning("container stop failed", container=container.name, error=str(failure))
             raise ContainerStartError("PostStartHookError", error.message) from error
 
-    def _event(self, pod: Pod, container: Container, reason: str, message: str) -> None:
-        self._recorder.pod(pod, EventType.NORMAL, reason, message, container=container.name)
+    def _event(
+        self,
+        pod: Pod,
+        container: Container,
+        reason: str,
+        message: str,
+        kind: EventType = EventType.NORMAL,
+    ) -> None:
+        self._recorder.pod(pod, kind, reason, message, container=container.name)
 
     def _failed(
         self, pod: Pod, container: Container, reason: str, message: str
     ) -> ContainerStartError:
-        self._recorder.pod(
-            pod, EventType.WARNING, "Failed", f"Error: {message}", container=container.name
-        )
+        self._event(pod, container, "Failed", f"Error: {message}", EventType.WARNING)
         return ContainerStartError(reason, message)
 
 
