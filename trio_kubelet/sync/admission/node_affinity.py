@@ -62,22 +62,6 @@ def integer(text: str) -> int | None:
     return number if -_LARGEST - 1 <= number <= _LARGEST else None
 
 
-def _in(actual: str | None, values: Values) -> bool:
-    return actual in values
-
-
-def _not_in(actual: str | None, values: Values) -> bool:
-    return bool(values) and actual not in values
-
-
-def _exists(actual: str | None, values: Values) -> bool:
-    return not values and actual is not None
-
-
-def _does_not_exist(actual: str | None, values: Values) -> bool:
-    return not values and actual is None
-
-
 def _compared(compare: Callable[[int, int], bool]) -> Callable[[str | None, Values], bool]:
     def holds(actual: str | None, values: Values) -> bool:
         if actual is None or len(values) != 1:
@@ -89,10 +73,10 @@ def _compared(compare: Callable[[int, int], bool]) -> Callable[[str | None, Valu
 
 
 _OPERATORS: Mapping[str, Callable[[str | None, Values], bool]] = {
-    NodeSelectorOperator.IN: _in,
-    NodeSelectorOperator.NOT_IN: _not_in,
-    NodeSelectorOperator.EXISTS: _exists,
-    NodeSelectorOperator.DOES_NOT_EXIST: _does_not_exist,
+    NodeSelectorOperator.IN: lambda actual, values: actual in values,
+    NodeSelectorOperator.NOT_IN: lambda actual, values: bool(values) and actual not in values,
+    NodeSelectorOperator.EXISTS: lambda actual, values: not values and actual is not None,
+    NodeSelectorOperator.DOES_NOT_EXIST: lambda actual, values: not values and actual is None,
     NodeSelectorOperator.GT: _compared(int.__gt__),
     NodeSelectorOperator.LT: _compared(int.__lt__),
 }
