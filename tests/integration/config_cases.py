@@ -20,9 +20,9 @@ from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.documents import load_documents
+from trio_kubelet.resources.cgroup_files import page_size
 from trio_kubelet.rpc import is_present
 from trio_kubelet.runtime.config.container_hash import container_hash
-from trio_kubelet.runtime.config.resources import page_size_name
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 FOLDER = Path(__file__).parent / "configs"
@@ -136,7 +136,7 @@ def expected_container(
     resources["oom_score_adj"] = _oom_score_adj(resources["oom_score_adj"], node)
     if node.hugepage_sizes:
         resources["hugepage_limits"] = [
-            {"page_size": page_size_name(size)} for size in node.hugepage_sizes
+            {"page_size": page_size(size)} for size in node.hugepage_sizes
         ]
     if node.cgroup_v2:
         resources["unified"] = {"memory.oom.group": "1"}

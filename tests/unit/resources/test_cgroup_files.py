@@ -49,7 +49,8 @@ def test_a_lifted_quota() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "name"), [(64 << 10, "64KB"), (2 * MI, "2MB"), (32 * MI, "32MB"), (1 << 30, "1GB")]
+    ("size", "name"),
+    [(64 << 10, "64KB"), (2 * MI, "2MB"), (32 * MI, "32MB"), (1 << 30, "1GB"), (16 << 30, "16GB")],
 )
 def test_page_sizes_are_named_as_the_kernel_does(size: int, name: str) -> None:
     assert page_size(size) == name

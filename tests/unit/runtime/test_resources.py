@@ -17,7 +17,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.resources import (
     container_resources,
     oom_score_adj,
-    page_size_name,
     sandbox_overhead,
     sandbox_resources,
 )
@@ -136,13 +135,6 @@ def test_huge_pages_of_the_pod_are_there_for_containers_that_ask_for_none_of_the
     whole = container("", "hugepages-2Mi=4Mi hugepages-1Gi=1Gi").resources
     made = container_resources(pod(own, resources=whole), own, node).hugepage_limits
     assert [(limit.page_size, limit.limit) for limit in made] == [("2MB", 2 << 20), ("1GB", GI)]
-
-
-@pytest.mark.parametrize(
-    ("size", "name"), [(64 << 10, "64KB"), (2 << 20, "2MB"), (GI, "1GB"), (16 * GI, "16GB")]
-)
-def test_page_sizes_are_named_as_the_kernel_does(size: int, name: str) -> None:
-    assert page_size_name(size) == name
 
 
 @pytest.mark.parametrize(

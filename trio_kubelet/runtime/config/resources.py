@@ -23,12 +23,12 @@ from trio_kubelet.resources import (
     pod_requests,
     qos_class,
 )
+from trio_kubelet.resources.cgroup_files import page_size
 from trio_kubelet.rpc import present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 _NOTHING = Quantity(0)
-_PAGE_SIZE_UNITS = ("B", "KB", "MB", "GB", "TB", "PB")
 
 BEST_EFFORT_OOM_SCORE_ADJ = 1000
 GUARANTEED_OOM_SCORE_ADJ = -997
@@ -98,15 +98,6 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
     request += _unassigned_memory_share(pod)
     adjustment = 1000 - 1000 * request // capacity_bytes
     return max(_MIN_BURSTABLE_OOM_SCORE_ADJ, min(_MAX_BURSTABLE_OOM_SCORE_ADJ, adjustment))
-
-
-def page_size_name(size_bytes: int) -> str:
-    """A huge page size as the kernel's cgroup files and CRI write it: `2MB`, `1GB`."""
-    unit = 0
-    while size_bytes >= 1024 and unit < len(_PAGE_SIZE_UNITS) - 1:
-        size_bytes //= 1024
-        unit += 1
-    return f"{size_bytes}{_PAGE_SIZE_UNITS[unit]}"
 
 
 def _base_resources(
@@ -186,8 +177,7 @@ def _hugepage_limits(
         if name.startswith(HUGEPAGES_PREFIX)
     }
     return [
-        cri.HugepageLimit(page_size=page_size_name(size), limit=asked_for.get(size, 0))
-        for size in sizes
+        cri.HugepageLimit(page_size=page_size(size), limit=asked_for.get(size, 0)) for size in sizes
     ]
 
 
