@@ -77,7 +77,7 @@ class ContainerStatuses:
 
 def container_statuses(context: StatusContext) -> ContainerStatuses:
     """The status of each container of the spec."""
-    spec, previous = context.pod.spec, context.previous
+    spec, previous = context.pod.spec, context.given.previous
     return ContainerStatuses(
         init=_statuses(
             context,
@@ -94,7 +94,7 @@ def container_statuses(context: StatusContext) -> ContainerStatuses:
             ((container, ContainerRole.EPHEMERAL) for container in spec.ephemeral_containers),
             previous.ephemeral_container_statuses,
         ),
-        restarting=context.restarting,
+        restarting=context.given.restarting,
     )
 
 
@@ -142,7 +142,7 @@ def _status(
         )
     if role is ContainerRole.EPHEMERAL:
         return status
-    verdict = context.probed.get(instances[0].id) if instances else None
+    verdict = context.given.probed.get(instances[0].id) if instances else None
     return _with_readiness(role, status, verdict or _first_verdict(container, status, before))
 
 
@@ -195,10 +195,10 @@ def _unseen_status(
 def _starts_over(context: StatusContext) -> bool:
     """Whether what the runtime does not show was removed to be made anew (KEP-5532)."""
     kind = PodConditionType.ALL_CONTAINERS_RESTARTING
-    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
+    over = context.given.stopped or context.pod.metadata.deletion_timestamp is not None
     return not over and any(
         condition.type == kind and condition.status == ConditionStatus.TRUE
-        for condition in context.previous.conditions
+        for condition in context.given.previous.conditions
     )
 
 
@@ -227,7 +227,7 @@ def _observed_status(
         blank,
         image=newest.image or container.image,
         image_id=newest.image_ref,
-        container_id=f"{context.runtime_name}://{newest.id}",
+        container_id=f"{context.given.node.runtime_name}://{newest.id}",
         resources=_resources(context, container, newest),
         allocated_resources=container.resources.requests if container.resources else {},
         user=_user(newest),
@@ -255,7 +255,7 @@ def _resources(
     allocated = container.resources or ResourceRequirements()
     if newest.state is not runtime.ObservedState.RUNNING:
         return allocated
-    return actual_resources(allocated, context.actuated.get(container.name), newest.resources)
+    return actual_resources(allocated, context.given.actuated.get(container.name), newest.resources)
 
 
 def _lost(status: ContainerStatus, before: ContainerStatus | None) -> ContainerStatus:
@@ -326,7 +326,7 @@ def _exited(context: StatusContext, container: ObservedContainer) -> ContainerSt
             message=_cut(container.message, POD_MESSAGES_LIMIT_BYTES // max(1, count)),
             started_at=_time(container.started_at),
             finished_at=_time(container.finished_at),
-            container_id=f"{context.runtime_name}://{container.id}",
+            container_id=f"{context.given.node.runtime_name}://{container.id}",
         )
     )
 
@@ -347,15 +347,15 @@ def _waiting_with_reason(
     restarts = restarts_after(
         restart_terms(context.pod, container, role), state.terminated.exit_code
     )
-    if not restarts and container.name not in context.restarting:
+    if not restarts and container.name not in context.given.restarting:
         return status
     return evolve(status, state=_waiting(reason), last_state=state)
 
 
 def _reason_to_wait(context: StatusContext, container: Container) -> Reason | None:
     """Why the container waits, if it does; in a pod that is over none waits."""
-    over = context.stopped or context.pod.metadata.deletion_timestamp is not None
-    return None if over else context.reasons.get(container.name)
+    over = context.given.stopped or context.pod.metadata.deletion_timestamp is not None
+    return None if over else context.given.reasons.get(container.name)
 
 
 def _with_readiness(

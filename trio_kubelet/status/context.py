@@ -46,29 +46,6 @@ class ProbeVerdict:
 
 
 @frozen(kw_only=True)
-class StatusContext:
-    """What is the same for all containers of a pod.
-
-    `previous` is the pod's status so far. `reasons` say why containers wait, by name; `restarting`
-    are the names of those that are to run, whatever they ended with. `stopped`: the pod is over,
-    nothing of it will run again. `probed` is by container id. `runtime_name` stands before
-    container ids. `recursive_read_only`: the pod's containers will get such mounts.
-    `actuated` is what containers were made with, by name, where not with what the pod says.
-    """
-
-    pod: Pod
-    observed: ObservedPod
-    previous: PodStatus
-    reasons: Mapping[str, Reason] = field(factory=dict)
-    restarting: frozenset[str] = frozenset()
-    stopped: bool = False
-    probed: Mapping[str, ProbeVerdict] = field(factory=dict)
-    runtime_name: str = "containerd"
-    recursive_read_only: bool = False
-    actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
-
-
-@frozen(kw_only=True)
 class PodStatusContext:
     """What `pod_status` needs to know.
 
@@ -90,3 +67,16 @@ class PodStatusContext:
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
     actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
     refused_resize: str | None = None
+
+
+@frozen(kw_only=True)
+class StatusContext:
+    """What is the same for all containers of a pod, `given` as for its status.
+
+    `recursive_read_only`: the pod's containers will get such mounts.
+    """
+
+    pod: Pod
+    observed: ObservedPod
+    given: PodStatusContext
+    recursive_read_only: bool

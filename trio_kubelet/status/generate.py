@@ -32,22 +32,13 @@ from trio_kubelet.status.phase import phase_of_conditions, pod_phase
 
 def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodStatus:
     """The status of a pod whose resources are those that it was allocated."""
-    previous, failure, now_ns = _final(pod, given.previous), given.failure, given.now_ns
+    given = evolve(given, previous=_final(pod, given.previous))
+    previous, failure, now_ns = given.previous, given.failure, given.now_ns
     if (failure is not None and failure.rejected) or _was_rejected(pod, previous, observed):
         return _rejected_status(pod, observed, previous, failure, now_ns)
+    recursive = _runtime_handler(pod, observed) in given.node.recursive_read_only
     seen = container_statuses(
-        StatusContext(
-            pod=pod,
-            observed=observed,
-            previous=previous,
-            reasons=given.reasons,
-            restarting=given.restarting,
-            stopped=given.stopped,
-            probed=given.probed,
-            runtime_name=given.node.runtime_name,
-            actuated=given.actuated,
-            recursive_read_only=_runtime_handler(pod, observed) in given.node.recursive_read_only,
-        )
+        StatusContext(pod=pod, observed=observed, given=given, recursive_read_only=recursive)
     )
     stopped, failed = given.stopped, failure is not None
     statuses = without_open_ends(pod, seen) if stopped else seen
@@ -66,13 +57,7 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
         phase=phase.value,
         reason=told.reason,
         message=told.message,
-        conditions=pod_conditions(
-            pod,
-            seen,
-            observed,
-            phase=words_phase,
-            given=evolve(given, previous=previous),
-        ),
+        conditions=pod_conditions(pod, seen, observed, phase=words_phase, given=given),
         init_container_statuses=statuses.init,
         container_statuses=_by_name(statuses.regular),
         ephemeral_container_statuses=_by_name(statuses.ephemeral),
