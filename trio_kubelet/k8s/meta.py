@@ -62,6 +62,11 @@ class ObjectMeta(ApiType):
     managed_fields: tuple[ManagedFieldsEntry, ...] = ()
     self_link: str = ""
 
+    @property
+    def key(self) -> str:
+        """How logs, events and the journal name the object: `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ShardInfo(ApiType):

@@ -124,15 +124,10 @@ class Tokens:
         try:
             token = await self._request(pod, key)
         except ApiError as error:
-            log.warning(
-                "token renewal failed",
-                pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
-                error=str(error),
-            )
+            log.warning("token renewal failed", pod=pod.metadata.key, error=str(error))
             return
         except Exception:
-            meta = pod.metadata
-            log.exception("token renewal failed", pod=f"{meta.namespace}/{meta.name}")
+            log.exception("token renewal failed", pod=pod.metadata.key)
             return
         if self._entries.get(key) is entry:
             entry.token = token

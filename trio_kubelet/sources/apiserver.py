@@ -118,7 +118,7 @@ class ApiPods:
         if problems := unusable_names(pod):
             log.warning(
                 "pod from the API server is invalid, ignoring it",
-                pod=f"{pod.metadata.namespace}/{pod.metadata.name}",
+                pod=pod.metadata.key,
                 uid=pod.metadata.uid,
                 error=format_errors(problems),
             )

@@ -55,7 +55,7 @@ class ManifestPod:
     @property
     def full_name(self) -> str:
         """`<namespace>/<name>`."""
-        return f"{self.pod.metadata.namespace}/{self.pod.metadata.name}"
+        return self.pod.metadata.key
 
 
 @frozen(kw_only=True)
@@ -202,9 +202,7 @@ def _adopted(pod: Pod, source: Source, adopt: Adopt) -> str | None:
     try:
         return adopt(pod, source)
     except Exception:  # a bug that one pod brings out must not hide the others
-        log.exception(
-            "static pod UID adoption failed", pod=f"{pod.metadata.namespace}/{pod.metadata.name}"
-        )
+        log.exception("static pod UID adoption failed", pod=pod.metadata.key)
         return None
 
 

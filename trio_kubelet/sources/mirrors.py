@@ -57,11 +57,6 @@ def shown_uid(mirror: Pod) -> str:
     return mirror.metadata.annotations.get(CONFIG_MIRROR, "")
 
 
-def full_name(pod: Pod) -> str:
-    """`namespace/name`, by which a static pod and its mirror find each other."""
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 @define
 class MirrorPods:
     """Plain methods tell it what happened; `run` acts.
@@ -102,7 +97,7 @@ class MirrorPods:
         if update.source not in self._sources:
             return
         for pod in update.pods:
-            name = full_name(pod)
+            name = pod.metadata.key
             if update.op is not PodOperation.REMOVE:
                 self._static[name] = pod
             elif name in self._static and self._static[name].metadata.uid == pod.metadata.uid:
@@ -115,7 +110,7 @@ class MirrorPods:
 
     def status_changed(self, pod: Pod, status: PodStatus) -> None:
         """There is a new status (called by `Statuses.on_change`)."""
-        name = full_name(pod)
+        name = pod.metadata.key
         mirror = self._mirrors.get(name)
         if mirror is not None and _has_ended(mirror.status) and not _has_ended(status):
             self._queue.add(name)
@@ -128,7 +123,7 @@ class MirrorPods:
 
     def changed(self, mirror: Pod) -> None:
         """The API has this mirror, or a newer version of it."""
-        name = full_name(mirror)
+        name = mirror.metadata.key
         known = self._mirrors.get(name)
         if known is not None and not is_newer(mirror.metadata, known.metadata):
             return  # The echo of what an answer has told already.
@@ -138,7 +133,7 @@ class MirrorPods:
 
     def removed(self, mirror: Pod) -> None:
         """The API has this mirror no longer."""
-        name = full_name(mirror)
+        name = mirror.metadata.key
         known = self._mirrors.get(name)
         if known is not None and known.metadata.uid == mirror.metadata.uid:
             self._drop(name)

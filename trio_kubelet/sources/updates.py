@@ -33,6 +33,6 @@ class PodUpdates:
             try:
                 self.on_update.call(update)
             except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
-                names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in update.pods]
+                names = [pod.metadata.key for pod in update.pods]
                 log.exception("mirror pod sync failed", pods=names)
             await self._channel_in.send(update)

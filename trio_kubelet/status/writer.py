@@ -207,7 +207,7 @@ class StatusWriter:
         await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
         self._queue.answered()
         reported.deleted = True
-        log.info("pod deleted", pod=f"{meta.namespace}/{meta.name}", uid=meta.uid)
+        log.info("pod deleted", pod=meta.key, uid=meta.uid)
 
     async def _after(self, error: ApiError, uid: str, reported: _Reported) -> Retry | None:
         """Note that the pod is gone, or say when to try again."""
@@ -224,7 +224,7 @@ class StatusWriter:
         is_news = now - reported.failing_since >= QUIET_SECONDS or not error.is_forbidden
         if is_news and not error.is_away:
             meta = reported.object.metadata
-            pod = f"{meta.namespace}/{meta.name}"
+            pod = meta.key
             log.warning("pod status update failed", pod=pod, uid=uid, error=str(error))
         return _retry(error) if _may_help_to_repeat(error) else None
 

@@ -42,7 +42,6 @@ from trio_kubelet.sync.admission import (
 )
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
-from trio_kubelet.sync.pod_task import pod_key
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
@@ -176,7 +175,7 @@ class SyncLoop:
         try:
             await self._prepare(new)
         except Exception:  # the pods are decided on all the same, one by one
-            log.exception("admission preparation failed", pods=[pod_key(pod) for pod in new])
+            log.exception("admission preparation failed", pods=[pod.metadata.key for pod in new])
 
     async def _housekeeping(self) -> None:
         while True:
@@ -217,7 +216,7 @@ class SyncLoop:
             try:
                 handle(pod)
             except Exception:
-                log.exception("sync loop handler failed", pod=pod_key(pod), op=str(update.op))
+                log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
         self._silent_sources.discard(update.source)
 
     def on_runtime_change(self, change: ChangedPod) -> None:
@@ -242,7 +241,7 @@ class SyncLoop:
         try:
             self._start(stored)
         except Exception:
-            log.exception("sync loop handler failed", pod=pod_key(stored.pod), op="restart")
+            log.exception("sync loop handler failed", pod=stored.pod.metadata.key, op="restart")
 
     def end(self, uid: str, ending: Ending, waiter: trio.Event | None = None) -> None:
         """End a pod for a reason of the node's own, such as preemption."""
@@ -320,7 +319,7 @@ class SyncLoop:
     def _preempt(self, pod: Pod, preemption: Preemption) -> None:
         """End the victims. Pods that need their resources wait until they have stopped."""
         for victim in preemption.victims:
-            log.info("preempting pod", pod=pod_key(victim), critical=pod_key(pod))
+            log.info("preempting pod", pod=victim.metadata.key, critical=pod.metadata.key)
             self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
             ending = Ending(
                 causes=(PodEvent.PREEMPTED,),

@@ -102,11 +102,6 @@ class PodSteps(Protocol):
         ...
 
 
-def pod_key(pod: Pod) -> str:
-    """How logs and the journal name a pod: `namespace/name`."""
-    return f"{pod.metadata.namespace}/{pod.metadata.name}"
-
-
 @frozen(kw_only=True)
 class SharedByTasks:
     """What all tasks are made with.
@@ -220,12 +215,10 @@ class PodTask:
             PodState.TERMINATED: self._release,
             PodState.RELEASED: self._clean,
         }
-        with structlog.contextvars.bound_contextvars(
-            pod=pod_key(self.pod), uid=self.pod.metadata.uid
-        ):
-            self._shared.journal.transition(
-                POD.name, pod_key(self.pod), Transition(source="", event="Added", target=self.state)
-            )
+        meta = self.pod.metadata
+        with structlog.contextvars.bound_contextvars(pod=meta.key, uid=meta.uid):
+            added = Transition(source="", event="Added", target=self.state)
+            self._shared.journal.transition(POD.name, meta.key, added)
             await self._wait_for_others()
             async with self._syncer.running():
                 while not POD.is_terminal(self.state):
@@ -313,7 +306,7 @@ class PodTask:
 
     def _failed(self, error: Exception) -> None:
         """Log a bug in what is done for this pod, and record it. Called while it is handled."""
-        log.exception("pod sync failed", pod=pod_key(self.pod), state=str(self.state))
+        log.exception("pod sync failed", pod=self.pod.metadata.key, state=str(self.state))
         self._shared.recorder.pod(
             self.pod, EventType.WARNING, "FailedSync", f"Error syncing pod, skipping: {error}"
         )
@@ -387,7 +380,7 @@ class PodTask:
         now = trio.current_time()
         self._shared.journal.transition(
             POD.name,
-            pod_key(self.pod),
+            self.pod.metadata.key,
             Transition(
                 source=self.state,
                 event=event,

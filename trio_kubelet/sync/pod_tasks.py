@@ -20,7 +20,7 @@ from trio_kubelet.pod_source import is_static
 from trio_kubelet.retries import Retries
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
-from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks, pod_key
+from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
@@ -121,7 +121,7 @@ class PodTasks:
             self._shared,
             Beginning(
                 incarnation=incarnation,
-                predecessor=self._last_of_name.get(pod_key(pod)) if waits else None,
+                predecessor=self._last_of_name.get(pod.metadata.key) if waits else None,
                 after=after,
                 state=state,
                 ending=ending,
@@ -129,8 +129,8 @@ class PodTasks:
         )
         self._tasks[uid] = task
         if has_successors:
-            self._last_of_name[pod_key(pod)] = task
-        self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod_key(pod)}")
+            self._last_of_name[pod.metadata.key] = task
+        self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod.metadata.key}")
 
     def put(self, uid: str, request: PodRequest) -> None:
         """Hand a request to a pod's task; who waits for a pod without one is answered at once."""
@@ -153,13 +153,13 @@ class PodTasks:
             try:
                 await task.run()
             except Exception:
-                log.exception("pod task failed, continuing", pod=pod_key(task.pod))
+                log.exception("pod task failed, continuing", pod=task.pod.metadata.key)
                 await retries.wait()
         del self._tasks[uid]
-        if self._last_of_name.get(pod_key(task.pod)) is task:
-            del self._last_of_name[pod_key(task.pod)]
+        if self._last_of_name.get(task.pod.metadata.key) is task:
+            del self._last_of_name[task.pod.metadata.key]
         self._finished_at[uid] = trio.current_time()
         try:
             self.on_finished.call(uid, task.incarnation)
         except Exception:
-            log.exception("pod cleanup after its end failed", pod=pod_key(task.pod))
+            log.exception("pod cleanup after its end failed", pod=task.pod.metadata.key)

@@ -16,7 +16,6 @@ from attrs import frozen
 
 from state_machines.pod_ending import Ending, with_grace
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.pod_task import pod_key
 
 log = structlog.get_logger("sync")
 
@@ -87,7 +86,7 @@ class Preemptions:
             try:
                 fits = self._fits(waiting.pod, self._running(known))
             except Exception:
-                log.exception("start of waiting pod failed", pod=pod_key(waiting.pod))
+                log.exception("start of waiting pod failed", pod=waiting.pod.metadata.key)
                 continue
             if fits:
                 del self._waiting[uid]
@@ -95,7 +94,7 @@ class Preemptions:
 
     def waited_for(self) -> str:
         """The preempted pods that still run, as an event names them."""
-        names = [f"{p.metadata.namespace}/{p.metadata.name}" for p in self._still_running.values()]
+        names = [p.metadata.key for p in self._still_running.values()]
         more = len(names) - NAMED_PODS
         return ", ".join(names[:NAMED_PODS]) + (f" and {more} more" if more > 0 else "")
 

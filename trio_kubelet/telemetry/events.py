@@ -67,7 +67,7 @@ class EventRecorder:
         container: str = "",
     ) -> None:
         """Record an event about a pod or about one of its containers."""
-        key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+        key = pod.metadata.key
         if container:
             key = f"{key}/{container}"
         self._record(

@@ -92,7 +92,7 @@ def keyring_of(secrets: Iterable[Secret]) -> Keyring:
         except ValueError:
             # The error of the JSON parser may quote what it stumbled over.
             meta = secret.metadata
-            log.warning("pull secret is malformed", secret=f"{meta.namespace}/{meta.name}")
+            log.warning("pull secret is malformed", secret=meta.key)
             continue
         entries += ((key, _from_secret(secret, credentials)) for key, credentials in found)
     return Keyring(tuple(entries))

@@ -383,7 +383,7 @@ class _Request:
         meta = self._pod.metadata
         self._images.journal.transition(
             IMAGE.name,
-            f"{meta.namespace}/{meta.name}/{self._container.name}",
+            f"{meta.key}/{self._container.name}",
             Transition(
                 source=source,
                 event=event,

@@ -267,7 +267,7 @@ def _done_with(known: ContainerRecord, instance: ObservedContainer) -> Container
 
 
 def _key(pod: Pod, name: str) -> str:
-    return f"{pod.metadata.namespace}/{pod.metadata.name}/{name}"
+    return f"{pod.metadata.key}/{name}"
 
 
 def _cause(container: ObservedContainer) -> str:

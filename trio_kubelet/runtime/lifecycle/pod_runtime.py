@@ -284,7 +284,7 @@ class PodContainers:
             step()
         except IllegalTransition as error:
             log.exception("container event refused", pod=pod_full_name(pod))
-            key = f"{pod.metadata.namespace}/{pod.metadata.name}"
+            key = pod.metadata.key
             self._parts.journal.note("container", key, "Refused", str(error))
 
     def _observe(self, pod: Pod, observed: ObservedPod) -> None:

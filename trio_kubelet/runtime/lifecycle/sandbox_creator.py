@@ -152,7 +152,7 @@ class SandboxCreator:
             raise SandboxError.not_seen(rpc_words(error.code, error.message)) from error
         self.journal.note(
             "sandbox",
-            f"{pod.metadata.namespace}/{pod.metadata.name}",
+            pod.metadata.key,
             "SandboxCreated",
             sandbox_id,
             duration_seconds=trio.current_time() - began,
