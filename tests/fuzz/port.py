@@ -27,7 +27,8 @@ from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
 from tests.unit.server.serving import at_most_open_files, open_files
 from trio_kubelet.clock import SystemClock
-from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config import KubeletConfiguration, Settings
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.node_endpoints import NodeEndpoints

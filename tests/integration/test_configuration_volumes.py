@@ -28,8 +28,9 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
-from trio_kubelet.volumes import PodFolders, Volumes, local_volumes
+from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.volumes import Volumes
 
 pytestmark = [
     pytest.mark.integration,

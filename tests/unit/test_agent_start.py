@@ -17,8 +17,9 @@ from tests.apiserver.server import ApiServer
 from trio_kubelet.agent import Agent
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Cluster, Standalone
-from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
     KubeletAuthorization,

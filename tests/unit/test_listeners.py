@@ -12,7 +12,8 @@ from attrs import evolve
 
 from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.clock import TrioClock
-from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config import KubeletConfiguration, Settings
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.listeners import Listeners
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal

@@ -21,7 +21,8 @@ from tests.unit.field_tables import (
 )
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
 from trio_kubelet.sync.admission import Rejection
-from trio_kubelet.volumes import PodFolders, VolumesNotReady, local_volumes
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.volumes.plugin import VolumesNotReady
 
 ACTED_ON, REJECTED, WAITS, NOT_YET, IGNORED = TREATMENTS = (
     "acted on",

@@ -20,8 +20,9 @@ from cryptography import x509
 from lab.ports import free_port
 from tests.apiserver.server import ApiServer
 from trio_kubelet.clock import SystemClock
-from trio_kubelet.config import KubeletConfiguration, NodeOptions, Settings
+from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
     KubeletAnonymousAuthentication,
     KubeletAuthentication,

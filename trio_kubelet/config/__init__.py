@@ -7,21 +7,12 @@ node's flags) and `settings.gates`.
 """
 
 from trio_kubelet.config.codec import to_wire
-from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.config.settings import ConfigurationError, Examination, Settings, examine, load
-from trio_kubelet.config.support import not_acted_on
+from trio_kubelet.config.settings import Settings, examine
 
 __all__ = [
-    "ConfigurationError",
-    "Examination",
-    "FeatureGates",
     "KubeletConfiguration",
-    "NodeOptions",
     "Settings",
     "examine",
-    "load",
-    "not_acted_on",
     "to_wire",
 ]

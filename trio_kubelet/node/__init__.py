@@ -4,27 +4,16 @@
 is what the cluster says about it. `bootstrap.py` gets the node its first certificate.
 """
 
-from trio_kubelet.node.facts import gather_dns, gather_facts, host_addresses, read_hosts
-from trio_kubelet.node.machine import MachineInfo, read_machine
+from trio_kubelet.node.facts import gather_dns, gather_facts
 from trio_kubelet.node.observation import Pressures
-from trio_kubelet.node.profile import NodeProfile, node_name, node_profile
-from trio_kubelet.node.readiness import relist_errors
-from trio_kubelet.node.resources import NodeResources, node_resources
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.profile import node_name, node_profile
+from trio_kubelet.node.resources import node_resources
 
 __all__ = [
-    "MachineInfo",
-    "NodeProfile",
-    "NodeResources",
-    "NodeView",
     "Pressures",
     "gather_dns",
     "gather_facts",
-    "host_addresses",
     "node_name",
     "node_profile",
     "node_resources",
-    "read_hosts",
-    "read_machine",
-    "relist_errors",
 ]

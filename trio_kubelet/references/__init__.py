@@ -10,7 +10,6 @@ from trio_kubelet.references.references import (
     NoReferences,
     PullSecrets,
     References,
-    Strategy,
 )
 
 __all__ = [
@@ -20,5 +19,4 @@ __all__ = [
     "ObjectNotFoundError",
     "PullSecrets",
     "References",
-    "Strategy",
 ]

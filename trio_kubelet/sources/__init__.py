@@ -6,31 +6,20 @@ sends these itself. `MirrorPods` shows static pods in the API.
 """
 
 from trio_kubelet.pod_source import Source
-from trio_kubelet.sources.apiserver import PodFollower, SendUpdates, is_mirror, watch_api_pods
-from trio_kubelet.sources.documents import InvalidManifest
+from trio_kubelet.sources.apiserver import watch_api_pods
 from trio_kubelet.sources.file import watch_manifest_files
 from trio_kubelet.sources.http import watch_manifest_url
-from trio_kubelet.sources.manifests import Adopt, ManifestReader
 from trio_kubelet.sources.merge import PodOperation, PodUpdate, SourceMerge
-from trio_kubelet.sources.mirrors import MirrorPods
-from trio_kubelet.sources.static_pods import ManifestContext, SendPods
+from trio_kubelet.sources.static_pods import ManifestContext
 from trio_kubelet.sources.updates import PodUpdates
 
 __all__ = [
-    "Adopt",
-    "InvalidManifest",
     "ManifestContext",
-    "ManifestReader",
-    "MirrorPods",
-    "PodFollower",
     "PodOperation",
     "PodUpdate",
     "PodUpdates",
-    "SendPods",
-    "SendUpdates",
     "Source",
     "SourceMerge",
-    "is_mirror",
     "watch_api_pods",
     "watch_manifest_files",
     "watch_manifest_url",

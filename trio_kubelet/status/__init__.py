@@ -7,18 +7,15 @@ the status before; its parts are `phase`, `container_statuses` and `conditions`.
 (patch.py), and takes pods out of the API of which nothing is left here.
 """
 
-from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext, ProbeVerdict
-from trio_kubelet.status.generate import pod_status
+from trio_kubelet.status.context import Failure, NodeIdentity, ProbeVerdict
 from trio_kubelet.status.statuses import Statuses, StatusReporter
 from trio_kubelet.status.writer import StatusWriter
 
 __all__ = [
     "Failure",
     "NodeIdentity",
-    "PodStatusContext",
     "ProbeVerdict",
     "StatusReporter",
     "StatusWriter",
     "Statuses",
-    "pod_status",
 ]

@@ -16,13 +16,7 @@ from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, Groun
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
-from trio_kubelet.volumes.plugin import (
-    MountedVolume,
-    VolumeBusy,
-    VolumeError,
-    VolumePlugin,
-    VolumesNotReady,
-)
+from trio_kubelet.volumes.plugin import VolumePlugin
 from trio_kubelet.volumes.pod_storage import PodStorage
 from trio_kubelet.volumes.threads import VolumeThreads
 from trio_kubelet.volumes.volumes import Volumes
@@ -64,17 +58,7 @@ def local_volumes(
 
 
 __all__ = [
-    "EmptyDir",
-    "HostPath",
-    "MemoryAvailable",
-    "MountedVolume",
     "PodFolders",
     "PodStorage",
-    "VolumeBusy",
-    "VolumeError",
-    "VolumePlugin",
-    "VolumeThreads",
-    "Volumes",
-    "VolumesNotReady",
     "local_volumes",
 ]

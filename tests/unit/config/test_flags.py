@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.config import ConfigurationError, Settings, load
+from trio_kubelet.config import Settings
 from trio_kubelet.config.flags import parse_flags
 from trio_kubelet.config.parts import MemoryReservation, RegistrationTaint, VModuleItem
+from trio_kubelet.config.settings import ConfigurationError, load
 from trio_kubelet.k8s.quantity import Quantity
 
 HEADER = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"

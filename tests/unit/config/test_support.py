@@ -11,15 +11,7 @@ import pytest
 import yaml
 from attrs import evolve
 
-from trio_kubelet.config import (
-    ConfigurationError,
-    KubeletConfiguration,
-    NodeOptions,
-    load,
-    not_acted_on,
-    parts,
-    to_wire,
-)
+from trio_kubelet.config import KubeletConfiguration, parts, to_wire
 from trio_kubelet.config import field_support as fields
 from trio_kubelet.config import gate_support as gates
 from trio_kubelet.config.codec import field_at
@@ -27,10 +19,13 @@ from trio_kubelet.config.fields import api_field_of
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
 from trio_kubelet.config.gate_table import KNOWN_GATES
 from trio_kubelet.config.gates import default_of
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
     LoggingConfiguration,
     VModuleItem,
 )
+from trio_kubelet.config.settings import ConfigurationError, load
+from trio_kubelet.config.support import not_acted_on
 from trio_kubelet.config.support_page import PROMISING_DEFAULTS, page
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
 

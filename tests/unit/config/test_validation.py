@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from trio_kubelet.config import KubeletConfiguration, NodeOptions
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.gates import resolve
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
     CrashLoopBackOffConfig,
     FormatOptions,

@@ -12,8 +12,9 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.config import KubeletConfiguration, NodeOptions
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.help_text import flag_values
+from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
 from trio_kubelet.debugging.pprof import packed_profile
 from trio_kubelet.debugging.stacks import Line

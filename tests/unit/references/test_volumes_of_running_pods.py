@@ -22,7 +22,8 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeProjection,
 )
-from trio_kubelet.volumes import PodFolders, Volumes, local_volumes
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.volumes.volumes import Volumes
 
 WITHIN_SECONDS = 1.0
 PROJECTED = Volume(

@@ -8,12 +8,10 @@ from trio_kubelet.resources import (
     CgroupConfig,
     PodCgroupSettings,
     QosClass,
-    cpu_weight,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
-    pod_cgroup_config,
-    qos_cgroup_configs,
 )
+from trio_kubelet.resources.cgroup_config import cpu_weight, pod_cgroup_config, qos_cgroup_configs
 
 SETTINGS = PodCgroupSettings()
 MI = 1 << 20

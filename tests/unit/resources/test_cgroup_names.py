@@ -2,8 +2,13 @@ import pytest
 
 from tests.unit.resources.pods import container, pod
 from trio_kubelet.k8s import Pod
-from trio_kubelet.resources import CgroupDriver, CgroupName, cgroup_parent, pod_cgroup_name
-from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of
+from trio_kubelet.resources import CgroupDriver, cgroup_parent
+from trio_kubelet.resources.cgroup_names import (
+    CgroupName,
+    kubepods_name,
+    pod_cgroup_name,
+    pod_uid_of,
+)
 
 BEST_EFFORT = pod(container())
 BURSTABLE = pod(container("cpu=1"))

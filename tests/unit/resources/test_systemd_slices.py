@@ -24,14 +24,13 @@ from tests.unit.resources.pods import container, pod
 from trio_kubelet.resources import (
     CgroupConfig,
     CgroupDriver,
-    CgroupName,
     Cgroups,
     CgroupSettings,
     SystemdError,
-    SystemdSlices,
     systemd_slices,
 )
-from trio_kubelet.resources.systemd_slices import slice_properties, value_properties
+from trio_kubelet.resources.cgroup_names import CgroupName
+from trio_kubelet.resources.systemd_slices import SystemdSlices, slice_properties, value_properties
 
 UNLIMITED = 2**64 - 1
 NAME = CgroupName(("kubepods", "burstable", "pod12-34"))

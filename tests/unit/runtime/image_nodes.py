@@ -25,7 +25,8 @@ from trio_kubelet.runtime.images.credentials import Keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
-from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="ns", uid="u"))
 

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from trio_kubelet.sources import ManifestReader, Source
+from trio_kubelet.sources import Source
 from trio_kubelet.sources.kept import KeptManifests
+from trio_kubelet.sources.manifests import ManifestReader
 
 NODE = "node-1"
 

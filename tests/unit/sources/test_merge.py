@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus, Time
 from trio_kubelet.sources import PodOperation, PodUpdate, Source, SourceMerge
-from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 
 ADD, UPDATE, DELETE, REMOVE, RECONCILE = (
     PodOperation.ADD,

@@ -20,7 +20,9 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.status import Failure, NodeIdentity, PodStatusContext, ProbeVerdict, pod_status
+from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict
+from trio_kubelet.status.context import PodStatusContext
+from trio_kubelet.status.generate import pod_status
 
 SECOND = 1_000_000_000
 NOW = 1_800_000_000 * SECOND

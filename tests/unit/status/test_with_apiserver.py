@@ -24,14 +24,8 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.kinds import PODS
-from trio_kubelet.sources import (
-    MirrorPods,
-    PodOperation,
-    PodUpdate,
-    Source,
-    SourceMerge,
-    watch_api_pods,
-)
+from trio_kubelet.sources import PodOperation, PodUpdate, Source, SourceMerge, watch_api_pods
+from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.status import StatusWriter
 from trio_kubelet.telemetry import EventRecorder, Journal
 

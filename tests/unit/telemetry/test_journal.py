@@ -4,7 +4,8 @@ from trio.testing import MockClock
 
 from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal, RecordedEvent, Transition
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
+from trio_kubelet.telemetry.events import RecordedEvent
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="default"))
 

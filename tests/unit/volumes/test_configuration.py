@@ -34,9 +34,11 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
-from trio_kubelet.volumes import PodFolders, Volumes, VolumesNotReady, local_volumes
+from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.payload import VolumeFile
+from trio_kubelet.volumes.plugin import VolumesNotReady
+from trio_kubelet.volumes.volumes import Volumes
 
 
 @frozen(kw_only=True)

@@ -7,7 +7,8 @@ import pytest
 import trio
 
 from trio_kubelet.k8s import HostPathVolumeSource, Pod, Volume
-from trio_kubelet.volumes import HostPath, MountedVolume, VolumeError
+from trio_kubelet.volumes.host_path import HostPath
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 
 POD = Pod()
 

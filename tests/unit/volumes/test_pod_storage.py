@@ -13,7 +13,8 @@ from trio_kubelet.clock import TrioClock
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.telemetry import EventRecorder, Journal, RecordedEvent
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 
 

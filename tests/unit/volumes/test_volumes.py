@@ -22,18 +22,11 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
-from trio_kubelet.volumes import (
-    EmptyDir,
-    MountedVolume,
-    PodFolders,
-    VolumeError,
-    Volumes,
-    VolumesNotReady,
-    VolumeThreads,
-    local_volumes,
-)
-from trio_kubelet.volumes.empty_dir import hugepage_size_bytes, memory_size_bytes
-from trio_kubelet.volumes.threads import MAX_THREADS
+from trio_kubelet.volumes import PodFolders, local_volumes
+from trio_kubelet.volumes.empty_dir import EmptyDir, hugepage_size_bytes, memory_size_bytes
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumesNotReady
+from trio_kubelet.volumes.threads import MAX_THREADS, VolumeThreads
+from trio_kubelet.volumes.volumes import Volumes
 
 MI = 1 << 20
 

@@ -7,14 +7,7 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 """
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
-from trio_kubelet.sync.admission.admission_result import (
-    AdmissionResult,
-    Check,
-    Preemption,
-    Rejection,
-    Shortage,
-)
-from trio_kubelet.sync.admission.node_affinity import matches_node
+from trio_kubelet.sync.admission.admission_result import AdmissionResult, Preemption, Rejection
 from trio_kubelet.sync.admission.preemption import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
@@ -23,7 +16,6 @@ from trio_kubelet.sync.admission.preemption import (
     PREEMPTING,
     WAITING_FOR_PREEMPTED_PODS,
 )
-from trio_kubelet.sync.admission.tolerations import tolerates
 
 __all__ = [
     "DISRUPTED",
@@ -34,11 +26,7 @@ __all__ = [
     "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
     "AdmissionResult",
-    "Check",
     "Preemption",
     "Rejection",
-    "Shortage",
-    "matches_node",
-    "tolerates",
     "was_admitted",
 ]

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Pod
-from trio_kubelet.sync.admission import Preemption, Rejection, Shortage
+from trio_kubelet.sync.admission import Preemption, Rejection
+from trio_kubelet.sync.admission.admission_result import Shortage
 from trio_kubelet.sync.admission.preemption import preempt
 from trio_kubelet.sync.admission.resource_fit import request
 

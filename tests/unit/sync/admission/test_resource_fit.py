@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_pod
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.sync.admission import Shortage
+from trio_kubelet.sync.admission.admission_result import Shortage
 from trio_kubelet.sync.admission.resource_fit import ports_taken, shortages
 
 LIMITS = {
