@@ -67,9 +67,7 @@ class EventRecorder:
         container: str = "",
     ) -> None:
         """Record an event about a pod or about one of its containers."""
-        key = pod.metadata.key
-        if container:
-            key = f"{key}/{container}"
+        key = f"{pod.metadata.key}/{container}" if container else pod.metadata.key
         self._record(
             key,
             RecordedEvent(pod=pod, type=kind, reason=reason, message=message, container=container),

@@ -106,7 +106,9 @@ class PodRuntime:
 class PodContainers:
     """What one incarnation of a pod has in the runtime, and all that is remembered of it.
 
-    Its methods are called by the pod's task, one at a time, while `running` is held.
+    Its methods are called by the pod's task, one at a time, while `running` is held. `acted_at` is
+    when the last call that may have changed the pod had ended, or was given up, in trio's clock; 0
+    if there was none. `waits_for_image`: a sync waits for an image while containers run already.
     """
 
     def __init__(self, parts: PodRuntime, pod: Pod) -> None:
@@ -116,8 +118,8 @@ class PodContainers:
         self._probes = parts.open_probes(pod, self._workers)
         self._table = ContainerTable(parts.journal)
         self._images = PodImages()
-        self._acted_at = 0.0
-        self._waits_for_image = False
+        self.acted_at = 0.0
+        self.waits_for_image = False
         self._is_given_up = False
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -133,19 +135,6 @@ class PodContainers:
     def restarting(self) -> frozenset[str]:
         """The names of containers that are to run, whatever their last instances ended with."""
         return frozenset() if self._is_given_up else self._table.restarting
-
-    @property
-    def acted_at(self) -> float:
-        """When the last call that may have changed the pod had ended, or was given up.
-
-        In trio's clock; 0 if there was none.
-        """
-        return self._acted_at
-
-    @property
-    def waits_for_image(self) -> bool:
-        """Whether a sync waits for an image while containers run already."""
-        return self._waits_for_image
 
     async def look(self, pod: Pod) -> ObservedPod:
         """Ask the runtime about the pod and put the answer into the cache. Raises RpcError."""
@@ -179,7 +168,7 @@ class PodContainers:
         self._probes.pod_stops()
         cache = self._parts.cache
         with cache.suspend_inspection(self._uid):
-            if self._acted_at > 0 and cache.is_newer_than(self._uid, self._acted_at):
+            if self.acted_at > 0 and cache.is_newer_than(self._uid, self.acted_at):
                 observed = cache.get(self._uid)
             else:
                 observed = await self.look(pod)
@@ -188,12 +177,12 @@ class PodContainers:
             try:
                 await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
             finally:
-                self._acted_at = trio.current_time()
+                self.acted_at = trio.current_time()
             observed = await self.look(pod)
         self._step_at_the_end(pod, partial(self._observe, pod, observed))
         return StopEvidence(
             listed_at=observed.observed_at,
-            last_call_ended_at=self._acted_at,
+            last_call_ended_at=self.acted_at,
             running=observed.running_parts,
         )
 
@@ -204,7 +193,7 @@ class PodContainers:
         an earlier agent has started is stopped first.
         """
         cache = self._parts.cache
-        is_known = cache.is_newer_than(self._uid, self._acted_at)
+        is_known = cache.is_newer_than(self._uid, self.acted_at)
         observed = cache.get(self._uid) if is_known else await self.look(pod)
         if observed.living:
             evidence = await self.stop(pod, ORPHAN_GRACE_SECONDS)
@@ -214,7 +203,7 @@ class PodContainers:
         with cache.suspend_inspection(self._uid):
             self._step_at_the_end(pod, partial(self._observe, pod, observed))
             self._step_at_the_end(pod, partial(self._table.remove, pod))
-            self._acted_at = trio.current_time()
+            self.acted_at = trio.current_time()
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
 
@@ -252,7 +241,7 @@ class PodContainers:
             try:
                 done = await self._carry_out(work, plan, observed)
             finally:
-                self._acted_at = trio.current_time()
+                self.acted_at = trio.current_time()
             observed = await self._look(pod, done.made if is_empty(observed) else None)
             self._observe(pod, observed)
             if plan.stop:
@@ -284,8 +273,7 @@ class PodContainers:
             step()
         except IllegalTransition as error:
             log.exception("container event refused", pod=pod_full_name(pod))
-            key = pod.metadata.key
-            self._parts.journal.note("container", key, "Refused", str(error))
+            self._parts.journal.note("container", pod.metadata.key, "Refused", str(error))
 
     def _observe(self, pod: Pod, observed: ObservedPod) -> None:
         """Step the table by what was seen, and tell of instances that started and ended.
@@ -401,16 +389,16 @@ class PodContainers:
         Meanwhile the pod is inspected as if no sync were under way, and `waits_for_image` tells
         whoever learns of a change to report it.
         """
-        self._acted_at = trio.current_time()
+        self.acted_at = trio.current_time()
         observed = await self._look(work.pod, made if is_empty(before) else None)
         self._observe(work.pod, observed)
         work.report(observed)
-        self._waits_for_image = True
+        self.waits_for_image = True
         try:
             with self._parts.cache.resume_inspection(self._uid):
                 await image.wait()
         finally:
-            self._waits_for_image = False
+            self.waits_for_image = False
 
     async def _find_image(
         self, pod: Pod, container: Container, config: cri.PodSandboxConfig
