@@ -286,7 +286,6 @@ def _pod_ip(core: Core, node: NodeFacts, pod: Pod) -> str:
 
 
 def _images(core: Core, cluster: Cluster | Standalone) -> ImageManager:
-    """What gets images."""
     configuration = core.settings.configuration
     parallel = 1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
     files = credential_files(core.settings.options.root_dir, os.environ.get("HOME", "/root"))

@@ -66,12 +66,10 @@ def read_pair(pem: bytes, key_pem: bytes | None = None) -> ClientPair:
 
 
 def new_key() -> ClientKey:
-    """Make a key."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
 def key_pem(key: ClientKey) -> bytes:
-    """The key as text."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,
@@ -92,7 +90,6 @@ def signing_request(key: ClientKey, node_name: str) -> bytes:
 
 
 def is_request_of(request_pem: bytes, key: ClientKey, node_name: str) -> bool:
-    """Whether a request is for this key and this node."""
     try:
         request = x509.load_pem_x509_csr(request_pem)
         ours = x509.load_pem_x509_csr(signing_request(key, node_name))
@@ -102,7 +99,6 @@ def is_request_of(request_pem: bytes, key: ClientKey, node_name: str) -> bool:
 
 
 def is_certificate_of(chain_pem: bytes, key: ClientKey, now: datetime) -> bool:
-    """Whether this is a certificate for the key, and good now."""
     try:
         chain = tuple(x509.load_pem_x509_certificates(chain_pem))
     except ValueError:

@@ -124,7 +124,6 @@ def condition_events(
 
 
 def is_ready(conditions: Iterable[NodeCondition]) -> bool:
-    """Whether the Ready condition is True."""
     return any(c.type == NodeConditionType.READY and c.status == TRUE for c in conditions)
 
 

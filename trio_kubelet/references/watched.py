@@ -218,7 +218,6 @@ class _Followed(Generic[T]):
     _is_there: bool = False
 
     async def take(self, event: WatchEvent[T]) -> None:
-        """Take one event."""
         if isinstance(event, Changed):
             self._is_there = True
             self._objects.store(self._entry, event.object)

@@ -80,7 +80,6 @@ def qos_cgroup_name(qos: QosClass, cgroup_root: str = "/") -> CgroupName:
 
 
 def pod_cgroup_name(pod: Pod, cgroup_root: str = "/") -> CgroupName:
-    """Return the cgroup of a pod."""
     uid = pod.metadata.uid
     return qos_cgroup_name(qos_class(pod), cgroup_root).child(f"{POD_PREFIX}{uid}")
 

@@ -13,7 +13,6 @@ _MOST_NAMED = 3
 
 
 def other_driver(driver: CgroupDriver) -> CgroupDriver:
-    """Return the driver that this one is not."""
     return CgroupDriver.CGROUPFS if driver is CgroupDriver.SYSTEMD else CgroupDriver.SYSTEMD
 
 

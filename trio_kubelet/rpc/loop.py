@@ -50,7 +50,6 @@ class RpcLoop:
         self._open.add(connection)
 
     def closed(self, connection: _Closable) -> None:
-        """Forget this one."""
         self._open.discard(connection)
 
     def _close_all(self) -> None:

@@ -47,7 +47,6 @@ class WatchedTransport(Transport):
         *,
         deadline_seconds: float | None = None,
     ) -> ResponseT:
-        """As `Transport.unary`."""
         began_at = trio.current_time()
         response: ResponseT | None = None
         try:
@@ -67,7 +66,6 @@ class WatchedTransport(Transport):
         *,
         deadline_seconds: float | None = None,
     ) -> bytes:
-        """As `Transport.unary_raw`."""
         began_at = trio.current_time()
         try:
             response = await self._transport.unary_raw(

@@ -131,7 +131,6 @@ class RuntimeClient:
         return _given(response.container_id, "container id")
 
     async def start_container(self, container_id: str) -> None:
-        """Start a created container."""
         request = cri.StartContainerRequest(container_id=container_id)
         await self._ask(_Runtime.start_container, request)
 
@@ -226,7 +225,6 @@ class RuntimeClient:
         return self._runtime.stream(_Runtime.get_container_events, cri.GetEventsRequest())
 
     async def list_images(self) -> tuple[cri.Image, ...]:
-        """List all images."""
         response = await self._ask_images(_Images.list_images, cri.ListImagesRequest())
         return tuple(response.images)
 

@@ -32,7 +32,6 @@ class RuntimeFeatures:
 
 
 def features_of(status: cri.StatusResponse) -> RuntimeFeatures:
-    """What a status says of it."""
     return RuntimeFeatures(
         handlers=_handlers(status),
         features=_features(status),

@@ -103,7 +103,6 @@ class ApiPods:
     _first: dict[str, Pod] | None = field(init=False, factory=dict)
 
     async def take(self, event: WatchEvent[Pod]) -> None:
-        """Take one event of the watch."""
         if isinstance(event, Changed):
             await self._changed(event.object)
         elif isinstance(event, Removed):

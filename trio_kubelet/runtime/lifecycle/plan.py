@@ -122,7 +122,6 @@ class PlannedContainer:
 
     @property
     def name(self) -> str:
-        """Its name in the pod."""
         return self.container.name
 
     @property
@@ -142,7 +141,6 @@ class PlannedContainer:
     def decide(
         self, event: ContainerEvent, cause: str = "", *, is_restart: bool = False
     ) -> Decision:
-        """The event as a decision about it."""
         return Decision(
             name=self.name,
             event=event,

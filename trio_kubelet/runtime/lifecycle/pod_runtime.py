@@ -290,7 +290,6 @@ class PodContainers:
                 self._probes.container_started(pod, container, instance)
 
     async def _carry_out(self, work: "_Work", plan: PodActions, observed: ObservedPod) -> Done:
-        """One plan."""
         parts, pod = self._parts, work.pod
         if plan.stop_pod:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
