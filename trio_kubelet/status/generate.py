@@ -40,14 +40,9 @@ def pod_status(pod: Pod, observed: ObservedPod, given: PodStatusContext) -> PodS
     seen = container_statuses(
         StatusContext(pod=pod, observed=observed, given=given, recursive_read_only=recursive)
     )
-    stopped, failed = given.stopped, failure is not None
-    statuses = without_open_ends(pod, seen) if stopped else seen
-    phase = pod_phase(
-        pod, statuses, observed, previous=previous.phase, failed=failed, stopped=stopped
-    )
-    words_phase = phase_of_conditions(
-        pod, seen, observed, previous=previous.phase, failed=failed, stopped=stopped
-    )
+    statuses = without_open_ends(pod, seen) if given.stopped else seen
+    phase = pod_phase(pod, statuses, observed, given)
+    words_phase = phase_of_conditions(pod, seen, observed, given)
     told = _reason_of_phase(phase, previous, failure)
     host_ips = given.node.host_ips[:2]
     pod_ips = _pod_ips(pod, observed, previous, given.node)

@@ -15,11 +15,8 @@ from trio_kubelet.pod_source import is_static
 from trio_kubelet.restarts import init_role, may_restart_all, restart_terms
 from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status.container_statuses import (
-    ContainerStatuses,
-    last_terminated,
-    terminated,
-)
+from trio_kubelet.status.container_statuses import ContainerStatuses, last_terminated, terminated
+from trio_kubelet.status.context import PodStatusContext
 
 
 class Standing(StrEnum):
@@ -36,24 +33,17 @@ class Standing(StrEnum):
 
 
 def pod_phase(
-    pod: Pod,
-    statuses: ContainerStatuses,
-    observed: ObservedPod,
-    *,
-    previous: str = "",
-    failed: bool = False,
-    stopped: bool = False,
+    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, given: PodStatusContext
 ) -> PodPhase:
-    """The phase that the statuses add up to.
+    """The phase that the statuses add up to; `given` as for the pod's status.
 
-    `previous` is the phase so far, `failed` whether the pod failed for a reason that is not its
-    containers' (rejected, evicted, over its deadline), `stopped` whether nothing of it will run
-    again.
+    One that failed for a reason that is not its containers' (`failure`) is Failed whatever they do.
     """
+    previous, failed = given.previous.phase, given.failure is not None
     if previous in TERMINAL_PHASES:
         return PodPhase(previous)
     phase = PodPhase.FAILED if failed else _phase(pod, statuses, observed)
-    if stopped and not failed and not is_static(pod):
+    if given.stopped and not failed and not is_static(pod):
         # The phase of a static pod stays open: it comes back as soon as its manifest does.
         phase = _final_phase(statuses)
     if phase in TERMINAL_PHASES and statuses.any_running:
@@ -62,27 +52,21 @@ def pod_phase(
 
 
 def phase_of_conditions(
-    pod: Pod,
-    statuses: ContainerStatuses,
-    observed: ObservedPod,
-    *,
-    previous: str = "",
-    failed: bool = False,
-    stopped: bool = False,
+    pod: Pod, statuses: ContainerStatuses, observed: ObservedPod, given: PodStatusContext
 ) -> PodPhase:
     """The phase in whose words conditions speak, which may be ahead of the one that is told.
 
     A pod that failed for a reason of its own serves nobody any more, whatever still runs of it. A
     pod that was stopped before all its containers had their turn has come to no end of its own:
     which of them are not ready stays what there is to say. `statuses` are as the runtime shows
-    them; the other arguments are those of `pod_phase`.
+    them.
     """
-    if previous in TERMINAL_PHASES:
-        return PodPhase(previous)
-    if failed:
+    if given.previous.phase in TERMINAL_PHASES:
+        return PodPhase(given.previous.phase)
+    if given.failure is not None:
         return PodPhase.FAILED
     phase = _phase(pod, statuses, observed)
-    if stopped and phase is PodPhase.RUNNING and not is_static(pod):
+    if given.stopped and phase is PodPhase.RUNNING and not is_static(pod):
         return _final_phase(statuses)
     return phase
 
