@@ -6,16 +6,7 @@ these, is what pods are put together from. The Go kubelet writes and reads the s
 
 from collections.abc import Mapping
 
-from trio_kubelet.k8s import (
-    Container,
-    ContainerPort,
-    ExecAction,
-    HTTPGetAction,
-    LifecycleHandler,
-    Pod,
-    SleepAction,
-    TCPSocketAction,
-)
+from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.config.container_hash import container_hash
@@ -88,18 +79,15 @@ def _port_json(port: ContainerPort) -> Json:
 def _handler_json(handler: LifecycleHandler) -> Json:
     actions: Json = {}
     if handler.exec is not None:
-        actions["exec"] = _exec_json(handler.exec)
+        actions["exec"] = _set({"command": list(handler.exec.command)})
     if handler.http_get is not None:
         actions["httpGet"] = _http_get_json(handler.http_get)
     if handler.tcp_socket is not None:
-        actions["tcpSocket"] = _tcp_socket_json(handler.tcp_socket)
+        port, host = handler.tcp_socket.port.value, handler.tcp_socket.host
+        actions["tcpSocket"] = {"port": port, **_set({"host": host})}
     if handler.sleep is not None:
-        actions["sleep"] = _sleep_json(handler.sleep)
+        actions["sleep"] = {"seconds": handler.sleep.seconds}
     return actions
-
-
-def _exec_json(action: ExecAction) -> Json:
-    return _set({"command": list(action.command)})
 
 
 def _http_get_json(action: HTTPGetAction) -> Json:
@@ -109,11 +97,3 @@ def _http_get_json(action: HTTPGetAction) -> Json:
         "port": action.port.value,
         **_set({"host": action.host, "scheme": action.scheme, "httpHeaders": headers}),
     }
-
-
-def _tcp_socket_json(action: TCPSocketAction) -> Json:
-    return {"port": action.port.value, **_set({"host": action.host})}
-
-
-def _sleep_json(action: SleepAction) -> Json:
-    return {"seconds": action.seconds}

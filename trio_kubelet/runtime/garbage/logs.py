@@ -35,10 +35,7 @@ class LogFile:
 
 
 def logs_to_remove(pod: ObservedPod, logs: Iterable[LogFile]) -> tuple[LogFile, ...]:
-    """The logs of containers that are gone and have a successor, rotated ones included.
-
-    The newest log stays though its container be gone: the next restart count is read off it.
-    """
+    """The logs of containers that are gone and have a successor, rotated ones included."""
     counts: dict[str, set[int]] = {}
     for container in pod.containers:
         counts.setdefault(container.name, set()).add(container.restart_count)
