@@ -21,7 +21,8 @@ from tests.apiserver.rules import Rules, kind_of
 from tests.apiserver.selectors import selector
 from tests.apiserver.storage import Data, Resource, Storage
 from tests.apiserver.watches import WatchStream
-from trio_kubelet.clock import Clock, TrioClock
+from tests.trio_clock import TrioClock
+from trio_kubelet.clock import Clock
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client import ApiClient, PatchType
 from trio_kubelet.k8s.codec import decode, encode

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from state_machines.pod import PodEvent, PodState, StopEvidence, seen_stopped
 from state_machines.pod_ending import Ending
 from tests.simulation.determinism import deterministic
+from tests.trio_clock import TrioClock
 from tests.unit.state_machines.pod_endings import ENDINGS
 from tests.unit.sync.fake_syncer import FakeSyncer
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns

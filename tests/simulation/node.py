@@ -20,9 +20,9 @@ from state_machines.probe import ProbeKind
 from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.transport import RuntimeTransport
+from tests.trio_clock import TrioClock
 from trio_kubelet.agent import Agent, Pods
 from trio_kubelet.assembly import PodParts
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions

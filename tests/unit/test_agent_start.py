@@ -14,8 +14,8 @@ from trio.testing import MockClock
 
 from lab.ports import free_port
 from tests.apiserver.server import ApiServer
+from tests.trio_clock import TrioClock
 from trio_kubelet.agent import Agent
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Cluster, Standalone
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates

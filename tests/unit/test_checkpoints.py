@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from attrs import define, field
 
+from tests.trio_clock import TrioClock
 from tests.unit.streaming.test_streams import POD, observed
 from trio_kubelet.checkpoints import Checkpoints, checkpoint_routes
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Values

@@ -10,8 +10,8 @@ import pytest
 import trio
 from attrs import evolve
 
+from tests.trio_clock import TrioClock
 from trio_kubelet import AGENT_SOCKET
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.listeners import Listeners

@@ -33,8 +33,8 @@ from tests.properties.lifecycle.scripts import (
     pod_of,
 )
 from tests.simulation.transport import RuntimeTransport
+from tests.trio_clock import TrioClock
 from trio_kubelet.assembly import AnsweredRuntime, assemble
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.cluster import Standalone
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions

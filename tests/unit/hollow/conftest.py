@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 
 from attrs import frozen
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import Behaviour, HollowOptions, HollowRuntime, open_hollow_runtime
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 

@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import HollowRegistry, RemoteImage
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.rpc import Code, RpcError

@@ -7,7 +7,7 @@ import pytest
 import trio
 from attrs import evolve
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.logs import ContainerLogs, LogChanges, LogReader, log_routes

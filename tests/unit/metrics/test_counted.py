@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ContainerState,

@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
+from tests.trio_clock import TrioClock
 from tests.unit.node.authority import NOW, NOW_NS, YEAR, Authority
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     CERTIFICATE_SIGNING_REQUESTS,
     CertificateSigningRequest,

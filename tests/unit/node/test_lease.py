@@ -12,8 +12,8 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import ReceivedRequest, RequestFault
 from tests.apiserver.server import ApiServer
+from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_node
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import LEASES, NODES, Lease, LeaseSpec, MicroTime, ObjectMeta
 from trio_kubelet.node.lease import LEASE_NAMESPACE, NodeLease, new_lease, renewed_lease
 from trio_kubelet.node.view import NodeView

@@ -8,8 +8,8 @@ from attrs import define, field
 from trio.testing import MockClock
 
 from tests.file_work import in_place
+from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_profile
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.hollow.faults import CallFault, ScriptedFaults
 from trio_kubelet.node.addresses import HostNetwork

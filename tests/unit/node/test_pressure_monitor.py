@@ -7,7 +7,7 @@ import structlog
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.node.observation import Pressures
 from trio_kubelet.node.pressure_monitor import PressureMonitor

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import ReceivedRequest, RequestFault
 from tests.apiserver.server import ApiServer
+from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_machine, a_node, a_profile, condition, seen
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import NODES, ContainerImage, Node, NodeSpec, ObjectMeta, Quantity
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.observation import Observation

@@ -13,7 +13,7 @@ from betterproto import Message
 from trio.testing import MockClock
 
 from state_machines.pleg import PlegState
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,

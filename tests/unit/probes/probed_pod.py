@@ -8,7 +8,7 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.probe import ProbeKind, Verdict
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ContainerStatus,

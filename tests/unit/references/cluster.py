@@ -7,7 +7,7 @@ import trio
 from attrs import field, frozen
 
 from tests.apiserver.server import ApiServer
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Secret, ServiceAccount
 from trio_kubelet.k8s.client import ApiClient
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, SERVICE_ACCOUNTS

@@ -9,9 +9,9 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
+from tests.trio_clock import TrioClock
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     ConfigMapProjection,
     Container,

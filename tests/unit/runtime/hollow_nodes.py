@@ -9,7 +9,7 @@ import trio.testing
 from attrs import frozen
 
 from state_machines.container import crash_loop_policy
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,

@@ -8,7 +8,7 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import (
     HollowOptions,
     HollowRegistry,

@@ -10,8 +10,8 @@ import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
 
+from tests.trio_clock import TrioClock
 from tests.unit.runtime.observed_pods import pod
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,

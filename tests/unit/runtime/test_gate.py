@@ -5,7 +5,7 @@ import trio
 from attrs import evolve
 from trio.testing import MockClock
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

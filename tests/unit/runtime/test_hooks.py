@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 import trio
 
+from tests.trio_clock import TrioClock
 from tests.unit.probes.servers import no_descriptors, server_tls, serving
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ExecAction,

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.apiserver.server import ApiServer
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.server import Request, Response
 from trio_kubelet.server.access import (
     AnswerSeconds,

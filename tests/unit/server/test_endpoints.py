@@ -6,7 +6,7 @@ import orjson
 import pytest
 from attrs import evolve
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, PodStatus
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
     DiskUsages,

@@ -10,8 +10,8 @@ import trio
 from attrs import define, field
 from trio.testing import MockClock
 
+from tests.trio_clock import TrioClock
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

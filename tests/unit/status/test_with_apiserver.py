@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import (
     Container,
     ContainerStatus,

@@ -11,8 +11,8 @@ from attrs import frozen
 
 from state_machines.pod import StopEvidence
 from state_machines.pod_ending import Ending
+from tests.trio_clock import TrioClock
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange

@@ -5,8 +5,8 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from tests.trio_clock import TrioClock
 from tests.unit.sync.sync_loops import make_pod, running
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings

@@ -11,7 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from state_machines.pod import PodEvent, StopEvidence
 from state_machines.pod_ending import Ending
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import (

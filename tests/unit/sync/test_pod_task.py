@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from state_machines.pod import PodEvent, PodState, StopEvidence
 from state_machines.pod_ending import Ending
+from tests.trio_clock import TrioClock
 from tests.unit.sync.fake_syncer import FakeSyncer, stopped
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.sync.cleaning import CleaningTurns

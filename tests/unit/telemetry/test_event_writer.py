@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
-from trio_kubelet.clock import SystemClock, TrioClock
+from tests.trio_clock import TrioClock
+from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal

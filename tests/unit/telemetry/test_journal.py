@@ -2,7 +2,7 @@
 
 from trio.testing import MockClock
 
-from trio_kubelet.clock import TrioClock
+from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import ObjectMeta, Pod
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
 from trio_kubelet.telemetry.events import RecordedEvent

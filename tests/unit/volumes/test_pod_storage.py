@@ -6,10 +6,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.trio_clock import TrioClock
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
-from trio_kubelet.clock import TrioClock
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.node_facts import NodeFacts
