@@ -3,11 +3,12 @@
 A pod's own task asks after it has acted, the relist asks for pods that look different. The
 request always goes to the runtime, by the pod's UID: after a call whose outcome is
 unknown no cache can be believed. What was seen at its end is not asked about once more: a
-container that has exited, and a sandbox that has stopped, stay as they are.
+container that has exited, and a sandbox that has stopped, stay as they are. That the kernel killed
+a container (OOMKilled) is added where the runtime did not notice.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 
 import betterproto
@@ -16,6 +17,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.concurrency import both, run_concurrently
 from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.resources.oom_ledger import SeenContainer
 from trio_kubelet.rpc import unless_gone
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -28,7 +30,6 @@ from trio_kubelet.runtime.observed import (
     ObservedState,
     ObservedUser,
 )
-from trio_kubelet.runtime.oom_reasons import with_oom_kills
 from trio_kubelet.runtime.termination_messages import message_file, termination_messages
 
 STATES = {
@@ -37,6 +38,9 @@ STATES = {
     cri.ContainerState.CONTAINER_EXITED: ObservedState.EXITED,
     cri.ContainerState.CONTAINER_UNKNOWN: ObservedState.UNKNOWN,
 }
+OOM_KILLED = "OOMKilled"
+_UNSPECIFIC = ("", "Error")
+"""What runtimes say of an end whose cause they do not know."""
 
 
 @frozen(kw_only=True)
@@ -242,3 +246,43 @@ def _observed_user(status: cri.ContainerStatus) -> ObservedUser | None:
     return ObservedUser(
         uid=user.uid, gid=user.gid, supplemental_groups=tuple(user.supplemental_groups)
     )
+
+
+async def with_oom_kills(observed: ObservedPod, oom_kills: OomKills | None) -> ObservedPod:
+    """Return the pod with the reasons that the kernel knows; None where there is no kernel."""
+    if oom_kills is None:
+        return observed
+    seen = seen_containers(observed)
+    return with_reasons(observed, await oom_kills.killed(observed.uid, seen, observed.observed_at))
+
+
+def seen_containers(observed: ObservedPod) -> tuple[SeenContainer, ...]:
+    """Return the containers of a pod as they are judged."""
+    return tuple(
+        SeenContainer(
+            id=each.id,
+            name=each.name,
+            restart_count=each.restart_count,
+            started=each.state is not ObservedState.CREATED,
+            ended=each.state is ObservedState.EXITED,
+            exit_code=each.exit_code,
+            told_killed=each.reason == OOM_KILLED,
+        )
+        for each in observed.containers
+    )
+
+
+def with_reasons(observed: ObservedPod, killed: Collection[str]) -> ObservedPod:
+    """Return the pod with OOMKilled where the runtime says nothing of its own."""
+    if not killed:
+        return observed
+    return evolve(
+        observed,
+        containers=tuple(_with_reason(each, killed) for each in observed.containers),
+    )
+
+
+def _with_reason(container: ObservedContainer, killed: Collection[str]) -> ObservedContainer:
+    if container.id not in killed or container.reason not in _UNSPECIFIC:
+        return container
+    return evolve(container, reason=OOM_KILLED)

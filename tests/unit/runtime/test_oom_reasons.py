@@ -4,8 +4,8 @@ import pytest
 from attrs import evolve
 
 from trio_kubelet.resources.oom_ledger import SeenContainer
+from trio_kubelet.runtime.inspection import seen_containers, with_reasons
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
-from trio_kubelet.runtime.oom_reasons import seen_containers, with_reasons
 
 CONTAINER = ObservedContainer(
     id="id", name="c", sandbox_id="s", state=ObservedState.EXITED, exit_code=137, restart_count=2

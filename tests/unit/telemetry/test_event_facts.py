@@ -53,7 +53,7 @@ EVICTION = Left("eviction")
 
 PROBES = "probes/runner.py"
 
-OOM_REASONS = "runtime/oom_reasons.py"
+OOM_REASONS = "runtime/inspection.py"
 STARTER = "runtime/lifecycle/container_starter.py"
 STOPPER = "runtime/lifecycle/container_stopper.py"
 IMAGES = "runtime/images/manager.py"
