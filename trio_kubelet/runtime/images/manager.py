@@ -9,7 +9,8 @@ looks first.
 
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -286,10 +287,7 @@ class _Request:
         The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
         """
         credentials = await self._credentials()
-        limiter = self._images.limiter
-        if limiter is None:
-            return await self._pull_now(credentials)
-        async with limiter:
+        async with self._images.limiter or nullcontext():
             return await self._pull_now(credentials)
 
     async def _pull_now(self, credentials: Sequence[RegistryCredentials]) -> "_Pull":
@@ -349,14 +347,12 @@ class _Request:
 
         Returns the runtime's reference of the image, and the credentials that opened the registry.
         """
-        client = self._images.client
-        for last, used in _marked_last(_each_login_once(credentials) or [None]):
-            try:
-                return await client.pull_image(self._spec, _auth(used), self._sandbox), used
-            except RpcError:
-                if last:
-                    raise
-        raise AssertionError("the last attempt returns or raises")
+        pull = self._images.client.pull_image
+        *others, last = _each_login_once(credentials) or (None,)
+        for used in others:
+            with suppress(RpcError):
+                return await pull(self._spec, _auth(used), self._sandbox), used
+        return await pull(self._spec, _auth(last), self._sandbox), last
 
     def _pull_failed(self, reason: str, message: str) -> ImageError:
         self._step(ImageEvent.PULL_FAILED)
@@ -430,14 +426,6 @@ def _auth(credentials: RegistryCredentials | None) -> cri.AuthConfig | None:
         password=credentials.password,
         identity_token=credentials.identity_token,
     )
-
-
-def _marked_last(
-    items: Sequence[RegistryCredentials] | Sequence[None],
-) -> Iterator[tuple[bool, RegistryCredentials | None]]:
-    """The items, each with whether it is the last."""
-    for position, item in enumerate(items, start=1):
-        yield position == len(items), item
 
 
 def _milliseconds(seconds: float) -> Duration:
