@@ -63,7 +63,7 @@ async def folder_watched(
                     kept_folder=kept,
                     adopt=lambda pod, source: None,
                     journal=Journal(SystemClock()),
-                    limiter=threads,
+                    limiter=threads or trio.CapacityLimiter(1),
                 ),
             )
 
