@@ -1,5 +1,6 @@
 """Pods that crun runs, where systemd makes their cgroups: crun makes one more below the scope."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +16,19 @@ DEFAULT_HANDLER = """
 """
 CGROUPS = "/sys/fs/cgroup"
 LIMITS = {"limits": {"cpu": "200m", "memory": "32Mi"}}
+# Prints the interfaces of each pod by its UID, as statistics have them.
+NETWORKS = """
+import json
+from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.resources import CgroupTree
+from trio_kubelet.stats.cgroup_reader import CgroupReader, Depth, Stopwatch
+reader = CgroupReader(tree=CgroupTree.find(mount_points()))
+pods = reader.read(Stopwatch(0), Depth.NETWORK, dict).pods
+print(json.dumps({
+    uid: [each.name for each in pod.network.interfaces] if pod.network else None
+    for uid, pod in pods.items()
+}))
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -33,7 +47,9 @@ def container_id(pod: Json) -> str:
     return str(status["containerID"].partition("://")[2])
 
 
-def test_a_container_is_held_to_its_limits_in_the_slice_of_its_pod(node: Node) -> None:
+def test_a_container_is_held_to_its_limits_in_the_slice_of_its_pod_and_its_network_is_found(
+    node: Node,
+) -> None:
     node.add(pod_manifest("held", {"name": "main", "image": SLEEPER, "resources": LIMITS}))
     pod = node.wait_for_pod("held")
     found = container_id(pod)
@@ -44,6 +60,8 @@ def test_a_container_is_held_to_its_limits_in_the_slice_of_its_pod(node: Node) -
     for folder in (scope, f"/kubepods.slice/{name}"):
         assert node.guest.read(f"{CGROUPS}{folder}/memory.max") == b"33554432\n"
         assert node.guest.read(f"{CGROUPS}{folder}/cpu.max") == b"20000 100000\n"
+    networks = json.loads(node.guest.run("/opt/trio-kubelet/bin/python", "-c", NETWORKS))
+    assert networks == {pod["metadata"]["uid"]: ["eth0"]}
     node.systemctl("restart", UNIT)
     node.systemctl("restart", "containerd")
     assert container_id(node.wait_for_pod("held")) == found
