@@ -10,18 +10,32 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.inotify import Inotify, InotifyMask
+from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
 from trio_kubelet.runtime.observed import ObservedPod
 
-_WRITTEN = InotifyMask.MODIFY | InotifyMask.CREATE | InotifyMask.MOVED_TO | InotifyMask.DELETE_SELF
+_APPEARED = InotifyMask.CREATE | InotifyMask.MOVED_TO
+_WATCHED = _APPEARED | InotifyMask.MODIFY | InotifyMask.CLOSE_WRITE | InotifyMask.DELETE_SELF
+_OF_PACKING = (".gz", ".tmp")
 
 
 class Follower:
-    """Somebody who waits for more of a log."""
+    """Somebody who waits for more of a log.
 
-    def __init__(self, pod_uid: str) -> None:
+    `closed` becomes true when who has written to the log closes it, which a runtime does once it
+    writes to the next one; by then it may have been renamed.
+    """
+
+    def __init__(self, pod_uid: str, name: str) -> None:
         self.pod_uid = pod_uid
+        self.closed = False
+        self._name = name
         self._woken = trio.Event()
+
+    def notice(self, event: InotifyEvent) -> None:
+        """Something has happened in the folder of the log."""
+        if event.mask & InotifyMask.CLOSE_WRITE and event.name.startswith(self._name):
+            self.closed |= not event.name.endswith(_OF_PACKING)
+        self.wake()
 
     def wake(self) -> None:
         """There may be more, or it may have ended."""
@@ -51,18 +65,18 @@ class LogChanges:
                     if event.mask & InotifyMask.Q_OVERFLOW:
                         self._wake_all()
                     for follower in self._followers.get(event.watch, ()):
-                        follower.wake()
+                        follower.notice(event)
 
     @contextmanager
-    def following(self, folder: int, pod_uid: str) -> Iterator[Follower]:
-        """Follow the logs of a container, in an open folder.
+    def following(self, folder: int, name: str, pod_uid: str) -> Iterator[Follower]:
+        """Follow the log of a container, in an open folder.
 
         Raises OSError, also where the kernel has no queue left: the next one tries again.
         """
-        follower = Follower(pod_uid)
+        follower = Follower(pod_uid, name)
         inotify = self._inotify = self._inotify or Inotify()
         self._opened.set()
-        number = inotify.watch(Path(f"/proc/self/fd/{folder}"), _WRITTEN)
+        number = inotify.watch(Path(f"/proc/self/fd/{folder}"), _WATCHED)
         self._followers.setdefault(number, set()).add(follower)
         try:
             yield follower

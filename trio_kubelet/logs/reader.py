@@ -1,5 +1,6 @@
 """A log as a stream: read in threads, a piece at a time, however long it is."""
 
+import math
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import ExitStack
@@ -8,7 +9,7 @@ from typing import TypeVar
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.logs.changes import LogChanges
+from trio_kubelet.logs.changes import Follower, LogChanges
 from trio_kubelet.logs.files import (
     LogPlace,
     OpenLog,
@@ -24,6 +25,9 @@ from trio_kubelet.logs.options import LogOptions
 T = TypeVar("T")
 
 PIECE_BYTES = 256 * 1024
+LAST_LINES_SECONDS = 1.0
+"""How long lines may take from the runtime into a file."""
+
 THREADS = 8
 
 
@@ -49,14 +53,15 @@ class LogReader:
             stack.callback(_close, files)
             follower = None
             if options.follow:
-                follower = stack.enter_context(self.changes.following(folder, pod_uid))
-            lines = LogLines(options)
+                following = self.changes.following(folder, place.name, pod_uid)
+                follower = stack.enter_context(following)
+            lines, handover = LogLines(options), _Handover(follower)
             if options.tail_lines is not None:
                 await self._seek_tail(files[0], options.tail_lines)
             yield b""
             while not lines.full:
                 # Looked at before the read: what was printed until then is read now.
-                ended, is_over = has_ended(), _is_over(files)
+                ended, is_over = has_ended(), handover.is_over(files)
                 piece = await self._next_piece(files[0], lines)
                 if piece is not None:
                     yield piece
@@ -67,11 +72,13 @@ class LogReader:
                     continue
                 elif len(files) > 1 and (ended or is_over):
                     files.pop(0).file.close()
+                    handover.again()
                     yield lines.next_file()
                 elif ended:
                     return
                 else:
-                    await follower.wait()
+                    with trio.move_on_at(handover.over_at):
+                        await follower.wait()
 
     async def _seek_tail(self, opened: OpenLog, count: int) -> None:
         search = TailSearch(opened.file, count)
@@ -108,11 +115,33 @@ class LogReader:
         return await trio.to_thread.run_sync(work, limiter=self.limiter)
 
 
-def _is_over(files: list[OpenLog]) -> bool:
-    """Whether nobody writes to the first file any more: its successor has been written to."""
-    if len(files) == 2:
-        return os.fstat(files[1].file.fileno()).st_size > 0
-    return len(files) > 2
+class _Handover:
+    """Tells when the runtime writes no more to a log that was rotated.
+
+    It writes to the next one then, and has closed this one. The first does not do: its two streams
+    go over one after the other, and each line is on its way for a moment. If nobody is seen closing
+    it, it is over some time after the first line of the next one.
+    """
+
+    def __init__(self, follower: Follower | None) -> None:
+        self._follower = follower
+        self.over_at = math.inf
+
+    def is_over(self, files: list[OpenLog]) -> bool:
+        """Whether the first of some files gets nothing more."""
+        if len(files) != 2:
+            return len(files) > 2
+        if not os.fstat(files[1].file.fileno()).st_size:
+            return False
+        now = trio.current_time()
+        self.over_at = min(self.over_at, now + LAST_LINES_SECONDS)
+        return now >= self.over_at or (self._follower is not None and self._follower.closed)
+
+    def again(self) -> None:
+        """The next file is the first one now."""
+        self.over_at = math.inf
+        if self._follower is not None:
+            self._follower.closed = False
 
 
 def _close(files: list[OpenLog]) -> None:

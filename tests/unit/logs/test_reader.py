@@ -6,16 +6,19 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 import trio
 from attrs import define
+from trio.testing import MockClock
 
 from trio_kubelet.inotify import Inotify
-from trio_kubelet.logs import LogChanges, LogReader, reader
-from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, OpenLog, TailSearch, place_of
+from trio_kubelet.logs import LogChanges, LogReader
+from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
 from trio_kubelet.logs.lines import MAX_LINE_BYTES
 from trio_kubelet.logs.options import LogOptions
+from trio_kubelet.logs.reader import LAST_LINES_SECONDS
 from trio_kubelet.runtime.observed import ObservedPod
 
 UID = "u1"
@@ -249,32 +252,35 @@ async def test_a_renamed_log_is_read_until_the_new_one_is_written_to(log: Log) -
         assert await reading.rest() == ["a", "b", "c", "d"]
 
 
-async def test_what_is_printed_between_two_looks_is_not_lost_by_a_rotation(
-    log: Log, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("closes", [True, False])
+async def test_a_rotated_log_is_read_until_its_writer_has_closed_it(
+    log: Log, mock_clock: MockClock, closes: bool
 ) -> None:
-    is_over, printed = reader._is_over, False
+    with log.path.open("ab") as old:
+        async with log.reading(follow=True) as reading, trio.open_nursery() as nursery:
 
-    async with log.reading(follow=True) as reading:
-        log.write("a")
-        await reading.until("a")
-        with log.path.open("ab") as old:
+            def write(file: BinaryIO, text: str) -> None:
+                file.write(line(text))
+                file.flush()
+
+            write(old, "a")
+            await reading.until("a")
+            nursery.start_soon(reading.until, "d")
             log.rename()
-            log.path.touch()
-
-            def look(files: list[OpenLog]) -> bool:
-                """The runtime goes over to the new log at the moment of the reader's look."""
-                nonlocal printed
-                if len(files) > 1 and not printed:
-                    printed = True
-                    old.write(line("b"))
-                    old.flush()
-                    log.write("c")
-                return is_over(files)
-
-            monkeypatch.setattr(reader, "_is_over", look)
-            await reading.until("c")
-        log.end()
-        assert await reading.rest() == ["a", "b", "c"]
+            with log.path.open("ab") as new:
+                write(new, "c")
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                assert reading.text == "a\n", "the old one may get more"
+                write(old, "b")
+                if closes:
+                    old.close()
+                else:
+                    mock_clock.jump(LAST_LINES_SECONDS)
+                write(new, "d")
+                while not reading.text.endswith("d\n"):
+                    await trio.testing.wait_all_tasks_blocked(0.01)
+            log.end()
+            assert await reading.rest() == ["a", "b", "c", "d"]
 
 
 async def test_a_log_can_be_read_and_later_followed_where_the_kernel_has_no_queue_left(
