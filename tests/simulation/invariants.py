@@ -343,19 +343,24 @@ class Invariants:
         return last.ended_at - before.ended_at >= delay
 
     def _decided_at(self, uid: str, life: Life) -> float:
-        """When the back-off was last decided on before it started.
+        """When the back-off was last decided on before it started, at the earliest.
 
         Nothing was decided for those just before it that never came to run, were lost, or went with
-        their sandbox.
+        their sandbox. The call that made it may have taken long: it was decided on any time since
+        the one before had ended.
         """
         lost, killed = self.record.lost, self.record.killed
-        undecided = takewhile(
-            lambda other: (
-                other.never_started or other.container.id in lost or other.sandbox_id in killed
-            ),
-            self.record.earlier(uid, life),
+        earlier = list(self.record.earlier(uid, life))
+        undecided = list(
+            takewhile(
+                lambda other: (
+                    other.never_started or other.container.id in lost or other.sandbox_id in killed
+                ),
+                earlier,
+            )
         )
-        return min([life.created_at, *(other.created_at for other in undecided)])
+        ended = [other.ended_at for other in earlier[len(undecided) :][:1] if other.ended_at]
+        return min([life.created_at, *(other.created_at for other in undecided), *ended])
 
     def _stopped_without_reason(self, uid: str, life: Life) -> Iterator[str]:
         wanted = self.record.wanted.get(uid)
