@@ -19,6 +19,7 @@ from trio_kubelet.hollow import Behaviour, ExecResult, Invocation, behaviour_of
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import Probe
 from trio_kubelet.probes import AskOverNetwork
+from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
 from trio_kubelet.probes.runner import Target
 from trio_kubelet.rpc import Code, RpcError
@@ -39,6 +40,8 @@ class Mood(StrEnum):
     SLOW = "slow"
     """It answers, sometimes too late."""
     HANGS = "hangs"
+    BREAKS = "breaks"
+    """What asks it is cut off, as if it had ended."""
     ERRS = "errs"
     """The probe cannot be run."""
 
@@ -117,8 +120,9 @@ class ContainerHealth(Mapping[str, ExecResult]):
         mood = self.mood(ProbeKind(kind))
         if mood is Mood.ERRS:
             raise RpcError(Code.UNKNOWN, "failed to exec in container: no such process")
+        failed = KILLED if mood is Mood.BREAKS else 1
         return ExecResult(
-            exit_code=0 if self.succeeds(mood) else 1, run_seconds=self.answer_seconds(mood)
+            exit_code=0 if self.succeeds(mood) else failed, run_seconds=self.answer_seconds(mood)
         )
 
     def __iter__(self) -> Iterator[str]:
@@ -136,7 +140,8 @@ class ContainerHealth(Mapping[str, ExecResult]):
 
     def succeeds(self, mood: Mood) -> bool:
         """Whether one answer is that it is well."""
-        return mood is not Mood.ILL and (mood is not Mood.FLAPS or self.chance.random() < 0.5)
+        is_ill = mood in (Mood.ILL, Mood.BREAKS)
+        return not is_ill and (mood is not Mood.FLAPS or self.chance.random() < 0.5)
 
     def answer_seconds(self, mood: Mood) -> float:
         """How long one answer takes."""
@@ -277,6 +282,8 @@ def ask_container(
             return ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
         if late > seconds or container.stopped.is_set():
             return failure("i/o timeout")
+        if mood is Mood.BREAKS:
+            return failure("EOF", cut_off=True)
         return failure("HTTP probe failed with statuscode: 500", by_container=True)
 
     return ask
