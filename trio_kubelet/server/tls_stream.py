@@ -67,12 +67,11 @@ class TlsStream(trio.abc.Stream):
         with self._alone("receive"):
             await trio.lowlevel.checkpoint_if_cancelled()
             while True:
-                if not self._has_ended:  # Else an alert waits there that nobody reads.
-                    await self._flush()
                 data = self._decrypted(max_bytes or RECEIVE_BYTES)
                 if data is not None:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                     return data
+                await self._flush()  # What came may be something for TLS itself to answer.
                 await self._fill()
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
