@@ -139,9 +139,7 @@ class SyncLoop:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(
-                self._consume, "config", self._config, self.on_config, self._before_config
-            )
+            nursery.start_soon(self._consume, "config", self._config, self.on_config)
             nursery.start_soon(self._consume, "pleg", self._pleg, self.on_runtime_change)
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
@@ -152,21 +150,19 @@ class SyncLoop:
         self,
         name: str,
         channel: trio.MemoryReceiveChannel[T],
-        handle: Callable[[T], None],
-        before: Callable[[T], Awaitable[None]] | None = None,
+        handle: Callable[[T], Awaitable[None] | None],
     ) -> None:
         async for item in channel:
             await self._gate.wait_up()
             try:
                 with self._monitor.busy(name):
-                    if before is not None:
-                        await before(item)
-                    handle(item)
+                    if (handled := handle(item)) is not None:
+                        await handled
             except Exception:
                 log.exception("sync loop handler failed", message=repr(item)[:LOGGED_CHARACTERS])
 
-    async def _before_config(self, update: PodUpdate) -> None:
-        """Await what admission needs beforehand: handlers cannot wait."""
+    async def _prepare_admission(self, update: PodUpdate) -> None:
+        """Await what admission needs beforehand."""
         if self._prepare is None or update.op is not PodOperation.ADD:
             return
         new = [pod for pod in update.pods if not self._was_admitted(pod)]
@@ -197,8 +193,13 @@ class SyncLoop:
         self._preemptions.stopped(pod.metadata.uid)
         self._start_fitting()
 
-    def on_config(self, update: PodUpdate) -> None:
-        """What a source wants, one operation for some pods."""
+    async def on_config(self, update: PodUpdate) -> None:
+        """What a source wants, one operation for some pods.
+
+        Others have their turn between two of them: probes of pods that run are not late because
+        many pods come at once, nor do all of these do the same at the same time.
+        """
+        await self._prepare_admission(update)
         handle = {
             PodOperation.ADD: self._add,
             PodOperation.UPDATE: self._update,
@@ -217,6 +218,7 @@ class SyncLoop:
                 handle(pod)
             except Exception:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
+            await trio.lowlevel.checkpoint()
         self._silent_sources.discard(update.source)
 
     def on_runtime_change(self, change: ChangedPod) -> None:

@@ -76,7 +76,7 @@ async def test_a_pod_whose_uid_comes_back_while_it_ends_is_restarted(
         [pods] = MADE
         for op in (PodOperation.ADD, PodOperation.REMOVE, PodOperation.ADD):
             assert await told(starting, "kubelet_restarted_pods_total", static=static) is None
-            pods.loop.on_config(PodUpdate(source=source, op=op, pods=(pod,)))
+            await pods.loop.on_config(PodUpdate(source=source, op=op, pods=(pod,)))
         await trio.sleep(60)
         assert await told(starting, "kubelet_restarted_pods_total", static=static) == 1
 
@@ -90,7 +90,7 @@ async def test_a_pod_that_only_the_runtime_knows_is_no_orphan(
         assert await told(starting, "kubelet_working_pods", **labels) == 0
         [pods] = MADE
         for op in (PodOperation.ADD, PodOperation.REMOVE):
-            pods.loop.on_config(
+            await pods.loop.on_config(
                 PodUpdate(source=Source.FILE, op=op, pods=(make_pod("u", Source.FILE),))
             )
         found = orphaned_pod(FoundPod(uid="v", leftovers=frozenset()))
@@ -132,7 +132,7 @@ async def test_sleeps_of_hooks_that_had_no_time_are_counted(
         [pods] = MADE
         for op in (PodOperation.ADD, PodOperation.REMOVE):
             sleepers = tuple(sleeping(seconds) for seconds in (5, 50))
-            pods.loop.on_config(PodUpdate(source=Source.FILE, op=op, pods=sleepers))
+            await pods.loop.on_config(PodUpdate(source=Source.FILE, op=op, pods=sleepers))
             await trio.sleep(60)
         assert await told(starting, "kubelet_sleep_action_terminated_early_total") == 1
 
@@ -147,7 +147,7 @@ async def test_the_time_that_each_volume_took_is_told(
     async with start(tmp_path, kind=Open) as starting, starting.running():
         await trio.sleep(10)
         [pods] = MADE
-        pods.loop.on_config(PodUpdate(source=Source.FILE, op=PodOperation.ADD, pods=(pod,)))
+        await pods.loop.on_config(PodUpdate(source=Source.FILE, op=PodOperation.ADD, pods=(pod,)))
         await trio.sleep(10)
         name = "kubelet_volume_metric_collection_duration_seconds_count"
         walked = trio.Event()
