@@ -15,13 +15,13 @@ HANGING = """
 import sys, trio
 from trio_kubelet.cli import main
 from trio_kubelet.sync.loop import SyncLoop
-before_config = SyncLoop._before_config
+prepare = SyncLoop._prepare_admission
 async def hang(self, update):
     if any(pod.metadata.name.startswith("hangs-") for pod in update.pods):
         print("the loop hangs", file=sys.stderr)
         await trio.sleep_forever()
-    await before_config(self, update)
-SyncLoop._before_config = hang
+    await prepare(self, update)
+SyncLoop._prepare_admission = hang
 main()
 """
 
