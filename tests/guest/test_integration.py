@@ -4,8 +4,8 @@ pytest runs in the guest, in the environment of its image, on private containerd
 program; here each module says what came of it. What runs is in parts, which several processes may
 have, each in its guest. Only those tests run whose outcome this kernel or cgroup v2 may change;
 TRIO_KUBELET_GUEST_INTEGRATION=all runs all tests of all modules with each OCI runtime (`nox -s
-guest_integration`). OOM kills, and what crun does otherwise than runc, are tried on the node itself
-(`test_oom_kills`, `test_crun`).
+guest_integration`). Classes and volumes in memory, OOM kills, and what crun does otherwise than
+runc, are tried on the node itself (`test_cgroups`, `test_oom_kills`, `test_crun`).
 """
 
 import os
@@ -39,11 +39,8 @@ CHOSEN = {
         {
             "test_cgroups": ALL,
             "test_pods_cgroups": (
-                "test_a_pod_of_each_class_is_where_it_belongs_with_its_limits",
                 "test_the_limit_of_a_pod_is_that_of_all_its_containers",
-                "test_who_takes_more_memory_than_allowed_is_killed_and_the_status_says_so",
                 "test_the_oom_killer_takes_the_least_important_first",
-                "test_a_memory_volume_counts_and_is_a_file_system_of_its_own",
             ),
         },
     ),

@@ -12,7 +12,7 @@ from lab.agent import Json, pod_manifest
 from lab.images import SLEEPER
 from tests.guest.node import MANIFESTS, POD_LOGS, ROOT, UNIT, Node
 
-KILLS = 3
+KILLS = 2
 LONGEST_WAIT_SECONDS = 3.0
 SEED = int(os.environ.get("TRIO_KUBELET_SEED", "0")) or random.SystemRandom().randrange(2**32)
 VOLUME = {"name": "memory", "emptyDir": {"medium": "Memory"}}
