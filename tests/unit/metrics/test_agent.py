@@ -96,10 +96,12 @@ async def test_a_pod_that_only_the_runtime_knows_is_no_orphan(
         found = orphaned_pod(FoundPod(uid="v", leftovers=frozenset()))
         pods.tasks.start(found, 1, state=PodState.TERMINATING, ending=ORPHAN_ENDING)
         told_now = starting.agent._monitoring._state().working
-        assert told_now == {
-            ("orphan", "sync", True): 1,
-            ("runtime_only", "terminating", False): 1,
+        # How far the end of the removed pod has come is chance.
+        assert {(config, static) for config, _, static in told_now} == {
+            ("orphan", True),
+            ("runtime_only", False),
         }
+        assert told_now["runtime_only", "terminating", False] == 1
 
 
 async def test_events_of_the_runtime_and_statuses_in_the_api_are_timed(
