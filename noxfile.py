@@ -16,6 +16,8 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 CORES = len(os.sched_getaffinity(0))
 # Tests of real nodes wait most of their time; each process has containerds of its own.
 WAITING = min(4, CORES + 1)
+# Guests wait for their own services and grace periods; four on two cores leave a tenth of them idle.
+GUESTS = min(4, 2 * CORES)
 TYPED = ("trio_kubelet", "state_machines", "lab", "benchmarks", "protos", "tests", "noxfile.py")
 
 
@@ -87,7 +89,7 @@ def guest(session: nox.Session) -> None:
     install(session, "test")
     unless = () if os.environ.get("CI") == "true" else ("--if-possible",)
     session.run("python", "-m", "lab", "guest-image", *unless)
-    run_pytest(session, "guest", workers=WAITING, test_may_take_seconds=600)
+    run_pytest(session, "guest", workers=GUESTS, test_may_take_seconds=600)
 
 
 @nox.session
