@@ -16,7 +16,7 @@ PYPROJECT = nox.project.load_toml("pyproject.toml")
 CORES = len(os.sched_getaffinity(0))
 # Tests of real nodes wait most of their time; each process has containerds of its own.
 WAITING = min(4, CORES + 1)
-# Guests wait for their own services and grace periods; four on two cores leave a tenth of them idle.
+# Guests wait for services and grace periods; four leave a tenth of two cores idle.
 GUESTS = min(4, 2 * CORES)
 TYPED = ("trio_kubelet", "state_machines", "lab", "benchmarks", "protos", "tests", "noxfile.py")
 
