@@ -157,19 +157,10 @@ def health(
 ) -> Serve:
     """A server of gRPC's health service with one answer."""
 
-    async def serve(stream: trio.abc.Stream) -> None:
-        h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
-        h2.initiate_connection()
-        await stream.send_all(h2.data_to_send())
-        while received := await stream.receive_some():
-            for event in h2.receive_data(received):
-                if isinstance(event, RequestReceived) and seen is not None:
-                    seen.append({str(name): str(value) for name, value in event.headers})
-                if isinstance(event, StreamEnded):
-                    _answer_call(h2, event.stream_id, trailers, message)
-            await stream.send_all(h2.data_to_send())
+    def answer(h2: H2Connection, stream: int) -> None:
+        _answer_call(h2, stream, trailers, message)
 
-    return serve
+    return http2(answer, seen)
 
 
 def _answer_call(
