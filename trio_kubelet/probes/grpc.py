@@ -7,8 +7,12 @@ each run, and h2 would cost four times as much as all the rest of a probe. A ser
 the connection is tried again until the time is over, as by gRPC's own clients.
 """
 
+import json
+import re
+from collections.abc import Mapping
 from enum import IntEnum
 from functools import lru_cache
+from http import HTTPStatus
 from urllib.parse import unquote
 
 import trio
@@ -38,7 +42,7 @@ from trio_kubelet.probes.result import (
     failure,
 )
 from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
-from trio_kubelet.rpc import Code, rpc_words
+from trio_kubelet.rpc import Code, code_of_reset, rpc_words
 
 METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
@@ -54,6 +58,18 @@ STREAM = 1
 LARGEST_NUMBER = 99_999_999
 TOO_LONG = "the answer is too long"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
+_CONTENT_TYPE = re.compile(r"application/grpc([+;].*)?")
+_CODES_OF_STATUSES: Mapping[str, Code] = {
+    "400": Code.INTERNAL,
+    "401": Code.UNAUTHENTICATED,
+    "403": Code.PERMISSION_DENIED,
+    "404": Code.UNIMPLEMENTED,
+    "429": Code.UNAVAILABLE,
+    "502": Code.UNAVAILABLE,
+    "503": Code.UNAVAILABLE,
+    "504": Code.UNAVAILABLE,
+}
+"""gRPC's reading of the status of a response that is none of its own; the others are UNKNOWN."""
 _PREFIX_BYTES = 5
 _SERVICE_FIELD = b"\x0a"
 _STATUS_FIELD = 0x08
@@ -98,6 +114,8 @@ async def probe_grpc(
                     raise ProbeError(words) from error
                 await trio.sleep(CONNECT_AGAIN_SECONDS)
             except CallError as error:
+                if error.code is Code.DEADLINE_EXCEEDED:
+                    break
                 if call.is_connected:
                     return _failed(error)
                 await trio.sleep(CONNECT_AGAIN_SECONDS)
@@ -261,7 +279,10 @@ class _Conversation:
         self._headers: dict[str, str] = {}
 
     def take(self, received: bytes) -> None:
-        """Go on with what has come. Raises CallError, ProtocolError and UnicodeError."""
+        """Go on with what has come. Raises CallError, ProtocolError and UnicodeError.
+
+        What comes behind the answer does not matter.
+        """
         for event in self.h2.receive_data(received):
             if isinstance(event, RemoteSettingsChanged):
                 self._call.is_connected = True
@@ -269,21 +290,19 @@ class _Conversation:
                 self._data += event.data
             elif isinstance(event, (ResponseReceived, TrailersReceived)):
                 self._headers.update((str(name), str(value)) for name, value in event.headers)
+                _refuse_what_is_not_grpc(self._headers)
             elif isinstance(event, StreamReset):
                 raise _reset(event)
             elif isinstance(event, ConnectionTerminated) and event.error_code:
                 raise CallError(Code.UNAVAILABLE, "the server has gone away", by_server=True)
             elif isinstance(event, StreamEnded):
                 self.has_ended = True
+                break
         if len(self._data) > OUTPUT_LIMIT_BYTES:
             raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
 
     def status(self) -> int:
         """What the server has said, once it has said all. Raises CallError."""
-        status = self._headers.get(":status", "")
-        if status != "200":
-            text = f"unexpected HTTP status code received from server: {status}"
-            raise CallError(Code.UNKNOWN, text, by_server=True)
         code = _code(self._headers.get("grpc-status", ""))
         if code is not Code.OK:
             message = unquote(self._headers.get("grpc-message", ""))
@@ -291,11 +310,26 @@ class _Conversation:
         return _serving_status(self._data)
 
 
+def _refuse_what_is_not_grpc(headers: Mapping[str, str]) -> None:
+    """Raises CallError for the response of another service on HTTP/2."""
+    kind, status = headers.get("content-type", ""), headers.get(":status", "")
+    if _CONTENT_TYPE.fullmatch(kind):
+        return
+    phrase = {str(each.value): each.phrase for each in HTTPStatus}.get(status, "")
+    text = f"unexpected HTTP status code received from server: {status} ({phrase}); "
+    if kind:
+        text += f"transport: received unexpected content-type {json.dumps(kind)}"
+    else:
+        text += "malformed header: missing HTTP content-type"
+    raise CallError(_CODES_OF_STATUSES.get(status, Code.UNKNOWN), text, by_server=True)
+
+
 def _reset(event: StreamReset) -> CallError:
+    number = int(event.error_code or 0)
     known = {each.value: each.name for each in ErrorCodes}
-    name = known.get(int(event.error_code or 0), str(event.error_code))
+    name = known.get(number, str(number))
     text = f"stream terminated by RST_STREAM with error code: {name}"
-    return CallError(Code.UNAVAILABLE, text, by_server=True)
+    return CallError(code_of_reset(number), text, by_server=True)
 
 
 def _code(text: str) -> Code:

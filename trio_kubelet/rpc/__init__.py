@@ -13,7 +13,7 @@ import trio_asyncio  # noqa: F401
 # isort: split
 
 from trio_kubelet.rpc.channel import Channel
-from trio_kubelet.rpc.errors import Code, RpcError, rpc_words, unless_gone
+from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset, rpc_words, unless_gone
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
 from trio_kubelet.rpc.messages import is_present, look_over, present
@@ -28,6 +28,7 @@ __all__ = [
     "ListReuse",
     "RpcError",
     "Transport",
+    "code_of_reset",
     "is_present",
     "look_over",
     "open_rpc_loop",

@@ -22,12 +22,11 @@ from grpclib.const import Cardinality
 from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import StreamTerminatedError
 from grpclib.metadata import Deadline
-from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError
 from multidict import MultiDict
 
 from trio_kubelet.rpc.connection import GrpcChannel
-from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset
 from trio_kubelet.rpc.loop import current_rpc_loop
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
@@ -56,14 +55,6 @@ that passes, the caller shall see DEADLINE_EXCEEDED. Headers hold whole seconds,
 
 LONGEST_DEADLINE_SECONDS = 99_999_999
 """What a header can say: a number of eight digits. Servers refuse a call whose header has more."""
-
-CODES_OF_RESETS: Mapping[int, Code] = {
-    ErrorCodes.REFUSED_STREAM: Code.UNAVAILABLE,
-    ErrorCodes.CANCEL: Code.CANCELLED,
-    ErrorCodes.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
-    ErrorCodes.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
-}
-"""gRPC's reading of HTTP/2 error codes; the others mean INTERNAL."""
 
 
 class BytesCodec(CodecBase):
@@ -245,5 +236,5 @@ def _terminated(error: StreamTerminatedError) -> RpcError:
     reset = re.fullmatch(r"Stream reset by remote party, error_code: (\d+)", str(error))
     if reset is None:
         return RpcError(Code.UNAVAILABLE, f"connection lost: {error}")
-    code = CODES_OF_RESETS.get(int(reset[1]), Code.INTERNAL)
+    code = code_of_reset(int(reset[1]))
     return RpcError(code, f"call reset by the server: {error}")

@@ -1,8 +1,10 @@
 """The one exception of every call, and the codes of gRPC."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from enum import IntEnum
 from typing import TypeVar
+
+from h2.errors import ErrorCodes
 
 T = TypeVar("T")
 
@@ -29,6 +31,15 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
+CODES_OF_RESETS: Mapping[int, Code] = {
+    ErrorCodes.FLOW_CONTROL_ERROR: Code.RESOURCE_EXHAUSTED,
+    ErrorCodes.REFUSED_STREAM: Code.UNAVAILABLE,
+    ErrorCodes.CANCEL: Code.CANCELLED,
+    ErrorCodes.ENHANCE_YOUR_CALM: Code.RESOURCE_EXHAUSTED,
+    ErrorCodes.INADEQUATE_SECURITY: Code.PERMISSION_DENIED,
+}
+
+
 class RpcError(Exception):
     """A call that failed: at the peer, on the way, or by its deadline.
 
@@ -45,9 +56,16 @@ class RpcError(Exception):
         return f"{self.code.name}: {self.message}"
 
 
+def code_of_reset(error_code: int) -> Code:
+    """Return gRPC's reading of the error code of HTTP/2 with which a server resets a call."""
+    return CODES_OF_RESETS.get(error_code, Code.INTERNAL)
+
+
 def rpc_words(code: Code, message: str) -> str:
-    """Return how Go's gRPC shows an error."""
+    """Return how Go's gRPC shows an error, which spells one code in another way."""
     name = "".join(word.capitalize() for word in code.name.split("_"))
+    if code is Code.CANCELLED:
+        name = "Canceled"
     return f"rpc error: code = {name} desc = {message}"
 
 

@@ -170,6 +170,7 @@ def test_what_users_are_told_of_a_probe_that_could_not_be_run(outcome: ProbeOutc
         (Code.NOT_FOUND, "NotFound"),
         (Code.DEADLINE_EXCEEDED, "DeadlineExceeded"),
         (Code.RESOURCE_EXHAUSTED, "ResourceExhausted"),
+        (Code.CANCELLED, "Canceled"),
     ],
 )
 def test_errors_of_calls_are_worded_as_by_go(code: Code, name: str) -> None:

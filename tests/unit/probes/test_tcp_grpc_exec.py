@@ -2,10 +2,13 @@
 
 import socket
 import sys
+from collections.abc import Callable
 
 import pytest
 import trio
 import trio.testing
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
 
 from lab.probe_targets import grpc_answer
 from tests.unit.probes.servers import (
@@ -17,6 +20,7 @@ from tests.unit.probes.servers import (
     hang,
     health,
     http,
+    http2,
     serving,
 )
 from trio_kubelet.k8s import (
@@ -131,6 +135,13 @@ async def test_a_server_that_serves_is_well() -> None:
     assert seen[0]["user-agent"] == "kube-probe/1.36"
 
 
+def says(status: str, *headers: tuple[str, str]) -> Callable[[H2Connection, int], None]:
+    def answer(h2: H2Connection, stream: int) -> None:
+        h2.send_headers(stream, [(":status", status), *headers], end_stream=True)
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("serve", "output"),
     [
@@ -149,6 +160,34 @@ async def test_a_server_that_serves_is_well() -> None:
             health({"grpc-status": "x"}),
             "error: health rpc probe failed: rpc error: code = Unknown desc = ",
         ),
+        (
+            http2(says("404", ("content-type", "text/plain"))),
+            "error: this server does not implement the grpc health protocol "
+            "(grpc.health.v1.Health): unexpected HTTP status code received from server: "
+            '404 (Not Found); transport: received unexpected content-type "text/plain"',
+        ),
+        (
+            http2(says("200", ("content-type", "application/grpcs"), ("grpc-status", "0"))),
+            "error: health rpc probe failed: rpc error: code = Unknown desc = "
+            "unexpected HTTP status code received from server: 200 (OK); "
+            'transport: received unexpected content-type "application/grpcs"',
+        ),
+        (
+            http2(says("502")),
+            "error: health rpc probe failed: rpc error: code = Unavailable desc = "
+            "unexpected HTTP status code received from server: 502 (Bad Gateway); "
+            "malformed header: missing HTTP content-type",
+        ),
+        (
+            http2(lambda h2, stream: h2.reset_stream(stream, ErrorCodes.CANCEL)),
+            "error: health rpc probe failed: rpc error: code = Canceled desc = "
+            "stream terminated by RST_STREAM with error code: CANCEL",
+        ),
+        (
+            http2(lambda h2, stream: h2.reset_stream(stream, ErrorCodes.REFUSED_STREAM)),
+            "error: health rpc probe failed: rpc error: code = Unavailable desc = "
+            "stream terminated by RST_STREAM with error code: REFUSED_STREAM",
+        ),
     ],
 )
 async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) -> None:
@@ -156,6 +195,26 @@ async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) 
         came = await check(port)
     assert (came.outcome, came.output, came.by_container) == (ProbeOutcome.FAILURE, output, True)
     assert not came.cut_off
+
+
+@pytest.mark.parametrize("kind", ["application/grpc", "application/grpc+proto"])
+async def test_a_server_may_say_which_kind_of_grpc_it_speaks(kind: str) -> None:
+    head = (":status", "200"), ("content-type", kind)
+
+    def serve(h2: H2Connection, stream: int) -> None:
+        h2.send_headers(stream, head)
+        h2.send_data(stream, b"\0\0\0\0\2" + SERVING)
+        h2.send_headers(stream, list(OK.items()), end_stream=True)
+        h2.close_connection(ErrorCodes.INTERNAL_ERROR)
+
+    async with serving(http2(serve)) as port:
+        assert (await check(port)).outcome is ProbeOutcome.SUCCESS
+
+
+async def test_a_server_that_says_that_time_is_over_is_late() -> None:
+    async with serving(health({"grpc-status": "4", "grpc-message": "Deadline Exceeded"})) as port:
+        came = await check(port)
+    assert came.output == "timeout: health rpc did not complete within 30s"
 
 
 async def test_a_server_that_closes_within_the_call_cuts_the_probe_off() -> None:
