@@ -18,6 +18,7 @@ from h2.events import (
     StreamReset,
 )
 from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
 
 from trio_kubelet.probes.http_request import HttpRequest
 from trio_kubelet.probes.http_response import HttpError, ProbeResponse
@@ -29,6 +30,10 @@ ANSWER_LIMIT_BYTES = 64 * 1024
 STREAM = 1
 TOO_LONG = "net/http: server response headers exceeded {} bytes; aborted"
 _CONFIGURATION = H2Configuration(client_side=True)
+_SETTINGS = {
+    SettingCodes.ENABLE_PUSH: 0,
+    SettingCodes.MAX_HEADER_LIST_SIZE: H2Connection.DEFAULT_MAX_HEADER_LIST_SIZE,
+}
 _OF_HTTP_1 = frozenset(
     {"connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 )
@@ -37,6 +42,8 @@ _STATUS = re.compile(rb"\d{3}")
 
 class Http2Get:
     """A request and what has come of it. Raises HttpError where it cannot be sent.
+
+    The server is asked to push nothing; what it pushes is an error, not part of the response.
 
     `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
     """
@@ -48,6 +55,7 @@ class Http2Get:
         self._body = b""
         self._read_bytes = 0
         self._h2 = H2Connection(_CONFIGURATION)
+        self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
         lines = [(name.lower(), value) for name, value in request.lines]
         head = (

@@ -17,6 +17,8 @@ from trio_kubelet.probes.http_response import HttpError
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
 
 Answer = Callable[[H2Connection, int], None]
+NO_PUSH, PUSH = b"\0\2\0\0\0\0", b"\0\2\0\0\0\1"
+"""A setting, as it is sent."""
 REQUEST = HttpRequest(scheme="https", host="web", port=443, target="/", headers=())
 
 
@@ -123,6 +125,29 @@ async def test_a_server_that_gives_no_response_fails(
     assert came.output.startswith(f'Get "https://{LOOPBACK}:')
     assert came.output.endswith(f": {words}")
     assert came.cut_off is is_break
+
+
+async def test_a_server_is_asked_to_push_nothing() -> None:
+    allowed: list[int] = []
+
+    def serve(h2: H2Connection, stream: int) -> None:
+        allowed.append(h2.remote_settings.enable_push)
+        says("500")(h2, stream)
+
+    assert (await probe(serve)).outcome is ProbeOutcome.FAILURE
+    assert allowed == [0]
+
+
+def test_what_a_server_pushes_is_not_its_response() -> None:
+    get, server = Http2Get(REQUEST), H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(get.to_send().replace(NO_PUSH, PUSH))
+    asked = (":method", "GET"), (":path", "/x"), (":scheme", "https"), (":authority", "web")
+    server.push_stream(1, 2, asked)
+    says("200", b"pushed")(server, 2)
+    with pytest.raises(HttpError, match="connection error: PROTOCOL_ERROR"):
+        get.take(server.data_to_send())
+    assert not get.is_over
 
 
 def half(h2: H2Connection, stream: int) -> None:
