@@ -1,8 +1,9 @@
 """TCP connections of probes: numeric addresses without a detour, names without standing still.
 
 A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
-are known as numbers. Names are looked up in threads of their own kind: a name server that hangs
-takes nothing else with it. A tcpSocket probe is nothing but such a connection.
+are known as numbers. Names are looked up in threads, each name in one at a time: a name server that
+hangs holds up nobody who asks for other names, however often it is asked. A tcpSocket probe is
+nothing but such a connection.
 """
 
 import errno
@@ -11,6 +12,7 @@ import socket
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from ipaddress import ip_address
+from weakref import WeakValueDictionary
 
 import trio
 from attrs import frozen
@@ -18,7 +20,6 @@ from attrs import frozen
 from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
 
-LOOKUP_THREADS = 8
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 _OF_THIS_NODE = frozenset(
     {
@@ -55,7 +56,7 @@ class Dialer:
     """Makes the connections of all probes."""
 
     def __init__(self) -> None:
-        self._lookups = trio.CapacityLimiter(LOOKUP_THREADS)
+        self._lookups = WeakValueDictionary[str, trio.CapacityLimiter]()
 
     async def dial(self, host: str, port: int) -> socket.socket:
         """Connect; the socket does not block. Raises DialError.
@@ -73,9 +74,10 @@ class Dialer:
         if "\0" in host:
             # The C library would look up what is before it, which is another host.
             raise DialError(f"dial tcp: lookup {host}: no such host")
+        limiter = self._lookups.setdefault(host, trio.CapacityLimiter(1))
         try:
             return await trio.to_thread.run_sync(
-                _addresses, host, port, limiter=self._lookups, abandon_on_cancel=True
+                _addresses, host, port, limiter=limiter, abandon_on_cancel=True
             )
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in _OF_THIS_NODE:

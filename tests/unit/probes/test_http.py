@@ -308,6 +308,34 @@ async def test_a_name_is_looked_up_beside_the_loop(monkeypatch: pytest.MonkeyPat
     assert ("web.example", False) in asked
 
 
+async def test_a_name_whose_lookup_hangs_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends, asked = threading.Event(), []
+    known = socket.getaddrinfo
+
+    def look_up(host: str, *args: object, **kwargs: object) -> object:
+        asked.append(host)
+        if host == "hangs.example":
+            ends.wait(2 * PATIENCE_SECONDS)
+        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    dialer = Dialer()
+    try:
+        async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(dialer.dial, "hangs.example", port)
+            while "hangs.example" not in asked:
+                await trio.lowlevel.checkpoint()
+            with trio.fail_after(PATIENCE_SECONDS):
+                (await dialer.dial("web.example", port)).close()
+            nursery.cancel_scope.cancel()
+    finally:
+        ends.set()
+    assert asked.count("hangs.example") == 1
+
+
 @pytest.mark.parametrize(
     ("head", "body", "plain"),
     [
