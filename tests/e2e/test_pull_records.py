@@ -35,7 +35,7 @@ def hub(local_cluster: LocalCluster) -> Iterator[Registry]:
 def records(cluster: LocalCluster, kind: str) -> dict[str, Json]:
     """What is in the files of one kind (`pulling`, `pulled`), by their names, as far as written."""
     folder = cluster.agent.root / "image_manager" / kind
-    written = (path for path in folder.iterdir() if path.suffix != ".tmp")
+    written = (path for path in folder.iterdir() if path.suffix not in (".new", ".tmp"))
     return {path.name: json.loads(path.read_text()) for path in written}
 
 

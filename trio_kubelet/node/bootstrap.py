@@ -46,7 +46,7 @@ from trio_kubelet.node.client_certificate import (
     request_name,
     signing_request,
     utc,
-    write_whole,
+    write_private,
 )
 from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
 from trio_kubelet.retries import Retries
@@ -104,7 +104,7 @@ async def bootstrap(
             chain, key = await asking.certificate()
         await trio.to_thread.run_sync(store.write, chain, key, utc(clock.now_ns()))
         content = node_kubeconfig(granted.cluster, store.current_path)
-        await trio.to_thread.run_sync(write_whole, kubeconfig, content)
+        await trio.to_thread.run_sync(write_private, kubeconfig, content)
     except (OSError, ValueError) as error:
         raise BootstrapError(f"the client certificate cannot be kept: {error}") from error
     log.info("client certificate written", path=str(store.current_path))

@@ -7,7 +7,6 @@ the newest, `kubelet-client.key.tmp` the key of a request that is not answered y
 """
 
 import base64
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +17,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
+
+from trio_kubelet.whole_files import write_whole
 
 ClientKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 """A key that is made here is ECDSA on P-256; one that an earlier kubelet left may be RSA."""
@@ -164,7 +165,7 @@ class CertificateStore:
     def fresh_key(self) -> ClientKey:
         """Make a key that replaces the one of a request that came to nothing. Raises OSError."""
         key = new_key()
-        write_whole(self._pending, key_pem(key))
+        write_private(self._pending, key_pem(key))
         return key
 
     def write(self, chain_pem: bytes, key: ClientKey, now: datetime) -> ClientPair:
@@ -177,27 +178,15 @@ class CertificateStore:
         if pair.chain[0].public_key() != key.public_key():
             raise ValueError("the certificate that was issued is for another key")
         path = self._folder / f"{PAIR_PREFIX}-{now:%Y-%m-%d-%H-%M-%S}.pem"
-        write_whole(path, content)
+        write_private(path, content)
         _point(self.current_path, path)
         self._pending.unlink(missing_ok=True)
         return pair
 
 
-def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
-    """Write a file that, unless told else, only its owner may read, in one step. OSError.
-
-    Its folder is made.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
-    handle = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(handle, "wb") as file:
-        os.fchmod(handle, mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+def write_private(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file that, unless told else, only its owner may read. Raises OSError."""
+    write_whole(path, content, mode=mode, folder_mode=0o755, durable=True)
 
 
 def _point(link: Path, target: Path) -> None:

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from trio_kubelet.node.client_certificate import write_whole
+from trio_kubelet.node.client_certificate import write_private
 
 CERTIFICATE, KEY = "kubelet.crt", "kubelet.key"
 LIFE = timedelta(days=365)
@@ -29,8 +29,8 @@ def ensure_self_signed(folder: Path, host: str, now: datetime) -> tuple[Path, Pa
     certificate_file, key_file = folder / CERTIFICATE, folder / KEY
     if not _is_good(certificate_file, key_file, now):
         certificate, key = self_signed(host, now)
-        write_whole(key_file, key)
-        write_whole(certificate_file, certificate, mode=0o644)
+        write_private(key_file, key)
+        write_private(certificate_file, certificate, mode=0o644)
     return certificate_file, key_file
 
 

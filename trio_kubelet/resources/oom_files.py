@@ -6,6 +6,7 @@ restarted agent says of it what the one before said. Everything here blocks, for
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
@@ -14,6 +15,7 @@ from trio_kubelet.k8s import json_text
 from trio_kubelet.resources.cgroup_names import CgroupDriver, qos_cgroup_name
 from trio_kubelet.resources.oom_ledger import KillCounts, Kills, OomLedger
 from trio_kubelet.resources.pod_resources import QosClass
+from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("cgroups")
 
@@ -21,7 +23,6 @@ RECORD = "oom-kills.json"
 _EVENTS = "memory.events"
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _TRIES = 5
-_FILE_MODE = 0o600
 
 
 def pod_folders(
@@ -90,11 +91,5 @@ def save_record(folder: Path, ledger: OomLedger) -> None:
         "groups": ledger.settled.groups,
         "containers": [each for each, killed in ledger.verdicts.items() if killed],
     }
-    new = folder / f".{RECORD}"
-    try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, _FILE_MODE)
-    except FileNotFoundError:
-        return
-    with open(descriptor, "wb") as file:
-        file.write(json_text.dumps(content))
-    new.replace(folder / RECORD)
+    with suppress(FileNotFoundError):
+        write_whole(folder / RECORD, json_text.dumps(content))

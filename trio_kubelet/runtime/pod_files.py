@@ -19,6 +19,7 @@ from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.whole_files import write_whole
 
 _LOG_FILE = re.compile(r"(\d{1,9})\.log(?:\..*)?", re.ASCII)
 _MESSAGE_FILE = re.compile(r"[0-9a-f]{8}")
@@ -59,7 +60,7 @@ def make_container_files(
     """
     uid = pod.metadata.uid
     if etc_hosts:
-        write_whole(Path(names.etc_hosts_path(node.root_directory, uid)), etc_hosts, mode=0o644)
+        write_hosts_file(Path(names.etc_hosts_path(node.root_directory, uid)), etc_hosts)
     logs = Path(names.container_log_directory(pod, container.name, node.pod_logs_directory))
     logs.mkdir(mode=0o755, parents=True, exist_ok=True)
     directory = Path(names.container_directory(node.root_directory, uid, container.name))
@@ -74,6 +75,17 @@ def make_container_files(
         termination_message_file=message_file,
         logged_restarts=next_restart_count(entry.name for entry in os.scandir(logs)),
     )
+
+
+def write_hosts_file(path: Path, text: str) -> None:
+    """Replace a hosts file, which keeps its inode as long as its text is the same: it is mounted.
+
+    Containers may have written anything into it, of any length. Surrogates that stand for bytes
+    become these again. Raises OSError.
+    """
+    data = text.encode(errors="surrogateescape")
+    if _read_end(str(path), len(data) + 1) != (data, True):
+        write_whole(path, data, mode=0o644, folder_mode=0o750)
 
 
 def _remove_message_files(directory: Path, needed: Collection[str]) -> None:
@@ -147,32 +159,6 @@ def _logged_text(line: bytes) -> bytes:
     _, _, rest = rest.partition(b" ")
     tags, _, text = rest.partition(b" ")
     return text if tags.split(b":")[0] == b"P" else text + b"\n"
-
-
-def write_whole(path: Path, text: str, *, mode: int) -> None:
-    """Replace a file so that a reader sees the old text or the new, never a part.
-
-    A hosts file that is mounted into containers keeps its inode as long as its text is the same.
-    Containers may have written anything into it, of any length. Surrogates that stand for bytes
-    become these again. Raises OSError that names the file itself, however it was to be written.
-    """
-    data = text.encode(errors="surrogateescape")
-    if _read_end(str(path), len(data) + 1) == (data, True):
-        return
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            os.fchmod(descriptor, mode)
-        temporary.replace(path)
-    except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def _read_end(path: str, limit_bytes: int) -> tuple[bytes, bool]:

@@ -26,13 +26,12 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.features import RuntimeFeatures
-from trio_kubelet.runtime.pod_files import write_whole
+from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("runtime")
 
 IDS_PER_POD = 65536
 FILE_NAME = "userns"
-_FILE_MODE = 0o600
 _LAST_ID = 2**32 - 1
 """No id: the kernel takes it for "none", and maps no range that has it."""
 _USER = "kubelet"
@@ -249,7 +248,7 @@ class PodIdRanges:
         try:
             return parsed(path.read_text())
         except FileNotFoundError:
-            write_whole(path, printed(mapping), mode=_FILE_MODE)
+            write_whole(path, printed(mapping).encode(), folder_mode=0o750)
             return mapping
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

@@ -10,9 +10,8 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
 
 import structlog
 from attrs import evolve, frozen
@@ -20,6 +19,7 @@ from attrs import evolve, frozen
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
 from trio_kubelet.sources.static import is_pod_uid
+from trio_kubelet.whole_files import write_all_whole
 
 log = structlog.get_logger("sources")
 
@@ -92,40 +92,20 @@ class KeptManifests:
             raise
 
     def _write(self, records: Records) -> None:
-        """Write files whole or not at all; in three rounds, so that the disk is waited for once."""
         if not records:
             return
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with contextlib.ExitStack() as stack:
-            files = {
-                self._path(origin): stack.enter_context(self._scratch(origin, pods))
-                for origin, pods in records.items()
-            }
-            for file in files.values():
-                os.fsync(file.fileno())
-            for path, file in files.items():
-                Path(file.name).replace(path)
-
-    @contextlib.contextmanager
-    def _scratch(self, origin: str, pods: tuple[ManifestPod, ...]) -> Iterator[IO[str]]:
-        """A record in a file of its own, still to be renamed; else it is gone at the end."""
-        path = self._path(origin).with_suffix(".new")
-        record = {
-            "origin": origin,
-            "pods": [{"uid": each.uid, "document": each.document} for each in pods],
-        }
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        try:
-            with open(path, "w", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
-                json.dump(record, file, default=str)
-                file.flush()
-                yield file
-        finally:
-            path.unlink(missing_ok=True)
+        contents = {self._path(origin): _content(origin, pods) for origin, pods in records.items()}
+        write_all_whole(contents, durable=True)
 
     def _path(self, origin: str) -> Path:
         digest = hashlib.sha256(os.fsencode(origin)).hexdigest()[:32]
         return self._folder / f"{self._reader.source}-{digest}.json"
+
+
+def _content(origin: str, pods: tuple[ManifestPod, ...]) -> bytes:
+    kept = [{"uid": each.uid, "document": each.document} for each in pods]
+    return json.dumps({"origin": origin, "pods": kept}, default=str).encode()
 
 
 def _kept_uid(uid: object) -> str:

@@ -19,7 +19,7 @@ from trio_kubelet.node.client_certificate import (
     read_pair,
     request_name,
     signing_request,
-    write_whole,
+    write_private,
 )
 
 AUTHORITY = Authority()
@@ -156,9 +156,9 @@ def test_a_key_that_cannot_be_read_is_replaced(tmp_path: Path, content: bytes) -
 
 def test_a_file_is_written_whole_and_for_its_owner_alone(tmp_path: Path) -> None:
     path = tmp_path / "new" / "file"
-    write_whole(path, b"one")
+    write_private(path, b"one")
     path.chmod(0o644)
-    write_whole(path, b"two")
+    write_private(path, b"two")
     assert path.read_bytes() == b"two"
     assert mode(path) == 0o600
     assert names(path.parent) == ["file"]

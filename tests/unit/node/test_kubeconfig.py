@@ -13,7 +13,7 @@ from trio_kubelet.node.client_certificate import (
     key_pem,
     new_key,
     signing_request,
-    write_whole,
+    write_private,
 )
 from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
 
@@ -23,7 +23,7 @@ CLUSTER = KubeconfigCluster(server="https://10.0.0.1:6443", certificate_authorit
 
 def kubeconfig(folder: Path, cluster: KubeconfigCluster = CLUSTER) -> Path:
     path = folder / "kubelet.conf"
-    write_whole(path, node_kubeconfig(cluster, CertificateStore(folder).current_path))
+    write_private(path, node_kubeconfig(cluster, CertificateStore(folder).current_path))
     return path
 
 

@@ -220,7 +220,7 @@ async def test_a_pull_that_cannot_be_recorded_is_not_made(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     access = await pull_records(tmp_path)
-    blocker = tmp_path / "image_manager" / "pulling" / f"{file_name('busybox:1')}.tmp"
+    blocker = tmp_path / "image_manager" / "pulling" / f".{file_name('busybox:1')}.new"
     blocker.mkdir()
     async with node(access=access) as at:
         with pytest.raises(ImageError) as raised:

@@ -13,7 +13,7 @@ from trio_kubelet.runtime.pod_files import (
     pods_with_logs,
     read_log_tail,
     read_termination_message,
-    write_whole,
+    write_hosts_file,
 )
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
@@ -21,24 +21,17 @@ POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
 
 def test_a_file_with_the_same_text_keeps_its_inode(tmp_path: Path) -> None:
     path = tmp_path / "etc-hosts"
-    write_whole(path, "127.0.0.1 localhost\n", mode=0o644)
+    write_hosts_file(path, "127.0.0.1 localhost\n")
     inode = path.stat().st_ino
-    write_whole(path, "127.0.0.1 localhost\n", mode=0o644)
+    write_hosts_file(path, "127.0.0.1 localhost\n")
     assert path.stat().st_ino == inode
 
 
 def test_a_hosts_file_that_a_container_filled_with_other_bytes_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "etc-hosts"
     path.write_bytes(b"10.0.0.1 m\xfcnchen\n")
-    write_whole(path, "127.0.0.1 localhost\n", mode=0o644)
+    write_hosts_file(path, "127.0.0.1 localhost\n")
     assert path.read_text() == "127.0.0.1 localhost\n"
-
-
-def test_a_file_that_cannot_be_written_is_told_by_its_own_name(tmp_path: Path) -> None:
-    path = tmp_path / ("x" * 250)
-    with pytest.raises(OSError, match="File name too long") as raised:
-        write_whole(path, "text", mode=0o644)
-    assert raised.value.filename == str(path)
 
 
 def test_a_hosts_file_that_a_container_made_huge_is_not_read(tmp_path: Path) -> None:
@@ -46,7 +39,7 @@ def test_a_hosts_file_that_a_container_made_huge_is_not_read(tmp_path: Path) -> 
     path.touch()
     with path.open("r+b") as file:
         file.truncate(1 << 43)
-    write_whole(path, "127.0.0.1 localhost\n", mode=0o644)
+    write_hosts_file(path, "127.0.0.1 localhost\n")
     assert path.read_text() == "127.0.0.1 localhost\n"
 
 
@@ -79,7 +72,7 @@ def test_what_is_no_path_has_no_message(path: str) -> None:
 
 def test_bytes_of_a_hosts_file_that_are_no_text_are_written_as_they_are(tmp_path: Path) -> None:
     hosts, data = tmp_path / "hosts", b"127.0.0.1 a\xff\r\n"
-    write_whole(hosts, data.decode(errors="surrogateescape"), mode=0o644)
+    write_hosts_file(hosts, data.decode(errors="surrogateescape"))
     assert hosts.read_bytes() == data
 
 

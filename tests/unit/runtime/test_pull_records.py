@@ -109,6 +109,11 @@ def record_path(root: Path, image_id: str = IMAGE_ID) -> Path:
     return root / "image_manager" / "pulled" / file_name(image_id)
 
 
+def unfinished(path: Path) -> Path:
+    """Where a file is written before it is renamed."""
+    return path.with_name(f".{path.name}.new")
+
+
 def put(path: Path, data: bytes | str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
@@ -418,7 +423,7 @@ async def test_what_cannot_be_written_is_pulled_by_nobody_known(
 ) -> None:
     at = await records(tmp_path)
     await at.begin(IMAGE)
-    blocker = record_path(tmp_path).with_suffix(".tmp")
+    blocker = unfinished(record_path(tmp_path))
     blocker.mkdir()
     await at.succeed(IMAGE, IMAGE_ID, MINE)
     assert "image pull record write failed" in capsys.readouterr().out
@@ -432,7 +437,7 @@ async def test_what_cannot_be_written_is_pulled_by_nobody_known(
 
 async def test_without_an_intent_there_is_no_pull(tmp_path: Path) -> None:
     at = await records(tmp_path)
-    blocker = intent_path(tmp_path).with_suffix(".tmp")
+    blocker = unfinished(intent_path(tmp_path))
     blocker.mkdir()
     with pytest.raises(IsADirectoryError):
         await at.begin(IMAGE)

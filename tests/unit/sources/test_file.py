@@ -322,7 +322,7 @@ async def test_what_could_not_be_kept_is_kept_later_and_never_in_an_old_state(no
         await node.pods()
         await node.kept_on_disk(1)
         (copy,) = node.kept.glob("*.json")
-        in_the_way = copy.with_suffix(".new")
+        in_the_way = copy.with_name(f".{copy.name}.new")
         in_the_way.mkdir()
         node.write("web.yaml", manifest("web", image="new"))
         (changed,) = await node.pods()

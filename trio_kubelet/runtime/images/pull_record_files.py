@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -20,6 +19,7 @@ from trio_kubelet.config.codec import decode, to_wire
 from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("images")
 
@@ -31,7 +31,6 @@ _READ_VERSIONS = (VERSION, f"{GROUP}/v1alpha1")
 _PREFIX = "sha256-"
 _UNFINISHED = ".tmp"
 _FOLDER_MODE = 0o700
-_FILE_MODE = 0o600
 
 T = TypeVar("T", bound=ImagePullIntent | ImagePulledRecord)
 
@@ -133,18 +132,9 @@ class PullRecordFolder(Generic[T]):
 
     def write(self, value: T) -> None:
         """Write one as a whole, in the place of what was there."""
-        path = self._path / file_name(self._key(value))
-        unfinished = path.with_name(path.name + _UNFINISHED)
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         self.make()
-        try:
-            with open(os.open(unfinished, flags, _FILE_MODE), "w", encoding="utf-8") as file:
-                file.write(printed(value))
-            unfinished.replace(path)
-        except OSError:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
-            raise
+        path = self._path / file_name(self._key(value))
+        write_whole(path, printed(value).encode())
 
     def remove(self, name: str) -> None:
         """Remove a file, by its name; one that is gone is fine."""

@@ -27,12 +27,11 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     record_of_status,
     with_record,
 )
-from trio_kubelet.runtime.pod_files import write_whole
+from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("runtime")
 
 ALLOCATED, ACTUATED = "allocated_pods_state", "actuated_pods_state"
-_FILE_MODE = 0o600
 _DAMAGED_SUFFIX = ".damaged"
 
 RESIZE_REFUSED = "this node agent does not resize pods in place yet"
@@ -205,7 +204,7 @@ class Allocations:
             if not records and not path.exists():
                 continue
             text = last[1] if last is not None and last[0] == records else printed(records)
-            write_whole(path, text, mode=_FILE_MODE)
+            write_whole(path, text.encode(), folder_mode=0o750)
             last = (records, text)
 
 

@@ -1,0 +1,67 @@
+"""Files that are replaced whole: who reads one sees the old content or the new, never a part.
+
+The new content is first in a hidden file beside the old one, which one writer at a time may use.
+What is left of it when the agent is killed goes with the next content. Everything here blocks.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+def write_whole(
+    path: Path,
+    data: bytes,
+    *,
+    mode: int = 0o600,
+    folder_mode: int | None = None,
+    durable: bool = False,
+) -> None:
+    """Replace a file. With `folder_mode` its folder is made if there is none.
+
+    `durable`: the content is on the disk before it takes the old one's place. Raises OSError that
+    names the file itself, however it was to be written.
+    """
+    if folder_mode is not None:
+        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+    write_all_whole({path: data}, mode=mode, durable=durable)
+
+
+def write_all_whole(
+    contents: Mapping[Path, bytes], *, mode: int = 0o600, durable: bool = False
+) -> None:
+    """Replace several files, or none if one of the contents cannot be written; as `write_whole`.
+
+    It is done in three rounds, so that the disk is waited for once.
+    """
+    with ExitStack() as stack:
+        files = {
+            path: stack.enter_context(_beside(path, data, mode)) for path, data in contents.items()
+        }
+        for file in files.values() if durable else ():
+            os.fsync(file.fileno())
+        for path, file in files.items():
+            Path(file.name).replace(path)
+
+
+@contextmanager
+def _beside(path: Path, data: bytes, mode: int) -> Iterator[IO[bytes]]:
+    """Write a file of its own, still to be renamed; else it is gone at the end."""
+    new = path.with_name(f".{path.name}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    try:
+        new.unlink(missing_ok=True)
+        with open(new, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            yield file
+    except OSError as error:
+        if error.filename in (None, new, str(new)):
+            error.filename, error.filename2 = str(path), None
+        raise
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
