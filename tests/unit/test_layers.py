@@ -50,7 +50,6 @@ IMPURE = {"asyncio", "os", "random", "secrets", "socket", "subprocess", "threadi
 
 SYNC_SEES = {
     "trio_kubelet.node.Pressures",
-    "trio_kubelet.resources.QosClass",
     "trio_kubelet.resources.pod_requests",
     "trio_kubelet.resources.qos_class",
     "trio_kubelet.runtime.config.container_config.ContainerAllocation",

@@ -1,7 +1,7 @@
 """What a pod may use of the node: its resource sums, its QoS class, its cgroups.
 
 `pod_resources`, `cgroup_config` and `cgroup_names` are pure. `cgroups` acts on the kernel's
-cgroup trees (v1, hybrid and v2; directly or through systemd) and `node` reads the machine's size.
+cgroup trees (v1, hybrid and v2; directly or through systemd).
 """
 
 from trio_kubelet.resources.cgroup_config import (
@@ -13,7 +13,7 @@ from trio_kubelet.resources.cgroup_config import (
 from trio_kubelet.resources.cgroup_names import CgroupDriver, cgroup_parent
 from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
 from trio_kubelet.resources.cgroups import Cgroups, CgroupSettings
-from trio_kubelet.resources.pod_resources import QosClass, pod_limits, pod_requests, qos_class
+from trio_kubelet.resources.pod_resources import pod_limits, pod_requests, qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "CgroupTree",
     "Cgroups",
     "PodCgroupSettings",
-    "QosClass",
     "SystemdError",
     "cgroup_parent",
     "milli_cpu_to_quota",

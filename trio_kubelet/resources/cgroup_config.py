@@ -13,11 +13,11 @@ from attrs import field, frozen
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Pod,
+    PodQOSClass,
     Quantity,
 )
 from trio_kubelet.k8s.totals import container_limits
 from trio_kubelet.resources.pod_resources import (
-    QosClass,
     pod_limits,
     pod_requests,
     qos_class,
@@ -103,12 +103,12 @@ def pod_cgroup_config(pod: Pod, settings: PodCgroupSettings) -> CgroupConfig:
     requests, limits, qos = pod_requests(pod), pod_limits(pod), qos_class(pod)
     pids_limit = settings.pod_pids_limit if settings.pod_pids_limit > 0 else None
     hugepages = hugepage_limits(requests, settings.hugepage_sizes)
-    if qos is QosClass.BEST_EFFORT:
+    if qos is PodQOSClass.BEST_EFFORT:
         return CgroupConfig(cpu_shares=MIN_SHARES, pids_limit=pids_limit, hugepage_limits=hugepages)
     period_us = settings.cpu_cfs_quota_period_us
     quota_us = milli_cpu_to_quota(_milli(limits, "cpu"), period_us)
-    cpu_limited = qos is QosClass.GUARANTEED or _limited_everywhere(pod, "cpu")
-    memory_limited = qos is QosClass.GUARANTEED or _limited_everywhere(pod, "memory")
+    cpu_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "cpu")
+    memory_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "memory")
     return CgroupConfig(
         cpu_shares=milli_cpu_to_shares(_milli(requests, "cpu")),
         cpu_quota_us=(quota_us if settings.cpu_cfs_quota else NO_QUOTA) if cpu_limited else None,
@@ -121,20 +121,20 @@ def pod_cgroup_config(pod: Pod, settings: PodCgroupSettings) -> CgroupConfig:
 
 def qos_cgroup_configs(
     pods: Iterable[Pod], hugepage_sizes: tuple[int, ...] = ()
-) -> Mapping[QosClass, CgroupConfig]:
+) -> Mapping[PodQOSClass, CgroupConfig]:
     """Return the values of the burstable and besteffort cgroups for the pods active now.
 
     Burstable pods together weigh what they ask for; the besteffort ones weigh next to nothing.
     """
     burstable_milli = sum(
-        _milli(pod_requests(pod), "cpu") for pod in pods if qos_class(pod) is QosClass.BURSTABLE
+        _milli(pod_requests(pod), "cpu") for pod in pods if qos_class(pod) is PodQOSClass.BURSTABLE
     )
     unbounded = dict.fromkeys(hugepage_sizes, UNBOUNDED_HUGEPAGES_BYTES)
     return {
-        QosClass.BURSTABLE: CgroupConfig(
+        PodQOSClass.BURSTABLE: CgroupConfig(
             cpu_shares=milli_cpu_to_shares(burstable_milli), hugepage_limits=unbounded
         ),
-        QosClass.BEST_EFFORT: CgroupConfig(cpu_shares=MIN_SHARES, hugepage_limits=unbounded),
+        PodQOSClass.BEST_EFFORT: CgroupConfig(cpu_shares=MIN_SHARES, hugepage_limits=unbounded),
     }
 
 

@@ -9,17 +9,17 @@ from enum import StrEnum
 
 from attrs import frozen
 
-from trio_kubelet.k8s import Pod
-from trio_kubelet.resources.pod_resources import QosClass, qos_class
+from trio_kubelet.k8s import Pod, PodQOSClass
+from trio_kubelet.resources.pod_resources import qos_class
 
 KUBEPODS = "kubepods"
 POD_PREFIX = "pod"
 _SLICE = ".slice"
 
 QOS_COMPONENTS = {
-    QosClass.GUARANTEED: (),
-    QosClass.BURSTABLE: ("burstable",),
-    QosClass.BEST_EFFORT: ("besteffort",),
+    PodQOSClass.GUARANTEED: (),
+    PodQOSClass.BURSTABLE: ("burstable",),
+    PodQOSClass.BEST_EFFORT: ("besteffort",),
 }
 
 
@@ -74,7 +74,7 @@ def kubepods_name(cgroup_root: str = "/", cgroups_per_qos: bool = True) -> Cgrou
     return root.child(KUBEPODS) if cgroups_per_qos else root
 
 
-def qos_cgroup_name(qos: QosClass, cgroup_root: str = "/") -> CgroupName:
+def qos_cgroup_name(qos: PodQOSClass, cgroup_root: str = "/") -> CgroupName:
     """Return the cgroup of a QoS class; guaranteed pods live directly in that of all pods."""
     return kubepods_name(cgroup_root).child(*QOS_COMPONENTS[qos])
 

@@ -18,7 +18,7 @@ from attrs import define, field, frozen
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.foreign_text import is_path_part
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources.cgroup_config import (
     CgroupConfig,
     PodCgroupSettings,
@@ -36,7 +36,6 @@ from trio_kubelet.resources.cgroup_names import (
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.driver_change import driver_change_problem, other_driver
-from trio_kubelet.resources.pod_resources import QosClass
 from trio_kubelet.resources.systemd_slices import SystemdSlices
 from trio_kubelet.retries import Retries
 
@@ -81,8 +80,8 @@ class Cgroups:
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_THREADS)
     )
     _unfinished: set[CgroupName] = field(init=False, factory=set)
-    _wanted: dict[QosClass, CgroupConfig] = field(init=False, factory=dict)
-    _written: dict[QosClass, CgroupConfig] = field(init=False, factory=dict)
+    _wanted: dict[PodQOSClass, CgroupConfig] = field(init=False, factory=dict)
+    _written: dict[PodQOSClass, CgroupConfig] = field(init=False, factory=dict)
     _writing: trio.Lock = field(init=False, factory=trio.Lock)
     on_operation: Callbacks[[str, float]] = field(init=False, factory=Callbacks)
 
@@ -176,14 +175,14 @@ class Cgroups:
         if not self._settings.cgroups_per_qos or not is_path_part(pod_uid):
             return ()
         root = self._settings.cgroup_root
-        names = (qos_cgroup_name(qos, root).child(f"{POD_PREFIX}{pod_uid}") for qos in QosClass)
+        names = (qos_cgroup_name(qos, root).child(f"{POD_PREFIX}{pod_uid}") for qos in PodQOSClass)
         return tuple(each for each in names if self._tree.exists_anywhere(self._path(each)))
 
     def _cgroups_of(self, driver: CgroupDriver) -> Iterator[tuple[str, str]]:
         """Yield the UID and the path of each cgroup of a pod under a driver. Blocks."""
         if not self._settings.cgroups_per_qos:
             return
-        for qos in QosClass:
+        for qos in PodQOSClass:
             parent = qos_cgroup_name(qos, self._settings.cgroup_root).path(driver)
             for child in self._tree.children(parent):
                 if uid := pod_uid_of(child, driver):
@@ -211,7 +210,7 @@ class Cgroups:
                 raise CgroupBusy(f"cgroup {self._path(name)} cannot be removed: it is still in use")
             await retries.wait()
 
-    def _qos_configs(self, pods: Iterable[Pod]) -> dict[QosClass, CgroupConfig]:
+    def _qos_configs(self, pods: Iterable[Pod]) -> dict[PodQOSClass, CgroupConfig]:
         return dict(qos_cgroup_configs(pods, self._settings.pod.hugepage_sizes))
 
     def _path(self, name: CgroupName) -> str:

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import structlog
 
-from trio_kubelet.k8s import json_text
+from trio_kubelet.k8s import PodQOSClass, json_text
 from trio_kubelet.resources.cgroup_names import CgroupDriver, qos_cgroup_name
 from trio_kubelet.resources.oom_ledger import KillCounts, Kills, OomLedger
-from trio_kubelet.resources.pod_resources import QosClass
 from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("cgroups")
@@ -30,7 +29,7 @@ def pod_folders(
 ) -> Iterator[Path]:
     """Yield where a pod's cgroup may be: its QoS class is not known here."""
     for driver in drivers:
-        for qos in QosClass:
+        for qos in PodQOSClass:
             name = qos_cgroup_name(qos, cgroup_root).child(f"pod{uid}")
             yield memory / name.path(driver).lstrip("/")
 

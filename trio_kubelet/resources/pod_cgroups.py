@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterable
 
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
-from trio_kubelet.resources.pod_resources import QosClass, qos_class
+from trio_kubelet.resources.pod_resources import qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError
 
 
@@ -24,7 +24,7 @@ class PodCgroups:
         """Make the pod's cgroup. Raises PreparationError."""
         try:
             await self._cgroups.ensure(pod)
-            if qos_class(pod) is QosClass.BURSTABLE and pod.metadata.uid not in self._weighed:
+            if qos_class(pod) is PodQOSClass.BURSTABLE and pod.metadata.uid not in self._weighed:
                 await self._cgroups.update_qos(self._active())
                 self._weighed.add(pod.metadata.uid)
         except (OSError, SystemdError) as error:

@@ -7,11 +7,11 @@ runtime class (KEP-688) comes on top.
 """
 
 from collections.abc import Iterable, Mapping
-from enum import StrEnum
 
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Pod,
+    PodQOSClass,
     Quantity,
     ResourceRequirements,
 )
@@ -19,14 +19,6 @@ from trio_kubelet.k8s.totals import total_limits, total_requests
 
 _QOS_RESOURCES = ("cpu", "memory")
 _POD_LEVEL_RESOURCES = frozenset(_QOS_RESOURCES)
-
-
-class QosClass(StrEnum):
-    """`status.qosClass`: who suffers first when the node runs short."""
-
-    GUARANTEED = "Guaranteed"
-    BURSTABLE = "Burstable"
-    BEST_EFFORT = "BestEffort"
 
 
 def pod_requests(pod: Pod) -> Mapping[str, Quantity]:
@@ -65,14 +57,14 @@ def has_pod_level_resources(pod: Pod) -> bool:
     )
 
 
-def qos_class(pod: Pod) -> QosClass:
+def qos_class(pod: Pod) -> PodQOSClass:
     """Return the QoS class: `status.qosClass` once it is set, as it never changes; else computed.
 
     Guaranteed: every container has limits for cpu and memory, and requests equal to them.
     BestEffort: nothing is asked for or limited. Burstable: all the rest.
     """
     if pod.status.qos_class:
-        return QosClass(pod.status.qos_class)
+        return PodQOSClass(pod.status.qos_class)
     if has_pod_level_resources(pod) and pod.spec.resources is not None:
         parts: tuple[ResourceRequirements, ...] = (pod.spec.resources,)
     else:
@@ -83,13 +75,13 @@ def qos_class(pod: Pod) -> QosClass:
     requests = _qos_sums(part.requests for part in parts)
     limits = _qos_sums(part.limits for part in parts)
     if not requests and not limits:
-        return QosClass.BEST_EFFORT
+        return PodQOSClass.BEST_EFFORT
     fully_limited = all(
         all(_is_positive(part.limits.get(name)) for name in _QOS_RESOURCES) for part in parts
     )
     if fully_limited and requests == limits:
-        return QosClass.GUARANTEED
-    return QosClass.BURSTABLE
+        return PodQOSClass.GUARANTEED
+    return PodQOSClass.BURSTABLE
 
 
 def _add(sums: dict[str, Quantity], more: Mapping[str, Quantity]) -> None:

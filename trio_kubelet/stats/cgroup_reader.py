@@ -14,7 +14,8 @@ from pathlib import Path
 
 from attrs import field, frozen
 
-from trio_kubelet.resources import CgroupDriver, CgroupTree, QosClass
+from trio_kubelet.k8s import PodQOSClass
+from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of, qos_cgroup_name
 from trio_kubelet.stats.cgroup_files import CgroupFiles, read_file
 from trio_kubelet.stats.disk_io import disks
@@ -145,7 +146,7 @@ class CgroupReader:
     def _parents(self, driver: CgroupDriver) -> Iterator[str]:
         """The cgroups that those of pods are in; that of all pods is the first."""
         yield kubepods_name(self.cgroup_root).path(driver)
-        for qos in (QosClass.BURSTABLE, QosClass.BEST_EFFORT):
+        for qos in (PodQOSClass.BURSTABLE, PodQOSClass.BEST_EFFORT):
             yield qos_cgroup_name(qos, self.cgroup_root).path(driver)
 
     def _children(self, path: str) -> list[str]:

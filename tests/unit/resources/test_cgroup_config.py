@@ -3,11 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.resources.pods import container, pod, requirements
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources import (
     CgroupConfig,
     PodCgroupSettings,
-    QosClass,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
 )
@@ -122,7 +121,7 @@ def test_qos_cgroups_weigh_what_their_pods_ask_for() -> None:
         pod(container("cpu=4 memory=1Mi", "cpu=4 memory=1Mi")),
     )
     configs = qos_cgroup_configs(pods, hugepage_sizes=(2 * MI,))
-    assert configs[QosClass.BURSTABLE].cpu_shares == 1536
-    assert configs[QosClass.BEST_EFFORT].cpu_shares == 2
-    assert configs[QosClass.BURSTABLE].hugepage_limits == {2 * MI: 1 << 62}
-    assert QosClass.GUARANTEED not in configs
+    assert configs[PodQOSClass.BURSTABLE].cpu_shares == 1536
+    assert configs[PodQOSClass.BEST_EFFORT].cpu_shares == 2
+    assert configs[PodQOSClass.BURSTABLE].hugepage_limits == {2 * MI: 1 << 62}
+    assert PodQOSClass.GUARANTEED not in configs

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.resources.pods import amounts, container, pod, requirements
-from trio_kubelet.k8s import Container, Pod, PodStatus, Quantity
-from trio_kubelet.resources import QosClass, pod_limits, pod_requests, qos_class
+from trio_kubelet.k8s import Container, Pod, PodQOSClass, PodStatus, Quantity
+from trio_kubelet.resources import pod_limits, pod_requests, qos_class
 
 
 def sidecar(requests: str = "", limits: str = "") -> Container:
@@ -81,30 +81,30 @@ FULL = "cpu=1 memory=1Gi"
 @pytest.mark.parametrize(
     ("given_pod", "expected"),
     [
-        (pod(container()), QosClass.BEST_EFFORT),
-        (pod(container("cpu=0", "memory=0")), QosClass.BEST_EFFORT),
-        (pod(container("example.com/gpu=1", "example.com/gpu=1")), QosClass.BEST_EFFORT),
-        (pod(container(FULL, FULL)), QosClass.GUARANTEED),
-        (pod(container(FULL, FULL), container()), QosClass.BURSTABLE),
-        (pod(container(FULL, FULL), init=(container(),)), QosClass.BURSTABLE),
-        (pod(container(FULL, FULL), init=(container(FULL, FULL),)), QosClass.GUARANTEED),
-        (pod(container("cpu=500m memory=1Gi", FULL)), QosClass.BURSTABLE),
-        (pod(container("", FULL)), QosClass.BURSTABLE),
-        (pod(container("cpu=1", "cpu=1")), QosClass.BURSTABLE),
-        (pod(container("cpu=1")), QosClass.BURSTABLE),
-        (pod(container(), level=requirements(FULL, FULL)), QosClass.GUARANTEED),
-        (pod(container("cpu=1"), level=requirements("cpu=1", FULL)), QosClass.BURSTABLE),
-        (pod(container("cpu=1"), level=requirements("example.com/gpu=1")), QosClass.BURSTABLE),
+        (pod(container()), PodQOSClass.BEST_EFFORT),
+        (pod(container("cpu=0", "memory=0")), PodQOSClass.BEST_EFFORT),
+        (pod(container("example.com/gpu=1", "example.com/gpu=1")), PodQOSClass.BEST_EFFORT),
+        (pod(container(FULL, FULL)), PodQOSClass.GUARANTEED),
+        (pod(container(FULL, FULL), container()), PodQOSClass.BURSTABLE),
+        (pod(container(FULL, FULL), init=(container(),)), PodQOSClass.BURSTABLE),
+        (pod(container(FULL, FULL), init=(container(FULL, FULL),)), PodQOSClass.GUARANTEED),
+        (pod(container("cpu=500m memory=1Gi", FULL)), PodQOSClass.BURSTABLE),
+        (pod(container("", FULL)), PodQOSClass.BURSTABLE),
+        (pod(container("cpu=1", "cpu=1")), PodQOSClass.BURSTABLE),
+        (pod(container("cpu=1")), PodQOSClass.BURSTABLE),
+        (pod(container(), level=requirements(FULL, FULL)), PodQOSClass.GUARANTEED),
+        (pod(container("cpu=1"), level=requirements("cpu=1", FULL)), PodQOSClass.BURSTABLE),
+        (pod(container("cpu=1"), level=requirements("example.com/gpu=1")), PodQOSClass.BURSTABLE),
     ],
 )
-def test_qos_class(given_pod: Pod, expected: QosClass) -> None:
+def test_qos_class(given_pod: Pod, expected: PodQOSClass) -> None:
     assert qos_class(given_pod) is expected
 
 
 def test_the_qos_class_never_changes_once_it_is_set() -> None:
     running = pod(container(FULL, FULL))
     running = Pod(spec=running.spec, status=PodStatus(qos_class="Burstable"))
-    assert qos_class(running) is QosClass.BURSTABLE
+    assert qos_class(running) is PodQOSClass.BURSTABLE
 
 
 milli = st.integers(0, 10_000).map(Quantity.from_milli)

@@ -12,11 +12,11 @@ from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Container,
     Pod,
+    PodQOSClass,
     Quantity,
 )
 from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import (
-    QosClass,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
     pod_limits,
@@ -88,9 +88,9 @@ def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
     if is_critical(pod) and pod.spec.priority_class_name == _NODE_CRITICAL_CLASS:
         return GUARANTEED_OOM_SCORE_ADJ
     qos = qos_class(pod)
-    if qos is QosClass.GUARANTEED:
+    if qos is PodQOSClass.GUARANTEED:
         return GUARANTEED_OOM_SCORE_ADJ
-    if qos is QosClass.BEST_EFFORT:
+    if qos is PodQOSClass.BEST_EFFORT:
         return BEST_EFFORT_OOM_SCORE_ADJ
     request = _memory_request(container)
     if container in pod.spec.init_containers and container.restart_policy == "Always":
@@ -138,7 +138,7 @@ def _may_swap(pod: Pod, container: Container, node: NodeFacts) -> bool:
         return False
     request = _memory_request(container)
     limit = _limits(container).get("memory", _NOTHING).value
-    return qos_class(pod) is QosClass.BURSTABLE and request != limit
+    return qos_class(pod) is PodQOSClass.BURSTABLE and request != limit
 
 
 def _swap_limit_bytes(container: Container, node: NodeFacts) -> int:
@@ -154,7 +154,7 @@ def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, st
     unified = {}
     request, qos = _memory_request(container), qos_class(pod)
     if request and node.memory_reservation_policy == _TIERED_RESERVATION:
-        file = "memory.min" if qos is QosClass.GUARANTEED else "memory.low"
+        file = "memory.min" if qos is PodQOSClass.GUARANTEED else "memory.low"
         unified[file] = str(request)
     limit = _limits(container).get("memory", _NOTHING).value
     if request == limit:

@@ -7,9 +7,9 @@ and of two that come equally close the smaller.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.pod_source import is_critical
-from trio_kubelet.resources import QosClass, qos_class
+from trio_kubelet.resources import qos_class
 from trio_kubelet.sync.admission.admission_result import Preemption, Rejection, Shortage
 from trio_kubelet.sync.admission.resource_fit import request
 
@@ -61,7 +61,7 @@ def _victims(pod: Pod, others: Iterable[Pod], missing: Missing) -> tuple[Pod, ..
     candidates = [other for other in others if _may_preempt(pod, other)]
     best_effort, burstable, guaranteed = (
         [other for other in candidates if qos_class(other) is qos]
-        for qos in (QosClass.BEST_EFFORT, QosClass.BURSTABLE, QosClass.GUARANTEED)
+        for qos in (PodQOSClass.BEST_EFFORT, PodQOSClass.BURSTABLE, PodQOSClass.GUARANTEED)
     )
     if too_little := _without(missing, candidates):
         raise _TooLittleError(too_little)

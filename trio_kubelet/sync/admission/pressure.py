@@ -1,9 +1,9 @@
 """Whether a node under pressure takes a pod (API: the conditions MemoryPressure and so on)."""
 
-from trio_kubelet.k8s import NodeConditionType, Pod, Taint, TaintEffect
+from trio_kubelet.k8s import NodeConditionType, Pod, PodQOSClass, Taint, TaintEffect
 from trio_kubelet.node import Pressures
 from trio_kubelet.pod_source import is_critical
-from trio_kubelet.resources import QosClass, qos_class
+from trio_kubelet.resources import qos_class
 from trio_kubelet.sync.admission.admission_result import Rejection
 from trio_kubelet.sync.admission.tolerations import untolerated
 
@@ -20,7 +20,7 @@ def refused_under_pressure(pod: Pod, pressures: Pressures | None) -> Rejection |
     if not conditions or is_critical(pod):
         return None
     if conditions == (NodeConditionType.MEMORY_PRESSURE,):
-        if qos_class(pod) is not QosClass.BEST_EFFORT:
+        if qos_class(pod) is not PodQOSClass.BEST_EFFORT:
             return None
         if untolerated(pod, (_MEMORY_TAINT,), effect=TaintEffect.NO_SCHEDULE) is None:
             return None
