@@ -4,9 +4,7 @@ Each call is a trio task that runs the service's coroutine; it is cancelled when
 the call, goes away, or lets its deadline pass. What a service raises is mapped in services.py.
 """
 
-import errno
 import socket
-import stat
 from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +24,7 @@ from trio_kubelet.rpc.loop import RpcLoop, current_rpc_loop
 from trio_kubelet.rpc.methods import AnyMethod, Contract, methods_of
 from trio_kubelet.rpc.services import Services
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.unix_sockets import bind_unix
 
 CRI: tuple[Contract, ...] = (cri.RuntimeServiceBase, cri.ImageServiceBase)
 BACKLOG = 128
@@ -153,31 +152,8 @@ class _Server(grpclib.server.Server):
 
 
 def _listen(path: Path, mode: int) -> tuple[socket.socket, int]:
-    """Bind a socket and tell its inode; nobody can connect to it before it has its mode."""
-    _clear_stale(path)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-    try:
-        listener.bind(str(path))
-        path.chmod(mode)
-        listener.listen(BACKLOG)
-        inode = path.stat().st_ino
-    except BaseException:
-        listener.close()
-        raise
-    return listener, inode
-
-
-def _clear_stale(path: Path) -> None:
-    try:
-        found = path.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EEXIST, "exists and is not a socket", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
-            raise OSError(errno.EADDRINUSE, "another process listens on this socket", str(path))
-    path.unlink()
+    """Bind a socket and tell its inode."""
+    return bind_unix(path, mode=mode, backlog=BACKLOG), path.stat().st_ino
 
 
 def _remove(path: Path, inode: int) -> None:

@@ -1,14 +1,12 @@
 """Where the agent listens: addresses, and unix sockets that only their owner may use."""
 
-import errno
-import os
 import socket
-import stat
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import trio
+
+from trio_kubelet.unix_sockets import bind_unix
 
 SOCKET_MODE = 0o600
 BACKLOG = 64
@@ -39,43 +37,6 @@ async def listen_tcp(host: str, port: int) -> Sequence[trio.SocketListener]:
 
 
 def listen_unix(path: Path) -> Sequence[trio.SocketListener]:
-    """Listen on a unix socket with mode 0600, however long its path is. Raises OSError.
-
-    A socket that an earlier agent left behind is replaced. Where somebody still listens this is
-    an OSError with EADDRINUSE, where the path is something else one with EEXIST.
-    """
-    with _short(path) as short:
-        _clear_stale(path, short)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            # The file takes over the mode of the socket: there is no moment without it.
-            os.fchmod(listener.fileno(), SOCKET_MODE)
-            listener.bind(str(short))
-            listener.listen(BACKLOG)
-        except BaseException:
-            listener.close()
-            raise
+    """Listen on a unix socket that only its owner may use. Raises OSError, as `bind_unix`."""
+    listener = bind_unix(path, mode=SOCKET_MODE, backlog=BACKLOG)
     return [trio.SocketListener(trio.socket.from_stdlib_socket(listener))]
-
-
-@contextmanager
-def _short(path: Path) -> Iterator[Path]:
-    """The same path in a few characters: an address of a unix socket has at most 107."""
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield Path(f"/proc/self/fd/{folder}") / path.name
-    finally:
-        os.close(folder)
-
-
-def _clear_stale(path: Path, short: Path) -> None:
-    try:
-        found = short.lstat()
-    except FileNotFoundError:
-        return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EEXIST, "exists and is not a socket", str(path))
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
-        if probe.connect_ex(str(short)) != errno.ECONNREFUSED:
-            raise OSError(errno.EADDRINUSE, "another process listens on this socket", str(path))
-    short.unlink(missing_ok=True)
