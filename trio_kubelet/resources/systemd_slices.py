@@ -7,6 +7,7 @@ the folder to us, so the controllers that it does not know (cpuset, huge pages) 
 """
 
 import math
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -42,6 +43,8 @@ _MANAGER = DBusAddress(
     "/org/freedesktop/systemd1", "org.freedesktop.systemd1", "org.freedesktop.systemd1.Manager"
 )
 _BROKEN = (OSError, trio.BrokenResourceError, trio.EndOfChannel, AuthenticationError)
+# What jeepney raises for a message that it cannot read; the bus passes on such ones, too.
+_UNREADABLE = (ValueError, LookupError, TypeError, AssertionError, struct.error)
 _JOB_REMOVED = "JobRemoved"
 _UNIT_EXISTS = "org.freedesktop.systemd1.UnitExists"
 _NO_SUCH_UNIT = "org.freedesktop.systemd1.NoSuchUnit"
@@ -231,7 +234,11 @@ class _Exchange:
         return body
 
     async def _receive(self) -> Message:
-        message = await self._connection.receive()
+        try:
+            message = await self._connection.receive()
+        except _UNREADABLE as error:
+            unreadable = f"systemd cannot be asked: a message cannot be read: {error!r}"
+            raise SystemdError("", unreadable) from error
         fields = message.header.fields
         is_to_all = HeaderFields.destination not in fields
         if is_to_all and fields.get(HeaderFields.member) == _JOB_REMOVED:

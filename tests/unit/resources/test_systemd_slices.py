@@ -89,6 +89,7 @@ class FakeSystemd:
         self.hang_up_on = ""
         self.silent_on = ""
         self.calls_without_reply = 0
+        self.passes_on = b""
         self.says_to_strangers = b"OK 0123456789abcdef\r\n"
 
     async def serve(self, stream: trio.SocketStream) -> None:
@@ -113,6 +114,8 @@ class FakeSystemd:
     async def _answer(
         self, connection: DBusConnection, message: Message, method: str, number: int
     ) -> None:
+        if self.passes_on:
+            await connection.socket.send(self.passes_on)
         if method in self.errors:
             await connection.send(new_error(message, self.errors[method], "s", ("refused",)))
             return
@@ -247,6 +250,17 @@ async def test_the_ends_of_jobs_are_heard_of_from_systemd_alone(tmp_path: Path) 
         await slices.start(NAME, CONFIG)
         ((rule,),) = fake.asked("AddMatch")
     assert "sender='org.freedesktop.systemd1'" in rule
+
+
+async def test_a_message_of_a_stranger_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+    signal = new_signal(DBusAddress("/a", interface="a.b"), "C", "u", (7,))
+    signal.header.fields[HeaderFields.destination] = ":1.7"
+    # A file that comes without one: what says so is as long as a number.
+    file = signal.serialise(serial=1).replace(b"\x01u\0", b"\x01h\0")
+    async with systemd(tmp_path) as (fake, slices):
+        fake.passes_on = file
+        with pytest.raises(SystemdError, match="systemd cannot be asked: a message cannot be read"):
+            await slices.start(NAME, CONFIG)
 
 
 async def test_a_systemd_that_executed_itself_anew_is_asked_again(tmp_path: Path) -> None:
