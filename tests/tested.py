@@ -16,7 +16,7 @@ from pathlib import Path
 from attrs import asdict, astuple, fields, frozen
 
 from lab import tools
-from lab.control_plane_programs import MODULES
+from lab.control_plane_programs import NEWEST
 from lab.host import cgroup_version
 from lab.packages import Packages
 from lab.processes import run
@@ -76,7 +76,7 @@ def environments(host: UsualHost) -> tuple[TestedEnvironment, ...]:
             "`nox -s e2e`",
             *(host.kernel, host.cgroups, host.first_process, "cgroupfs"),
             f"containerd {USUAL_CONTAINERD}, {host.oci_runtime}",
-            f"Kubernetes {' and '.join(MODULES)}",
+            f"Kubernetes {NEWEST}",
         ),
     )
 
