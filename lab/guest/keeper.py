@@ -8,6 +8,7 @@ user-mode Linux cannot poll files.
 """
 
 import fcntl
+import itertools
 import json
 import os
 import select
@@ -54,7 +55,7 @@ class Plan:
 
 def main() -> None:
     plan = Plan(**json.loads(sys.argv[1]))
-    processor, _lock = _take_processor()
+    processor, _lock = take_processor()
     os.sched_setaffinity(0, {processor})
     kernel = _launch(plan)
     for descriptor in plan.line:
@@ -110,25 +111,26 @@ def _is_owned() -> bool:
     return not select.select([sys.stdin], [], [], 0)[0]
 
 
-def _take_processor() -> tuple[int, IO[str]]:
-    """A processor that no other guest runs on, if there is one, and the lock that says so.
+def take_processor(records: Path = RECORDS) -> tuple[int, IO[str]]:
+    """A processor, so that guests are spread over all of them, and the lock that says so.
 
     Kernel and processes of a guest hand over to each other all the time, which is fast on one
     processor and slow across two.
     """
-    RECORDS.mkdir(mode=0o700, parents=True, exist_ok=True)
+    records.mkdir(mode=0o700, parents=True, exist_ok=True)
     processors = sorted(os.sched_getaffinity(0))
     turns = os.getpid() % len(processors)
-    for processor in (*processors[turns:], *processors[:turns]):
-        lock = (RECORDS / f"guest-on-processor-{processor}").open("w")
+    turned = (*processors[turns:], *processors[:turns])
+    places = ((number, processor) for number in itertools.count() for processor in turned)
+    while True:
+        number, processor = next(places)
+        lock = (records / f"guest-{number}-on-processor-{processor}").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.close()
         else:
             return processor, lock
-    processor = processors[turns]
-    return processor, (RECORDS / f"guest-on-processor-{processor}").open("w")
 
 
 if __name__ == "__main__":

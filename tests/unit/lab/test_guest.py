@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,12 +14,28 @@ from lab import LabError, UnavailableError, host
 from lab.guest import build, images
 from lab.guest.commands import Commands
 from lab.guest.image import GuestImage
+from lab.guest.keeper import take_processor
 from lab.guest.kernels import configuration
 from lab.guest.line import Line, Result
 from lab.guest.recipe import Kernel, Recipe, cni_configuration
 from lab.packages import Packages
 
 RECIPE = Recipe(Kernel.PACKAGED, ("trio>=0.31",))
+
+
+def test_guests_are_spread_evenly_over_the_processors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {2, 5, 7})
+    taken = [take_processor(tmp_path) for _ in range(7)]
+    counts = Counter(processor for processor, _ in taken)
+    assert sorted(counts.values()) == [2, 2, 3]
+    ended, lock = taken[1]
+    lock.close()
+    again, lock = take_processor(tmp_path)
+    assert again == ended
+    for each in (lock, *(lock for _, lock in taken)):
+        each.close()
 
 
 @dataclass(slots=True)
