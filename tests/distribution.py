@@ -8,6 +8,7 @@ process, as a whole. All other tests go wherever there is time for them.
 import re
 
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 ON_A_CONTAINERD = re.compile(r"[\[-](containerd(-[0-9a-z.+]+)?)[\]-]")
 # The first parameter of those tests that share what they make for each of its values.
@@ -19,6 +20,17 @@ class Distribution(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist ha
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Hand out what takes minutes as late as can be: who is ready first is to have it.
+
+        A process needs to know its next test before it runs one, and no more.
+        """
+        following = next(iter(self.workqueue), "")
+        is_alone = "::" in following
+        if following and not is_alone and self._pending_of(self.assigned_work[node]) > 1:
+            return
+        super()._reschedule(node)
 
 
 def group_of(nodeid: str) -> str:

@@ -1,8 +1,10 @@
 """Tests that share a node go to the same process, and no others do."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from tests.distribution import group_of
+from tests.distribution import Distribution, group_of
 
 KILLS = "tests/integration/test_kills.py"
 CGROUPS = "tests/guest/test_cgroups.py"
@@ -27,3 +29,42 @@ CGROUPS = "tests/guest/test_cgroups.py"
 )
 def test_the_group_of_a_test_is_in_its_id(nodeid: str, group: str) -> None:
     assert group_of(nodeid) == group
+
+
+class Process:
+    """Runs tests, as far as who hands them out can tell."""
+
+    shutting_down = False
+
+    def __init__(self, name: str) -> None:
+        self.gateway = SimpleNamespace(id=name)
+        self.given: list[int] = []
+
+    def send_runtest_some(self, numbers: list[int]) -> None:
+        self.given += numbers
+
+    def shutdown(self) -> None:
+        self.shutting_down = True
+
+
+# As `-n 2 --no-loadscope-reorder` has it.
+CONFIG = SimpleNamespace(
+    getvalue=lambda _: ["2*popen"], option=SimpleNamespace(loadscopereorder=False)
+)
+
+
+def test_a_group_goes_to_the_first_process_that_has_no_test_to_run_after_the_one_it_runs() -> None:
+    distribution = Distribution(CONFIG)
+    long, short = Process("long"), Process("short")
+    names = ("long", "short", "last")
+    tests = [f"tests/guest/test_{name}.py::test_{n}" for name in names for n in range(3)]
+    for process in (long, short):
+        distribution.add_node(process)
+        distribution.add_node_collection(process, tests)
+    distribution.schedule()
+    assert (long.given, short.given) == ([0, 1, 2], [3, 4, 5])
+    distribution.mark_test_complete(long, 0)
+    distribution.mark_test_complete(short, 3)
+    assert (long.given, short.given) == ([0, 1, 2], [3, 4, 5])
+    distribution.mark_test_complete(short, 4)
+    assert (long.given, short.given) == ([0, 1, 2], [3, 4, 5, 6, 7, 8])
