@@ -132,6 +132,8 @@ class Line:
                     message = json.loads(text)
                 except ValueError:
                     continue  # Somebody else's words, or half a message of a guest that ended.
+                if not isinstance(message, dict):
+                    continue
                 with self._changed:
                     self._take(message)
                     self._changed.notify_all()
@@ -145,7 +147,7 @@ class Line:
             self.boot_id = message["boot"]
             self._fail_all("the guest started anew")
             return
-        command = self._commands.get(message["id"])
+        command = self._commands.get(message.get("id", 0))
         if command is None:
             return
         for name in ("stdout", "stderr"):

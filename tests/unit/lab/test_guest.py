@@ -132,7 +132,7 @@ def test_commands_under_way_fail_when_the_guest_starts_anew_or_ends() -> None:
 
 def test_what_is_no_message_is_passed_over() -> None:
     line, other = connected()
-    other.say(b'half a mess\n{"id": 99, "status": 0}\n{"boot": "first"}\n')
+    other.say(b'half a mess\n0\n"boot"\n{"half": 1}\n{"id": 99, "status": 0}\n{"boot": "first"}\n')
     assert line.wait_for_boot(30)
     other.end()
     assert line.wait_for_end(30)
