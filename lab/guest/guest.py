@@ -68,11 +68,18 @@ class Guest(Started):
         self._keeper: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Boot from a fresh disk, and return when systemd has started all there is to start."""
+        """Boot from a fresh disk, and return when systemd has started all there is to start.
+
+        LabError if it does not; then of its files only the console is left.
+        """
         self.stop()
         self.shared.mkdir(parents=True, exist_ok=True)
         self.console.unlink(missing_ok=True)
-        self.boot()
+        try:
+            self.boot()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """End it at once, as if the power failed, and remove its disk. Safe to repeat."""

@@ -13,6 +13,7 @@ import pytest
 from lab import LabError, UnavailableError, host
 from lab.guest import build, images
 from lab.guest.commands import Commands
+from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
 from lab.guest.keeper import take_processor
 from lab.guest.kernels import configuration
@@ -36,6 +37,13 @@ def test_guests_are_spread_evenly_over_the_processors(
     assert again == ended
     for each in (lock, *(lock for _, lock in taken)):
         each.close()
+
+
+def test_of_a_guest_that_does_not_boot_nothing_is_left_but_its_console(tmp_path: Path) -> None:
+    guest = Guest(tmp_path / "guest", image=GuestImage(tmp_path / "no-image"))
+    with pytest.raises(LabError, match="does not boot"), guest:
+        pass
+    assert set(guest.folder.iterdir()) <= {guest.console}
 
 
 @dataclass(slots=True)
