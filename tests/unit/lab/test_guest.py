@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab import LabError, UnavailableError, host
-from lab.guest import build, images
+from lab.guest import build, images, recipe
 from lab.guest.commands import Commands
 from lab.guest.guest import Guest
 from lab.guest.image import GuestImage
@@ -166,6 +166,18 @@ def test_options_of_a_kernel_become_its_configuration() -> None:
 )
 def test_an_image_is_named_by_what_it_is_made_from(other: Recipe, same: bool) -> None:
     assert (RECIPE.digest == other.digest) is same
+
+
+@pytest.mark.parametrize(
+    "name", ["build.py", "commands.py", "root/etc/fstab", "../debian_root.py", "../images.py"]
+)
+def test_an_image_is_another_one_when_what_makes_it_changes(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, changed = RECIPE.digest, (recipe.HERE / name).resolve()
+    read = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + b"#" * (path == changed))
+    assert RECIPE.digest != before
 
 
 @pytest.mark.parametrize(
