@@ -8,7 +8,7 @@ from lab import UnavailableError
 from lab.packages import Packages
 from lab.processes import run
 
-DEADLINE_SECONDS = 1800
+DEADLINE_SECONDS = 3600
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 
 

@@ -266,7 +266,7 @@ class Packages:
                 return folder
             folder.parent.mkdir(parents=True, exist_ok=True)
             fresh = Path(scratch, "files")
-            run(["dpkg", "-x", archive, fresh])
+            run(["dpkg", "-x", archive, fresh], deadline_seconds=APT_DEADLINE_SECONDS)
             shutil.move(fresh, folder)
         return folder
 

@@ -70,7 +70,7 @@ def _build(options: str, scratch: Path, packages: Packages) -> None:
         raise UnavailableError(f"{KERNEL_SUITE} has no source of the kernel")
     sources = packages.unpacked(f"linux-source-{version[0]}", KERNEL_SUITE) / "usr/src"
     archive = next(sources.glob("linux-source-*.tar.*"))
-    run(["tar", "-xf", archive, "-C", scratch], deadline_seconds=600)
+    run(["tar", "-xf", archive, "-C", scratch], deadline_seconds=BUILD_DEADLINE_SECONDS)
     (source,) = (path for path in scratch.iterdir() if path.is_dir())
     environment = _with_generators(packages)
     make = ("nice", "make", "-s", "ARCH=um")
@@ -83,7 +83,8 @@ def _build(options: str, scratch: Path, packages: Packages) -> None:
         config.write(configuration(options))
     made("olddefconfig")
     made(f"-j{len(os.sched_getaffinity(0))}", "linux")
-    run(["strip", "-o", scratch / PROGRAM, source / "linux"])
+    strip = ("strip", "-o", scratch / PROGRAM, source / "linux")
+    run(strip, deadline_seconds=BUILD_DEADLINE_SECONDS)
 
 
 def _with_generators(packages: Packages) -> dict[str, str]:
