@@ -4,12 +4,15 @@ With the driver `systemd` the service manager owns the tree. A pod's cgroup is a
 started and changed with properties that say the same as the kernel's files. systemd then leaves
 the folder to us, so the controllers that it does not know (cpuset, huge pages) are written by
 `CgroupTree` as with cgroupfs.
+
+A machine may have systemd and no D-Bus daemon (the nodes of kind have none). There systemd itself
+is asked, at its private socket, which only root may use.
 """
 
 import math
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 from jeepney import (
@@ -34,6 +37,7 @@ Property = tuple[str, tuple[str, object]]
 """Name, and D-Bus signature with value."""
 
 SYSTEM_BUS = "SYSTEM"
+PRIVATE_SOCKET = "/run/systemd/private"
 _NO_LIMIT = 2**64 - 1
 _MICROSECONDS = 1_000_000
 _QUOTA_STEP_US = 10_000
@@ -114,11 +118,14 @@ class SystemdSlices:
     does harm when it is done twice.
     """
 
-    __slots__ = ("_bus", "_cgroup_version")
+    __slots__ = ("_bus", "_cgroup_version", "_private_socket")
 
-    def __init__(self, cgroup_version: int, bus: str = SYSTEM_BUS) -> None:
+    def __init__(
+        self, cgroup_version: int, bus: str = SYSTEM_BUS, private_socket: str = PRIVATE_SOCKET
+    ) -> None:
         self._cgroup_version = cgroup_version
         self._bus = bus
+        self._private_socket = private_socket
 
     async def start(self, name: CgroupName, config: CgroupConfig) -> None:
         """Start a slice and wait until it is there; one that runs already gets the values.
@@ -171,7 +178,7 @@ class SystemdSlices:
         retries = Retries(_RETRY)
         while True:
             try:
-                async with _exchange(self._bus) as systemd:
+                async with _exchange(self._bus, self._private_socket) as systemd:
                     return await ask(systemd)
             except SystemdError as error:
                 if error.name not in _AWAY or trio.current_time() >= deadline:
@@ -185,12 +192,14 @@ class _Exchange:
     jeepney's router would do it in a task of its own, and fails when the bus hangs up on it.
     Every user of the machine may send signals over the bus: those to all come from systemd, by the
     rule of the subscription, but those to this connection come from anybody and count for nothing.
+    Without a bus between, systemd is the only one there.
     """
 
-    __slots__ = ("_connection", "_ended")
+    __slots__ = ("_connection", "_ended", "_has_bus")
 
-    def __init__(self, connection: DBusConnection) -> None:
+    def __init__(self, connection: DBusConnection, *, has_bus: bool) -> None:
         self._connection = connection
+        self._has_bus = has_bus
         self._ended: dict[object, object] = {}
 
     async def call(
@@ -200,11 +209,14 @@ class _Exchange:
         return await self._ask(new_method_call(_MANAGER, method, signature, body))
 
     async def greet(self) -> None:
-        """Say who we are, as the bus wants to hear first."""
-        await self._ask(message_bus.Hello())
+        """Say who we are, as a bus wants to hear first."""
+        if self._has_bus:
+            await self._ask(message_bus.Hello())
 
     async def hear_of_jobs(self) -> None:
-        """Ask to be told of the end of jobs."""
+        """Ask to be told of the end of jobs; without a bus we are told anyway."""
+        if not self._has_bus:
+            return
         rule = MatchRule(
             type="signal",
             sender=_MANAGER.bus_name,
@@ -248,29 +260,51 @@ class _Exchange:
 
 
 @asynccontextmanager
-async def _exchange(bus: str) -> AsyncIterator[_Exchange]:
+async def _exchange(bus: str, private_socket: str) -> AsyncIterator[_Exchange]:
     """Hold a connection for one exchange, of limited time; raises SystemdError if it breaks."""
+    # A bus tells that systemd is away; systemd's own socket breaks instead.
+    if_broken = ""
     try:
         with trio.fail_after(_TIMEOUT_SECONDS):
-            async with await trio.open_unix_socket(get_bus(bus)) as stream:
-                await _authenticate(stream)
-                exchange = _Exchange(DBusConnection(stream.socket))
+            stream, has_bus = await _connect(bus, private_socket)
+            if_broken = "" if has_bus else _AWAY[0]
+            async with stream:
+                await _authenticate(stream, has_bus=has_bus)
+                exchange = _Exchange(DBusConnection(stream.socket), has_bus=has_bus)
                 await exchange.greet()
                 yield exchange
     except trio.TooSlowError as error:
         late = f"systemd cannot be asked: no answer for {_TIMEOUT_SECONDS:g} s"
         raise SystemdError("", late) from error
     except _BROKEN as error:
-        raise SystemdError("", f"systemd cannot be asked: {error}") from error
+        raise SystemdError(if_broken, f"systemd cannot be asked: {error}") from error
 
 
-async def _authenticate(stream: trio.SocketStream) -> None:
-    """Tell the bus our user id. jeepney's own way spins when the bus hangs up meanwhile."""
+async def _connect(bus: str, private_socket: str) -> tuple[trio.SocketStream, bool]:
+    """Connect to the bus, or else to systemd itself; returns whether it is the bus.
+
+    Raises the OSError of the bus where neither can be had.
+    """
+    try:
+        return await trio.open_unix_socket(get_bus(bus)), True
+    except OSError:
+        with suppress(OSError):
+            return await trio.open_unix_socket(private_socket), False
+        raise
+
+
+async def _authenticate(stream: trio.SocketStream, *, has_bus: bool) -> None:
+    """Tell the other side our user id. jeepney's own way spins when a bus hangs up meanwhile.
+
+    systemd itself is told at once that we begin: what it read together with that word, it would
+    leave until more comes.
+    """
     await stream.send_all(b"\0")
     authenticator = Authenticator(inc_null_byte=False)
     for line in authenticator:
-        await stream.send_all(line)
+        await stream.send_all(line if has_bus else line + BEGIN)
         if not (answer := await stream.receive_some()):
             raise trio.EndOfChannel("the bus has closed the connection")
         authenticator.feed(answer)
-    await stream.send_all(BEGIN)
+    if has_bus:
+        await stream.send_all(BEGIN)

@@ -80,9 +80,11 @@ def test_a_slice_wants_its_parent_and_counts_everything() -> None:
 
 
 class FakeSystemd:
-    """A bus with nothing but systemd's manager on it."""
+    """A bus with nothing but systemd's manager on it; or its private socket, with no bus."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_bus: bool = True) -> None:
+        self.has_bus = has_bus
+        self.connections_to_break = 0
         self.calls: list[tuple[str, Any]] = []
         self.errors: dict[str, str] = {}
         self.job_result = "done"
@@ -104,7 +106,8 @@ class FakeSystemd:
                 return
             method = message.header.fields[HeaderFields.member]
             self.calls.append((method, message.body))
-            if method == self.hang_up_on:
+            if method == self.hang_up_on or self.connections_to_break:
+                self.connections_to_break = max(0, self.connections_to_break - 1)
                 await connection.aclose()
                 return
             if method == self.silent_on:
@@ -118,6 +121,10 @@ class FakeSystemd:
             await connection.socket.send(self.passes_on)
         if method in self.errors:
             await connection.send(new_error(message, self.errors[method], "s", ("refused",)))
+            return
+        if not self.has_bus and method in ("Hello", "AddMatch"):
+            error = "org.freedesktop.DBus.Error.UnknownObject"
+            await connection.send(new_error(message, error, "s", ("there is no bus",)))
             return
         if method == "Hello":
             await connection.send(new_method_return(message, "s", (":1.7",)))
@@ -150,6 +157,8 @@ class FakeSystemd:
             part = await stream.receive_some()
             received += part
             if b"AUTH" in part:
+                # systemd leaves unread what comes in one piece with a later BEGIN.
+                assert self.has_bus or b"BEGIN" in part
                 await stream.send_all(self.says_to_strangers)
             if not part or not self.says_to_strangers:
                 await stream.aclose()
@@ -161,16 +170,19 @@ class FakeSystemd:
 
 
 @asynccontextmanager
-async def systemd(tmp_path: Path) -> AsyncIterator[tuple[FakeSystemd, SystemdSlices]]:
-    fake = FakeSystemd()
-    path = str(tmp_path / "bus")
+async def systemd(
+    tmp_path: Path, *, has_bus: bool = True
+) -> AsyncIterator[tuple[FakeSystemd, SystemdSlices]]:
+    fake = FakeSystemd(has_bus=has_bus)
+    bus, private_socket = str(tmp_path / "bus"), str(tmp_path / "private")
+    path = bus if has_bus else private_socket
     listener = trio.socket.socket(trio.socket.AF_UNIX)
     await listener.bind(path)
     listener.listen()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, fake.serve, [trio.SocketListener(listener)])
         with trio.fail_after(60):
-            yield fake, SystemdSlices(2, f"unix:path={path}")
+            yield fake, SystemdSlices(2, f"unix:path={bus}", private_socket)
         nursery.cancel_scope.cancel()
 
 
@@ -277,8 +289,24 @@ async def test_a_systemd_that_executed_itself_anew_is_asked_again(tmp_path: Path
     assert {method for method, _ in fake.calls} >= set(asked)
 
 
-async def test_a_machine_without_a_bus_is_an_error(tmp_path: Path) -> None:
-    slices = SystemdSlices(2, f"unix:path={tmp_path}/absent")
+async def test_a_systemd_without_a_bus_is_asked_at_its_own_socket(tmp_path: Path) -> None:
+    async with systemd(tmp_path, has_bus=False) as (fake, slices):
+        await slices.start(NAME, CONFIG)
+        await slices.set_values(NAME, CONFIG)
+        await slices.stop(NAME)
+    asked = ["StartTransientUnit", "SetUnitProperties", "StopUnit"]
+    assert [method for method, _ in fake.calls] == asked
+
+
+async def test_a_systemd_that_hangs_up_at_its_own_socket_is_asked_again(tmp_path: Path) -> None:
+    async with systemd(tmp_path, has_bus=False) as (fake, slices):
+        fake.connections_to_break = 2
+        await slices.start(NAME, CONFIG)
+    assert len(fake.asked("StartTransientUnit")) == 3
+
+
+async def test_a_machine_with_neither_bus_nor_systemd_is_an_error(tmp_path: Path) -> None:
+    slices = SystemdSlices(2, f"unix:path={tmp_path}/absent", f"{tmp_path}/absent-too")
     with pytest.raises(SystemdError, match="No such file"):
         await slices.start(NAME, CONFIG)
 
