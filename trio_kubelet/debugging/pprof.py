@@ -9,6 +9,7 @@ import gzip
 from collections.abc import Iterable, Mapping
 
 from attrs import define, field
+from betterproto import encode_varint
 
 from trio_kubelet.debugging.stacks import SAMPLE_SECONDS, Line, Stack
 
@@ -35,8 +36,8 @@ def packed_profile(samples: Mapping[Stack, int], seconds: float) -> bytes:
         _message(1, _value_type(strings, "cpu", "nanoseconds")),
     ]
     for stack, count in samples.items():
-        numbers = b"".join(_varint(lines.number(line)) for line in stack)
-        values = _varint(count) + _varint(count * _PERIOD_NS)
+        numbers = b"".join(encode_varint(lines.number(line)) for line in stack)
+        values = encode_varint(count) + encode_varint(count * _PERIOD_NS)
         parts.append(_message(2, _message(1, numbers) + _message(2, values)))
     for line, number in lines.numbers.items():
         assert isinstance(line, Line)
@@ -63,17 +64,8 @@ def _value_type(strings: _Table, kind: str, unit: str) -> bytes:
 
 
 def _message(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(content)) + content
+    return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
 
 
 def _integer(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    encoded = bytearray()
-    while value > 0x7F:
-        encoded.append(value & 0x7F | 0x80)
-        value >>= 7
-    encoded.append(value)
-    return bytes(encoded)
+    return encode_varint(number << 3) + encode_varint(value)

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 import trio
 from attrs import define, frozen
+from betterproto import encode_varint
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
@@ -209,7 +210,7 @@ async def _some(stream: ProbeStream) -> bytes:
 def _asking(authority: str, timeout_seconds: float, service: str) -> H2Connection:
     """A connection whose request is ready to be sent."""
     name = service.encode()
-    request = _SERVICE_FIELD + _varint(len(name)) + name if name else b""
+    request = _SERVICE_FIELD + encode_varint(len(name)) + name if name else b""
     h2 = H2Connection(_CONFIGURATION)
     h2.initiate_connection()
     h2.send_headers(
@@ -337,15 +338,6 @@ def _code(text: str) -> Code:
         return Code(int(text))
     except ValueError:
         return Code.UNKNOWN
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
 
 
 def _serving_status(data: bytes) -> int:
