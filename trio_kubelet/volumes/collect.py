@@ -10,6 +10,7 @@ from typing import TypeVar
 import trio
 from attrs import frozen
 
+from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import (
     ConfigMap,
     ConfigMapProjection,
@@ -27,7 +28,7 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError, References
-from trio_kubelet.volumes.downward import downward_payload, joined
+from trio_kubelet.volumes.downward import downward_payload
 from trio_kubelet.volumes.payload import (
     DEFAULT_MODE,
     PRIVATE_MODE,
@@ -114,7 +115,7 @@ class Collector:
         if len(problems) == 1:
             raise next(iter(problems.values()))
         if problems:
-            raise ObjectError(joined([str(problems[position]) for position in sorted(problems)]))
+            raise ObjectError(aggregated(str(problems[position]) for position in sorted(problems)))
         files: dict[str, VolumeFile] = {}
         for position in sorted(collected):
             files.update(collected[position])

@@ -6,6 +6,7 @@ for as a whole, and are then lines of `key="value"`, sorted, with the value quot
 
 from collections.abc import Mapping
 
+from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import Container, DownwardAPIVolumeFile, Pod, Quantity
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
@@ -45,7 +46,7 @@ def downward_payload(
         mode = default_mode if item.mode is None else item.mode
         files[item.path] = VolumeFile(content=content, mode=mode)
     if problems:
-        raise ValueError(joined(problems))
+        raise ValueError(aggregated(problems))
     return files
 
 
@@ -81,8 +82,3 @@ def _escaped(character: str) -> str:
     if code <= _LONGEST_SHORT_ESCAPE:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code <= _LONGEST_ESCAPE else f"\\U{code:08x}"
-
-
-def joined(problems: list[str]) -> str:
-    """Return several messages as one, as users know it: `[one, another]`."""
-    return problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
