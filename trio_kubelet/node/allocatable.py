@@ -140,14 +140,6 @@ def overcommitments(capacity: Resources, reservations: Reservations) -> Iterator
             )
 
 
-def is_extended(resource: str) -> bool:
-    """Whether a resource is one of somebody else's, such as `example.com/gpu`."""
-    domain, slash, _ = resource.partition("/")
-    if not slash or resource.startswith("requests."):
-        return False
-    return not f"{domain}/".endswith("kubernetes.io/")
-
-
 def hugepage_names(resources: Iterable[str]) -> frozenset[str]:
     """Those of these resources that are huge pages."""
     return frozenset(name for name in resources if name.startswith(HUGEPAGES_PREFIX))

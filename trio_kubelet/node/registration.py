@@ -20,7 +20,8 @@ from trio_kubelet.k8s import (
     Taint,
     Time,
 )
-from trio_kubelet.node.allocatable import Resources, hugepage_names, is_extended
+from trio_kubelet.k8s.validation.resources import is_extended
+from trio_kubelet.node.allocatable import Resources, hugepage_names
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observation import Observation
 from trio_kubelet.node.profile import NodeProfile

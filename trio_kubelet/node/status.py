@@ -23,13 +23,13 @@ from trio_kubelet.k8s import (
     NodeSystemInfo,
     Time,
 )
+from trio_kubelet.k8s.validation.resources import is_extended
 from trio_kubelet.node.addresses import is_unspecified, node_addresses
 from trio_kubelet.node.allocatable import (
     CPU,
     EPHEMERAL_STORAGE,
     MEMORY,
     PODS,
-    is_extended,
 )
 from trio_kubelet.node.conditions import node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from attrs import field, frozen
 
+from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.time import Time
 from trio_kubelet.server.messages import RequestError, Values
@@ -54,10 +55,8 @@ class _Problems:
 
     def refuse(self, status: int) -> None:
         """Raise RequestError if there is one."""
-        if len(self.found) == 1:
-            raise RequestError(status, self.found[0])
         if self.found:
-            raise RequestError(status, f"[{', '.join(self.found)}]")
+            raise RequestError(status, aggregated(self.found))
 
 
 def is_query(query: Values) -> bool:

@@ -10,12 +10,12 @@ from tests.unit.node.nodes import GIB, a_machine
 from trio_kubelet.config.model import DEFAULT_EVICTION_HARD, KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s.validation.resources import is_extended
 from trio_kubelet.node.allocatable import (
     Reservations,
     Resources,
     allocatable,
     cpu_count,
-    is_extended,
     machine_capacity,
     overcommitments,
     reservations,
