@@ -13,9 +13,9 @@ from attrs import frozen
 from rich.table import Table
 from rich.text import Text
 
-Json = Mapping[str, Any]
+from trio_kubelet.pod_source import CONFIG_SEEN
 
-CONFIG_SEEN_ANNOTATION = "kubernetes.io/config.seen"
+Json = Mapping[str, Any]
 
 _GOOD = frozenset({"Running", "Completed", "Succeeded"})
 _ON_THE_WAY = frozenset({"Pending", "ContainerCreating", "PodInitializing", "Terminating"})
@@ -58,7 +58,7 @@ def pod_row(pod: Json, now: datetime) -> PodRow:
     born = instant(
         metadata.get("creationTimestamp")
         or status.get("startTime")
-        or metadata.get("annotations", {}).get(CONFIG_SEEN_ANNOTATION)
+        or metadata.get("annotations", {}).get(CONFIG_SEEN)
     )
     return PodRow(
         namespace=metadata.get("namespace", ""),

@@ -166,11 +166,12 @@ def read_history(key: str, entries: Sequence[Json], pod: Json | None, now: datet
 
 def _first_seen_ns(entries: Sequence[Json], pod: Json | None) -> int:
     """When the pod was first seen: its source notes it, before anything of it is in the journal."""
-    from trio_kubelet.cli.pod_table import CONFIG_SEEN_ANNOTATION, instant
+    from trio_kubelet.cli.pod_table import instant
+    from trio_kubelet.pod_source import CONFIG_SEEN
 
     first: int = entries[0]["time_ns"]
     annotations = pod["metadata"].get("annotations", {}) if pod is not None else {}
-    seen = instant(annotations.get(CONFIG_SEEN_ANNOTATION))
+    seen = instant(annotations.get(CONFIG_SEEN))
     return min(first, round(seen.timestamp() * 1e9)) if seen is not None else first
 
 

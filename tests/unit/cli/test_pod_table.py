@@ -7,14 +7,12 @@ import pytest
 from rich.console import Console
 
 from trio_kubelet.cli.pod_table import (
-    CONFIG_SEEN_ANNOTATION,
     age,
     pod_row,
     pod_rows,
     pod_summary,
     pod_table,
 )
-from trio_kubelet.pod_source import CONFIG_SEEN
 
 NOW = datetime(2026, 1, 2, 12, 0, 0, tzinfo=UTC)
 
@@ -236,8 +234,3 @@ def test_the_wide_table_tells_node_class_and_images() -> None:
 def test_names_in_brackets_are_no_markup() -> None:
     odd = pod(waiting("[bold]"))
     assert shown(odd)[1][3] == "[bold]"
-
-
-def test_the_table_knows_the_annotation_by_the_name_that_the_agent_writes() -> None:
-    """It has a copy, because the command starts in half the time without the API's types."""
-    assert CONFIG_SEEN_ANNOTATION == CONFIG_SEEN
