@@ -29,6 +29,11 @@ class CgroupDriver(StrEnum):
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
 
+    @property
+    def other(self) -> "CgroupDriver":
+        """The one that this is not."""
+        return CgroupDriver.CGROUPFS if self is CgroupDriver.SYSTEMD else CgroupDriver.SYSTEMD
+
 
 @frozen
 class CgroupName:

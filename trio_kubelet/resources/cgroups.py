@@ -35,13 +35,14 @@ from trio_kubelet.resources.cgroup_names import (
     qos_cgroup_name,
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
-from trio_kubelet.resources.driver_change import driver_change_problem, other_driver
 from trio_kubelet.resources.systemd_slices import SystemdSlices
 from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("cgroups")
 
 T = TypeVar("T")
+
+_MOST_NAMED = 3
 
 _REMOVE_SECONDS = 10.0
 _RETRY = BackoffPolicy(initial_seconds=0.005, cap_seconds=0.5)
@@ -165,7 +166,7 @@ class Cgroups:
         driver = self._settings.driver
 
         def running_elsewhere() -> list[str]:
-            cgroups = self._cgroups_of(other_driver(driver))
+            cgroups = self._cgroups_of(driver.other)
             return [uid for uid, path in cgroups if self._tree.is_populated(path)]
 
         return driver_change_problem(driver, await self._in_thread(running_elsewhere))
@@ -218,3 +219,23 @@ class Cgroups:
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(work, limiter=self._limiter)
+
+
+def driver_change_problem(driver: CgroupDriver, running_elsewhere: Iterable[str]) -> str:
+    """Return why an agent with this driver must not start, and what to do; "" if it may.
+
+    The driver is part of the path of every pod's cgroup: an agent with another one than pods were
+    started with would neither limit nor remove them. `running_elsewhere` are the UIDs of pods that
+    run in cgroups of the other driver; cgroups in which nothing runs are what a drained node keeps.
+    """
+    uids = sorted(running_elsewhere)
+    if not uids:
+        return ""
+    other = driver.other
+    named = ", ".join(uids[:_MOST_NAMED])
+    more = f" and {len(uids) - _MOST_NAMED} more" if len(uids) > _MOST_NAMED else ""
+    return (
+        f"the cgroup driver is {driver}, but pods run in cgroups of the driver {other} ({named}"
+        f"{more}); set cgroupDriver (--cgroup-driver) and the container runtime's driver back to "
+        f"{other}, or drain the node and remove its static pods before the driver is changed"
+    )

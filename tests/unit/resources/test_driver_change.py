@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.resources import CgroupDriver, Cgroups, CgroupSettings, CgroupTree
-from trio_kubelet.resources.driver_change import driver_change_problem
+from trio_kubelet.resources.cgroups import driver_change_problem
 
 CGROUPFS, SYSTEMD = CgroupDriver.CGROUPFS, CgroupDriver.SYSTEMD
 BURSTABLE = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb_1.slice"
