@@ -47,8 +47,8 @@ from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
-from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family

@@ -44,7 +44,7 @@ class MachineFacts:
 
 
 @frozen(kw_only=True)
-class Row:
+class CgroupRow:
     """A cgroup, and how it is called. `labels` are without braces."""
 
     labels: str
@@ -345,14 +345,14 @@ def cadvisor_metrics(stats: Stats, machine: MachineFacts) -> bytes:
     )
 
 
-def _disks(stats: Stats, rows: Sequence[Row]) -> Iterable[Family]:
+def _disks(stats: Stats, rows: Sequence[CgroupRow]) -> Iterable[Family]:
     """The root is the first row; what its cgroup counts is in the counts of disks."""
     root, *others = rows
     cgroups = [(row.labels, row.time_ms, row.usage.details.io) for row in others]
     return disk_families(root.labels, root.time_ms, stats.node.disks, cgroups)
 
 
-def _fill(family: Family, metric: _Metric, rows: Iterable[Row]) -> None:
+def _fill(family: Family, metric: _Metric, rows: Iterable[CgroupRow]) -> None:
     begin, value_of, lines = f"{metric.name}{{", metric.value, family.lines
     extra = f",{metric.extra}" if metric.extra else ""
     for row in rows:
@@ -361,7 +361,7 @@ def _fill(family: Family, metric: _Metric, rows: Iterable[Row]) -> None:
             lines.append(f"{begin}{row.labels}{extra}}} {value!r} {row.time_ms}")
 
 
-def _times(rows: Iterable[Row]) -> Iterable[Family]:
+def _times(rows: Iterable[CgroupRow]) -> Iterable[Family]:
     seen = Family("container_last_seen", "gauge", "When the cgroup was read, in Unix time.")
     started = Family("container_start_time_seconds", "gauge", "When it began, in Unix time.")
     for row in rows:
@@ -372,7 +372,7 @@ def _times(rows: Iterable[Row]) -> Iterable[Family]:
     return seen, started
 
 
-def _networks(rows: Iterable[Row]) -> Iterator[Family]:
+def _networks(rows: Iterable[CgroupRow]) -> Iterator[Family]:
     found = [
         (f'{{{row.labels},interface="{escaped(each.name)}"}}', each, row.network.time_ns)
         for row in rows
@@ -389,19 +389,19 @@ def _networks(rows: Iterable[Row]) -> Iterator[Family]:
         yield family
 
 
-def _rows(stats: Stats) -> Iterator[Row]:
+def _rows(stats: Stats) -> Iterator[CgroupRow]:
     node = stats.node
-    yield Row(
+    yield CgroupRow(
         labels=_labels(cgroup="/"),
         usage=node.usage,
         started_at_ns=node.booted_at_ns,
         network=node.network,
     )
     for path, usage in stats.cgroups.items():
-        yield Row(labels=_labels(cgroup=path), usage=usage)
+        yield CgroupRow(labels=_labels(cgroup=path), usage=usage)
     for system in stats.system:
         if system.cgroup not in stats.cgroups:
-            yield Row(
+            yield CgroupRow(
                 labels=_labels(cgroup=system.cgroup),
                 usage=system.usage,
                 started_at_ns=system.started_at_ns,
@@ -410,25 +410,25 @@ def _rows(stats: Stats) -> Iterator[Row]:
         yield from _pod_rows(pod)
 
 
-def _pod_rows(pod: PodStats) -> Iterator[Row]:
+def _pod_rows(pod: PodStats) -> Iterator[CgroupRow]:
     """The network is that of the sandbox, where that has a cgroup."""
     network, sandbox = pod.network, pod.sandbox
     if pod.cgroup:
-        yield Row(
+        yield CgroupRow(
             labels=_labels(pod, cgroup=pod.cgroup),
             usage=pod.usage,
             started_at_ns=pod.started_at_ns,
             network=network if sandbox is None else None,
         )
     if sandbox is not None:
-        yield Row(
+        yield CgroupRow(
             labels=_labels(pod, cgroup=sandbox.cgroup, name=sandbox.id),
             usage=sandbox.usage,
             started_at_ns=sandbox.started_at_ns,
             network=network,
         )
     for container in pod.containers:
-        yield Row(
+        yield CgroupRow(
             labels=_labels(
                 pod,
                 cgroup=container.cgroup,

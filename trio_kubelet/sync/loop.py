@@ -59,7 +59,7 @@ Admit = Callable[[Pod, Iterable[Pod]], AdmissionResult]
 """Decides whether a pod may run beside those that do; None admits it. Pure."""
 
 
-class RuntimeGate(Protocol):
+class RuntimeAvailability(Protocol):
     """Whether the runtime is up."""
 
     @property
@@ -72,7 +72,7 @@ class RuntimeGate(Protocol):
         ...
 
 
-class Allocations(Protocol):
+class Allocator(Protocol):
     """What pods were allocated of the node's resources."""
 
     def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
@@ -116,8 +116,8 @@ class SyncLoop:
     _admit: Admit
     _fits: Fits
     _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
-    _allocations: Allocations
-    _gate: RuntimeGate
+    _allocations: Allocator
+    _gate: RuntimeAvailability
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
     _pleg: trio.MemoryReceiveChannel[ChangedPod]
@@ -284,14 +284,14 @@ class SyncLoop:
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
         given = self._allocations.allocated(pod)
-        verdict = self._admit(given, self._preemptions.staying(others))
-        if isinstance(verdict, Rejection):
+        result = self._admit(given, self._preemptions.staying(others))
+        if isinstance(result, Rejection):
             self._tasks.start(pod, stored.incarnation)
-            self._reject(pod, verdict)
+            self._reject(pod, result)
             return
         self._allocations.allocate(pod)
-        if isinstance(verdict, Preemption):
-            self._preempt(pod, verdict)
+        if isinstance(result, Preemption):
+            self._preempt(pod, result)
         fits = self._preemptions.wait(given, others)
         if fits is not None:
             message = f"Waiting for preempted pods to stop: {self._preemptions.waited_for()}"

@@ -116,7 +116,7 @@ class Cache(Protocol):
         ...
 
 
-class StatusReporter(Protocol):
+class StatusSteps(Protocol):
     """Makes the statuses of pods and keeps the newest one of each."""
 
     def make(
@@ -161,7 +161,7 @@ class Storage(Protocol):
         ...
 
 
-class Allocations(Protocol):
+class AllocationSteps(Protocol):
     """What admitted pods were given: admission reserves it, and it is got ready here."""
 
     def allocated(self, pod: Pod) -> Pod:
@@ -203,10 +203,10 @@ class SyncDependencies:
 
     open_containers: Callable[[Pod], Containers]
     cache: Cache
-    statuses: StatusReporter
+    statuses: StatusSteps
     storage: Storage
     cgroups: CgroupSteps
-    allocations: Allocations
+    allocations: AllocationSteps
     runtime_state: Callable[[], RuntimeState]
     stopping: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder

@@ -39,7 +39,7 @@ from trio_kubelet.sync.pod_syncer import (
     STOP_IS_LONG_SECONDS,
     CgroupSteps,
     Containers,
-    StatusReporter,
+    StatusSteps,
     Storage,
     SyncDependencies,
 )
@@ -188,7 +188,7 @@ def make_parts(
     return SyncDependencies(
         open_containers=cast("Callable[[Pod], Containers]", runtime.open),
         cache=cache,
-        statuses=cast("StatusReporter", others),
+        statuses=cast("StatusSteps", others),
         storage=cast("Storage", others),
         cgroups=cast("CgroupSteps", others),
         allocations=Allocations(Path(), trio.CapacityLimiter(1)),

@@ -6,9 +6,10 @@ and the worker is started again after a while. A bug in the pod's task ends them
 started again with it.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Protocol
 
 import structlog
 import trio
@@ -16,7 +17,9 @@ from attrs import define, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.concurrency import BackgroundTasks
+from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.retries import Retries
+from trio_kubelet.runtime.observed import ObservedContainer
 
 log = structlog.get_logger("containers")
 
@@ -84,3 +87,37 @@ class ContainerWorkers:
                 await retries.wait()
         if worker in self._unfinished:
             self._unfinished.remove(worker)
+
+
+class ProbeControl(Protocol):
+    """The probes of one incarnation of a pod. Plain functions, called by its `PodContainers`."""
+
+    def container_started(
+        self, pod: Pod, container: Container, instance: ObservedContainer
+    ) -> None:
+        """An instance was seen to run, for the first time by this agent."""
+        ...
+
+    def container_ended(self, container_id: str) -> None:
+        """An instance was seen not to run any more; its workers have been cancelled."""
+        ...
+
+    def pod_stops(self) -> None:
+        """The pod is being stopped: no container of it is restarted any more."""
+        ...
+
+    def failed(self) -> Mapping[str, str]:
+        """The probe that failed (`liveness`, `startup`), by the ids of containers to restart."""
+        ...
+
+    def unstarted(self) -> frozenset[str]:
+        """The ids of running containers whose startup probe has not succeeded yet."""
+        ...
+
+
+class OpenProbes(Protocol):
+    """Makes the probes of a new incarnation of a pod."""
+
+    def __call__(self, pod: Pod, workers: ContainerWorkers) -> ProbeControl:
+        """Called once for each incarnation; `workers` run the probes of its containers."""
+        ...

@@ -49,7 +49,7 @@ from trio_kubelet.runtime.lifecycle.container_table import (
     ContainerTable,
     Reason,
 )
-from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
+from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers, OpenProbes
 from trio_kubelet.runtime.lifecycle.plan import (
     Done,
     Made,
@@ -62,7 +62,6 @@ from trio_kubelet.runtime.lifecycle.plan import (
     have_stopped,
     is_empty,
 )
-from trio_kubelet.runtime.lifecycle.pod_probes import OpenProbes
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
