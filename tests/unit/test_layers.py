@@ -160,8 +160,8 @@ def test_what_sync_sees_of_a_part_can_neither_change_nor_act(name: str) -> None:
     if isinstance(seen, type):
         is_frozen = attrs.has(seen) and seen.__setattr__ is not object.__setattr__
         assert is_frozen or issubclass(seen, Enum)
-    else:
-        assert not inspect.iscoroutinefunction(seen)
+    for each in vars(seen).values() if isinstance(seen, type) else (seen,):
+        assert not inspect.iscoroutinefunction(each)
 
 
 def test_asyncio_lives_under_rpc_alone() -> None:
