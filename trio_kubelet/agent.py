@@ -81,7 +81,7 @@ class Agent:
             monitoring=self._monitoring.routes(),
         )
         if open_clients is not None:
-            core.recorder.add_sink(core.events.take)
+            core.recorder.on_event.add(core.events.take)
 
     async def run(self) -> None:
         """Start everything and keep it running. Raises StartError, and whatever is a bug."""

@@ -46,7 +46,7 @@ async def at_once() -> None:
 
 
 class EventWriter:
-    """A sink for `EventRecorder.add_sink`, and the tasks that write what it took.
+    """Takes the events of an `EventRecorder`, and has the tasks that write them.
 
     It takes events before there is an API server to write them to. `wait_idle` returns when nothing
     more urgent is going on.

@@ -1,16 +1,16 @@
 """Events as users of Kubernetes know them: `Pulled`, `Started`, `BackOff`, `FailedMount`.
 
 Parts record events here and never ask where they go. Without an API server they go to the log
-and to the journal; with one, a sink of the API part takes them as well. The reasons and the
+and to the journal; with one, the API part takes them as well. The reasons and the
 wording are those of the Go kubelet.
 """
 
-from collections.abc import Callable
 from enum import StrEnum
 
 import structlog
 from attrs import define, field, frozen
 
+from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
 from trio_kubelet.telemetry.journal import Journal
 
@@ -42,20 +42,13 @@ class RecordedEvent:
     annotations: dict[str, str] = field(factory=dict)
 
 
-EventSink = Callable[[RecordedEvent], None]
-
-
 @define(eq=False)
 class EventRecorder:
-    """Writes events to the log, the journal and the sinks that were added."""
+    """Writes events to the log and the journal, and hands them to `on_event`."""
 
     _journal: Journal
     _node_name: str
-    _sinks: list[EventSink] = field(init=False, factory=list)
-
-    def add_sink(self, sink: EventSink) -> None:
-        """Hand every later event to `sink` too; it must not block."""
-        self._sinks.append(sink)
+    on_event: Callbacks[[RecordedEvent]] = field(init=False, factory=Callbacks)
 
     def pod(
         self,
@@ -83,8 +76,7 @@ class EventRecorder:
         write = log.warning if event.type is EventType.WARNING else log.info
         write("event", object=key, type=str(event.type), reason=event.reason, message=event.message)
         self._journal.note(EVENT, key, event.reason, event.message, type=str(event.type))
-        for sink in self._sinks:
-            try:
-                sink(event)
-            except Exception:
-                log.exception("event handling failed", object=key, reason=event.reason)
+        try:
+            self.on_event.call(event)
+        except Exception:
+            log.exception("event handling failed", object=key, reason=event.reason)

@@ -47,7 +47,7 @@ class Scene:
         """A node agent is at work; what others did before is there already."""
         clock = TrioClock()
         recorder = EventRecorder(Journal(clock), NAME)
-        recorder.add_sink(self.events.append)
+        recorder.on_event.add(self.events.append)
         api = self.server.client()
         reporter = NodeReporter(
             profile=profile or a_profile(),

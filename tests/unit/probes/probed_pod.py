@@ -129,7 +129,7 @@ async def node() -> AsyncIterator[Node]:
     clock = TrioClock()
     changes_in, changes_out = trio.open_memory_channel[ProbeChange](10)
     recorder = EventRecorder(Journal(clock), "node")
-    recorder.add_sink(lambda event: at.events.append(f"{event.reason} {event.message}"))
+    recorder.on_event.add(lambda event: at.events.append(f"{event.reason} {event.message}"))
     at.probes = Probes(
         runner=ProbeRunner(client=cast("RuntimeClient", at), ask_over_network=at.answer),
         recorder=recorder,

@@ -93,7 +93,7 @@ async def node(
     journal = Journal(clock)
     recorder = EventRecorder(journal, "node")
     events: list[RecordedEvent] = []
-    recorder.add_sink(events.append)
+    recorder.on_event.add(events.append)
 
     async def of_pod(pod: Pod) -> Keyring:
         return pod_keyring or Keyring()

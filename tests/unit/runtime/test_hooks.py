@@ -56,7 +56,7 @@ EVENTS: list[tuple[str, str, str]] = []
 def hooks(client: RuntimeClient) -> Hooks:
     EVENTS.clear()
     recorder = EventRecorder(Journal(TrioClock()), "node")
-    recorder.add_sink(lambda event: EVENTS.append((event.type, event.reason, event.message)))
+    recorder.on_event.add(lambda event: EVENTS.append((event.type, event.reason, event.message)))
     return Hooks(client=client, recorder=recorder)
 
 

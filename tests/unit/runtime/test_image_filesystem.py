@@ -42,7 +42,7 @@ async def told(*answers: list[str] | None) -> list[tuple[float, str, str]]:
     events = EventRecorder(journal, "node")
     began = trio.current_time()
     seen: list[tuple[float, str, str]] = []
-    events.add_sink(
+    events.on_event.add(
         lambda event: seen.append(
             (round(trio.current_time() - began) / 60, event.reason, event.message)
         )

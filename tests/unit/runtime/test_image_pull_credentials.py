@@ -154,7 +154,7 @@ async def test_a_pull_that_is_cancelled_leaves_its_intent(
     async with node(registry=HollowRegistry(pull_seconds=1000), access=access) as at:
         async with trio.open_nursery() as nursery:
             pulling = trio.Event()
-            at.images.recorder.add_sink(lambda event: pulling.set())
+            at.images.recorder.on_event.add(lambda event: pulling.set())
             nursery.start_soon(at.ensure, "busybox:1")
             await pulling.wait()
             nursery.cancel_scope.cancel()

@@ -41,7 +41,7 @@ def events() -> list[RecordedEvent]:
 @pytest.fixture
 def merge(clock: Clock, events: list[RecordedEvent]) -> SourceMerge:
     recorder = EventRecorder(Journal(clock), "node")
-    recorder.add_sink(events.append)
+    recorder.on_event.add(events.append)
     return SourceMerge(clock, recorder)
 
 

@@ -54,7 +54,7 @@ async def node(wait_idle: Callable[[], Awaitable[None]] = at_once) -> AsyncItera
         EventRecorder(Journal(clock), "n1"),
         EventWriter("n1", clock, queue_size=QUEUE_SIZE, wait_idle=wait_idle),
     )
-    recorder.add_sink(writer.take)
+    recorder.on_event.add(writer.take)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(writer.run, server.client())
         yield Node(server=server, recorder=recorder)
@@ -237,6 +237,6 @@ def test_a_sink_that_stumbles_keeps_no_event_from_the_others() -> None:
     taken: list[RecordedEvent] = []
     recorder = EventRecorder(Journal(SystemClock()), "n1")
     for sink in (stumble, taken.append):
-        recorder.add_sink(sink)
+        recorder.on_event.add(sink)
     recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
     assert len(taken) == 1

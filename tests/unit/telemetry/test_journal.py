@@ -1,5 +1,6 @@
 """The flight recorder, and the events that go into it."""
 
+import pytest
 from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
@@ -42,11 +43,11 @@ async def test_a_pods_entries_are_its_own_and_its_containers() -> None:
     ]
 
 
-async def test_an_event_goes_to_the_journal_and_to_every_sink() -> None:
+async def test_an_event_goes_to_the_journal_and_to_all_who_are_told() -> None:
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
     seen: list[RecordedEvent] = []
-    recorder.add_sink(seen.append)
+    recorder.on_event.add(seen.append)
     recorder.pod(POD, EventType.WARNING, "Failed", "Error: no", container="c")
     recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
     assert [(entry.key, entry.event, entry.cause) for entry in journal.entries()] == [
@@ -54,3 +55,19 @@ async def test_an_event_goes_to_the_journal_and_to_every_sink() -> None:
         ("node", "Starting", "Starting kubelet."),
     ]
     assert [event.container for event in seen] == ["c", ""]
+
+
+async def test_who_fails_when_told_of_an_event_fails_nobody_else(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    recorder = EventRecorder(Journal(TrioClock()), "node")
+    seen: list[RecordedEvent] = []
+
+    def fail(event: RecordedEvent) -> None:
+        raise RuntimeError(event.reason)
+
+    recorder.on_event.add(fail)
+    recorder.on_event.add(seen.append)
+    recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
+    assert [event.reason for event in seen] == ["Starting"]
+    assert "event handling failed" in capsys.readouterr().out

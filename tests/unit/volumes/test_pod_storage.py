@@ -31,7 +31,7 @@ class Storage:
         )
         recorder = EventRecorder(Journal(TrioClock()), "node")
         self.events: list[RecordedEvent] = []
-        recorder.add_sink(self.events.append)
+        recorder.on_event.add(self.events.append)
         self.pods = PodStorage(
             volumes,
             cluster.references,
