@@ -140,7 +140,7 @@ class Core:
         for what, folder, mode in (
             ("root directory", self.root, 0o750),
             (f'pod logs root directory "{logs}"', logs, 0o755),
-            ("pods directory", self.root / "pods", 0o750),
+            ("pods directory", PodFolders(self.root).pods, 0o750),
             ("plugins directory", self.root / "plugins", 0o750),
             ("plugins registry directory", self.root / "plugins_registry", 0o750),
             ("podresources directory", self.root / "pod-resources", 0o750),

@@ -45,6 +45,7 @@ from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
 from trio_kubelet.rpc.channel import socket_path
+from trio_kubelet.runtime.config.names import pod_log_folder
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
@@ -230,7 +231,7 @@ def _sources(core: Core) -> StatsSources:
         return PodPaths(
             uid=pod.uid,
             volumes=folders.volumes(pod.uid),
-            logs=logs / f"{pod.namespace}_{pod.name}_{pod.uid}",
+            logs=logs / pod_log_folder(pod.namespace, pod.name, pod.uid),
         )
 
     return StatsSources(

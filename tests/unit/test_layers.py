@@ -67,6 +67,7 @@ SYNC_SEES = {
     "trio_kubelet.sources.Source",
     "trio_kubelet.status.Failure",
     "trio_kubelet.status.container_resources.pending_resize",
+    "trio_kubelet.status.context.POD_REJECTED",
     "trio_kubelet.status.container_resources.resize_message",
 }
 """What `sync` imports of the parts: values and pure functions. All else it knows by protocols."""

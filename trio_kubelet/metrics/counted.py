@@ -22,6 +22,7 @@ from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABE
 from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.stats.disk_usage import PodDisk
+from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.telemetry.events import EVENT
 from trio_kubelet.telemetry.journal import Entry
 
@@ -34,7 +35,6 @@ WALK = "du"
 _OF_CONTAINER = 4
 """Labels of a probe that are not about one run of it."""
 
-_REJECTED = "Pod was rejected: "
 _RESULTS = {
     ProbeOutcome.SUCCESS: "successful",
     ProbeOutcome.WARNING: "successful",
@@ -227,7 +227,7 @@ class EventCounter:
         """A pod has a new status."""
         uid = pod.metadata.uid
         start = self._start_of(pod)
-        if status.phase == PodPhase.FAILED and status.message.startswith(_REJECTED):
+        if status.phase == PodPhase.FAILED and status.message.startswith(POD_REJECTED):
             if uid not in self._rejected:
                 self._rejected.add(uid)
                 self.counts.rejections.labels(status.reason).inc()

@@ -12,6 +12,7 @@ from attrs import frozen
 from trio_kubelet import DEFAULT_ROOT
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.resources import CgroupDriver
+from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
 
 
 @frozen(kw_only=True)
@@ -35,7 +36,7 @@ class NodeFacts:
 
     root_directory: str = DEFAULT_ROOT
     pod_logs_directory: str = "/var/log/pods"
-    container_logs_directory: str = "/var/log/containers"
+    container_logs_directory: str = CONTAINER_LOGS_DIRECTORY
     cluster_domain: str = ""
     host_ips: tuple[str, ...] = ()
     allocatable: Callable[[], Mapping[str, Quantity]] = dict

@@ -197,7 +197,7 @@ def remove_pod_logs(uid: str, node: NodeFacts) -> None:
     for namespace, name, owner in pods_with_logs(node):
         if owner != uid:
             continue
-        folder = Path(node.pod_logs_directory, f"{namespace}_{name}_{owner}")
+        folder = Path(node.pod_logs_directory, names.pod_log_folder(namespace, name, owner))
         _remove_links_into(folder, Path(node.container_logs_directory), f"{name}_{namespace}_")
         shutil.rmtree(folder)
 

@@ -8,6 +8,9 @@ from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 
+POD_REJECTED = "Pod was rejected: "
+"""What the message of a pod begins with that was not admitted."""
+
 
 @frozen(kw_only=True)
 class Failure:

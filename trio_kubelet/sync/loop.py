@@ -28,6 +28,7 @@ from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.admission import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
@@ -314,7 +315,7 @@ class SyncLoop:
         ending = Ending(
             causes=(PodEvent.REJECTED,),
             reason=rejection.reason,
-            message=f"Pod was rejected: {rejection.message}",
+            message=f"{POD_REJECTED}{rejection.message}",
         )
         self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
 

@@ -220,7 +220,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ),
     ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
     ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
-    ("pod", "<admission reason>", "Pod was rejected"): Said("sync/loop.py"),
+    ("pod", "<admission reason>", "Pod was rejected"): Said("status/context.py"),
     ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),

@@ -35,7 +35,12 @@ def pod_full_name(pod: Pod) -> str:
 def pod_log_directory(pod: Pod, pod_logs_directory: str) -> str:
     """The folder of all logs of a pod, below the setting podLogsDir."""
     meta = pod.metadata
-    return f"{pod_logs_directory}/{meta.namespace}_{meta.name}_{meta.uid}"
+    return f"{pod_logs_directory}/{pod_log_folder(meta.namespace, meta.name, meta.uid)}"
+
+
+def pod_log_folder(namespace: str, name: str, uid: str) -> str:
+    """The name of the folder of all logs of a pod."""
+    return f"{namespace}_{name}_{uid}"
 
 
 def container_log_directory(pod: Pod, container_name: str, pod_logs_directory: str) -> str:
