@@ -196,6 +196,8 @@ def test_probes_keep_to_their_times_and_scatter_when_an_agent_is_started(
     node.add(pod_manifest("times", *containers))
     pod = node.wait("times", is_ready)
     assert len(server.asked("/ready")) >= 2
+    node.agent.kill()
+    node.agent.start()
     began = datetime.fromisoformat(status_of(pod, "c0")["state"]["running"]["startedAt"])
     for number, request in enumerate(server.wait_for(paths[0], 2)):
         assert request.at >= began.timestamp() + delay + number * period

@@ -299,15 +299,16 @@ class PodProbes:
 
     def _first_run_seconds(self, instance: _Instance, probe: _ContainerProbe) -> float:
         """At an agent's start what is well is asked at times of its own, not all at once."""
-        if instance.started_at_ns < self._opened_at_ns and probe.verdict is Verdict.SUCCESS:
-            return self._node.chance() * probe.period
         age_ns = self._node.clock.now_ns() - instance.started_at_ns
-        return first_run_seconds(
+        seconds = first_run_seconds(
             probe.kind,
             initial_delay_seconds=probe.spec.initial_delay_seconds or 0,
             period_seconds=probe.period,
             age_seconds=age_ns / 1e9,
         )
+        if instance.started_at_ns < self._opened_at_ns and probe.verdict is Verdict.SUCCESS:
+            return max(seconds, self._node.chance() * probe.period)
+        return seconds
 
     async def _ask(
         self, instance: _Instance, probe: _ContainerProbe, nursery: trio.Nursery

@@ -90,14 +90,21 @@ class Node:
         running = cri.ContainerState(cri.ContainerState.CONTAINER_RUNNING)
         return cri.ContainerStatusResponse(status=cri.ContainerStatus(state=running))
 
-    def start(self, container_id: str = "c-0", *, pod: Pod = POD, **probes: Probe) -> None:
-        """An instance is seen to run."""
+    def start(
+        self,
+        container_id: str = "c-0",
+        *,
+        pod: Pod = POD,
+        age_seconds: float = 0,
+        **probes: Probe,
+    ) -> None:
+        """An instance is seen to run, for some seconds already."""
         for kind, probe in probes.items():
             self.kinds[id(probe)] = kind
         fields: dict[str, Any] = {f"{kind}_probe": probe for kind, probe in probes.items()}
         container = Container(name="c", **fields)
-        now = self.probes.clock.now_ns()
-        self.pod.container_started(pod, container, instance(container_id, now))
+        started_at = self.probes.clock.now_ns() - int(age_seconds * 1e9)
+        self.pod.container_started(pod, container, instance(container_id, started_at))
 
     def end(self, container_id: str = "c-0") -> None:
         """An instance is seen to have ended."""

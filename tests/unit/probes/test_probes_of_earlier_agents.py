@@ -22,6 +22,7 @@ async def test_an_agent_that_is_started_goes_on_where_the_last_one_was(
         at.pod._opened_at_ns += 1
         at.start(
             pod=told(started=True, ready=True),
+            age_seconds=60,
             startup=EVERY_10_S,
             readiness=evolve(EVERY_10_S),
             liveness=evolve(EVERY_10_S),
@@ -33,6 +34,18 @@ async def test_an_agent_that_is_started_goes_on_where_the_last_one_was(
         assert at.when("readiness") == [5, 15, 25]
         assert at.when("liveness") == [5, 15, 25]
         assert at.changes == []
+
+
+async def test_an_agent_that_is_started_waits_for_what_is_left_of_an_initial_delay(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.pod._opened_at_ns += 1
+        delayed = evolve(EVERY_10_S, initial_delay_seconds=30)
+        at.start(pod=told(started=True, ready=True), readiness=delayed, liveness=evolve(delayed))
+        await at.pass_time(45)
+        assert at.when("readiness") == [30, 40]
+        assert at.when("liveness") == [30, 40]
 
 
 async def test_an_agent_that_is_started_asks_at_once_what_was_not_ready(
