@@ -157,7 +157,9 @@ def _escaped(path: str, query: str) -> str:
 
 
 def _canonical(name: str) -> str:
-    """A header's name as Go writes it: `x-real-ip` is `X-Real-Ip`."""
+    """A header's name as Go writes it: `x-real-ip` is `X-Real-Ip`; what is no name stays."""
+    if not _HEADER_NAME.fullmatch(name):
+        return name
     return "-".join(part.capitalize() for part in name.split("-"))
 
 
