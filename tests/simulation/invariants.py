@@ -162,6 +162,10 @@ class Invariants:
         assert life.health is not None
         if kind is not ProbeKind.STARTUP and not life.health.may_be_started:
             yield f"{kind} of {life.name} was asked for before it had started up"
+        age_seconds = trio.current_time() - (life.started_at or 0.0)
+        is_early = age_seconds + 1 < life.health.natures[kind].delay
+        if is_early and self.record.clock_jumped_at < (life.started_at or 0.0):
+            yield f"{kind} of {life.name} was asked for {age_seconds:.1f} s after its start"
         ended_seconds = trio.current_time() - (life.ended_at or trio.current_time())
         if ended_seconds > LONGEST_UNSEEN_SECONDS and not self.record.loses_events:
             yield f"{kind} of {life.name} was asked for {ended_seconds:.0f} s after its end"
