@@ -8,7 +8,6 @@ agent cannot start without is one line on stderr and exit code 1.
 import faulthandler
 import os
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -27,6 +26,7 @@ from trio_kubelet.node import node_name
 from trio_kubelet.node.host import find_cgroups, open_host
 from trio_kubelet.process import FileLock, ServiceNotifier, hold_lock
 from trio_kubelet.rpc import open_rpc_loop
+from trio_kubelet.telemetry.log import tell_failure
 from trio_kubelet.volumes.safe_open import has_openat2
 
 log = structlog.get_logger("agent")
@@ -48,7 +48,7 @@ def run_agent(settings: Settings) -> int:
         start_error, others = _start_error(error)
         if others is not None or start_error is None:
             raise
-        print(f"trio-kubelet: {start_error}", file=sys.stderr)
+        tell_failure(f"trio-kubelet: {start_error}")
         return 1
     finally:
         signal.alarm(0)
@@ -152,7 +152,7 @@ def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
 
 
 def _give_up_waiting() -> None:
-    print("trio-kubelet: ended without waiting for the runtime any longer", file=sys.stderr)
+    tell_failure("trio-kubelet: ended without waiting for the runtime any longer")
     os._exit(0)
 
 

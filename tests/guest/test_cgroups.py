@@ -181,7 +181,8 @@ def test_a_changed_driver_is_refused_while_pods_run(
         node.wait_for(
             lambda: "code=exited, status=1/FAILURE" in node.log(since), lambda: "it goes on"
         )
-        assert f"container runtime's driver back to {driver}" in node.log(since)
+        errors = node.guest.journal("-b", "-u", UNIT, "--priority=err", "--since", since)
+        assert f"container runtime's driver back to {driver}" in errors
         assert node.processes() == processes
     node.wait_for(lambda: node.containers() == before, lambda: f"not {before}")
     assert node.processes() == processes

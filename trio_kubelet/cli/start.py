@@ -38,9 +38,11 @@ def start(arguments: Sequence[str], program: str) -> int:
     try:
         settings = load(arguments)
     except ConfigurationError as error:
+        from trio_kubelet.telemetry.log import tell_failure
+
         for problem in error.problems:
             hint = f" (see {program} --help)" if problem.startswith(WRONG_FLAG) else ""
-            print(f"{program}: {problem}{hint}", file=sys.stderr)
+            tell_failure(f"{program}: {problem}{hint}")
         return EXIT_FAILURE
     return _run(settings)
 

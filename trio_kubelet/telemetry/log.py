@@ -147,6 +147,12 @@ def is_journal(descriptor: int, environment: Mapping[str, str]) -> bool:
     return environment.get("JOURNAL_STREAM") == f"{stream.st_dev}:{stream.st_ino}"
 
 
+def tell_failure(line: str) -> None:
+    """Write to stderr why the agent does not start or ends, which is an error in the journal."""
+    priority = f"<{PRIORITIES['error']}>" if is_journal(STDERR, os.environ) else ""
+    print(f"{priority}{line}", file=sys.stderr)
+
+
 class PatientWriter:
     """Writes lines to a file descriptor without ever waiting for its reader.
 

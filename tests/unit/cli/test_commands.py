@@ -1,5 +1,7 @@
 """The command line: names, exit codes, and what is said on which stream."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -95,6 +97,32 @@ def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]
     assert "/no/such/file: failed to read kubelet config file: No such file" in (
         capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--docker-endpoint=x",), "unknown flag: --docker-endpoint"),
+        (("--hollow", "--lock-file={}/absent/lock"), "--lock-file: "),
+    ],
+    ids=["the command line", "the machine"],
+)
+def test_in_the_journal_it_is_an_error_that_keeps_the_agent_from_starting(
+    flags: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    command = (sys.executable, "-m", "trio_kubelet", "run", *flags)
+    with (tmp_path / "journal").open("w") as journal:
+        stream = os.fstat(journal.fileno())
+        ended = subprocess.run(
+            [word.format(tmp_path) for word in command],
+            env={**os.environ, "JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"},
+            stderr=journal,
+            check=False,
+        )
+    assert ended.returncode == 1
+    (line,) = (tmp_path / "journal").read_text().splitlines()
+    assert line.startswith("<3>trio-kubelet")
+    assert said in line
 
 
 def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
