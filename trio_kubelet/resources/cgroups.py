@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.callbacks import Callbacks
@@ -94,14 +94,17 @@ class Cgroups:
         """Make the cgroups above the pods, before the first pod.
 
         `node` are the limits of all pods together (enforceNodeAllocatable: pods); None if they
-        have none.
+        have none. The burstable pods go on to weigh what they did until they are known.
         """
         if not self._settings.cgroups_per_qos:
             return
         await self._create(kubepods_name(self._settings.cgroup_root), node or CgroupConfig())
         self._written.clear()
         for qos, config in self._qos_configs(()).items():
-            await self._create(qos_cgroup_name(qos, self._settings.cgroup_root), config)
+            name = qos_cgroup_name(qos, self._settings.cgroup_root)
+            is_there = await self._in_thread(partial(self._tree.exists, self._path(name)))
+            keeps_weight = is_there and qos is PodQOSClass.BURSTABLE
+            await self._create(name, evolve(config, cpu_shares=None) if keeps_weight else config)
 
     async def update_qos(self, pods: Iterable[Pod]) -> None:
         """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed.

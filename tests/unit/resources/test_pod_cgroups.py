@@ -27,6 +27,24 @@ async def test_a_class_whose_weight_could_not_be_written_gets_it_with_the_pods_n
     assert weight.read_text() == "17"
 
 
+async def test_an_agent_that_is_started_leaves_the_weight_of_pods_that_it_does_not_know_yet(
+    tmp_path: Path,
+) -> None:
+    classes = {"burstable": "59", "besteffort": "100"}
+    fake = FakeV2(tmp_path, "cpu memory", ("kubepods", *(f"kubepods/{name}" for name in classes)))
+    weights = {name: tmp_path / "kubepods" / name / "cpu.weight" for name in classes}
+    for name, weight in weights.items():
+        weight.write_text(classes[name])
+    cgroups = Cgroups(fake.tree, CgroupSettings())
+    await cgroups.start()
+    assert {name: file.read_text() for name, file in weights.items()} == {
+        "burstable": "59",
+        "besteffort": "1",
+    }
+    await PodCgroups(cgroups, lambda: [POD]).ensure(POD)
+    assert weights["burstable"].read_text() == "17"
+
+
 async def test_what_is_done_with_cgroups_is_told_whatever_becomes_of_it(tmp_path: Path) -> None:
     fake = FakeV2(tmp_path, "cpu memory", ("kubepods", "kubepods/burstable"))
     told: list[str] = []
