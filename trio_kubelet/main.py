@@ -47,6 +47,7 @@ def run_agent(settings: Settings) -> int:
             return INTERRUPTED
         start_error, others = _start_error(error)
         if others is not None or start_error is None:
+            tell_failure(f"trio-kubelet: ended by a bug: {error!r}")
             raise
         tell_failure(f"trio-kubelet: {start_error}")
         return 1

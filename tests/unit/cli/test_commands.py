@@ -99,28 +99,37 @@ def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]
     )
 
 
+BUG = """
+from trio_kubelet import main
+async def run(settings):
+    raise ExceptionGroup("in tasks", [KeyError("no such thing")])
+main._run = run
+main.run_agent(None)
+"""
+
+
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("words", "said"),
     [
-        (("--docker-endpoint=x",), "unknown flag: --docker-endpoint"),
-        (("--hollow", "--lock-file={}/absent/lock"), "--lock-file: "),
+        (("-m", "trio_kubelet", "run", "--docker-endpoint=x"), "flag: --docker-endpoint"),
+        (("-m", "trio_kubelet", "run", "--hollow", "--lock-file={}/absent/lock"), "--lock-file: "),
+        (("-c", BUG), "KeyError('no such thing')"),
     ],
-    ids=["the command line", "the machine"],
+    ids=["the command line", "the machine", "a bug"],
 )
-def test_in_the_journal_it_is_an_error_that_keeps_the_agent_from_starting(
-    flags: tuple[str, ...], said: str, tmp_path: Path
+def test_in_the_journal_it_is_an_error_that_ends_the_agent(
+    words: tuple[str, ...], said: str, tmp_path: Path
 ) -> None:
-    command = (sys.executable, "-m", "trio_kubelet", "run", *flags)
     with (tmp_path / "journal").open("w") as journal:
         stream = os.fstat(journal.fileno())
         ended = subprocess.run(
-            [word.format(tmp_path) for word in command],
+            [sys.executable, *(word.format(tmp_path) for word in words)],
             env={**os.environ, "JOURNAL_STREAM": f"{stream.st_dev}:{stream.st_ino}"},
             stderr=journal,
             check=False,
         )
     assert ended.returncode == 1
-    (line,) = (tmp_path / "journal").read_text().splitlines()
+    line, *_ = (tmp_path / "journal").read_text().splitlines()
     assert line.startswith("<3>trio-kubelet")
     assert said in line
 
