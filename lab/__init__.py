@@ -16,4 +16,4 @@ class LabError(Exception):
 
 
 class UnavailableError(LabError):
-    """The system's mirrors do not offer the wanted version of a program."""
+    """What was asked for cannot be had on this system, or from its mirrors."""

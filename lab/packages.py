@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab import LabError
+from lab import LabError, UnavailableError
 from lab.locks import locked
 from lab.processes import run
 
@@ -189,7 +189,8 @@ def source_of_other_suite(
 class Packages:
     """Unpacked packages of this machine's distribution, by suite.
 
-    All methods block: on the network, and on another process that fills the same cache.
+    UnavailableError on one without Debian's packages. All methods block: on the network, and on
+    another process that fills the same cache.
     """
 
     def __init__(
@@ -200,7 +201,9 @@ class Packages:
         self.distribution = Distribution.of_this_system()
         if self.distribution.id not in KEYRINGS:
             name = self.distribution.id or "this system"
-            raise LabError(f"packages can be unpacked on Debian and Ubuntu only, not on {name}")
+            raise UnavailableError(
+                f"packages can be unpacked on Debian and Ubuntu only, not on {name}"
+            )
 
     def unpacked(self, name: str, suite: str = "") -> Path:
         """Return the root folder of the package's files, from `suite` or the system's own suite.

@@ -19,7 +19,7 @@ from lab.guest.keeper import take_processor
 from lab.guest.kernels import configuration
 from lab.guest.line import Line, Result
 from lab.guest.recipe import Kernel, Recipe, cni_configuration
-from lab.packages import Packages
+from lab.packages import Distribution, Packages
 
 RECIPE = Recipe(Kernel.PACKAGED, ("trio>=0.31",))
 
@@ -257,9 +257,18 @@ def test_images_that_nobody_uses_go_when_another_is_built(builds: Builds, tmp_pa
     assert young.folder.exists()
 
 
+@pytest.mark.parametrize(
+    ("where", "answer", "reason"),
+    [
+        ("lab.host.obstacles", ("a real container runtime needs root",), "needs root"),
+        ("platform.machine", "aarch64", "x86-64"),
+        ("lab.packages.Distribution.of_this_system", Distribution("fedora", ""), "not on fedora"),
+    ],
+)
 def test_where_no_guest_can_run_it_is_said(
-    builds: Builds, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, answer: object, reason: str, builds: Builds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host, "obstacles", lambda: ("a real container runtime needs root",))
-    with pytest.raises(UnavailableError, match="needs root"):
-        images.find(Kernel.PACKAGED, Packages(tmp_path))
+    monkeypatch.setattr(where, lambda: answer)
+    with pytest.raises(UnavailableError, match=reason):
+        images.find()
+    assert not builds.count
