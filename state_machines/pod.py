@@ -19,7 +19,8 @@ Many things can end a pod, and several of them may do so at once: a pod that com
 deleted, a deleted pod is preempted for a critical one. The first of them moves the pod to
 Terminating and is the cause that its status reports; the others are taken note of (those who
 asked wait for the same end, and may shorten the grace period) and change no state.
-That is why the events that end a pod have rows in Terminating and Terminated as well.
+That is why the events by which others end a pod have rows in all later states. That a pod has
+completed, or is over its deadline, only the sync of one that should run can find.
 
 Stopping is only believed when it is seen. A call to the runtime may be cancelled or lost with
 its outcome unknown, so Terminated needs evidence: a listing that was asked for after the last
@@ -63,7 +64,7 @@ class PodEvent(StrEnum):
     """What can happen to a pod."""
 
     CHANGED = "Changed"
-    """Its spec, metadata or status changed, or a resync is due."""
+    """There is a newer version of its spec, metadata or status."""
     COMPLETED = "Completed"
     """Its phase is Succeeded or Failed: by its restart policy nothing is left to run."""
     REJECTED = "Rejected"
@@ -134,8 +135,6 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATING, E.CONTAINERS_STOPPED, S.TERMINATED,  "stopping is believed when it is seen", seen_stopped),
         Row(S.TERMINATING, E.GRACE_SHORTENED,    S.TERMINATING, "the stop in flight is made again with less time"),
         Row(S.TERMINATING, E.CHANGED,            S.TERMINATING, "only the grace period of a new spec counts now"),
-        Row(S.TERMINATING, E.COMPLETED,          S.TERMINATING, "its last container ended while it was stopped"),
-        Row(S.TERMINATING, E.DEADLINE_EXCEEDED,  S.TERMINATING, "it ends already; the first cause is reported"),
         Row(S.TERMINATING, E.DELETED,            S.TERMINATING, "deleted while it ends, or deleted once more"),
         Row(S.TERMINATING, E.REMOVED,            S.TERMINATING, "a forced deletion: the object went first"),
         Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
@@ -143,8 +142,6 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATED,  E.RELEASED,           S.RELEASED,    "it holds nothing that others could want"),
         Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
         Row(S.TERMINATED,  E.CHANGED,            S.TERMINATED,  "often the echo of the agent's own last status"),
-        Row(S.TERMINATED,  E.COMPLETED,          S.TERMINATED,  "the phase that the agent itself reported"),
-        Row(S.TERMINATED,  E.DEADLINE_EXCEEDED,  S.TERMINATED,  "it is over already"),
         Row(S.TERMINATED,  E.DELETED,            S.TERMINATED,  "completed pods are deleted later: clean up goes on"),
         Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
@@ -153,8 +150,6 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
         Row(S.RELEASED,    E.GRACE_SHORTENED,    S.RELEASED,    "nothing runs that could be given less time"),
         Row(S.RELEASED,    E.CHANGED,            S.RELEASED,    "often the echo of the agent's own last status"),
-        Row(S.RELEASED,    E.COMPLETED,          S.RELEASED,    "the phase that the agent itself reported"),
-        Row(S.RELEASED,    E.DEADLINE_EXCEEDED,  S.RELEASED,    "it is over already"),
         Row(S.RELEASED,    E.DELETED,            S.RELEASED,    "deleted once more, before its task has ended"),
         Row(S.RELEASED,    E.REMOVED,            S.RELEASED,    "its source lets it go: nothing is kept"),
         Row(S.RELEASED,    E.PREEMPTED,          S.RELEASED,    "its place is free already"),

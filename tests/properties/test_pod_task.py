@@ -14,7 +14,7 @@ from state_machines.pod import PodEvent, PodState, StopEvidence, seen_stopped
 from state_machines.pod_ending import Ending
 from tests.simulation.determinism import deterministic
 from tests.trio_clock import TrioClock
-from tests.unit.state_machines.pod_endings import ENDINGS
+from tests.unit.state_machines.pod_endings import LATE_ENDINGS
 from tests.unit.sync.fake_syncer import FakeSyncer
 from trio_kubelet.k8s import ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -34,7 +34,6 @@ LONG_SECONDS = 10_000.0
 
 SLOWNESS_SECONDS = {"slow": 20.0, "hang": 120.0}
 MISBEHAVIOURS = ("raise", "unfinished", *SLOWNESS_SECONDS, "")
-LATE_ENDINGS = sorted(ENDINGS - {PodEvent.COMPLETED, PodEvent.REJECTED})
 """Endings that others ask for at any time: a pod is rejected before anything else happens."""
 
 waits = st.sampled_from((0.0, 0.0, 0.5, 3.0, 40.0, 90.0))

@@ -41,19 +41,29 @@ def test_nothing_is_removed_of_a_pod_that_still_holds_what_others_want() -> None
     assert not any(POD.allows(state, PodEvent.CLEANED) for state in before)
 
 
-@pytest.mark.parametrize("event", sorted(ENDINGS))
-def test_whatever_ends_a_pod_may_come_again_while_it_ends(event: PodEvent) -> None:
+@pytest.mark.parametrize(
+    "event",
+    [PodEvent.DELETED, PodEvent.REMOVED, PodEvent.PREEMPTED],
+)
+def test_whoever_ends_a_pod_from_outside_may_do_so_again_while_it_ends(event: PodEvent) -> None:
     assert POD.step(PodState.SYNC_POD, event) is PodState.TERMINATING
-    if event is PodEvent.REJECTED:
-        return  # admission happens once, before anything else
     assert POD.step(PodState.TERMINATING, event) is PodState.TERMINATING
     assert POD.step(PodState.TERMINATED, event) is PodState.TERMINATED
     assert POD.step(PodState.RELEASED, event) is PodState.RELEASED
 
 
-def test_admission_cannot_refuse_a_pod_that_already_ends() -> None:
-    assert not POD.allows(PodState.TERMINATING, PodEvent.REJECTED)
-    assert not POD.allows(PodState.TERMINATED, PodEvent.REJECTED)
+@pytest.mark.parametrize(
+    "event",
+    [
+        PodEvent.REJECTED,  # admission happens once, before anything else
+        PodEvent.COMPLETED,  # found by the sync of a pod that should run, as is its deadline
+        PodEvent.DEADLINE_EXCEEDED,
+    ],
+)
+def test_what_only_a_pod_that_should_run_can_meet_comes_not_while_it_ends(event: PodEvent) -> None:
+    assert POD.step(PodState.SYNC_POD, event) is PodState.TERMINATING
+    for state in (PodState.TERMINATING, PodState.TERMINATED, PodState.RELEASED):
+        assert not POD.allows(state, event)
 
 
 @pytest.mark.parametrize(
