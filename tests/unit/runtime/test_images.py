@@ -87,6 +87,20 @@ async def test_a_name_that_is_none_is_refused_in_the_words_of_the_go_kubelet(
         assert at.known.state("c") is ImageState.INVALID
 
 
+@pytest.mark.parametrize("policy", ["Never", "IfNotPresent"])
+async def test_an_image_that_takes_the_place_of_one_that_cannot_be_had_is_looked_for_anew(
+    mock_clock: MockClock, policy: str
+) -> None:
+    async with node(registry=HollowRegistry(unreachable=frozenset({"away.test"}))) as at:
+        with pytest.raises(ImageError, match="ErrImage"):
+            await at.ensure("away.test/busybox:1", policy)
+        with pytest.raises(ImageError, match="InvalidImageName"):
+            await at.ensure("Bad/Name", policy)
+        assert at.known.state("c") is ImageState.INVALID
+        if policy != "Never":
+            assert (await at.ensure("busybox:1", policy)).id
+
+
 async def test_a_pull_that_fails_backs_off_and_says_why(mock_clock: MockClock) -> None:
     registry = HollowRegistry(
         images={"docker.io/library/busybox:1": RemoteImage(failures=(NOT_FOUND,))}

@@ -121,7 +121,7 @@ class ImageManager:
         """
         request = _Request(self, pod, container, known, sandbox)
         async with known.turn(container.image):
-            known.begin(container.name)
+            known.begin(container.name, container.image)
             return await request.fulfil()
 
 

@@ -20,6 +20,7 @@ class PodImages:
 
     def __init__(self) -> None:
         self._states: dict[str, ImageState] = {}
+        self._sought: dict[str, str] = {}
         self._backoffs: dict[str, Backoff] = {}
         self._errors: dict[str, str] = {}
         self._turns: dict[str, trio.Lock] = {}
@@ -32,10 +33,11 @@ class PodImages:
         """Where the image of the container of that name stands in its machine."""
         return self._states.get(container, ImageState.UNCHECKED)
 
-    def begin(self, container: str) -> None:
-        """A new search: what an earlier one came to its end with does not count."""
-        if IMAGE.is_terminal(self.state(container)):
+    def begin(self, container: str, image: str) -> None:
+        """A new search: what one for another image came to, or what ended one, does not count."""
+        if IMAGE.is_terminal(self.state(container)) or self._sought.get(container) != image:
             self._states[container] = ImageState.UNCHECKED
+        self._sought[container] = image
 
     def step(
         self, container: str, event: ImageEvent, evidence: ImageEvidence | None = None
