@@ -34,18 +34,10 @@ class Containerd(Started):
     """One private containerd; a context manager that starts and stops it.
 
     `version` is `1.6`, `1.7`, `2.1` or `default`, or such a version with another OCI runtime than
-    runc: `1.7+crun`. `folder` holds everything and may exist. `enter` are words to put before its
-    command, to run it on a `NamespacedMachine`.
+    runc: `1.7+crun`. `folder` holds everything and may exist.
     """
 
-    def __init__(
-        self,
-        version: str,
-        folder: Path,
-        *,
-        packages: Packages | None = None,
-        enter: tuple[str, ...] = (),
-    ) -> None:
+    def __init__(self, version: str, folder: Path, *, packages: Packages | None = None) -> None:
         self.wish = version
         self.folder = folder.absolute()
         self.socket = self.folder / "containerd.sock"
@@ -53,7 +45,6 @@ class Containerd(Started):
         self.registries = self.folder / "registries"
         self.cdi_specifications = self.folder / "cdi"
         self._packages = packages
-        self._enter = enter
         self._tools: Tools | None = None
         self._images: tuple[Image, ...] = ()
         self._snapshotter = ""
@@ -198,7 +189,7 @@ class Containerd(Started):
         already_logged = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self._enter, self.tools.containerd, "--config", self.folder / "config.toml"],
+                [self.tools.containerd, "--config", self.folder / "config.toml"],
                 env=dict(self.tools.environment()),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

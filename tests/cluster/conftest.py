@@ -15,6 +15,7 @@ from lab.control_plane_programs import NEWEST
 from lab.guest import images
 from tests.cluster.machines import NAMES, MachineCluster
 from tests.e2e.cluster import Namespace
+from tests.e2e.machines import KERNEL
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
@@ -32,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MachineCluster]:
     """Both machines have joined and are Ready."""
     try:
-        image = images.find()
+        image = images.find(KERNEL)
         control_plane_programs.find(KUBERNETES)
         control_plane_programs.kubeadm(KUBERNETES)
         control_plane_programs.go_kubelet(KUBERNETES)

@@ -8,19 +8,24 @@ a block sets are there in the later blocks of the same person.
 import os
 import re
 import subprocess
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 
 from attrs import define, frozen
 
 from lab import LabError
+from lab.guest.guest import Guest
 from lab.orphans import marked
 from lab.processes import last_words
 
 FENCE = re.compile(r"^```sh (?P<who>\w+)\n(?P<commands>.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ (?P<title>.*)$", re.MULTILINE)
 ASSIGNMENT = re.compile(r"^(\w+)=", re.MULTILINE)
-COMMAND_DEADLINE_SECONDS = 300
+# The longest installs the agent, on a machine with a share of a processor.
+COMMAND_DEADLINE_SECONDS = 600
+KEPT = ".variables"
+CHECKOUT = "/src"
 
 
 @frozen
@@ -52,20 +57,41 @@ def _section(text: str, position: int) -> str:
 
 
 @define
-class Shell:
-    """One person at a command line, in `folder`; `enter` are words to put before the shell."""
+class Person(ABC):
+    """Somebody at a command line, whose variables are there from one block to the next."""
 
-    folder: Path
     environment: Mapping[str, str]
-    enter: tuple[str, ...] = ()
 
+    @abstractmethod
     def run(self, commands: str) -> str:
         """Run commands up to the first that fails, then LabError; returns what they say."""
-        kept = Path(self.environment["HOME"], ".variables")
-        script = f"set -eua\ncd '{self.folder}'\n{commands}\nenv -0 >'{kept}'"
+
+    def learn(self, **variables: str) -> None:
+        """Set variables."""
+        self.environment = {**self.environment, **variables}
+
+    @staticmethod
+    def script(folder: str, commands: str, kept: str) -> str:
+        """Runs commands in a folder, then writes all variables to the file `kept`."""
+        return f"set -eua\ncd '{folder}'\n{commands}\nenv -0 >'{kept}'"
+
+    def keep(self, variables: str) -> None:
+        """Remember what such a file has."""
+        lines = (line.partition("=") for line in variables.split("\0") if line)
+        self.environment = {name: value for name, _, value in lines}
+
+
+@define
+class Administrator(Person):
+    """One here, whose commands run in `folder`."""
+
+    folder: Path
+
+    def run(self, commands: str) -> str:
+        kept = Path(self.environment["HOME"], KEPT)
         try:
             done = subprocess.run(
-                [*self.enter, "sh", "-c", script],
+                ["sh", "-c", self.script(str(self.folder), commands, str(kept))],
                 env=marked(self.environment),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -78,6 +104,22 @@ class Shell:
             raise LabError(f"no end of: {commands}\n{os.fsdecode(error.output or b'')}") from None
         if done.returncode != 0:
             raise LabError(f"{commands}\n{last_words(done.stdout, 20)}")
-        variables = (line.partition("=") for line in kept.read_text().split("\0") if line)
-        self.environment = {name: value for name, _, value in variables}
+        self.keep(kept.read_text())
         return done.stdout
+
+
+@define
+class RootOnNode(Person):
+    """Root on a machine of the lab, at the top of a checkout."""
+
+    guest: Guest
+
+    def run(self, commands: str) -> str:
+        kept = f"/root/{KEPT}"
+        said = self.guest.run(
+            *("sh", "-c", self.script(CHECKOUT, commands, kept)),
+            environment=self.environment,
+            deadline_seconds=COMMAND_DEADLINE_SECONDS,
+        )
+        self.keep(self.guest.read(kept).decode())
+        return said

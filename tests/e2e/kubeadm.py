@@ -1,4 +1,4 @@
-"""What kubeadm's project leaves on machines and in clusters, and who types its commands."""
+"""What kubeadm's project leaves on machines and in clusters, and the guide to joining them."""
 
 import re
 from collections.abc import Mapping
@@ -7,11 +7,17 @@ from pathlib import Path
 import yaml
 
 from lab.control_plane import ADVERTISED, ControlPlane
-from lab.machine import REPOSITORY
+from lab.guest.recipe import REPOSITORY
 from lab.processes import run
 from tests.e2e.guide import Block, read_guide
 
 GUIDE = read_guide((REPOSITORY / "docs" / "joining.md").read_text())
+# Of the API server: nodes sign their serving certificates themselves.
+SERVER_FLAGS = ("--kubelet-certificate-authority=",)
+SETTINGS: Mapping[str, object] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+}
 PRINTED = re.compile(r"--token (?P<TOKEN>\S+) --discovery-token-ca-cert-hash (?P<CA_HASH>\S+)")
 
 # What the packages of kubeadm's project install.
@@ -45,13 +51,6 @@ UNIT_FILES: Mapping[str, str] = {
     "/usr/lib/systemd/system/kubelet.service": KUBELET_UNIT,
     "/usr/lib/systemd/system/kubelet.service.d/10-kubeadm.conf": KUBEADM_DROP_IN,
 }
-# A machine of a test is no machine that kubeadm would like: which of its checks are to be ignored,
-# and where it is.
-KUBEADM = """\
-#!/bin/sh
-case $1 in join|reset) set -- "$@" --ignore-preflight-errors={};; esac
-exec {} "$@"
-"""
 
 
 def blocks(section: str) -> tuple[Block, ...]:
@@ -59,13 +58,8 @@ def blocks(section: str) -> tuple[Block, ...]:
     return tuple(each for each in GUIDE if each.section == section and each.who != "example")
 
 
-def leave_what_kubeadm_init_leaves(
-    plane: ControlPlane, kubeadm: Path, settings: Mapping[str, object], folder: Path
-) -> None:
-    """The cluster's configuration in its config maps, and what lets nodes read them and join.
-
-    `settings` is a KubeletConfiguration, whose other fields kubeadm fills in.
-    """
+def leave_what_kubeadm_init_leaves(plane: ControlPlane, kubeadm: Path, folder: Path) -> None:
+    """The cluster's configuration in its config maps, and what lets nodes read them and join."""
     ours = {"apiVersion": "kubeadm.k8s.io/v1beta4"}
     endpoint = {"advertiseAddress": ADVERTISED, "bindPort": plane.port}
     documents = (
@@ -76,7 +70,7 @@ def leave_what_kubeadm_init_leaves(
             "kubernetesVersion": plane.version,
             "controlPlaneEndpoint": plane.endpoint,
         },
-        settings,
+        SETTINGS,
     )
     configuration = folder / "kubeadm.yaml"
     configuration.write_text(yaml.safe_dump_all(documents))

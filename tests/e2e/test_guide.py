@@ -1,36 +1,36 @@
 """docs/joining.md does what it says: its commands, on a machine that they may change.
 
-The machine has what a node has when the guide begins: a runtime, and the packages of kubeadm's
-project, with the Go kubelet. The cluster has what `kubeadm init` leaves in one. Everything is
-real but systemd, which is not the first process here; `lab.systemctl` does what units say.
+The machine has what a node has when the guide begins: systemd, a runtime, and the packages of
+kubeadm's project, with the Go kubelet. The cluster has what `kubeadm init` leaves in one.
 """
 
 import os
-import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
 from attrs import frozen
 
-from lab import LabError, UnavailableError, control_plane_programs, host
-from lab.containerd import Containerd
+from lab import LabError, UnavailableError, control_plane_programs
 from lab.control_plane import ControlPlane
-from lab.go_kubelet import make_cgroups
+from lab.control_plane_programs import NEWEST
+from lab.go_programs import Programs
+from lab.guest import images
+from lab.guest.guest import Guest
+from lab.guest.image import GuestImage
 from lab.images import PAUSE
-from lab.machine import PATH, REPOSITORY, NamespacedMachine
-from lab.ports import free_ports
-from lab.processes import wait_until
 from tests.e2e.cluster import is_ready
-from tests.e2e.guide import Block, Shell
-from tests.e2e.kubeadm import (
-    GUIDE,
-    KUBEADM,
-    PRINTED,
-    UNIT_FILES,
-    blocks,
-    leave_what_kubeadm_init_leaves,
+from tests.e2e.guest import ClusterOfGuests
+from tests.e2e.guide import Administrator, Block
+from tests.e2e.kubeadm import GUIDE, PRINTED, SERVER_FLAGS, blocks, leave_what_kubeadm_init_leaves
+from tests.e2e.machines import (
+    AGENT,
+    GO_KUBELET,
+    KERNEL,
+    KUBELET,
+    Machine,
+    gather_build_requirements,
 )
 from tests.missing import do_without
 
@@ -39,14 +39,49 @@ POD = "/api/v1/namespaces/default/pods/{}"
 # Those that a reader sets beforehand, or takes from what kubeadm prints.
 READERS = frozenset({"NODE", "API_SERVER", "IMAGE", "TOKEN", "CA_HASH"})
 INSTALL, KUBEADM_JOIN, TOKEN_JOIN = "Install", "Join with kubeadm", "Join with a bootstrap token"
-AGENT, KUBELET = "/usr/bin/trio-kubelet run ", "/usr/bin/kubelet --bootstrap-kubeconfig"
-DEADLINE_SECONDS = 120
+DEADLINE_SECONDS = 240
 
 NO_PACKAGE, RENEW = "Without the package kubelet", "Renew the certificate"
-LOOK, LEAVE, TAKE_OVER = "Look whether it works", "Leave", "From the Go kubelet and back"
-FOLLOWED = {INSTALL, KUBEADM_JOIN, NO_PACKAGE, TOKEN_JOIN, LOOK, RENEW, LEAVE, TAKE_OVER}
-# What the reader has in /etc/default/trio-kubelet.
-NODES_OWN = "--config-dir=/etc/trio-kubelet.conf.d --node-labels=disk=ssd --version=v1.35.7"
+LOOK, UPGRADE, LEAVE = "Look whether it works", "Upgrade the agent", "Leave"
+TAKE_OVER = "From the Go kubelet and back"
+JOINS = {KUBEADM_JOIN, NO_PACKAGE, TOKEN_JOIN}
+FOLLOWED = {INSTALL, *JOINS, LOOK, RENEW, UPGRADE, LEAVE, TAKE_OVER}
+# What the reader has in files of the node's own.
+DEFAULTS = {
+    "/etc/default/kubelet": "KUBELET_EXTRA_ARGS=--node-labels=disk=hdd\n",
+    "/etc/default/trio-kubelet": (
+        'TRIO_KUBELET_EXTRA_ARGS="--node-labels=disk=ssd --version=v1.35.7"\n'
+    ),
+}
+PROGRAMS = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class GuideCluster(ClusterOfGuests):
+    """A cluster as kubeadm makes it, and a machine that may join it."""
+
+    def __init__(self, folder: Path, image: GuestImage, version: str) -> None:
+        super().__init__(folder, version, server_flags=SERVER_FLAGS)
+        guest = Guest(folder / NODE, image=image, name=NODE, network=self.network)
+        self.machine = Machine(guest, image.kernel)
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return (NODE,)
+
+    def start_nodes(self, running: ExitStack) -> None:
+        """Boot the machine, and put there what is there when the guide begins."""
+        kubeadm = control_plane_programs.kubeadm(self._version)
+        leave_what_kubeadm_init_leaves(self.control_plane, kubeadm, self._folder)
+        wheels = self._folder / "wheels"
+        gather_build_requirements(wheels)
+        running.enter_context(self.machine.guest)
+        go_kubelet = control_plane_programs.go_kubelet(self._version)
+        self.machine.prepare(kubeadm, go_kubelet, wheels)
+        for path, text in DEFAULTS.items():
+            self.machine.guest.write(path, text)
+
+    def last_words(self) -> str:
+        return f"{self.machine.guest.last_words()}\n{self.control_plane.last_words()}"
 
 
 @frozen
@@ -54,21 +89,20 @@ class Site:
     """Where the guide is followed: the cluster, the machine, and who types."""
 
     plane: ControlPlane
-    machine: NamespacedMachine
-    node: Shell
-    administrator: Shell
+    machine: Machine
+    administrator: Administrator
 
     def follow(self, *steps: Block) -> None:
         """Run blocks as the guide's reader, who copies what kubeadm prints."""
         for step in steps:
-            person = self.node if step.who == "node" else self.administrator
+            person = self.machine.root if step.who == "node" else self.administrator
             try:
                 printed = PRINTED.search(person.run(step.commands))
             except LabError as error:
-                error.add_note(self.logs())
+                error.add_note(self.machine.guest.last_words())
                 raise
             if printed is not None:
-                self.node.environment = {**self.node.environment, **printed.groupdict()}
+                self.machine.root.learn(**printed.groupdict())
 
     def wait_node_ready(self) -> None:
         path = f"/api/v1/nodes/{NODE}"
@@ -88,113 +122,52 @@ class Site:
     def delete_pods(self, *names: str) -> None:
         for name in names:
             self.plane.api.delete(POD.format(name))
-            self.plane.api.wait_gone(POD.format(name))
+            self.plane.api.wait_gone(POD.format(name), deadline_seconds=DEADLINE_SECONDS)
 
     def certificate(self) -> str:
         """Which file has the node's certificate."""
-        return self.machine.run("readlink /var/lib/kubelet/pki/kubelet-client-current.pem")
-
-    def wait_kubelet_is(self, command: str) -> None:
-        """Wait until what kubelet.service runs has this in its command line, as it begins."""
-        pid = self.machine.run("cat /run/lab-services/kubelet.pid").strip()
-        # Empty for the moment in which the program is loaded.
-        wait_until(
-            lambda: command in Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "),
-            deadline_seconds=DEADLINE_SECONDS,
-            else_say=lambda: f"kubelet.service is not {command}: {self.logs()}",
-        )
-
-    def logs(self) -> str:
-        """The ends of the services' logs."""
-        return self.machine.run("tail -n 20 /run/lab-services/*.log || true")
+        current = "/var/lib/kubelet/pki/kubelet-client-current.pem"
+        return self.machine.guest.run("readlink", current)
 
 
 @pytest.fixture(scope="module")
-def site(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A machine on which the section Install was followed, beside a cluster as kubeadm makes it."""
-    obstacles = host.obstacles()
-    if obstacles:
-        do_without("; ".join(obstacles))
-    minor = control_plane.wish
+    version = os.environ.get("TRIO_KUBELET_KUBERNETES") or NEWEST
     try:
-        kubeadm = control_plane_programs.kubeadm(minor)
-        go_kubelet = control_plane_programs.go_kubelet(minor)
+        image = images.find(KERNEL)
+        programs = control_plane_programs.find(version)
+        control_plane_programs.kubeadm(version)
+        control_plane_programs.go_kubelet(version)
     except UnavailableError as reason:
         do_without(str(reason))
     folder = tmp_path_factory.mktemp("guide")
-    machine = NamespacedMachine(folder, NODE)
-    with machine, Containerd("2.1", folder / "ctd", enter=machine.enter) as containerd:
-        settings = settings_for(containerd.cgroup_root)
-        leave_what_kubeadm_init_leaves(control_plane, kubeadm, settings, folder)
-        install_packages(machine, kubeadm, go_kubelet, containerd.socket)
-        machine.write("/etc/trio-kubelet.conf.d/10-lab.conf", yaml.safe_dump(settings))
-        own = f'TRIO_KUBELET_EXTRA_ARGS="{NODES_OWN}"\n'
-        machine.write("/etc/default/trio-kubelet", own)
-        site = settle(control_plane, machine, kubeadm, folder)
+    with GuideCluster(folder, image, version) as cluster:
+        plane = cluster.control_plane
+        told = {"NODE": NODE, "API_SERVER": plane.endpoint, "IMAGE": PAUSE}
+        cluster.machine.root.learn(**told)
+        desk = folder / "desk"
+        desk.mkdir()
+        site = Site(plane, cluster.machine, an_administrator(plane, desk, programs, told))
         site.follow(*blocks(INSTALL))
         yield site
-        machine.run("systemctl stop kubelet trio-kubelet || true")
 
 
-def settings_for(cgroup_root: str) -> Mapping[str, object]:
-    """The fields of KubeletConfiguration that a host of tests needs, whoever the kubelet is."""
-    health, port = free_ports(2)
-    make_cgroups(cgroup_root)
-    return {
-        "apiVersion": "kubelet.config.k8s.io/v1beta1",
-        "kind": "KubeletConfiguration",
-        "cgroupDriver": "cgroupfs",
-        "cgroupRoot": cgroup_root,
-        "failCgroupV1": False,
-        "failSwapOn": False,
-        "healthzPort": health,
-        "port": port,
-        "oomScoreAdj": 0,
-        "makeIPTablesUtilChains": False,
-        "enforceNodeAllocatable": [],
-        "evictionHard": {"memory.available": "50Mi", "nodefs.available": "1%"},
-        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-    }
-
-
-def install_packages(
-    machine: NamespacedMachine, kubeadm: Path, go_kubelet: Path, runtime: Path
-) -> None:
-    """What is on a machine before the guide begins."""
-    for path, text in UNIT_FILES.items():
-        machine.write(path, text)
-    machine.write("/etc/default/kubelet", "KUBELET_EXTRA_ARGS=--node-labels=disk=hdd\n")
-    machine.write("/usr/bin/kubeadm", KUBEADM.format("all", kubeadm), mode=0o755)
-    machine.run(
-        f"ln -sf {go_kubelet} /usr/bin/kubelet; mkdir -p /run/containerd\n"
-        f"ln -sf {runtime} /run/containerd/containerd.sock"
-    )
-
-
-def settle(plane: ControlPlane, machine: NamespacedMachine, kubeadm: Path, folder: Path) -> Site:
-    """Two people at their command lines. The node's begins in a checkout."""
-    home, desk, programs = (folder / name for name in ("home", "desk", "bin"))
-    for each in (home, desk, programs):
-        each.mkdir()
-    for program in (kubeadm, control_plane_programs.find(plane.wish)["kubectl"]):
-        (programs / program.name).symlink_to(program)
-    told = {"NODE": NODE, "API_SERVER": plane.endpoint, "IMAGE": PAUSE}
-    inherited = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
-    node = Shell(
-        folder=REPOSITORY,
-        environment={**inherited, **told, "PATH": PATH, "HOME": str(home)},
-        enter=machine.enter,
-    )
-    administrator = Shell(
-        folder=desk,
+def an_administrator(
+    plane: ControlPlane, desk: Path, programs: Programs, told: Mapping[str, str]
+) -> Administrator:
+    """Somebody who has kubectl and kubeadm, and may do everything."""
+    for program in (control_plane_programs.kubeadm(plane.wish), programs["kubectl"]):
+        (desk / program.name).symlink_to(program)
+    return Administrator(
         environment={
             **told,
-            "PATH": f"{programs}:{PATH}",
+            "PATH": f"{desk}:{PROGRAMS}",
             "HOME": str(desk),
             "KUBECONFIG": str(plane.folder / "admin.conf"),
         },
+        folder=desk,
     )
-    return Site(plane=plane, machine=machine, node=node, administrator=administrator)
 
 
 def test_somebody_runs_each_command() -> None:
@@ -216,7 +189,8 @@ def test_a_machine_joins_with_a_bootstrap_token_and_leaves(site: Site) -> None:
     steps = blocks(TOKEN_JOIN)
     copied = next(number for number, step in enumerate(steps) if step.who == "node")
     site.follow(*steps[:copied])
-    shutil.copy(site.administrator.folder / "bootstrap-kubelet.conf", site.node.environment["HOME"])
+    bootstrap = site.administrator.folder / "bootstrap-kubelet.conf"
+    site.machine.guest.write(f"/root/{bootstrap.name}", bootstrap.read_bytes(), mode=0o600)
     site.follow(*steps[copied:], *blocks(LOOK))
     node = site.plane.api.get(f"/api/v1/nodes/{NODE}")
     assert node["status"]["nodeInfo"]["kubeletVersion"] == "v1.35.7"
@@ -232,13 +206,21 @@ def test_a_machine_joins_with_a_bootstrap_token_and_leaves(site: Site) -> None:
     assert not is_known(site)
 
 
-def test_kubeadm_joins_a_machine_and_resets_it(site: Site) -> None:
+def test_kubeadm_joins_a_machine_that_is_upgraded_and_resets_it(site: Site) -> None:
     drain, reset, _, delete = blocks(LEAVE)
     site.follow(*blocks(KUBEADM_JOIN))
-    site.wait_kubelet_is(AGENT)
+    site.machine.wait_kubelet_is(AGENT)
     site.follow(*blocks(LOOK))
     node = site.plane.api.get(f"/api/v1/nodes/{NODE}")
     assert node["metadata"]["labels"]["disk"] == "hdd"
+
+    steady, agent = site.run_pod("steady"), site.machine.kubelet_pid()
+    site.follow(*blocks(UPGRADE))
+    assert site.machine.kubelet_pid() != agent
+    site.run_pod("after-upgrade")
+    assert site.container_id("steady") == steady
+    site.delete_pods("steady", "after-upgrade")
+
     site.follow(drain, reset, delete)
     assert not is_known(site)
 
@@ -246,14 +228,13 @@ def test_kubeadm_joins_a_machine_and_resets_it(site: Site) -> None:
 def test_kubeadm_joins_a_machine_that_knows_no_other_kubelet(site: Site) -> None:
     drain, reset, _, delete = blocks(LEAVE)
     _, ask, join = blocks(KUBEADM_JOIN)
-    package = site.machine.run("readlink /usr/bin/kubelet").strip()
     site.follow(*blocks(NO_PACKAGE), ask, join)
     try:
-        site.wait_kubelet_is(KUBELET)
+        site.machine.wait_kubelet_is(KUBELET)
         site.follow(*blocks(LOOK), drain)
-        site.node.run(reset.commands.splitlines()[0])
+        site.machine.root.run(reset.commands.splitlines()[0])
     finally:
-        site.machine.run(f"ln -sf {package} /usr/bin/kubelet")
+        site.machine.root.run(f"ln -sf {GO_KUBELET} /usr/bin/kubelet")
     site.follow(delete)
 
 
@@ -262,17 +243,17 @@ def test_a_node_goes_from_the_go_kubelet_to_the_agent_and_back(site: Site) -> No
     drain, reset, _, delete = blocks(LEAVE)
     _, ask, join = blocks(KUBEADM_JOIN)
     site.follow(ask, join)
-    site.wait_kubelet_is(KUBELET)
+    site.machine.wait_kubelet_is(KUBELET)
     site.wait_node_ready()
     steady = site.run_pod("steady")
 
     site.follow(take_over)
-    site.wait_kubelet_is(AGENT)
+    site.machine.wait_kubelet_is(AGENT)
     of_the_agent = site.run_pod("of-the-agent")
     assert site.container_id("steady") == steady
 
     site.follow(give_back)
-    site.wait_kubelet_is(KUBELET)
+    site.machine.wait_kubelet_is(KUBELET)
     site.run_pod("after-all")
     assert site.container_id("steady") == steady
     assert site.container_id("of-the-agent") == of_the_agent
@@ -280,7 +261,7 @@ def test_a_node_goes_from_the_go_kubelet_to_the_agent_and_back(site: Site) -> No
     site.delete_pods("steady", "of-the-agent", "after-all")
     # It is the Go kubelet's again: there is no drop-in to remove.
     site.follow(drain)
-    site.node.run(reset.commands.splitlines()[0])
+    site.machine.root.run(reset.commands.splitlines()[0])
     site.follow(delete)
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from lab.systemctl import read_service
 from trio_kubelet.cli.commands import commands
 from trio_kubelet.config.flags import parse_flags
 
@@ -17,13 +16,14 @@ SYSTEMD = PACKAGING / "systemd"
 UNIT = SYSTEMD / "trio-kubelet.service"
 DROP_INS = ("trio-kubelet.service.d/10-cluster.conf", "kubelet.service.d/20-trio-kubelet.conf")
 KUBELET_UNIT = "[Service]\nExecStart=/usr/bin/kubelet\n"
-# What kubeadm's own drop-in sets before ours.
-KUBEADM_SETS = """
-[Service]
-Environment="KUBELET_KUBECONFIG_ARGS=--bootstrap-kubeconfig=/b.conf --kubeconfig=/k.conf"
-Environment="KUBELET_CONFIG_ARGS=--config=/var/lib/kubelet/config.yaml"
-Environment="KUBELET_KUBEADM_ARGS=--hostname-override=n --register-with-taints=a=b:NoSchedule"
-"""
+# What stands in the variables that the units have in their command lines.
+VARIABLES = {
+    "$KUBELET_KUBECONFIG_ARGS": "--bootstrap-kubeconfig=/b.conf --kubeconfig=/k.conf",
+    "$KUBELET_CONFIG_ARGS": "--config=/var/lib/kubelet/config.yaml",
+    "$KUBELET_KUBEADM_ARGS": "--hostname-override=n --register-with-taints=a=b:NoSchedule",
+    "$KUBELET_EXTRA_ARGS": "",
+    "$TRIO_KUBELET_EXTRA_ARGS": "--node-labels=disk=ssd",
+}
 
 
 def test_the_example_configuration_is_accepted_without_a_warning() -> None:
@@ -88,21 +88,13 @@ def test_the_unit_names_the_configuration_where_the_example_says_to_put_it() -> 
     assert "/etc/kubernetes/trio-kubelet.yaml" in (PACKAGING / "config.yaml").read_text()
 
 
-def test_the_agent_takes_the_flags_of_the_units(tmp_path: Path) -> None:
-    for drop_in in DROP_INS:
-        (tmp_path / drop_in).parent.mkdir()
-        (tmp_path / drop_in).write_text((SYSTEMD / drop_in).read_text())
-    (tmp_path / UNIT.name).write_text(UNIT.read_text())
-    (tmp_path / "kubelet.service").write_text(KUBELET_UNIT)
-    (tmp_path / "kubelet.service.d/10-kubeadm.conf").write_text(KUBEADM_SETS)
-    for name, kubeconfig in (
-        ("trio-kubelet", "/etc/kubernetes/kubelet.conf"),
-        ("kubelet", "/k.conf"),
-    ):
-        service = read_service(name, (tmp_path,))
-        environment = {**service.environment, "TRIO_KUBELET_EXTRA_ARGS": "--node-labels=disk=ssd"}
-        program, command, *flags = service.words(environment)
-        assert (service.type, program, command) == ("notify", "/usr/bin/trio-kubelet", "run")
+def test_the_agent_takes_the_flags_of_the_units() -> None:
+    kubeconfigs = ("/etc/kubernetes/kubelet.conf", "/k.conf")
+    for drop_in, kubeconfig in zip(DROP_INS, kubeconfigs, strict=True):
+        written = settings_of(SYSTEMD / drop_in)["ExecStart"].split()
+        words = [word for each in written for word in VARIABLES.get(each, each).split()]
+        program, command, *flags = words
+        assert (program, command) == ("/usr/bin/trio-kubelet", "run")
         asked = parse_flags(tuple(flags))
         assert not asked.problems
         assert asked.options.kubeconfig == kubeconfig
