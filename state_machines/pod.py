@@ -93,7 +93,7 @@ class PodEvent(StrEnum):
 class StopEvidence:
     """What a listing showed, for `PodEvent.CONTAINERS_STOPPED`.
 
-    `listed_at` is when the runtime was asked (before the question went out) and
+    `listed_at` is when the runtime was asked (before the request was sent) and
     `last_call_ended_at` when the last call that could have started or stopped something had
     returned, failed or run into its deadline; both in seconds of the same clock. `running` names
     the containers and sandboxes of the pod that run, or of which the runtime does not know.

@@ -63,7 +63,7 @@ async def _run(works: Iterable[Work], *, give_up: bool) -> None:
         raise failed[0]
 
 
-async def and_if_it_takes_long(
+async def run_and_call_if_slow(
     work: Callable[[], Awaitable[T]], seconds: float, call: Callable[[], object]
 ) -> T:
     """Do the work; `call` once meanwhile if it takes so long. Errors are raised as they are.
@@ -89,21 +89,21 @@ class BackgroundTasks:
     """Tasks that plain functions ask for; they run while `run` does, and not before."""
 
     def __init__(self) -> None:
-        self._asked: list[Work] = []
+        self._added: list[Work] = []
         self._woken = trio.Event()
 
     def start(self, work: Work) -> None:
         """Run a work, which must not raise, as soon as tasks run. Returns at once."""
-        self._asked.append(work)
+        self._added.append(work)
         self._woken.set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Run all that is asked for until cancelled, which cancels all of it."""
+        """Run all that was started until cancelled, which cancels all of it."""
         async with trio.open_nursery() as nursery:
             task_status.started()
             while True:
                 await self._woken.wait()
                 self._woken = trio.Event()
-                asked, self._asked = self._asked, []
-                for work in asked:
+                added, self._added = self._added, []
+                for work in added:
                     nursery.start_soon(work)

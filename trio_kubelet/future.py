@@ -11,7 +11,7 @@ T = TypeVar("T")
 class Future(Generic[T]):
     """What some work will come to: a value, or an error that everyone who waits is told.
 
-    Work that is cancelled keeps no future: who waits for it has to be cancelled with it.
+    Cancelled work settles nothing: whoever waits for it has to be cancelled with it.
     """
 
     __slots__ = ("_error", "_settled", "_value")
@@ -31,7 +31,7 @@ class Future(Generic[T]):
 
     @property
     def is_settled(self) -> bool:
-        """Whether who waits for it need not wait."""
+        """Whether there is a value or an error: nobody has to wait any more."""
         return self._settled.is_set()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> None:

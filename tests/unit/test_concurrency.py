@@ -6,7 +6,7 @@ import pytest
 import trio
 import trio.testing
 
-from trio_kubelet.concurrency import BackgroundTasks, and_if_it_takes_long, run_concurrently
+from trio_kubelet.concurrency import BackgroundTasks, run_and_call_if_slow, run_concurrently
 
 
 async def test_all_works_run_at_the_same_time(autojump_clock: trio.testing.MockClock) -> None:
@@ -51,7 +51,7 @@ async def test_what_takes_long_is_told_of_once(
         await trio.sleep(seconds)
         return "done"
 
-    answer = await and_if_it_takes_long(work, 5, lambda: called.append(trio.current_time()))
+    answer = await run_and_call_if_slow(work, 5, lambda: called.append(trio.current_time()))
     assert answer == "done"
     assert trio.current_time() - began == seconds
     assert [at - began for at in called] == [5] * calls
@@ -65,14 +65,14 @@ async def test_what_fails_after_long_raises_as_it_is(
         raise ValueError("late")
 
     with pytest.raises(ValueError, match="late"):
-        await and_if_it_takes_long(work, 5, int)
+        await run_and_call_if_slow(work, 5, int)
 
 
 async def test_who_is_cancelled_while_it_takes_long_ends_it(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with trio.move_on_after(7) as scope:
-        await and_if_it_takes_long(trio.sleep_forever, 5, int)
+        await run_and_call_if_slow(trio.sleep_forever, 5, int)
     assert scope.cancelled_caught
 
 

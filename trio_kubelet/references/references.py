@@ -125,12 +125,12 @@ class References:
 
     def unregister(self, uid: str) -> None:
         """A pod needs nothing any more; unknown ones are fine."""
-        pod, needs = self._registered.pop(uid, (None, ObjectReferences()))
+        pod, before = self._registered.pop(uid, (None, ObjectReferences()))
         if pod is None:
             return
         namespace = pod.metadata.namespace
-        _exchange(self._config_maps, namespace, uid, needs.config_maps, frozenset())
-        _exchange(self._secrets, namespace, uid, needs.secrets, frozenset())
+        _exchange(self._config_maps, namespace, uid, before.config_maps, frozenset())
+        _exchange(self._secrets, namespace, uid, before.secrets, frozenset())
         self._trust_bundles.release(uid)
         self._tokens.forget(uid)
 

@@ -232,9 +232,9 @@ class _Exchange:
             await self._receive()
         return self._ended[job]
 
-    async def _ask(self, question: Message) -> tuple[object, ...]:
+    async def _ask(self, request: Message) -> tuple[object, ...]:
         serial = next(self._connection.outgoing_serial)
-        await self._connection.send(question, serial=serial)
+        await self._connection.send(request, serial=serial)
         while True:
             answer = await self._receive()
             if answer.header.fields.get(HeaderFields.reply_serial) == serial:

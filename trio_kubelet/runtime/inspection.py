@@ -58,7 +58,8 @@ class PodInspector:
     async def inspect(self, known: ObservedPod) -> ObservedPod:
         """All that the runtime shows of a pod, found by the UID of what is known of it.
 
-        What goes away between the listing and the question is left out. Raises RpcError.
+        What goes away between the listing and the request for its status is left out. Raises
+        RpcError.
         """
         observed_at = trio.current_time()
         selector = {names.POD_UID_LABEL: known.uid}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import structlog
 import trio
 
-from trio_kubelet.concurrency import and_if_it_takes_long
+from trio_kubelet.concurrency import run_and_call_if_slow
 
 log = structlog.get_logger("sync")
 
@@ -55,6 +55,6 @@ async def logged_if_slow(housekeeping: Callable[[], Awaitable[None]]) -> None:
         log.warning("housekeeping is taking longer than expected", seconds=round(SLOW_SECONDS))
 
     began = trio.current_time()
-    await and_if_it_takes_long(housekeeping, SLOW_SECONDS, warn)
+    await run_and_call_if_slow(housekeeping, SLOW_SECONDS, warn)
     if (seconds := trio.current_time() - began) > SLOW_SECONDS:
         log.warning("housekeeping took longer than expected", seconds=round(seconds))

@@ -27,7 +27,7 @@ from state_machines.pod import (
 )
 from state_machines.pod_ending import Ending
 from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import and_if_it_takes_long, run_concurrently
+from trio_kubelet.concurrency import run_and_call_if_slow, run_concurrently
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.future import Future
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
@@ -335,7 +335,7 @@ class PodSyncer:
         stop = partial(self._containers.stop, pod, grace)
         try:
             with self._parts.stopping():
-                evidence = await and_if_it_takes_long(
+                evidence = await run_and_call_if_slow(
                     stop, STOP_IS_LONG_SECONDS, partial(self.report, pod)
                 )
         except RpcError as error:

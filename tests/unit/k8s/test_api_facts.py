@@ -81,7 +81,7 @@ FIELDS_LEFT_OUT = {
     "authorization.v1.ResourceAttributes": {"fieldSelector", "labelSelector"},
     "authorization.v1.SubjectAccessReviewSpec": {"nonResourceAttributes"},
 }
-"""Questions that the agent never asks."""
+"""Parts of reviews that the agent never sends."""
 
 
 class Fact(NamedTuple):

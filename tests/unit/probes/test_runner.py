@@ -31,7 +31,7 @@ RUNNING, EXITED, UNKNOWN = (
 
 @define
 class Runtime:
-    """Answers commands and questions about containers; None: it does not answer."""
+    """Answers commands and requests for the status of containers; None: it does not answer."""
 
     command: RpcError | int = 0
     state: RpcError | int | None = RUNNING

@@ -12,7 +12,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 
 
 class Runtime:
-    """Answers one question, refuses another, and never answers a third."""
+    """Answers one request, refuses another, and never answers a third."""
 
     async def version(self, _request: cri.VersionRequest) -> cri.VersionResponse:
         return cri.VersionResponse(runtime_name="fake")
