@@ -16,7 +16,6 @@ from state_machines.container import crash_loop_policy
 from trio_kubelet.cluster import Cluster, Recall, Standalone
 from trio_kubelet.core import Core
 from trio_kubelet.errors import StartError
-from trio_kubelet.k8s import Pod
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.enforcement import (
     ENFORCED_MESSAGE,
@@ -33,14 +32,12 @@ from trio_kubelet.resources import (
     CgroupSettings,
     PodCgroupSettings,
     SystemdError,
-    pod_limits,
 )
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
@@ -51,8 +48,8 @@ from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
-from trio_kubelet.runtime.node_facts import NodeFacts, by_family
-from trio_kubelet.runtime.user_namespaces import CANNOT, IDS_PER_POD, check_support
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.user_namespaces import IDS_PER_POD
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
@@ -144,7 +141,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
     files = trio.CapacityLimiter(FILE_THREADS)
     volumes = local_volumes(
         PodFolders(core.root),
-        partial(_memory_available, core),
+        core.resources.memory_for,
         data=cluster.references,
         allocatable=core.resources.allocatable,
         clock=core.clock,
@@ -188,12 +185,6 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
     return PodParts(
         node=node, probes=probes, sync=sync, leftover_sources=leftover_sources, recall=probes.recall
     )
-
-
-def _memory_available(core: Core, pod: Pod) -> int:
-    """Bytes that a pod may use: its limit, or what the node has for pods."""
-    limit = pod_limits(pod).get("memory") or core.resources.allocatable().get("memory")
-    return limit.value if limit is not None else core.host.machine.size.memory_bytes
 
 
 def _pod_runtime(
@@ -274,15 +265,8 @@ def _probes(core: Core, node: NodeFacts) -> Probes:
         journal=core.journal,
         clock=core.clock,
         changes=core.tell_of_probe,
-        pod_ip=partial(_pod_ip, core, node),
+        pod_ip=lambda pod: node.address_of(pod, core.cache.get(pod.metadata.uid).ips),
     )
-
-
-def _pod_ip(core: Core, node: NodeFacts, pod: Pod) -> str:
-    """The address at which the containers of a pod are asked; empty if it has none."""
-    seen = core.cache.get(pod.metadata.uid).ips
-    ips = node.host_ips if pod.spec.host_network else by_family(seen, node.host_ips)
-    return ips[0] if ips else ""
 
 
 def _images(core: Core, cluster: Cluster | Standalone) -> ImageManager:
@@ -324,27 +308,10 @@ def build_admission(core: Core, cluster: Cluster | Standalone) -> Admission:
         apparmor=core.host.apparmor,
         runtime_features=lambda: core.gate.state.runtime_features.features,
         declared_features=declared,
-        no_user_namespace=partial(_no_user_namespace, core),
+        no_user_namespace=lambda pod: core.id_ranges.refusal(pod, core.gate.runtime_features()),
         compare_taints=gates["TaintTolerationComparisonOperators"],
         first=(lambda pod, _others: refused_under_pressure(pod, core.pressure.current()),),
     )
-
-
-def _no_user_namespace(core: Core, pod: Pod) -> str:
-    """Why a pod cannot have a user namespace; empty if it can, as far as is known.
-
-    What the handler of a runtime class can do is known when its class was looked up.
-    """
-    features = core.gate.runtime_features()
-    if core.id_ranges.problem:
-        return f"{CANNOT}, {core.id_ranges.problem}"
-    if pod.spec.runtime_class_name and features.handlers:
-        return ""
-    try:
-        check_support(pod, features, "")
-    except ConfigError as error:
-        return error.message
-    return ""
 
 
 async def _cgroups(core: Core, driver: CgroupDriver) -> PodCgroups | NoCgroups:

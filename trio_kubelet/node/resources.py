@@ -7,7 +7,9 @@ the configs of containers and the Node object ask here.
 from collections.abc import Collection
 
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.k8s import Pod
 from trio_kubelet.node.allocatable import (
+    MEMORY,
     NodeAmounts,
     Reservations,
     Resources,
@@ -18,7 +20,7 @@ from trio_kubelet.node.allocatable import (
 )
 from trio_kubelet.node.enforcement import pods_cgroup_config
 from trio_kubelet.node.machine import MachineInfo
-from trio_kubelet.resources import CgroupConfig
+from trio_kubelet.resources import CgroupConfig, pod_limits
 
 
 class NodeResources:
@@ -36,6 +38,10 @@ class NodeResources:
     def allocatable(self) -> Resources:
         """Return what pods may ask for in all."""
         return self._amounts.allocatable
+
+    def memory_for(self, pod: Pod) -> int:
+        """Return the bytes that a pod may use: its limit, or what there is for all pods."""
+        return (pod_limits(pod).get(MEMORY) or self.allocatable()[MEMORY]).value
 
     def pods_limits(self, enforced: Collection[str], max_pids: int | None) -> CgroupConfig:
         """Return the values of the cgroup of all pods; the arguments are `pods_cgroup_config`'s."""

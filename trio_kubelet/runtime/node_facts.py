@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from attrs import frozen
 
 from trio_kubelet import DEFAULT_ROOT
-from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
 
@@ -60,6 +60,11 @@ class NodeFacts:
     selinux: bool = False
     thermal_throttle_paths: tuple[str, ...] = ()
     stop_signals: bool = False
+
+    def address_of(self, pod: Pod, ips: Sequence[str]) -> str:
+        """The address at which the node asks a pod, whose `ips` the runtime tells; or empty."""
+        known = self.host_ips if pod.spec.host_network else by_family(ips, self.host_ips)
+        return known[0] if known else ""
 
 
 def by_family(ips: Iterable[str], host_ips: Sequence[str]) -> tuple[str, ...]:

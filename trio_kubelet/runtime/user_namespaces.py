@@ -207,6 +207,21 @@ class PodIdRanges:
             log.warning("no user namespaces for pods", error=str(error))
             self.problem = str(error)
 
+    def refusal(self, pod: Pod, features: RuntimeFeatures) -> str:
+        """Why a pod cannot have a user namespace; empty if it can, as far as is known.
+
+        What the handler of a runtime class can do is known when its class was looked up.
+        """
+        if self.problem:
+            return f"{CANNOT}, {self.problem}"
+        if pod.spec.runtime_class_name and features.handlers:
+            return ""
+        try:
+            check_support(pod, features, "")
+        except ConfigError as error:
+            return error.message
+        return ""
+
     async def mapping(self, pod: Pod) -> IdMapping | None:
         """The range of a pod, which it keeps until it is released; None for one without.
 

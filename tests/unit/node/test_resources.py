@@ -5,7 +5,7 @@ from typing import Any
 from tests.unit.node.nodes import GIB, a_machine
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s import Container, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.node.resources import NodeResources, node_resources
 
 
@@ -30,3 +30,11 @@ def test_a_node_that_reserves_more_than_it_has_is_refused_with_the_numbers() -> 
         'invalid Node Allocatable configuration. Resource "memory" has a reservation of '
         "10Gi but capacity of 8Gi. Expected capacity >= reservation."
     )
+
+
+def test_a_pod_may_use_its_limit_of_memory_or_what_there_is_for_pods() -> None:
+    found = resources(kube_reserved={"memory": "1Gi"})
+    limited = ResourceRequirements(limits={"memory": Quantity("2Gi")})
+    pod = Pod(spec=PodSpec(containers=(Container(name="c", resources=limited),)))
+    assert found.memory_for(pod) == 2 * GIB
+    assert found.memory_for(Pod(spec=PodSpec(containers=(Container(name="c"),)))) == 7 * GIB

@@ -286,3 +286,19 @@ async def test_when_all_ranges_are_taken_a_pod_is_told(
         await ranges.mapping(asking("b"))
     ranges.release("a")
     assert await ranges.mapping(evolve(asking("b"))) is not None
+
+
+async def test_admission_is_told_why_a_pod_cannot_have_a_range(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    able = RuntimeFeatures(handlers=(handler("", able=True),))
+    classed = evolve(asking("a"), spec=PodSpec(host_users=False, runtime_class_name="old"))
+    ranges = await started(tmp_path)
+    assert ranges.refusal(asking("a"), able) == ""
+    assert "does not support" in ranges.refusal(asking("a"), RuntimeFeatures())
+    unable = RuntimeFeatures(handlers=(handler("", able=False),))
+    assert "does not support" in ranges.refusal(asking("a"), unable)
+    assert ranges.refusal(classed, unable) == ""  # its handler is not known yet
+    give(monkeypatch, (100_000, LENGTH))
+    nowhere = await started(tmp_path)
+    assert "can't set `spec.hostUsers: false`, kubelet user" in nowhere.refusal(classed, able)

@@ -307,9 +307,9 @@ class ContainerStarter:
         if container.lifecycle is None or container.lifecycle.post_start is None:
             return
         pod, hook, sandbox = context.pod, container.lifecycle.post_start, context.sandbox
-        ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
+        ip = self._node.address_of(pod, sandbox.ips)
         try:
-            await self._hooks.run(pod, container, container_id, hook, ips[0] if ips else "")
+            await self._hooks.run(pod, container, container_id, hook, ip)
         except HookError as error:
             reason, message = "FailedPostStartHook", "PostStartHook failed"
             self._event(pod, container, reason, message, EventType.WARNING)

@@ -20,7 +20,7 @@ from trio_kubelet.rpc import RpcError, unless_gone
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StopContainer
-from trio_kubelet.runtime.node_facts import NodeFacts, by_family
+from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -146,9 +146,7 @@ class ContainerStopper:
         spec = container_spec(pod, stop.name)
         if spec is None or spec.lifecycle is None or spec.lifecycle.pre_stop is None:
             return
-        own = by_family(stop.pod_ips, self._node.host_ips)
-        ips = self._node.host_ips if pod.spec.host_network else own
-        ip = ips[0] if ips else ""
+        ip = self._node.address_of(pod, stop.pod_ips)
         try:
             await self._hooks.run(pod, spec, stop.id, spec.lifecycle.pre_stop, ip)
         except HookError as error:
