@@ -243,7 +243,7 @@ class Pods:
         )
         self._updates = PodUpdates(SourceMerge(core.clock, core.recorder))
         self.watch_api = cluster.join(self.tasks, self._updates, parts.recall)
-        admission = build_admission(core, cluster)
+        admission = build_admission(core, cluster, parts.id_ranges)
         self.loop = SyncLoop(
             store=core.store,
             tasks=self.tasks,

@@ -49,7 +49,7 @@ from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.user_namespaces import IDS_PER_POD
+from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
@@ -81,6 +81,7 @@ class PodParts:
     """
 
     node: NodeFacts
+    id_ranges: PodIdRanges
     probes: Probes
     sync: SyncDependencies
     leftover_sources: LeftoverSources
@@ -148,16 +149,17 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         privileged=core.host.privileged,
     )
     namespaces = core.settings.configuration.user_namespaces
-    await core.id_ranges.start(
+    id_ranges = await PodIdRanges.open(
+        core.root,
         await volumes.pods_on_disk(),
         ids_per_pod=(namespaces.ids_per_pod if namespaces else None) or IDS_PER_POD,
         max_pods=core.settings.configuration.max_pods,
     )
-    references = cluster.references
-    storage = PodStorage(volumes, references, core.recorder, node, files, core.id_ranges)
+    storage = PodStorage(volumes, cluster.references, core.recorder, node, files, id_ranges)
+    here = _Here(node=node, files=files, id_ranges=id_ranges)
     probes = _probes(core, node)
     sync = SyncDependencies(
-        open_containers=_pod_runtime(core, node, storage, files, cluster, probes.open).open,
+        open_containers=_pod_runtime(core, here, storage, cluster, probes.open).open,
         cache=core.cache,
         statuses=StatusReporter(
             statuses=core.statuses,
@@ -183,20 +185,33 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         logs=storage.pods_with_logs,
     )
     return PodParts(
-        node=node, probes=probes, sync=sync, leftover_sources=leftover_sources, recall=probes.recall
+        node=node,
+        id_ranges=id_ranges,
+        probes=probes,
+        sync=sync,
+        leftover_sources=leftover_sources,
+        recall=probes.recall,
     )
+
+
+@frozen(kw_only=True)
+class _Here:
+    """What several parts need of the node. `files` limits the threads for the files of pods."""
+
+    node: NodeFacts
+    files: trio.CapacityLimiter
+    id_ranges: PodIdRanges
 
 
 def _pod_runtime(
     core: Core,
-    node: NodeFacts,
+    here: _Here,
     storage: PodStorage,
-    files: trio.CapacityLimiter,
     cluster: Cluster | Standalone,
     open_probes: OpenProbes,
 ) -> PodRuntime:
     """What acts on containers."""
-    settings = core.settings
+    settings, node, files = core.settings, here.node, here.files
     configuration = settings.configuration
     hooks = Hooks(
         client=core.client, recorder=core.recorder, on_sleep_cut_short=core.sleeps_cut_short
@@ -234,7 +249,7 @@ def _pod_runtime(
             file_limiter=files,
             runtime_handler=cluster.runtime_handler,
             runtime_features=core.gate.runtime_features,
-            user_namespace=core.id_ranges.mapping,
+            user_namespace=here.id_ranges.mapping,
         ),
         starter=starter,
         stopper=stopper,
@@ -286,7 +301,7 @@ def _images(core: Core, cluster: Cluster | Standalone) -> ImageManager:
     )
 
 
-def build_admission(core: Core, cluster: Cluster | Standalone) -> Admission:
+def build_admission(core: Core, cluster: Cluster | Standalone, id_ranges: PodIdRanges) -> Admission:
     """What decides which pods may run here.
 
     A node that declares no features (gate NodeDeclaredFeatures) has none that pods may need.
@@ -308,7 +323,7 @@ def build_admission(core: Core, cluster: Cluster | Standalone) -> Admission:
         apparmor=core.host.apparmor,
         runtime_features=lambda: core.gate.state.runtime_features.features,
         declared_features=declared,
-        no_user_namespace=lambda pod: core.id_ranges.refusal(pod, core.gate.runtime_features()),
+        no_user_namespace=lambda pod: id_ranges.refusal(pod, core.gate.runtime_features()),
         compare_taints=gates["TaintTolerationComparisonOperators"],
         first=(lambda pod, _others: refused_under_pressure(pod, core.pressure.current()),),
     )

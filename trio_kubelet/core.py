@@ -34,7 +34,6 @@ from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
-from trio_kubelet.runtime.user_namespaces import PodIdRanges
 from trio_kubelet.sources import Source
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -91,7 +90,6 @@ class Core:
         self.statuses = Statuses()
         self.monitor = LoopMonitor()
         self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
-        self.id_ranges = PodIdRanges(self.root, trio.CapacityLimiter(1))
         self.image_access = _image_access(settings, clock)
         self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
         self.oom_kills = _oom_kills(settings, host)

@@ -182,38 +182,42 @@ def mapping_of(config: cri.PodSandboxConfig) -> IdMapping | None:
 class PodIdRanges:
     """Owns the ranges of all pods. `root` is `--root-dir`; files are used in threads of `limiter`.
 
-    `problem` is why there is no pool; empty if there is one.
+    `pool` is None where ids are configured that cannot be used; `problem` says then why.
     """
 
-    def __init__(self, root: Path, limiter: trio.CapacityLimiter) -> None:
+    def __init__(
+        self, root: Path, limiter: trio.CapacityLimiter, pool: IdPool | None, problem: str = ""
+    ) -> None:
         self._root = str(root)
         self._limiter = limiter
-        self._pool: IdPool | None = None
+        self._pool = pool
         self._given: dict[str, IdMapping] = {}
-        self.problem = "the ids of the node are not known yet"
+        self._problem = problem
 
-    async def start(self, uids: Iterable[str], *, ids_per_pod: int, max_pods: int) -> None:
-        """Find the pool, and take note of what pods with a folder, `uids`, were given before.
-
-        Before the first pod. Where ids are configured that cannot be used, there is no pool.
-        """
-        read = partial(self._read_all, tuple(uids))
-        self._given.update(await trio.to_thread.run_sync(read, limiter=self._limiter))
+    @classmethod
+    async def open(
+        cls, root: Path, uids: Iterable[str], *, ids_per_pod: int, max_pods: int
+    ) -> "PodIdRanges":
+        """Find the pool, and take note of what pods with a folder, `uids`, were given before."""
+        limiter = trio.CapacityLimiter(1)
         try:
-            subordinate = await read_subordinate_ids(self._limiter)
-            self._pool = id_pool(subordinate, ids_per_pod=ids_per_pod, max_pods=max_pods)
-            self.problem = ""
+            subordinate = await read_subordinate_ids(limiter)
+            pool = id_pool(subordinate, ids_per_pod=ids_per_pod, max_pods=max_pods)
+            ranges = cls(root, limiter, pool)
         except ValueError as error:
             log.warning("no user namespaces for pods", error=str(error))
-            self.problem = str(error)
+            ranges = cls(root, limiter, None, str(error))
+        read = partial(ranges._read_all, tuple(uids))
+        ranges._given.update(await trio.to_thread.run_sync(read, limiter=limiter))
+        return ranges
 
     def refusal(self, pod: Pod, features: RuntimeFeatures) -> str:
         """Why a pod cannot have a user namespace; empty if it can, as far as is known.
 
         What the handler of a runtime class can do is known when its class was looked up.
         """
-        if self.problem:
-            return f"{CANNOT}, {self.problem}"
+        if self._problem:
+            return f"{CANNOT}, {self._problem}"
         if pod.spec.runtime_class_name and features.handlers:
             return ""
         try:
@@ -249,7 +253,7 @@ class PodIdRanges:
 
     def _next(self) -> IdMapping:
         if self._pool is None:
-            raise ConfigError(f"{CANNOT}, {self.problem}")
+            raise ConfigError(f"{CANNOT}, {self._problem}")
         length = self._pool.ids_per_pod
         taken = sorted((each.host_id, each.host_id + each.length) for each in self._given.values())
         for first in self._pool.starts():

@@ -207,9 +207,7 @@ def test_a_container_gets_the_range_of_its_sandbox() -> None:
 
 
 async def started(root: Path, *uids: str) -> PodIdRanges:
-    ranges = PodIdRanges(root, trio.CapacityLimiter(1))
-    await ranges.start(uids, ids_per_pod=LENGTH, max_pods=110)
-    return ranges
+    return await PodIdRanges.open(root, uids, ids_per_pod=LENGTH, max_pods=110)
 
 
 @pytest.fixture(autouse=True)
@@ -270,7 +268,10 @@ async def test_where_ids_cannot_be_used_there_are_none(
 ) -> None:
     give(monkeypatch, (5, 10))
     ranges = await started(tmp_path)
-    assert ranges.problem == "kubelet user assigned ID 5 is not a multiple of 65536"
+    assert (
+        ranges.refusal(asking("a"), RuntimeFeatures())
+        == "kubelet user assigned ID 5 is not a multiple of 65536"
+    )
     with pytest.raises(ConfigError, match="assigned ID 5"):
         await ranges.mapping(asking("a"))
 
@@ -279,8 +280,7 @@ async def test_when_all_ranges_are_taken_a_pod_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     give(monkeypatch, (LENGTH, LENGTH))
-    ranges = PodIdRanges(tmp_path, trio.CapacityLimiter(1))
-    await ranges.start((), ids_per_pod=LENGTH, max_pods=1)
+    ranges = await PodIdRanges.open(tmp_path, (), ids_per_pod=LENGTH, max_pods=1)
     assert await ranges.mapping(asking("a")) is not None
     with pytest.raises(ConfigError, match="could not find an empty slot"):
         await ranges.mapping(asking("b"))
