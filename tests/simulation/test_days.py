@@ -14,6 +14,7 @@ from state_machines.image import IMAGE
 from state_machines.machine import StateMachine
 from state_machines.pleg import PLEG
 from state_machines.pod import POD
+from state_machines.pressure import PRESSURE
 from state_machines.probe import PROBE
 from tests.simulation.day import simulate
 
@@ -32,7 +33,14 @@ def test_a_day_can_be_repeated() -> None:
     assert first.digest == second.digest
 
 
-MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (POD, CONTAINER, IMAGE, PLEG, PROBE)
+MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
+    POD,
+    CONTAINER,
+    IMAGE,
+    PLEG,
+    PROBE,
+    PRESSURE,
+)
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
     # tests/unit/sync: test_pod_syncer.py, test_pod_task.py, test_preemptions.py;
@@ -46,6 +54,8 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PLEG.name: frozenset({"Unsupported", "Hinted", "Generic", "ChangeMissed"}),
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
+    # tests/unit/node/test_pressure_monitor.py; no simulated node runs short of anything
+    PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
 }
 """The states and events of each machine that a day need not reach, and where tests do."""
 MOST_DAYS = 5
