@@ -16,7 +16,7 @@ _PODS = "pods"
 _PARTS = ("volumes", "containers", "plugins")
 
 
-def escaped(plugin: str) -> str:
+def plugin_folder(plugin: str) -> str:
     """Return a plugin's name as a folder's: `kubernetes.io~empty-dir`."""
     return plugin.replace("/", "~")
 
@@ -44,11 +44,11 @@ class PodFolders:
 
     def volume(self, uid: str, plugin: str, name: str) -> Path:
         """Return `pods/<uid>/volumes/<plugin>/<name>`."""
-        return self.volumes(uid) / escaped(plugin) / name
+        return self.volumes(uid) / plugin_folder(plugin) / name
 
     def plugin(self, uid: str, plugin: str, name: str) -> Path:
         """Return `pods/<uid>/plugins/<plugin>/<name>`, where a plugin keeps its marks."""
-        return self.pod(uid) / "plugins" / escaped(plugin) / name
+        return self.pod(uid) / "plugins" / plugin_folder(plugin) / name
 
     def sub_paths(self, uid: str) -> Path:
         """Return `pods/<uid>/volume-subpaths`."""

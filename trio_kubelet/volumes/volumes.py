@@ -19,7 +19,7 @@ from attrs import fields, frozen
 from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
-from trio_kubelet.volumes.folders import PodFolders, escaped
+from trio_kubelet.volumes.folders import PodFolders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.plugin import (
     MountedVolume,
@@ -39,7 +39,7 @@ T = TypeVar("T")
 _NOT_MOUNTED = frozenset({errno.EINVAL, errno.ENOENT})
 
 _KEPT_ON_DISK = tuple(
-    escaped(f"kubernetes.io/{name}")
+    plugin_folder(f"kubernetes.io/{name}")
     for name in ("empty-dir", "configmap", "downward-api", "projected", "secret")
 )
 """Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""
@@ -136,7 +136,7 @@ class Volumes:
         raise VolumeError(volume.name, "it has no source")
 
     def _plugin_of(self, folder: Path) -> VolumePlugin | None:
-        named = (p for p in self._plugins.values() if escaped(p.name) == folder.parent.name)
+        named = (p for p in self._plugins.values() if plugin_folder(p.name) == folder.parent.name)
         return next(named, None)
 
     def _unmount(self, pod_uid: str) -> None:

@@ -20,11 +20,11 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
     Records,
     asks_for_resources,
-    container_resources,
     parsed,
     printed,
     record_of,
     record_of_status,
+    recorded_resources,
     with_record,
 )
 from trio_kubelet.whole_files import write_whole
@@ -102,7 +102,7 @@ class Allocations:
         if record is None or record == self._records[ALLOCATED].get(uid):
             return {}
         try:
-            return container_resources(record)
+            return recorded_resources(record)
         except ValueError as error:
             self._drop(uid, error)
             return {}

@@ -72,7 +72,7 @@ def with_record(pod: Pod, record: Record) -> Pod:
     A container that the record does not name keeps its own. Raises ValueError for a record that
     is none.
     """
-    containers = container_resources(record)
+    containers = recorded_resources(record)
     whole = pod.spec.resources
     if _POD_LEVEL in record:
         whole = _requirements(record[_POD_LEVEL]) if record[_POD_LEVEL] is not None else None
@@ -85,7 +85,7 @@ def with_record(pod: Pod, record: Record) -> Pod:
     return pod if spec == pod.spec else evolve(pod, spec=spec)
 
 
-def container_resources(record: Record) -> Mapping[str, ResourceRequirements]:
+def recorded_resources(record: Record) -> Mapping[str, ResourceRequirements]:
     """Return what each container has in a record. Raises ValueError for a record that is none."""
     containers = record.get(_CONTAINERS) or {}
     if not isinstance(containers, dict):
