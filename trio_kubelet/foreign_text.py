@@ -10,6 +10,10 @@ import re
 MASKED = "<masked>"
 _USER_OF_URL = re.compile(r"(?<=://)[^/?#\s]*@")
 _PATH_PART = re.compile(r"[A-Za-z0-9_][-._A-Za-z0-9]{0,252}")
+_BOOLEANS = {
+    **dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True),
+    **dict.fromkeys(("0", "f", "F", "FALSE", "false", "False"), False),
+}
 LONE_SURROGATE = "must be valid Unicode, without lone surrogates"
 PATH_PART = (
     "must consist of letters, digits, '-', '_' and '.', start with a letter, a digit or '_', and "
@@ -31,6 +35,11 @@ def is_unicode(text: str) -> bool:
 def spelled_out(text: str) -> str:
     r"""Return the text with lone surrogates written as `\ud800`."""
     return text if text.isascii() else text.encode(errors="backslashreplace").decode()
+
+
+def boolean(text: str) -> bool | None:
+    """Return what Go reads the text as (`strconv.ParseBool`); None if as neither."""
+    return _BOOLEANS.get(text)
 
 
 def is_path_part(text: str) -> bool:

@@ -17,10 +17,9 @@ from attrs import frozen
 from trio_kubelet.config.durations import parse_duration
 from trio_kubelet.config.fields import INT32, INT64
 from trio_kubelet.config.parts import MemoryReservation, RegistrationTaint, VModuleItem
+from trio_kubelet.foreign_text import boolean
 from trio_kubelet.k8s.quantity import Quantity
 
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -34,11 +33,10 @@ class FlagKind:
 
 
 def _boolean(text: str, _: Any = None) -> bool:
-    if text in _TRUE:
-        return True
-    if text in _FALSE:
-        return False
-    raise ValueError("must be true or false")
+    value = boolean(text)
+    if value is None:
+        raise ValueError("must be true or false")
+    return value
 
 
 def _integer(bits: int, lowest: int | None = None) -> Callable[[str, Any], int]:

@@ -2,6 +2,7 @@
 
 from attrs import frozen
 
+from trio_kubelet.foreign_text import boolean
 from trio_kubelet.k8s.time import Time
 from trio_kubelet.server.messages import RequestError, Values
 
@@ -9,8 +10,6 @@ UNDECODABLE = '{"message": "Unable to decode query."}'
 INVALID = '{"message": "Invalid request."}'
 
 STREAMS = {"All": b"", "Stdout": b"stdout", "Stderr": b"stderr"}
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"", "0", "f", "F", "FALSE", "false", "False"})
 _INT64 = 1 << 63
 
 
@@ -60,9 +59,10 @@ def log_options(query: Values, now_ns: int, *, streams: bool) -> LogOptions:
 
 def _boolean(query: Values, name: str) -> bool:
     text = query.first(name)
-    if text not in _TRUE | _FALSE:
+    value = boolean(text) if text else False
+    if value is None:
         raise RequestError(400, UNDECODABLE)
-    return text in _TRUE
+    return value
 
 
 def _integer(query: Values, name: str) -> int | None:

@@ -2,21 +2,19 @@
 
 from collections.abc import Sequence
 
+from trio_kubelet.foreign_text import boolean
 from trio_kubelet.server.endpoints import json_response
 from trio_kubelet.server.messages import Request, Response
 from trio_kubelet.server.router import Route
 from trio_kubelet.stats.provider import StatsProvider
 from trio_kubelet.stats.summary import summary
 
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-"""What Go takes for true in a query."""
-
 
 def stats_routes(stats: StatsProvider, node_name: str) -> Sequence[Route]:
     """`/stats/summary[?only_cpu_and_memory=true]`, by GET and POST as the Go kubelet has it."""
 
     async def answer(request: Request) -> Response:
-        short = request.query.first("only_cpu_and_memory") in _TRUE
+        short = bool(boolean(request.query.first("only_cpu_and_memory")))
         found = await (stats.rated_usage() if short else stats.full())
         return json_response(summary(found, node_name, only_cpu_and_memory=short))
 
