@@ -172,7 +172,7 @@ class Model:
         instance = stopping.instance
         stopping.signalled_at = self.now
         spent = round(self.now - stopping.began)
-        left = max(stopping.grace - spent, LEAST_GRACE) if spent else stopping.grace
+        left = max(stopping.grace - spent, LEAST_GRACE)
         if instance.ended:
             return
         script = self.known[instance.name].script

@@ -103,6 +103,19 @@ async def test_a_container_that_cannot_be_stopped_cuts_no_others_grace_short(
         assert not any(sandbox.ready for sandbox in observed.sandboxes)
 
 
+@pytest.mark.parametrize("grace_seconds", [0, 1, 2])
+async def test_a_process_has_two_seconds_to_end_however_short_its_grace_is(
+    autojump_clock: MockClock, tmp_path: Path, grace_seconds: int
+) -> None:
+    async with node(tmp_path, Behaviour(obeys_term=1.5, term_exit_code=0)) as at:
+        containers = at.open()
+        await at.sync(POD, containers)
+        evidence = await containers.stop(POD, grace_seconds)
+        assert evidence.running == ()
+        (container,) = (await at.look(POD)).containers
+        assert container.exit_code == 0, "it was not killed"
+
+
 def slept_before(seconds: int) -> Lifecycle:
     return Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=seconds)))
 

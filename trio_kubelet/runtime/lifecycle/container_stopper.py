@@ -30,7 +30,7 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
 
-GRACE_AFTER_HOOK_SECONDS = 2
+LEAST_GRACE_SECONDS = 2
 """What a process gets at least, however short its grace is or its preStop hook took."""
 
 
@@ -126,20 +126,18 @@ class ContainerStopper:
     async def stop_container(self, pod: Pod, stop: Stop, turn: trio.Event | None = None) -> None:
         """Run the preStop hook, wait for the container's turn, stop it. Raises RpcError.
 
-        All of it takes as long as the grace lasts, and the process gets what is left of that.
-        Without any grace there is no hook, either.
+        All of it takes as long as the grace lasts, and the process gets what is left of that, or
+        the least grace. Without any of its own there is no hook.
         """
         self._recorder.pod(pod, EventType.NORMAL, "Killing", stop.message, container=stop.name)
         began = trio.current_time()
-        remaining = stop.grace_seconds
         with trio.move_on_after(stop.grace_seconds):
             if stop.grace_seconds > 0:
                 await self._run_pre_stop(pod, stop)
             if turn is not None:
                 await turn.wait()
         spent = round(trio.current_time() - began)
-        if spent:
-            remaining = max(stop.grace_seconds - spent, GRACE_AFTER_HOOK_SECONDS)
+        remaining = max(stop.grace_seconds - spent, LEAST_GRACE_SECONDS)
         await unless_gone(self._client.stop_container(stop.id, remaining))
 
     async def _run_pre_stop(self, pod: Pod, stop: Stop) -> None:
@@ -167,7 +165,7 @@ def own_grace_seconds(pod: Pod, grace_seconds: int | None = None) -> int:
     """The grace of a container that is replaced: its own or the pod's, but never a kill at once."""
     if grace_seconds is None:
         grace_seconds = pod.spec.termination_grace_period_seconds or 0
-    return max(grace_seconds, GRACE_AFTER_HOOK_SECONDS)
+    return max(grace_seconds, LEAST_GRACE_SECONDS)
 
 
 def container_spec(pod: Pod, name: str) -> Container | None:

@@ -1,10 +1,10 @@
 """What is to be done when the exit of one container restarts all of its pod (KEP-5532).
 
-The sandbox, its address and the volumes stay. All that runs is killed, without grace and hooks,
-and what has ended is removed from the runtime: an agent that is started meanwhile finds what is
-left to do, and does not take the end of a removed container for a new one. The container whose exit
-was the cause goes last, so that the cause stays known until all others are gone. Then the pod
-starts as a new one does. Only the cause waits for its back-off.
+The sandbox, its address and the volumes stay. All that runs is stopped, with the least grace and
+without hooks, and what has ended is removed from the runtime: an agent that is started meanwhile
+finds what is left to do, and does not take the end of a removed container for a new one. The
+container whose exit was the cause goes last, so that the cause stays known until all others are
+gone. Then the pod starts as a new one does. Only the cause waits for its back-off.
 """
 
 import math
