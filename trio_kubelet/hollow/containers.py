@@ -2,7 +2,7 @@
 
 Waiting (latencies, grace) comes before an effect, and an effect has no await in it: whoever
 cancels a call either prevented the effect or got all of it. Error codes and the beginnings of the
-messages are those of containerd 2.1; the file `tests/cri/test_conformance.py` holds them to it.
+messages are those of containerd 2.1; the tests in `tests/cri` hold them to it.
 """
 
 from collections.abc import Iterator, Mapping
