@@ -210,7 +210,7 @@ def safe(function: Callable[P, None]) -> Callable[P, None]:
         try:
             function(*args, **kwargs)
         except Exception:
-            log.exception("counting failed")
+            log.exception("metrics update failed")
 
     return call
 
