@@ -8,6 +8,7 @@ import ast
 import inspect
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
 from importlib import import_module
@@ -179,6 +180,17 @@ def test_containers_and_sandboxes_leave_the_runtime_by_one_way() -> None:
     calls = (".remove_container(", ".remove_pod_sandbox(")
     found = {name for name in ours if any(call in SOURCES[name].read_text() for call in calls)}
     assert found == {"trio_kubelet.runtime.garbage.removal"}
+
+
+def test_no_two_classes_that_others_use_have_one_name() -> None:
+    ours = set(SOURCES) - set(under("trio_kubelet.rpc.stubs"))
+    classes = Counter(
+        node.name
+        for module in ours
+        for node in ast.walk(ast.parse(SOURCES[module].read_text()))
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    )
+    assert {name for name, times in classes.items() if times > 1} == set()
 
 
 def test_the_rule_sees_an_import_that_points_upward() -> None:
