@@ -69,6 +69,7 @@ class HttpProber:
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
         self._tls.set_alpn_protocols([PROTOCOL, "http/1.1"])
+        self._tls.set_ciphers("DEFAULT")  # Python's own leave out those that old servers have alone
 
     async def probe(
         self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float

@@ -1,6 +1,7 @@
 """The httpGet probe against real servers: what succeeds, what fails, and in which words."""
 
 import socket
+import ssl
 import sys
 import threading
 
@@ -139,6 +140,14 @@ async def test_no_certificate_is_verified() -> None:
     async with serving(answer(http(200, body="ok")), server_tls("elsewhere.example")) as port:
         came = await ask(port, scheme="HTTPS")
     assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "ok")
+
+
+async def test_a_server_that_has_only_old_ciphers_is_asked() -> None:
+    tls = server_tls("web")
+    tls.maximum_version = ssl.TLSVersion.TLSv1_2
+    tls.set_ciphers("ECDHE-ECDSA-AES128-SHA")
+    async with serving(answer(http(200, body="ok")), tls) as port:
+        assert (await ask(port, scheme="HTTPS")).output == "ok"
 
 
 async def test_a_redirect_on_the_same_host_is_followed() -> None:
