@@ -1,6 +1,7 @@
 """`python3 -m lab`: a private runtime by hand."""
 
 import argparse
+import shlex
 import signal
 import sys
 import tempfile
@@ -13,6 +14,8 @@ from lab.containerd import Containerd
 from lab.guest import images as guest_images
 from lab.guest.guest import Guest
 from lab.guest.recipe import Kernel
+from lab.kind import node_image, programs
+from lab.kind.cluster import KindCluster, is_installed, private
 
 # A person who waits for a command ends it with Ctrl-C.
 BY_HAND_SECONDS = 24 * 3600
@@ -72,6 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     image.add_argument("--kernel", choices=[*Kernel], default=Kernel.PACKAGED)
     image.add_argument("--if-possible", action="store_true", help=IF_POSSIBLE)
     image.set_defaults(act=_guest_image)
+    kind = commands.add_parser(
+        "kind-cluster",
+        help="run a cluster of kind until Ctrl-C, in a Docker of its own, with the agent as worker",
+    )
+    kind.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
+    kind.set_defaults(act=_kind_cluster)
+    kind_image = commands.add_parser(
+        "kind-image",
+        help="find the image of kind's nodes, or build it, which takes minutes; unless this host "
+        "has kind and Docker",
+    )
+    kind_image.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
+    kind_image.set_defaults(act=_kind_image)
     cleanup = commands.add_parser(
         "cleanup", help="remove what runtimes left behind whose owner was killed"
     )
@@ -131,6 +147,30 @@ def _guest(options: argparse.Namespace) -> None:
         for line in sys.stdin:
             if status := _run_in(guest, "sh", "-c", line):
                 print(f"status {status}", file=sys.stderr)
+
+
+def _kind_cluster(options: argparse.Namespace) -> None:
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, signal.default_int_handler)
+    with (
+        suppress(KeyboardInterrupt),
+        tempfile.TemporaryDirectory(prefix="kind-") as folder,
+        private(Path(folder), options.version) as docker,
+        KindCluster(Path(folder), docker) as cluster,
+    ):
+        for name in ("PATH", "DOCKER_HOST", "DOCKER_CONFIG"):
+            print(f"export {name}={shlex.quote(docker.environment[name])}")
+        print(f"export KUBECONFIG={cluster.kubeconfig}")
+        print(f"# {shlex.join(cluster.kubectl_command('get', 'nodes'))}", flush=True)
+        signal.pause()
+
+
+def _kind_image(options: argparse.Namespace) -> None:
+    if is_installed():
+        print("kind and Docker of this host")
+        return
+    programs.find()
+    print(node_image.find(options.version).archive)
 
 
 def _run_in(guest: Guest, *words: str) -> int:
