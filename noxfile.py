@@ -76,6 +76,8 @@ def e2e(session: nox.Session) -> None:
     unless = () if must else ("--if-possible",)
     session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
     session.run("python", "-m", "lab", "guest-image", *unless)
+    if os.environ.get("TRIO_KUBELET_E2E") == "kind":
+        session.run("python", "-m", "lab", "kind-image", *version)
     run_pytest(session, "e2e", test_may_take_seconds=600)
 
 

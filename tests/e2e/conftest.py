@@ -2,15 +2,15 @@
 
 TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
 TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
-runs all on this host, `guest` has a machine with systemd as the node, `kind` uses Docker; `any`,
-the default, takes `kind` where a Docker daemon and kind are, and `local` elsewhere. What is missing
-is an error if provider or version was asked for, and in CI, and a reason to skip otherwise.
+runs all on this host, `guest` has a machine with systemd as the node, `kind` uses Docker (that of
+this host, or else a private one); `any`, the default, takes `kind` where a Docker daemon and kind
+are, and `local` elsewhere. What is missing is an error if provider or version was asked for, and in
+CI, and a reason to skip otherwise.
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -19,10 +19,12 @@ from lab import UnavailableError, control_plane_programs, host
 from lab.control_plane_programs import NEWEST
 from lab.go_kubelet import GoKubelet
 from lab.guest import images
+from lab.kind import cluster as kind
+from lab.kind.cluster import Docker, KindCluster
 from lab.registry import Registry
 from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.guest import GuestCluster
-from tests.e2e.kind import KindCluster
+from tests.e2e.kind import ClusterOfKind
 from tests.e2e.local import LocalCluster
 from tests.missing import do_without
 
@@ -46,11 +48,9 @@ def cluster(
         yield request.getfixturevalue("guest_cluster")
         return
     folder = tmp_path_factory.mktemp("cluster")
-    if PROVIDER == "kind" or (PROVIDER == "any" and _has_docker()):
-        kind = KindCluster(folder)
-        kind.start()
-        yield kind
-        kind.stop()
+    if PROVIDER == "kind" or (PROVIDER == "any" and kind.is_installed()):
+        with _docker(folder) as docker, ClusterOfKind(KindCluster(folder, docker)) as of_kind:
+            yield of_kind
         return
     obstacles = host.obstacles()
     if obstacles:
@@ -113,11 +113,8 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
     namespace.delete()
 
 
-def _has_docker() -> bool:
-    if not (shutil.which("docker") and shutil.which("kind")):
-        return False
-    try:
-        asked = subprocess.run(["docker", "info"], capture_output=True, timeout=20, check=False)
-    except subprocess.TimeoutExpired:
-        return False
-    return asked.returncode == 0
+def _docker(folder: Path) -> AbstractContextManager[Docker]:
+    """The Docker of this host with its kind, or else a private one."""
+    if kind.is_installed():
+        return nullcontext(kind.installed())
+    return kind.private(folder, KUBERNETES or NEWEST)
