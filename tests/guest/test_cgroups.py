@@ -65,6 +65,7 @@ print(json.dumps({{
     for path in (root / top).glob("**/")
 }}))
 """
+LIST_UNITS = ("list-units", "--all", "--plain", "--no-legend")
 
 VOLUME = {"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}}
 MOUNT = {"name": "m", "mountPath": "/m"}
@@ -77,16 +78,32 @@ def writing(size: int, **fields: object) -> Json:
     return {"name": "write", **fields}
 
 
+def leave_a_dead_pod(node: Node) -> None:
+    """Kill the containers of a pod while no agent runs; its cgroup stays."""
+    node.add(pod_manifest("dead", {"name": "c", "image": SLEEPER}))
+    node.wait_for_pod("dead")
+    node.systemctl("stop", UNIT)
+    for container in node.processes():
+        node.ctr("tasks", "kill", "--signal", "KILL", container)
+    node.wait_for(lambda: not node.processes(), lambda: f"{node.processes()}")
+
+
 @pytest.fixture(scope="module", params=[CGROUPFS, SYSTEMD])
 def driver(request: pytest.FixtureRequest, node: Node) -> Iterator[CgroupDriver]:
-    """Each driver in turn, on a node with swap and a limit of processes for each pod."""
+    """Each driver in turn, on a node with swap and a limit of processes for each pod.
+
+    Of either driver there is something left: of systemd's, which a node begins with, a dead pod.
+    """
     driver: CgroupDriver = request.param
+    leave_a_dead_pod(node)
+    node.guest.run("mkdir", "-p", "/sys/fs/cgroup/kubepods/besteffort/poddead")
     with node.driver(driver, podPidsLimit=100, failSwapOn=False):
         node.guest.run(
             "dd if=/dev/zero of=/swap bs=1M count=16 status=none; chmod 600 /swap; "
             "busybox mkswap /swap >/dev/null; swapon /swap"
         )
         yield driver
+        node.remove("dead")
         node.guest.run("swapoff /swap; rm /swap")
 
 
@@ -119,6 +136,17 @@ def container_cgroup_of(pod: Json, kind: str, driver: CgroupDriver) -> str:
     return f"{cgroup_of(pod, kind, driver)}/{name}"
 
 
+def test_a_dead_pod_begins_anew_and_what_there_was_of_the_other_driver_is_gone(
+    node: Node, driver: CgroupDriver
+) -> None:
+    anew = cgroup_of(node.wait_for_pod("dead"), "best-effort", driver)
+    found = cgroups(node)
+    assert anew in found
+    assert {path.partition("/")[0] for path in found} == {ABOVE_PODS[driver]["all"]}
+    if driver is CGROUPFS:
+        assert node.systemctl(*LIST_UNITS, "kubepods*") == ""
+
+
 def test_a_pod_of_each_class_is_where_it_belongs_and_held_to_what_it_was_given(
     node: Node, driver: CgroupDriver, pods: dict[str, Json]
 ) -> None:
@@ -133,7 +161,8 @@ def test_the_classes_weigh_what_their_pods_ask_for_and_all_pods_have_a_limit(
     node: Node, driver: CgroupDriver, pods: dict[str, Json]
 ) -> None:
     found = cgroups(node)
-    assert found[ABOVE_PODS[driver]["all"]][LIMITS.index("memory.max")].isdigit()
+    memory = int(node.guest.run("grep MemTotal /proc/meminfo").split()[1]) << 10
+    assert found[ABOVE_PODS[driver]["all"]][LIMITS.index("memory.max")] == str(memory)
     for kind in ("burstable", "best-effort"):
         assert found[ABOVE_PODS[driver][kind]][-1] == PODS[kind][-1]
 
@@ -191,29 +220,7 @@ def test_a_changed_driver_is_refused_while_pods_run(
 def test_nothing_is_left_of_pods_that_are_gone(
     node: Node, driver: CgroupDriver, pods: dict[str, Json]
 ) -> None:
-    """The last test of a driver: it takes the pods away."""
-    node.remove(*pods)
-    above = {driver: set(names.values()) for driver, names in ABOVE_PODS.items()}
-    assert above[driver] <= set(cgroups(node)) <= above[CGROUPFS] | above[SYSTEMD]
-    units = ("list-units", "--all", "--plain", "--no-legend", "kubepods*-pod*", "cri-containerd-*")
-    assert node.systemctl(*units) == ""
-
-
-def test_what_an_ended_pod_left_of_its_cgroup_is_no_reason_to_refuse_another_driver(
-    node: Node, driver: CgroupDriver
-) -> None:
-    node.add(pod_manifest("dead", {"name": "c", "image": SLEEPER}))
-    old = cgroup_of(node.wait_for_pod("dead"), "best-effort", driver)
-    node.systemctl("stop", UNIT)
-    for container in node.processes():
-        node.ctr("tasks", "kill", "--signal", "KILL", container)
-    node.wait_for(lambda: not node.processes(), lambda: f"{node.processes()}")
-    other = CGROUPFS if driver is SYSTEMD else SYSTEMD
-    with node.driver(other):
-        node.wait_for_pod("dead")
-        assert old in cgroups(node)
-        node.remove("dead")
-    if driver is SYSTEMD:
-        node.systemctl("stop", old.rpartition("/")[2])
-    else:
-        node.guest.run("rmdir", f"/sys/fs/cgroup/{old}")
+    """The last test of a driver: it takes the pods away, and what else there was has gone too."""
+    node.remove("dead", *pods)
+    assert set(cgroups(node)) == set(ABOVE_PODS[driver].values())
+    assert node.systemctl(*LIST_UNITS, "kubepods*-pod*", "cri-containerd-*") == ""

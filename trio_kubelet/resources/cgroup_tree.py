@@ -129,6 +129,15 @@ class CgroupTree:
             gone &= _remove_folders(folder)
         return gone
 
+    def remove_empty(self, path: str) -> bool:
+        """Remove a cgroup with all below it, unless a process is in them; whether it is gone."""
+        if self.is_populated(path):
+            return False
+        gone = True
+        for folder in self._folders_everywhere(path):
+            gone &= _remove_folders(folder)
+        return gone
+
     def children(self, path: str) -> frozenset[str]:
         """Return the names of the cgroups directly below one, in any hierarchy."""
         names: set[str] = set()

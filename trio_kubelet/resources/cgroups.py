@@ -7,7 +7,7 @@ thread an operation: a write takes microseconds, but some make the kernel reclai
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -35,7 +35,7 @@ from trio_kubelet.resources.cgroup_names import (
     qos_cgroup_name,
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
-from trio_kubelet.resources.systemd_slices import SystemdSlices
+from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
 from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("cgroups")
@@ -76,7 +76,7 @@ class Cgroups:
 
     _tree: CgroupTree
     _settings: CgroupSettings
-    _slices: SystemdSlices | None = field(default=None, kw_only=True)
+    _systemd: SystemdSlices = field(kw_only=True, alias="slices")
     _limiter: trio.CapacityLimiter = field(
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_THREADS)
     )
@@ -86,9 +86,14 @@ class Cgroups:
     _writing: trio.Lock = field(init=False, factory=trio.Lock)
     on_operation: Callbacks[[str, float]] = field(init=False, factory=Callbacks)
 
-    def __attrs_post_init__(self) -> None:
-        if self._settings.driver is CgroupDriver.SYSTEMD:
-            self._slices = self._slices or SystemdSlices(self._tree.version)
+    @_systemd.default
+    def _systemd_of_this_machine(self) -> SystemdSlices:
+        return SystemdSlices(self._tree.version)
+
+    @property
+    def _slices(self) -> SystemdSlices | None:
+        """What makes the cgroups of pods; None where they are only folders."""
+        return self._systemd if self._settings.driver is CgroupDriver.SYSTEMD else None
 
     async def start(self, node: CgroupConfig | None = None) -> None:
         """Make the cgroups above the pods, before the first pod.
@@ -174,6 +179,32 @@ class Cgroups:
 
         return driver_change_problem(driver, await self._in_thread(running_elsewhere))
 
+    async def remove_other_drivers(self) -> None:
+        """Remove what the other driver has left of the cgroups of pods, if nothing runs in them.
+
+        Who reads what a pod uses, or who was killed there, does not know by which driver it runs.
+        """
+        if not self._settings.cgroups_per_qos:
+            return
+        name, other = kubepods_name(self._settings.cgroup_root), self._settings.driver.other
+        path = name.path(other)
+
+        def is_left_over() -> bool:
+            return self._tree.exists_anywhere(path) and not self._tree.is_populated(path)
+
+        if not await self._in_thread(is_left_over):
+            return
+        if other is CgroupDriver.SYSTEMD:
+            # Without systemd there are only the folders.
+            with suppress(SystemdError):
+                await self._systemd.stop(name)
+        try:
+            gone = await self._in_thread(partial(self._tree.remove_empty, path))
+        except OSError as error:
+            log.warning("cgroups of other driver not removed", path=path, error=str(error))
+        else:
+            log.info("cgroups of other driver removed", path=path, gone=gone)
+
     def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
         """The pod's cgroups, in whatever QoS classes. Blocks."""
         if not self._settings.cgroups_per_qos or not is_path_part(pod_uid):
@@ -229,7 +260,7 @@ def driver_change_problem(driver: CgroupDriver, running_elsewhere: Iterable[str]
 
     The driver is part of the path of every pod's cgroup: an agent with another one than pods were
     started with would neither limit nor remove them. `running_elsewhere` are the UIDs of pods that
-    run in cgroups of the other driver; cgroups in which nothing runs are what a drained node keeps.
+    run in cgroups of the other driver; those in which nothing runs are removed.
     """
     uids = sorted(running_elsewhere)
     if not uids:

@@ -6,6 +6,7 @@ import pytest
 
 from trio_kubelet.resources import CgroupDriver, Cgroups, CgroupSettings, CgroupTree
 from trio_kubelet.resources.cgroups import driver_change_problem
+from trio_kubelet.resources.systemd_slices import SystemdSlices
 
 CGROUPFS, SYSTEMD = CgroupDriver.CGROUPFS, CgroupDriver.SYSTEMD
 BURSTABLE = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb_1.slice"
@@ -97,3 +98,47 @@ async def test_on_cgroup_v1_it_is_the_processes_of_any_hierarchy_that_count(
     tree = CgroupTree(version=1, hierarchies=hierarchies)
     problem = await Cgroups(tree, CgroupSettings()).driver_change_problem()
     assert bool(problem) is bool(processes)
+
+
+@pytest.mark.parametrize(
+    ("driver", "settings", "runs_in", "stays"),
+    [
+        (SYSTEMD, {}, "", False),
+        (CGROUPFS, {}, "", True),
+        (SYSTEMD, {}, "kubepods", True),
+        (SYSTEMD, {"cgroup_root": "/a"}, "", True),
+        (SYSTEMD, {"cgroups_per_qos": False}, "", True),
+    ],
+    ids=[
+        "of the other driver",
+        "of the same driver",
+        "with a process that is in no pod",
+        "below another root",
+        "where pods have no cgroups",
+    ],
+)
+async def test_empty_cgroups_of_the_other_driver_are_removed_before_those_of_this_one_are_made(
+    driver: CgroupDriver,
+    settings: dict[str, str | bool],
+    runs_in: str,
+    stays: bool,
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "kubepods" / "burstable" / "podb-1").mkdir(parents=True)
+    (tmp_path / "system.slice").mkdir()
+    if runs_in:
+        (tmp_path / runs_in / "cgroup.procs").write_text("17\n")
+    tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
+    cgroups = Cgroups(tree, CgroupSettings(driver=driver, **settings))  # type: ignore[arg-type]
+    await cgroups.remove_other_drivers()
+    assert (tmp_path / "kubepods" / "burstable" / "podb-1").exists() is stays
+    assert (tmp_path / "kubepods").exists() is stays
+    assert (tmp_path / "system.slice").exists()
+
+
+async def test_slices_are_removed_where_there_is_no_systemd_any_more(tmp_path: Path) -> None:
+    (tmp_path / BURSTABLE).mkdir(parents=True)
+    tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
+    absent = SystemdSlices(2, f"unix:path={tmp_path}/absent")
+    await Cgroups(tree, CgroupSettings(), slices=absent).remove_other_drivers()
+    assert not (tmp_path / "kubepods.slice").exists()

@@ -325,6 +325,15 @@ async def test_what_is_left_in_a_pods_slice_is_killed_before_systemd_is_to_stop_
     assert (tmp_path / path / "cgroup.kill").read_text() == "1"
 
 
+async def test_systemd_stops_the_slices_that_pods_had_before_the_driver_was_changed(
+    tmp_path: Path,
+) -> None:
+    tree = FakeV2(tmp_path, "cpu memory", ("kubepods.slice",)).tree
+    async with systemd(tmp_path) as (fake, slices):
+        await Cgroups(tree, CgroupSettings(), slices=slices).remove_other_drivers()
+    assert fake.asked("StopUnit") == [("kubepods.slice", "replace")]
+
+
 async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values(
     tmp_path: Path,
 ) -> None:
