@@ -85,13 +85,15 @@ class Node:
         """The agent's process; 0 if none runs."""
         return int(self.show("MainPID"))
 
-    def wait_for_another(self, pid: int) -> int:
-        """Wait until systemd has started another agent, and it is ready; returns its process."""
-        self.wait_for(
-            lambda: self.pid not in (0, pid) and self.show("ActiveState") == "active",
-            lambda: f"{pid} is still or nobody is the agent: {self.status()}",
-        )
-        return self.pid
+    def wait_for_another(self, pid: int) -> None:
+        """Wait until systemd has started another agent, and it is ready."""
+        asks = ("show", UNIT, "--property=MainPID", "--property=ActiveState")
+
+        def is_another() -> bool:
+            says = dict(line.split("=") for line in self.systemctl(*asks).split())
+            return int(says["MainPID"]) not in (0, pid) and says["ActiveState"] == "active"
+
+        self.wait_for(is_another, lambda: f"{pid} is still or nobody is the agent: {self.status()}")
 
     def last_words(self) -> str:
         """The end of what the machine said."""
@@ -102,8 +104,11 @@ class Node:
         return self.guest.call("systemctl", "status", "--no-pager", UNIT).stdout.decode()
 
     @contextmanager
-    def drop_in(self, settings: str) -> Iterator[None]:
-        """Further settings of the unit's [Service] for as long as the block; restarts it twice."""
+    def drop_in(self, settings: str, *, restart_after: bool = True) -> Iterator[None]:
+        """Further settings of the unit's [Service] for as long as the block; restarts it twice.
+
+        But not after the block if they are nothing to an agent that runs.
+        """
         self.guest.write(DROP_IN, f"[Service]\n{settings}\n")
         try:
             self.systemctl("daemon-reload")
@@ -112,7 +117,8 @@ class Node:
         finally:
             self.guest.run("rm", DROP_IN)
             self.systemctl("daemon-reload")
-            self.systemctl("restart", UNIT)
+            if restart_after:
+                self.systemctl("restart", UNIT)
 
     @contextmanager
     def configured(self, **fields: object) -> Iterator[None]:
@@ -184,8 +190,9 @@ class Node:
 
     def _answer(self) -> dict[str, Json] | None:
         """The agent's pods by name; None if it does not answer."""
-        asked = f"printf 'GET /pods HTTP/1.0\\r\\n\\r\\n' | nc -U -N -w 10 {ROOT}/agent.sock"
-        _, _, body = self.guest.call(asked).stdout.partition(b"\r\n\r\n")
+        asks = ("nc", "-U", "-N", "-w", "10", f"{ROOT}/agent.sock")
+        answer = self.guest.call(*asks, stdin="GET /pods HTTP/1.0\r\n\r\n")
+        _, _, body = answer.stdout.partition(b"\r\n\r\n")
         try:
             items = json.loads(body)["items"]
         except ValueError:

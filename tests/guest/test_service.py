@@ -63,6 +63,7 @@ UNIT_SAYS = {
     "TimeoutStartUSec": "10min",
     "TimeoutStopUSec": "20s",
 }
+WAITING = "waiting for the container runtime"
 
 
 @pytest.fixture(scope="module")
@@ -97,33 +98,42 @@ def test_the_units_have_nothing_that_systemd_wonders_about(node: Node) -> None:
     node.guest.run("rm", "-r", "/root/units")
 
 
-def test_a_start_is_over_when_the_agent_is_ready(node: Node) -> None:
-    assert node.show("Type") == "notify"
-    node.systemctl("restart", UNIT)
-    assert node.show("ActiveState") == "active"
-    assert node.guest.run("busybox wget -q -O - http://127.0.0.1:10248/healthz") == "ok"
+def wait_for_status(node: Node, text: str) -> None:
+    """Wait until the service says that of itself."""
+    node.wait_for(lambda: node.show("StatusText").startswith(text), lambda: node.show("StatusText"))
 
 
-def test_its_status_says_what_it_waits_for(node: Node, undisturbed: Containers) -> None:
+def test_its_status_and_its_journal_say_what_it_waits_for(
+    node: Node, undisturbed: Containers
+) -> None:
     assert node.show("StatusText") == "running"
     node.systemctl("stop", "containerd")
     try:
-        node.wait_for(
-            lambda: node.show("StatusText").startswith("waiting for the container runtime"),
-            lambda: node.show("StatusText"),
-        )
+        wait_for_status(node, WAITING)
         node.systemctl("restart", UNIT)
         assert node.show("ActiveState") == "active"
+        wait_for_status(node, WAITING)
     finally:
         node.systemctl("start", "containerd")
-    node.wait_for(lambda: node.show("StatusText") == "running", lambda: node.show("StatusText"))
+    wait_for_status(node, "running")
+    written = node.guest.run("journalctl", "-b", "--output=json", f"_PID={node.pid}")
+    entries = [json.loads(line) for line in written.splitlines()]
+    levels = {"INFO": "6", "WARNING": "4", "ERROR": "3"}
+    for entry in entries:
+        assert entry["_SYSTEMD_UNIT"] == UNIT
+        assert entry["SYSLOG_IDENTIFIER"] == "trio-kubelet"
+        assert entry["PRIORITY"] == levels[entry["MESSAGE"].split()[1]]
+    assert {"6", "4"} <= {entry["PRIORITY"] for entry in entries}
 
 
-def test_a_restart_is_another_process_and_the_same_containers(
+def test_a_restart_is_over_when_another_process_is_ready_and_the_same_containers_run(
     node: Node, undisturbed: Containers
 ) -> None:
+    assert node.show("Type") == "notify"
     before = node.pid
     node.systemctl("restart", UNIT)
+    assert node.show("ActiveState") == "active"
+    assert node.guest.run("busybox wget -q -O - http://127.0.0.1:10248/healthz") == "ok"
     assert node.pid not in (0, before)
 
 
@@ -160,29 +170,6 @@ def test_a_signal_to_all_of_the_service_reaches_no_container(
     node.wait_for_another(before)
 
 
-def test_the_journal_has_a_priority_for_each_entry(node: Node, undisturbed: Containers) -> None:
-    since = node.now()
-    node.systemctl("stop", "containerd")
-    try:
-        node.wait_for(
-            lambda: node.show("StatusText").startswith("waiting"), lambda: node.show("StatusText")
-        )
-    finally:
-        node.systemctl("start", "containerd")
-    node.wait_for(lambda: node.show("StatusText") == "running", lambda: node.show("StatusText"))
-    written = node.guest.run(
-        *("journalctl", "--output=json", "--since", since, f"_PID={node.pid}"),
-    )
-    entries = [json.loads(line) for line in written.splitlines()]
-    assert entries
-    levels = {"INFO": "6", "WARNING": "4", "ERROR": "3"}
-    for entry in entries:
-        assert entry["_SYSTEMD_UNIT"] == UNIT
-        assert entry["SYSLOG_IDENTIFIER"] == "trio-kubelet"
-        assert entry["PRIORITY"] == levels[entry["MESSAGE"].split()[1]]
-    assert {"6", "4"} <= {entry["PRIORITY"] for entry in entries}
-
-
 def test_it_has_the_limits_that_the_unit_gives_it(node: Node) -> None:
     limits = node.process_file("limits")
     assert limits.split("Max open files")[1].split()[:2] == ["1048576", "1048576"]
@@ -200,7 +187,8 @@ def test_its_unit_takes_from_it_what_it_needs_not_and_no_more(node: Node) -> Non
     taken = {each["json_field"].partition("_")[0] for each in analysed if each["set"]}
     assert {"LockPersonality", "RestrictRealtime", "SystemCallArchitectures"} <= taken
     node.guest.write("/root/tries.py", TRIES)
-    with node.drop_in("ExecStartPost=/opt/trio-kubelet/bin/python /root/tries.py"):
+    tries = "ExecStartPost=/opt/trio-kubelet/bin/python /root/tries.py"
+    with node.drop_in(tries, restart_after=False):
         assert json.loads(node.guest.read("/run/tried")) == {
             "another personality": "PermissionError",
             "a realtime scheduler": "PermissionError",
