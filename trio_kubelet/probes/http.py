@@ -10,6 +10,7 @@ body that breaks off is an error, which says nothing about the container.
 import json
 import re
 import ssl
+from collections.abc import Mapping
 from functools import lru_cache
 
 import h11
@@ -48,6 +49,18 @@ _PLAIN_HEAD = re.compile(
     rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n){0,100}\r\n"
 )
 _LENGTH = re.compile(rb"\r\n(?i:content-length):[ \t]*(\d{1,7})[ \t]*(?=\r\n)")
+_ALERT = re.compile(r"(?:SSLV3|TLSV1|TLSV13)_(?:ALERT_)?(.+)")
+_ALERTS: Mapping[str, str] = {
+    "certificate expired": "expired certificate",
+    "certificate revoked": "revoked certificate",
+    "certificate unknown": "unknown certificate",
+    "decode error": "error decoding message",
+    "decrypt error": "error decrypting message",
+    "insufficient security": "insufficient security level",
+    "protocol version": "protocol version not supported",
+    "unknown ca": "unknown certificate authority",
+}
+"""Alerts that Go calls otherwise than OpenSSL."""
 SWITCHING_PROTOCOLS = 101
 HEAD_TIMEOUT = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
 BODY_TIMEOUT = (
@@ -289,5 +302,13 @@ def _words(error: Exception, raw: ProbeStream) -> str:
     if raw.beginning.startswith(b"HTTP/"):
         return PLAIN_ANSWER
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
-        return f"tls: {(cause.reason or str(cause)).lower().replace('_', ' ')}"
+        return _tls_words(cause)
     return "EOF"
+
+
+def _tls_words(error: ssl.SSLError) -> str:
+    """What is wrong in TLS; an alert of the server in Go's words."""
+    reason = error.reason or str(error)
+    alert = _ALERT.fullmatch(reason)
+    name = (alert[1] if alert is not None else reason).lower().replace("_", " ")
+    return f"remote error: tls: {_ALERTS.get(name, name)}" if alert is not None else f"tls: {name}"

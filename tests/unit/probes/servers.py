@@ -128,6 +128,21 @@ def server_tls(*names: str, protocols: Sequence[str] = ()) -> ssl.SSLContext:
     return context
 
 
+def refusing(tls: ssl.SSLContext) -> Serve:
+    """A server that says by an alert what it has against the handshake of its client."""
+
+    async def serve(stream: trio.abc.Stream) -> None:
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        session = tls.wrap_bio(incoming, outgoing, server_side=True)
+        async for received in stream:
+            incoming.write(bytes(received))
+            with suppress(ssl.SSLError):
+                session.do_handshake()
+            await stream.send_all(outgoing.read())
+
+    return serve
+
+
 def http2(
     answer: Callable[[H2Connection, int], None], seen: list[dict[str, str]] | None = None
 ) -> Serve:

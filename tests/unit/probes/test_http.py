@@ -4,6 +4,7 @@ import socket
 import ssl
 import sys
 import threading
+import warnings
 
 import h11
 import pytest
@@ -17,6 +18,7 @@ from tests.unit.probes.servers import (
     flooding,
     hang,
     http,
+    refusing,
     reset,
     server_tls,
     serving,
@@ -254,6 +256,29 @@ async def test_a_server_without_tls_is_told_from_one_with_it() -> None:
         came = await ask(port, scheme="HTTPS")
     words = "http: server gave HTTP response to HTTPS client"
     assert came.output == f'Get "https://127.0.0.1:{port}/healthz": {words}'
+    assert not came.cut_off
+
+
+@pytest.mark.parametrize(
+    ("version", "verified", "words"),
+    [
+        (ssl.TLSVersion.TLSv1_3, True, "certificate required"),
+        (ssl.TLSVersion.TLSv1_2, True, "handshake failure"),
+        (ssl.TLSVersion.TLSv1_1, False, "protocol version not supported"),
+    ],
+)
+async def test_a_server_that_refuses_tls_is_told_of_in_the_words_of_its_alert(
+    version: ssl.TLSVersion, *, verified: bool, words: str
+) -> None:
+    tls = server_tls("web")
+    tls.verify_mode = ssl.CERT_REQUIRED if verified else ssl.CERT_NONE
+    tls.set_ciphers("ALL:@SECLEVEL=0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        tls.minimum_version = tls.maximum_version = version
+    async with serving(refusing(tls)) as port:
+        came = await ask(port, scheme="HTTPS")
+    assert came.output == f'Get "https://127.0.0.1:{port}/healthz": remote error: tls: {words}'
     assert not came.cut_off
 
 

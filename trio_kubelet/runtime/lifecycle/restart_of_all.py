@@ -92,7 +92,7 @@ def plan_restart_of_all(
     causes: Sequence[PlannedContainer],
     sandbox_id: str,
 ) -> PodActions:
-    """The next step: kill what runs, then remove what was made, then start from the beginning."""
+    """The next step: stop what runs, then remove what was made, then start from the beginning."""
     ours = [each for each in everything if each.role is not ContainerRole.EPHEMERAL]
     if stopped := [each for each in everything if _runs(each, observed)]:
         cause = f"exit code {causes[0].evidence.exit_code} of {causes[0].name} restarts all"
