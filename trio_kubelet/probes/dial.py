@@ -1,9 +1,9 @@
 """TCP connections of probes: numeric addresses without a detour, names without standing still.
 
 A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
-are known as numbers. Names are looked up in threads, each name in one at a time: a name server that
-hangs holds up nobody who asks for other names, however often it is asked. A tcpSocket probe is
-nothing but such a connection.
+are known as numbers. Names are looked up in threads, a few for each name: a name server that hangs
+holds up nobody who asks for other names, however often it is asked. A tcpSocket probe is nothing
+but such a connection.
 """
 
 import errno
@@ -20,6 +20,7 @@ from attrs import frozen
 from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
 
+LOOKUPS_OF_A_NAME = 8
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 _OF_THIS_NODE = frozenset(
     {
@@ -74,7 +75,7 @@ class Dialer:
         if "\0" in host:
             # The C library would look up what is before it, which is another host.
             raise DialError(f"dial tcp: lookup {host}: no such host")
-        limiter = self._lookups.setdefault(host, trio.CapacityLimiter(1))
+        limiter = self._lookups.setdefault(host, trio.CapacityLimiter(LOOKUPS_OF_A_NAME))
         try:
             return await trio.to_thread.run_sync(
                 _addresses, host, port, limiter=limiter, abandon_on_cancel=True

@@ -24,7 +24,7 @@ from tests.unit.probes.servers import (
     serving,
 )
 from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.probes.dial import Dialer
+from trio_kubelet.probes.dial import LOOKUPS_OF_A_NAME, Dialer
 from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber, plain_response
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
 
@@ -367,7 +367,7 @@ async def test_a_name_whose_lookup_hangs_holds_up_no_other(
             nursery.cancel_scope.cancel()
     finally:
         ends.set()
-    assert asked.count("hangs.example") == 1
+    assert asked.count("hangs.example") <= LOOKUPS_OF_A_NAME
 
 
 @pytest.mark.parametrize(
