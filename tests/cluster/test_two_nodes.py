@@ -1,5 +1,6 @@
 """Stories of a cluster of two machines, as its administrator and its users see them."""
 
+import re
 import time
 
 import pytest
@@ -22,9 +23,11 @@ from tests.cluster.workload import (
     stay,
     uids,
     wait_gone,
+    wait_reached,
     wait_ready,
 )
 from tests.e2e.cluster import Namespace, container_ids, is_ready
+from tests.e2e.kubeadm import blocks
 
 FIRST, SECOND = NAMES
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
@@ -68,6 +71,29 @@ def test_a_cordoned_node_keeps_its_pods_and_takes_no_more(namespace: Namespace) 
     after = scale(namespace, 4)
     assert container_ids(before).items() <= container_ids(after).items()
     assert uids(on(SECOND, after)) == uids(on(SECOND, before))
+
+
+def test_pods_run_on_while_the_agent_of_their_node_is_upgraded(
+    cluster: MachineCluster, namespace: Namespace
+) -> None:
+    before = create(namespace, "Deployment", 2)
+    machine = cluster.machines[FIRST]
+    old = version(cluster, FIRST)
+    new = f"{old.rpartition('.')[0]}.dev12345"
+    machine.guest.run(f"sed -i s/{old}/{new}/ /src/trio_kubelet/__init__.py")
+    machine.follow(*blocks("Upgrade the agent"))
+    wait_until(
+        lambda: version(cluster, FIRST) == new,
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: f"the agent of {FIRST} is {version(cluster, FIRST)}",
+    )
+    wait_reached(namespace, before)
+    check_use(namespace, before)
+    after = wait_ready(namespace, 2)
+    assert container_ids(after) == container_ids(before)
+    assert begun(cluster, namespace) == dict.fromkeys(uids(before), 1)
+    assert all(is_ready(each) for pod in before for each in namespace.versions(pod))
+    check_use(namespace, on(FIRST, scale(namespace, 4)))
 
 
 def test_pods_of_a_node_that_is_switched_off_move_and_start_once(
@@ -136,6 +162,16 @@ def test_pods_of_a_node_without_network_run_on_until_it_hears_that_they_are_dele
     times = {(note.uid, note.what): note.second for note in notes(cluster, namespace)}
     ended, started = (cut["metadata"]["uid"], "end"), (now["metadata"]["uid"], "begin")
     assert times[ended] <= times[started], "never two at a time"
+
+
+def version(cluster: MachineCluster, node: str) -> str:
+    """Which agent runs on a node, as its metrics say; empty while nobody answers."""
+    try:
+        metrics = cluster.kubectl("get", "--raw", f"/api/v1/nodes/{node}/proxy/metrics")
+    except LabError:
+        return ""
+    found = re.search(r'^trio_kubelet_build_info\{.*\bversion="(.*?)"', metrics, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def wait_endpoints(namespace: Namespace, addresses: set[str]) -> None:

@@ -6,9 +6,12 @@ that nothing ran twice, whatever the statuses say.
 
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import NamedTuple
 
+from lab import LabError
 from lab.cluster_api import Json
+from lab.processes import wait_until
 from tests.cluster.machines import NAMES, MachineCluster
 from tests.e2e.cluster import Namespace, is_ready, template, until_term
 
@@ -156,6 +159,25 @@ def notes(cluster: MachineCluster, namespace: Namespace) -> list[Note]:
 def begun(cluster: MachineCluster, namespace: Namespace) -> Counter[str]:
     """How often a container of each pod, by its UID, has begun on either machine."""
     return Counter(note.uid for note in notes(cluster, namespace) if note.what == "begin")
+
+
+def wait_reached(namespace: Namespace, pods: Iterable[Json]) -> None:
+    """Wait until `kubectl logs` reaches each of these pods: an agent that begins knows none yet."""
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        wait_until(
+            partial(_is_reached, namespace, name),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=partial("no kubectl logs of {}".format, name),
+        )
+
+
+def _is_reached(namespace: Namespace, name: str) -> bool:
+    try:
+        namespace.kubectl("logs", name)
+    except LabError:
+        return False
+    return True
 
 
 def check_use(namespace: Namespace, pods: Iterable[Json]) -> None:
