@@ -20,6 +20,8 @@ PROGRAM = "linux"
 # Where the kernel mounts or finds, in its root folder, what it needs of the host.
 FOLDERS = ("dev", "proc", "tmp", "lib64", "image", "guest", "src")
 LIBRARIES = ("ld-linux-x86-64.so.2", "libc.so.6")
+# The C library loads it, from its own folder, for a kernel that cancels a thread as it ends.
+FOR_CANCELLATION = "libgcc_s.so.1"
 BUILD_DEADLINE_SECONDS = 2 * 3600
 BUILD_PROGRAMS = ("gcc", "make", "bc", "xz")
 
@@ -39,6 +41,8 @@ def put(kernel: Kernel, root: Path, modules: Path, packages: Packages) -> None:
     else:
         shutil.copy(_own(packages), root / PROGRAM)
         libraries = Path("/lib/x86_64-linux-gnu")
+        shutil.copy(libraries / FOR_CANCELLATION, root / "lib64")
+        (root / "lib").symlink_to("lib64")
     for name in LIBRARIES:
         shutil.copy(libraries / name, root / "lib64")
 
