@@ -13,6 +13,8 @@ STEP_DEADLINE_SECONDS = 3600
 VIRTUAL_ENVIRONMENT = "/opt/trio-kubelet"
 # What pip and resolvers on the host were told about the network.
 HOST_FILES = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
+# Variables that name folders of the host: of wheels, and of bytecode, which would be lost.
+OF_THE_HOST = ("PIP_FIND_LINKS", "PYTHON")
 
 # Arguments: a root folder, then a command. Its mounts and processes end with it. The root is a
 # mount there, as it is on machines; containerd looks for it.
@@ -34,8 +36,9 @@ def install_requirements(requirements: Iterable[str], root: Path) -> None:
     wanted = root / "opt/requirements.txt"
     wanted.write_text("\n".join(requirements))
     pip = f"{VIRTUAL_ENVIRONMENT}/bin/pip"
-    # A folder of wheels on the host is not to be found in there.
-    environment = {name: value for name, value in os.environ.items() if name != "PIP_FIND_LINKS"}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(OF_THE_HOST)
+    }
     environment["PIP_NO_CACHE_DIR"] = "1"
     run_inside(root, environment, "python3", "-m", "venv", VIRTUAL_ENVIRONMENT)
     run_inside(root, environment, pip, "install", "--quiet", "-r", f"/{wanted.relative_to(root)}")

@@ -9,10 +9,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from lab import UnavailableError, debian_root, images, tools
+from lab import UnavailableError, debian_root, images, root_folder, tools
 from lab.guest import kernels
 from lab.guest.recipe import (
     DISK_SIZE,
@@ -30,22 +29,6 @@ from lab.guest.recipe import (
 from lab.packages import Packages
 from lab.processes import run
 
-# A step takes a minute where it has a processor to itself, and a builder may have next to none.
-STEP_DEADLINE_SECONDS = 3600
-# The environment that docs/joining.md makes; without the agent, which changes all the time.
-VIRTUAL_ENVIRONMENT = "/opt/trio-kubelet"
-# What pip and resolvers on the host were told about the network.
-HOST_FILES = ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt")
-
-# Arguments: a root folder, then a command. Its mounts and processes end with it.
-INSIDE = """
-cd "$1"; shift
-mount --rbind /dev dev
-mount -t proc proc proc
-mount -t tmpfs tmp tmp
-exec chroot . "$@"
-"""
-
 
 def build(recipe: Recipe, folder: Path, packages: Packages) -> None:
     """Fill `folder`, which is empty, with the disk and the kernel; blocks for minutes.
@@ -57,7 +40,7 @@ def build(recipe: Recipe, folder: Path, packages: Packages) -> None:
     debian_root.make(root, SUITE, PACKAGES, packages)
     kernels.put(recipe.kernel, folder / "kernel", root / "usr/lib/modules", packages)
     _say("requirements of the agent and its tests")
-    _install_requirements(recipe.requirements, root)
+    root_folder.install_requirements(recipe.requirements, root)
     _configure(recipe.kernel, root)
     made = images.all_images(
         tools.busybox(packages), packages.unpacked("catatonit") / "usr/bin/catatonit"
@@ -69,7 +52,7 @@ def build(recipe: Recipe, folder: Path, packages: Packages) -> None:
     options = ("-q", "-t", "ext4", "-E", "lazy_itable_init=1,root_owner=0:0")
     run(
         [_mke2fs(), *options, "-d", root, disk, DISK_SIZE],
-        deadline_seconds=STEP_DEADLINE_SECONDS,
+        deadline_seconds=root_folder.STEP_DEADLINE_SECONDS,
     )
     shutil.rmtree(root)
 
@@ -83,30 +66,6 @@ def _mke2fs() -> str:
     if installed is None:
         raise UnavailableError("an image cannot be built without mke2fs (package e2fsprogs)")
     return installed
-
-
-def _install_requirements(requirements: tuple[str, ...], root: Path) -> None:
-    """A virtual environment with the requirements, from where pip gets them on the host too."""
-    copied = [Path(name) for name in HOST_FILES if Path(name).exists()]
-    for path in copied:
-        shutil.copy(path, root / path.relative_to("/"))
-    wanted = root / "opt/requirements.txt"
-    wanted.write_text("\n".join(requirements))
-    pip = f"{VIRTUAL_ENVIRONMENT}/bin/pip"
-    # A folder of wheels on the host is not to be found in there.
-    environment = {name: value for name, value in os.environ.items() if name != "PIP_FIND_LINKS"}
-    _inside(root, environment, "python3", "-m", "venv", VIRTUAL_ENVIRONMENT)
-    _inside(root, environment, pip, "install", "--quiet", "-r", f"/{wanted.relative_to(root)}")
-
-
-def _inside(root: Path, environment: Mapping[str, str], *words: str) -> None:
-    namespaces = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--propagation=private")
-    run(
-        [*namespaces, "sh", "-e", "-c", INSIDE, "sh", root, *words],
-        env={**environment, "TMPDIR": "/tmp", "HOME": "/root", "PIP_NO_CACHE_DIR": "1"},
-        called=Path(words[0]).name,
-        deadline_seconds=STEP_DEADLINE_SECONDS,
-    )
 
 
 def _configure(kernel: Kernel, root: Path) -> None:

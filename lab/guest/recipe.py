@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from lab import debian_root, images
+from lab import debian_root, images, root_folder
 
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parents[1]
@@ -80,6 +80,7 @@ def _sources() -> Iterator[Path]:
     yield from (HERE / name for name in ("recipe.py", "build.py", "kernels.py", "commands.py"))
     yield OWN_KERNEL_OPTIONS
     yield Path(debian_root.__file__)
+    yield Path(root_folder.__file__)
     yield Path(images.__file__)
 
 

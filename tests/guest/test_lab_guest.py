@@ -101,6 +101,15 @@ def test_it_is_the_machine_that_is_said_to_be_tested(guest: Guest) -> None:
     assert guest.run("stat -fc %T /sys/fs/cgroup") == "cgroup2fs\n"
 
 
+def test_no_guest_has_to_compile_the_programs_of_its_image(guest: Guest) -> None:
+    # pip has hundreds of modules, most of which no run of it reads.
+    pip = "/opt/trio-kubelet/lib/python3*/site-packages/pip"
+    sources, compiled = (
+        int(guest.run(f"find {pip} -name '*.{suffix}' | wc -l")) for suffix in ("py", "pyc")
+    )
+    assert compiled == sources > 0
+
+
 def test_a_command_has_its_output_and_its_status(guest: Guest) -> None:
     result = guest.call("echo out; echo err >&2; cat; exit 3", stdin="in")
     assert (result.status, result.stdout, result.stderr) == (3, b"out\nin", b"err\n")

@@ -169,7 +169,7 @@ def test_an_image_is_named_by_what_it_is_made_from(other: Recipe, same: bool) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["build.py", "commands.py", "root/etc/fstab", "../debian_root.py", "../images.py"]
+    "name", ["build.py", "commands.py", "root/etc/fstab", "../debian_root.py", "../root_folder.py"]
 )
 def test_an_image_is_another_one_when_what_makes_it_changes(
     name: str, monkeypatch: pytest.MonkeyPatch
