@@ -14,7 +14,7 @@ from lab.containerd import Containerd
 from lab.guest import images as guest_images
 from lab.guest.guest import Guest
 from lab.guest.recipe import Kernel
-from lab.kind import node_image, programs
+from lab.kind import node_images, programs
 from lab.kind.cluster import KindCluster, is_installed, private
 
 # A person who waits for a command ends it with Ctrl-C.
@@ -170,7 +170,7 @@ def _kind_image(options: argparse.Namespace) -> None:
         print("kind and Docker of this host")
         return
     programs.find()
-    print(node_image.find(options.version).archive)
+    print(node_images.find(options.version).archive)
 
 
 def _run_in(guest: Guest, *words: str) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from lab import LabError, control_plane_programs, images, tools
 from lab.control_plane_programs import NEWEST
-from lab.kind import node_image, programs
+from lab.kind import node_image, node_images, programs
 from lab.kind.docker import DockerDaemon
 from lab.packages import Packages
 from lab.processes import run
@@ -30,6 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 # A node image of kind, such as `kindest/node:v1.34.0`; kind's own choice by default.
 IMAGE = os.environ.get("TRIO_KUBELET_KIND_IMAGE", "")
 WHEEL = f"{VIRTUAL_ENVIRONMENT}-wheel"
+GO_KUBELET = "/usr/bin/kubelet.go"
 # On a fresh node: Python where there is none, the agent, and the exchange of the program.
 INSTALL = f"""
 if [ ! -x {VIRTUAL_ENVIRONMENT}/bin/pip ]; then
@@ -38,8 +39,12 @@ if [ ! -x {VIRTUAL_ENVIRONMENT}/bin/pip ]; then
     python3 -m venv {VIRTUAL_ENVIRONMENT}
 fi
 {VIRTUAL_ENVIRONMENT}/bin/pip install -q --disable-pip-version-check {WHEEL}/*.whl
-mv /usr/bin/kubelet /usr/bin/kubelet.go
+mv /usr/bin/kubelet {GO_KUBELET}
 ln -s {VIRTUAL_ENVIRONMENT}/bin/trio-kubelet /usr/bin/kubelet
+systemctl restart kubelet
+"""
+GIVE_BACK = f"""
+mv {GO_KUBELET} /usr/bin/kubelet
 systemctl restart kubelet
 """
 COMMAND_DEADLINE_SECONDS = 900
@@ -82,7 +87,7 @@ def private(folder: Path, version: str = NEWEST) -> Iterator[Docker]:
     be had.
     """
     packages = Packages()
-    image = node_image.find(version, packages)
+    image = node_images.find(version, packages)
     kind = programs.find(packages.cache)
     with DockerDaemon(folder / "docker", packages) as daemon:
         changes = [f"--change={change}" for change in node_image.CHANGES]
@@ -119,6 +124,7 @@ class KindCluster(Started):
     def __init__(self, folder: Path, docker: Docker) -> None:
         self.folder = folder
         self.kubeconfig = folder / "admin.conf"
+        self._wheel = folder / "wheel"
         self._docker = docker
 
     def start(self) -> None:
@@ -126,7 +132,8 @@ class KindCluster(Started):
         try:
             self._create()
             self._load_images()
-            self._install_agent()
+            self._build_wheel()
+            self.install_agent(WORKER)
         except BaseException:
             self.stop()
             raise
@@ -138,6 +145,15 @@ class KindCluster(Started):
     def on(self, node: str, script: str, stdin: str = "") -> str:
         """Run a script as root on a node and return what it says; LabError if it fails."""
         return self._run(["docker", "exec", "-i", node, "sh", "-c", script], stdin)
+
+    def install_agent(self, node: str) -> None:
+        """Put the agent in the place of a node's Go kubelet."""
+        self._run(["docker", "cp", str(self._wheel), f"{node}:{WHEEL}"])
+        self.on(node, f"set -e\n{INSTALL}")
+
+    def give_back(self, node: str) -> None:
+        """Put a node's Go kubelet back in its place."""
+        self.on(node, f"set -e\n{GIVE_BACK}")
 
     def kubectl(self, *words: str, stdin: str = "") -> str:
         """Run kubectl as administrator and return what it says; LabError if it fails."""
@@ -163,12 +179,9 @@ class KindCluster(Started):
             archive = image.write(self.folder / "image.tar")
             self._run(["kind", "load", "image-archive", str(archive), "--name", NAME])
 
-    def _install_agent(self) -> None:
-        wheel = self.folder / "wheel"
+    def _build_wheel(self) -> None:
         build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-        self._run([*build, "--wheel-dir", str(wheel), str(REPOSITORY)])
-        self._run(["docker", "cp", str(wheel), f"{WORKER}:{WHEEL}"])
-        self.on(WORKER, f"set -e\n{INSTALL}")
+        self._run([*build, "--wheel-dir", str(self._wheel), str(REPOSITORY)])
 
     def _run(self, argv: list[str], stdin: str = "") -> str:
         return run(

@@ -39,7 +39,8 @@ RUNTIME = "lab"
 NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 # What the first process of the namespaces does: it waits for the end of its owner.
 KEEP = "echo ready; read nothing"
-DAEMON = "host"
+# The daemon's end of the link to the host.
+UPLINK = "uplink"
 
 _numbers = itertools.count(1)
 
@@ -167,7 +168,7 @@ class DockerDaemon(Started):
         for words in (
             "link set lo up",
             "link add type veth",
-            f"link set veth0 name {DAEMON}",
+            f"link set veth0 name {UPLINK}",
             f"link set veth1 name {self._link}",
             f"link set {self._link} netns {os.getpid()}",
         ):
@@ -178,8 +179,8 @@ class DockerDaemon(Started):
             run([*ip, "address", "add", host_address, "dev", self._link])
             run([*ip, "link", "set", self._link, "up"])
         for words in (
-            f"address add {self.address}/{subnet.prefixlen} dev {DAEMON}",
-            f"link set {DAEMON} up",
+            f"address add {self.address}/{subnet.prefixlen} dev {UPLINK}",
+            f"link set {UPLINK} up",
             f"route add default via {subnet[1]}",
         ):
             run([*enter, *ip, *words.split()])

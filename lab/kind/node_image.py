@@ -10,21 +10,17 @@ Debian 12's systemd runs with both versions of cgroups; that of Debian 13 ends a
 first.
 """
 
-import hashlib
 import json
 import os
 import shutil
 import sys
 import tomllib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from lab import control_plane_programs, debian_root, host, images, root_folder, tools
-from lab.control_plane_programs import NEWEST
 from lab.kind import programs
 from lab.kind.programs import Kind
-from lab.locks import locked
 from lab.packages import Packages
 from lab.processes import run
 
@@ -79,8 +75,7 @@ CHANGES = (
     "ENV container=docker",
     f"ENV {PATH}",
 )
-TAR_DEADLINE_SECONDS = 900
-# A file of images a line, in a folder that is there for this alone.
+# Where the archives of images are until containerd has imported them.
 ARCHIVES = "kind/archives"
 IMPORT = f"""
 containerd >/{ARCHIVES}/log 2>&1 &
@@ -94,69 +89,20 @@ wait $! || true
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NodeImage:
-    """The image as an archive of its root folder, with the version of Kubernetes in it."""
-
-    archive: Path
-    version: str
-
-    @property
-    def name(self) -> str:
-        return f"localhost/lab/kind-node:{self.version}"
-
-
-def find(minor: str = NEWEST, packages: Packages | None = None) -> NodeImage:
-    """Find the image in the cache, or build it, for minutes.
-
-    UnavailableError where it cannot be built; LabError if the build fails.
-    """
-    packages = packages or Packages()
-    found = control_plane_programs.find(minor)
-    folder = packages.cache / "kind"
-    image = NodeImage(folder / f"node-{found.version}-{_digest()}.tar", found.version)
-    with locked(folder / "lock-node"):
-        if not image.archive.exists():
-            for old in folder.glob("node-*.tar"):
-                old.unlink()
-            root = folder / "root"
-            shutil.rmtree(root, ignore_errors=True)
-            try:
-                _build(root, minor, packages)
-                partial = image.archive.with_suffix(".partial")
-                run(
-                    ["tar", "--numeric-owner", "-C", root, "-cf", partial, "."],
-                    deadline_seconds=TAR_DEADLINE_SECONDS,
-                )
-                partial.rename(image.archive)
-            finally:
-                shutil.rmtree(root, ignore_errors=True)
-    return image
-
-
-def _digest() -> str:
-    """Name all that goes into the image but the versions of packages and of Kubernetes."""
-    digest = hashlib.sha256("\0".join(_requirements()).encode())
-    for path in (
-        Path(__file__),
-        programs.MODULE_FILE,
-        Path(debian_root.__file__),
-        Path(root_folder.__file__),
-    ):
-        digest.update(path.read_bytes())
-    digest.update(bytes([host.can_lower_oom_score_adj()]))
-    return digest.hexdigest()[:12]
-
-
-def _requirements() -> tuple[str, ...]:
+def requirements() -> tuple[str, ...]:
+    """What the agent of this checkout requires, for pip."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
     return tuple(project["project"]["dependencies"])
 
 
-def _build(root: Path, minor: str, packages: Packages) -> None:
+def build(root: Path, minor: str, packages: Packages) -> None:
+    """Fill `root`, which is not there, with the files of a node; blocks for minutes.
+
+    LabError if anything fails, UnavailableError where it cannot work; then `root` is to be removed.
+    """
     print("lab: building the image of kind's nodes: minutes", file=sys.stderr)
     debian_root.make(root, SUITE, PACKAGES, packages)
-    root_folder.install_requirements(_requirements(), root)
+    root_folder.install_requirements(requirements(), root)
     kind = programs.find(packages.cache)
     _put_base(root, kind, packages)
     _put_kubernetes(root, minor, packages)
@@ -198,7 +144,7 @@ def _put_base(root: Path, kind: Kind, packages: Packages) -> None:
     network.write_text(json.dumps(CNI, indent=2))
 
 
-def base_specification(specification: dict[str, object]) -> dict[str, object]:
+def base_specification(specification: Mapping[str, object]) -> Mapping[str, object]:
     """What containers of the CRI are made from: kind's hook, and no limits of their own."""
     process = dict(_table(specification["process"]))
     process.pop("rlimits", None)

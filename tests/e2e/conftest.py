@@ -85,6 +85,14 @@ def local_cluster(cluster: Cluster) -> LocalCluster:
     return cluster
 
 
+@pytest.fixture(scope="session")
+def cluster_of_kind(cluster: Cluster) -> ClusterOfKind:
+    """The cluster, for a test of what there is on kind's nodes alone."""
+    if not isinstance(cluster, ClusterOfKind):
+        pytest.skip("this test needs the provider kind")
+    return cluster
+
+
 @pytest.fixture
 def go_kubelet(local_cluster: LocalCluster) -> type[GoKubelet]:
     """The Go kubelet, built and ready to have the node of the cluster."""

@@ -26,11 +26,11 @@ READY_DEADLINE_SECONDS = 240
 
 
 class ClusterOfKind(Cluster, Started):
-    """A cluster of two nodes; pods are scheduled to the worker, which is the agent."""
+    """A cluster of two nodes, `kind`; pods are scheduled to the worker, which is the agent."""
 
     def __init__(self, kind: KindCluster) -> None:
         self.node = WORKER
-        self._kind = kind
+        self.kind = kind
         self._api: ClusterApi | None = None
 
     @property
@@ -40,9 +40,9 @@ class ClusterOfKind(Cluster, Started):
 
     def start(self) -> None:
         """Create the cluster and put the agent in; takes minutes."""
-        self._kind.start()
+        self.kind.start()
         try:
-            self._api = _administrator(self._kind.kubeconfig)
+            self._api = _administrator(self.kind.kubeconfig)
             self.wait_node_ready(deadline_seconds=READY_DEADLINE_SECONDS)
         except BaseException:
             self.stop()
@@ -52,44 +52,44 @@ class ClusterOfKind(Cluster, Started):
         """Delete the cluster."""
         if self._api is not None:
             self._api.close()
-        self._kind.stop()
+        self.kind.stop()
 
     def kubectl(self, *words: str, stdin: str | Mapping[str, Any] = "") -> str:
         given = stdin if isinstance(stdin, str) else json.dumps(stdin)
-        return self._kind.kubectl(*words, stdin=given)
+        return self.kind.kubectl(*words, stdin=given)
 
     def kubectl_command(self, *words: str) -> list[str]:
-        return self._kind.kubectl_command(*words)
+        return self.kind.kubectl_command(*words)
 
     def start_agent(self) -> None:
-        self._kind.on(WORKER, "systemctl start kubelet")
+        self.kind.on(WORKER, "systemctl start kubelet")
 
     def stop_agent(self) -> None:
-        self._kind.on(WORKER, "systemctl stop kubelet")
+        self.kind.on(WORKER, "systemctl stop kubelet")
 
     def kill_agent(self) -> None:
         # Its unit would start it again by itself; `start_agent` is to do that.
-        self._kind.on(WORKER, "systemctl kill --signal KILL kubelet; systemctl stop kubelet")
+        self.kind.on(WORKER, "systemctl kill --signal KILL kubelet; systemctl stop kubelet")
 
     def stop_api_server(self) -> None:
-        self._kind.on(CONTROL_PLANE, f"mv {MANIFESTS}/{API_SERVER} /etc/kubernetes/")
+        self.kind.on(CONTROL_PLANE, f"mv {MANIFESTS}/{API_SERVER} /etc/kubernetes/")
         self._wait_for_api(healthy=False)
 
     def start_api_server(self) -> None:
-        self._kind.on(CONTROL_PLANE, f"mv /etc/kubernetes/{API_SERVER} {MANIFESTS}/")
+        self.kind.on(CONTROL_PLANE, f"mv /etc/kubernetes/{API_SERVER} {MANIFESTS}/")
         self._wait_for_api(healthy=True)
 
     def add_static_pod(self, manifest: Json) -> None:
         name = shlex.quote(f"{manifest['metadata']['name']}.json")
         # Whole at once, as a careful user does it; the agent passes dotfiles over.
         write = f"cat >{MANIFESTS}/.{name} && mv {MANIFESTS}/.{name} {MANIFESTS}/{name}"
-        self._kind.on(WORKER, write, json.dumps(manifest))
+        self.kind.on(WORKER, write, json.dumps(manifest))
 
     def remove_static_pod(self, name: str) -> None:
-        self._kind.on(WORKER, f"rm {MANIFESTS}/{shlex.quote(name)}.json")
+        self.kind.on(WORKER, f"rm {MANIFESTS}/{shlex.quote(name)}.json")
 
     def last_words(self) -> str:
-        return self._kind.on(WORKER, "journalctl --unit kubelet --lines 20 --no-pager")
+        return self.kind.on(WORKER, "journalctl --unit kubelet --lines 20 --no-pager")
 
     def _wait_for_api(self, *, healthy: bool) -> None:
         wait_until(

@@ -71,7 +71,7 @@ def test_the_runtime_rewrites_the_bundle_and_becomes_runc(tmp_path: Path) -> Non
 
 
 def test_containers_of_a_node_are_told_that_their_hardware_is_kinds() -> None:
-    specification: dict[str, object] = {"process": {"rlimits": [1], "cwd": "/"}, "ociVersion": "1"}
+    specification = {"process": {"rlimits": [1], "cwd": "/"}, "ociVersion": "1"}
     made = node_image.base_specification(specification)
     assert made["process"] == {"cwd": "/"}
     assert made["ociVersion"] == "1"
