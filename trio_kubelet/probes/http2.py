@@ -4,13 +4,13 @@ Bytes in, bytes out; whoever has the connection passes them on.
 """
 
 import re
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     DataReceived,
     Event,
     ResponseReceived,
@@ -38,12 +38,18 @@ _OF_HTTP_1 = frozenset(
     {"connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 )
 _STATUS = re.compile(rb"\d{3}")
+# RFC 9113, 4.1 and 6.8: a frame begins with its length, its type, flags and stream.
+_FRAME_HEAD_BYTES = 9
+_GO_AWAY_TYPE, _GO_AWAY = 7, struct.Struct(">9x L L")
+_STREAM_MASK = 2**31 - 1
 
 
 class Http2Get:
     """A request and what has come of it. Raises HttpError where it cannot be sent.
 
-    The server is asked to push nothing; what it pushes is an error, not part of the response.
+    The server is asked to push nothing; what it pushes is an error, not part of the response. It
+    may take its leave before it responds: API servers do, and the response still comes. h2 would
+    refuse that, so it does not hear of it.
 
     `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
     """
@@ -54,6 +60,8 @@ class Http2Get:
         self._headers: Sequence[tuple[bytes, bytes]] = ()
         self._body = b""
         self._read_bytes = 0
+        self._unread = b""
+        self._at_end = "unexpected EOF"
         self._h2 = H2Connection(_CONFIGURATION)
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
@@ -77,13 +85,17 @@ class Http2Get:
     def take(self, received: bytes) -> None:
         """Go on with what has come, nothing at the end of the connection. Raises HttpError."""
         if not received:
-            raise HttpError("unexpected EOF", cut_off=True)
+            raise HttpError(self._at_end, cut_off=True)
         self._read_bytes += len(received)
         if self._read_bytes > ANSWER_LIMIT_BYTES:
             raise HttpError(TOO_LONG.format(ANSWER_LIMIT_BYTES))
         try:
-            for event in self._h2.receive_data(received):
-                self._take(event)
+            for frame in self._frames(received):
+                if frame[3] == _GO_AWAY_TYPE and len(frame) >= _GO_AWAY.size:
+                    self._take_leave(*_GO_AWAY.unpack_from(frame))
+                    continue
+                for event in self._h2.receive_data(frame):
+                    self._take(event)
         except ProtocolError as error:
             raise HttpError(f"connection error: {_name(error.error_code)}") from error
 
@@ -110,11 +122,25 @@ class Http2Get:
         elif isinstance(event, StreamReset) and not self.is_over:
             why = f"{_name(event.error_code)}; received from peer"
             raise HttpError(f"stream error: stream ID {STREAM}; {why}")
-        elif isinstance(event, ConnectionTerminated) and event.last_stream_id == 0:
-            raise HttpError(
-                "http2: server sent GOAWAY and closed the connection; "
-                f'LastStreamID=0, ErrCode={_name(event.error_code)}, debug=""'
-            )
+
+    def _frames(self, received: bytes) -> Iterator[bytes]:
+        """Take off the frames that are whole, each with its head."""
+        self._unread += received
+        while len(self._unread) >= _FRAME_HEAD_BYTES:
+            length = _FRAME_HEAD_BYTES + int.from_bytes(self._unread[:3])
+            if len(self._unread) < length:
+                return
+            frame, self._unread = self._unread[:length], self._unread[length:]
+            yield frame
+
+    def _take_leave(self, last_stream: int, code: int) -> None:
+        last_stream &= _STREAM_MASK
+        self._at_end = (
+            "http2: server sent GOAWAY and closed the connection; "
+            f'LastStreamID={last_stream}, ErrCode={_name(code)}, debug=""'
+        )
+        if last_stream < STREAM:
+            raise HttpError(self._at_end)
 
 
 def _name(code: int | ErrorCodes | None) -> str:

@@ -150,6 +150,34 @@ def test_what_a_server_pushes_is_not_its_response() -> None:
     assert not get.is_over
 
 
+def goodbye(last_stream: int) -> bytes:
+    """A frame GOAWAY without an error, after which h2's server would say no more."""
+    return b"\0\0\x08\7\0\0\0\0\0" + last_stream.to_bytes(4) + bytes(4)
+
+
+@pytest.mark.parametrize("last_stream", [1, 2**31 - 1])
+@pytest.mark.parametrize("size", [1, 4096])
+def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: int) -> None:
+    get, server = Http2Get(REQUEST), H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(get.to_send())
+    begun = server.data_to_send() + goodbye(last_stream)
+    says("200", b"fine")(server, 1)
+    came = begun + server.data_to_send()
+    for at in range(0, len(came), size):
+        get.take(came[at : at + size])
+    assert get.is_over
+    assert (get.response().status, get.response().body) == (200, b"fine")
+
+
+def test_a_server_that_takes_its_leave_and_does_not_respond_fails() -> None:
+    get = Http2Get(REQUEST)
+    get.take(b"\0\0\0\4\0\0\0\0\0" + goodbye(1))
+    with pytest.raises(HttpError, match=r"GOAWAY .*LastStreamID=1, ErrCode=NO_ERROR") as caught:
+        get.take(b"")
+    assert caught.value.cut_off
+
+
 def half(h2: H2Connection, stream: int) -> None:
     says("200", b"half", ends=False)(h2, stream)
 
@@ -171,6 +199,8 @@ async def test_a_body_that_breaks_off_is_an_error(what: Answer, words: str) -> N
     ("received", "words"),
     [
         (b"\0\0\1\0\0\0\0\0\0x", "connection error: PROTOCOL_ERROR"),
+        (b"\0\x50\0\0\0\0\0\0\1" + bytes(0x5000), "connection error: FRAME_SIZE_ERROR"),
+        (b"\0\0\7\7\0\0\0\0\0" + bytes(7), "connection error: FRAME_SIZE_ERROR"),
         (b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10" * ANSWER_LIMIT_BYTES, "exceeded 65536 bytes"),
     ],
 )
