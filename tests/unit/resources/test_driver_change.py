@@ -139,6 +139,6 @@ async def test_empty_cgroups_of_the_other_driver_are_removed_before_those_of_thi
 async def test_slices_are_removed_where_there_is_no_systemd_any_more(tmp_path: Path) -> None:
     (tmp_path / BURSTABLE).mkdir(parents=True)
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
-    absent = SystemdSlices(2, f"unix:path={tmp_path}/absent")
+    absent = SystemdSlices(2, f"unix:path={tmp_path}/absent", f"{tmp_path}/absent")
     await Cgroups(tree, CgroupSettings(), slices=absent).remove_other_drivers()
     assert not (tmp_path / "kubepods.slice").exists()
