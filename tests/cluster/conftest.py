@@ -13,14 +13,13 @@ import pytest
 from lab import UnavailableError, control_plane_programs
 from lab.control_plane_programs import NEWEST
 from lab.guest import images
-from tests.cluster.machines import NAMES, MachineCluster
+from tests.cluster.machines import DEADLINE_SECONDS, NAMES, MachineCluster
 from tests.e2e.cluster import Namespace
 from tests.e2e.machines import KERNEL
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
 KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES") or NEWEST
-DELETION_DEADLINE_SECONDS = 180.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,4 +51,4 @@ def namespace(cluster: MachineCluster, request: pytest.FixtureRequest) -> Iterat
     cluster.kubectl("uncordon", *NAMES)
     namespace.delete()
     path = f"/api/v1/namespaces/{namespace.name}"
-    cluster.api.wait_gone(path, deadline_seconds=DELETION_DEADLINE_SECONDS)
+    cluster.api.wait_gone(path, deadline_seconds=DEADLINE_SECONDS)

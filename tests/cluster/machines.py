@@ -24,6 +24,7 @@ PODS: Mapping[str, str] = {"worker-1": "10.97.1.0/24", "worker-2": "10.97.2.0/24
 NAMES = tuple(PODS)
 CNI = "/etc/cni/net.d/10-guest.conflist"
 ROUTES = "/etc/systemd/system/guest-network.service.d/10-pods.conf"
+# A slow machine is no reason to fail: everything is waited for that long.
 DEADLINE_SECONDS = 600.0
 
 

@@ -12,6 +12,7 @@ from tests.cluster.workload import (
     begun,
     check_use,
     create,
+    drain,
     on,
     page,
     scale,
@@ -60,7 +61,7 @@ def test_pods_on_nodes_of_both_kubelets_are_one_service(
         assert {page(namespace, pod, each).strip() for each in names} == set(names.values())
 
     for drained, other in ((SECOND, FIRST), (FIRST, SECOND)):
-        namespace.kubectl("drain", drained, "--ignore-daemonsets", "--timeout=100s")
+        drain(namespace, drained)
         moved = wait_ready(namespace, 4, on=[other])
         check_use(namespace, moved)
         wait_endpoints(namespace, {pod["status"]["podIP"] for pod in moved})

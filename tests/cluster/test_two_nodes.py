@@ -7,15 +7,15 @@ import pytest
 
 from lab import LabError
 from lab.processes import wait_until
-from tests.cluster.machines import NAMES, MachineCluster
+from tests.cluster.machines import DEADLINE_SECONDS, NAMES, MachineCluster
 from tests.cluster.workload import (
     APP,
-    DEADLINE_SECONDS,
     PORT,
     TOLERATIONS,
     begun,
     check_use,
     create,
+    drain,
     notes,
     on,
     page,
@@ -55,7 +55,7 @@ def test_a_deployment_runs_on_both_nodes_and_a_service_leads_to_those_that_are_r
 
 def test_a_drained_node_is_empty_until_it_takes_pods_again(namespace: Namespace) -> None:
     before = create(namespace, "Deployment", 2)
-    namespace.kubectl("drain", FIRST, "--ignore-daemonsets", "--timeout=100s")
+    drain(namespace, FIRST)
     assert not on(FIRST, namespace.pods(APP))
     after = wait_ready(namespace, 2, on=[SECOND])
     assert container_ids(on(SECOND, before)).items() <= container_ids(after).items()

@@ -39,14 +39,13 @@ sed 's/^bogomips/cpu MHz\\t\\t: 2000.000\\n&/' /proc/cpuinfo >/etc/cpuinfo
 echo '/etc/cpuinfo /proc/cpuinfo none bind 0 0' >>/etc/fstab
 mount /proc/cpuinfo
 """
-BUILD_DEADLINE_SECONDS = 600.0
-DEADLINE_SECONDS = 240.0
+DEADLINE_SECONDS = 600.0
 
 
 def gather_build_requirements(folder: Path) -> None:
     """Fill a folder with what pip builds the agent with: machines reach no package index."""
     pip = (sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder)
-    run([*pip, "hatchling"], deadline_seconds=BUILD_DEADLINE_SECONDS)
+    run([*pip, "hatchling"], deadline_seconds=DEADLINE_SECONDS)
 
 
 class Machine:

@@ -39,7 +39,7 @@ POD = "/api/v1/namespaces/default/pods/{}"
 # Those that a reader sets beforehand, or takes from what kubeadm prints.
 READERS = frozenset({"NODE", "API_SERVER", "IMAGE", "TOKEN", "CA_HASH"})
 INSTALL, KUBEADM_JOIN, TOKEN_JOIN = "Install", "Join with kubeadm", "Join with a bootstrap token"
-DEADLINE_SECONDS = 240
+DEADLINE_SECONDS = 600
 
 NO_PACKAGE, RENEW = "Without the package kubelet", "Renew the certificate"
 LOOK, UPGRADE, LEAVE = "Look whether it works", "Upgrade the agent", "Leave"
