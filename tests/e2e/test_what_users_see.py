@@ -51,8 +51,8 @@ def test_kubectl_and_the_api_show_what_became_of_a_pod(shown: Namespace, name: s
         seen[:] = differences(case, shown, name)
         return not seen
 
-    # What kubectl shows comes from several patches, and events take their own way.
-    wait_until(is_right, deadline_seconds=30, else_say=lambda: "\n".join(seen))
+    # What kubectl shows comes from several patches, and events let starting pods go first.
+    wait_until(is_right, deadline_seconds=DEADLINE_SECONDS, else_say=lambda: "\n".join(seen))
 
 
 def differences(case: Case, namespace: Namespace, name: str) -> list[str]:
