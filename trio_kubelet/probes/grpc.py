@@ -20,9 +20,7 @@ from attrs import define, frozen
 from betterproto import encode_varint
 from h2.config import H2Configuration
 from h2.connection import H2Connection
-from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     DataReceived,
     RemoteSettingsChanged,
     ResponseReceived,
@@ -34,6 +32,7 @@ from h2.exceptions import ProtocolError
 
 from trio_kubelet.k8s import Duration, GRPCAction
 from trio_kubelet.probes.dial import Dialer, DialError, host_port
+from trio_kubelet.probes.http2_frames import STREAM, GoAway, ServerFrames, error_name
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
@@ -55,9 +54,9 @@ KNOWN_READS = 4
 """In so many pieces an answer may come and be taken as known: a server that sends bytes one by one
 would have all of them read again with each."""
 KNOWN_BYTES = 1024
-STREAM = 1
 LARGEST_NUMBER = 99_999_999
 TOO_LONG = "the answer is too long"
+DRAINING = "the stream is rejected because server is draining the connection"
 _CONFIGURATION = H2Configuration(client_side=True, header_encoding="utf-8")
 _CONTENT_TYPE = re.compile(r"application/grpc([+;].*)?")
 _CODES_OF_STATUSES: Mapping[str, Code] = {
@@ -274,6 +273,7 @@ class _Conversation:
     def __init__(self, call: _Call) -> None:
         self.h2 = _asking("localhost", 1, "")
         self.h2.data_to_send()
+        self._frames = ServerFrames(self.h2)
         self.has_ended = False
         self._call = call
         self._data = b""
@@ -284,7 +284,7 @@ class _Conversation:
 
         What comes behind the answer does not matter.
         """
-        for event in self.h2.receive_data(received):
+        for event in self._frames.take(received):
             if isinstance(event, RemoteSettingsChanged):
                 self._call.is_connected = True
             elif isinstance(event, DataReceived):
@@ -294,8 +294,8 @@ class _Conversation:
                 _refuse_what_is_not_grpc(self._headers)
             elif isinstance(event, StreamReset):
                 raise _reset(event)
-            elif isinstance(event, ConnectionTerminated) and event.error_code:
-                raise CallError(Code.UNAVAILABLE, "the server has gone away", by_server=True)
+            elif isinstance(event, GoAway) and event.last_stream < STREAM:
+                raise CallError(Code.UNAVAILABLE, DRAINING, by_server=True)
             elif isinstance(event, StreamEnded):
                 self.has_ended = True
                 break
@@ -327,9 +327,7 @@ def _refuse_what_is_not_grpc(headers: Mapping[str, str]) -> None:
 
 def _reset(event: StreamReset) -> CallError:
     number = int(event.error_code or 0)
-    known = {each.value: each.name for each in ErrorCodes}
-    name = known.get(number, str(number))
-    text = f"stream terminated by RST_STREAM with error code: {name}"
+    text = f"stream terminated by RST_STREAM with error code: {error_name(number)}"
     return CallError(code_of_reset(number), text, by_server=True)
 
 

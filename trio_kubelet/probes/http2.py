@@ -3,23 +3,18 @@
 Bytes in, bytes out; whoever has the connection passes them on.
 """
 
+import json
 import re
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import (
-    DataReceived,
-    Event,
-    ResponseReceived,
-    StreamEnded,
-    StreamReset,
-)
+from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
+from trio_kubelet.probes.http2_frames import STREAM, GoAway, ServerFrames, error_name
 from trio_kubelet.probes.http_request import HttpRequest
 from trio_kubelet.probes.http_response import HttpError, ProbeResponse
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES
@@ -27,7 +22,6 @@ from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES
 PROTOCOL = "h2"
 ANSWER_LIMIT_BYTES = 64 * 1024
 """How much is read of all frames, which is more than a body is read of."""
-STREAM = 1
 TOO_LONG = "net/http: server response headers exceeded {} bytes; aborted"
 _CONFIGURATION = H2Configuration(client_side=True)
 _SETTINGS = {
@@ -38,18 +32,12 @@ _OF_HTTP_1 = frozenset(
     {"connection", "host", "keep-alive", "proxy-connection", "transfer-encoding", "upgrade"}
 )
 _STATUS = re.compile(rb"\d{3}")
-# RFC 9113, 4.1 and 6.8: a frame begins with its length, its type, flags and stream.
-_FRAME_HEAD_BYTES = 9
-_GO_AWAY_TYPE, _GO_AWAY = 7, struct.Struct(">9x L L")
-_STREAM_MASK = 2**31 - 1
 
 
 class Http2Get:
     """A request and what has come of it. Raises HttpError where it cannot be sent.
 
-    The server is asked to push nothing; what it pushes is an error, not part of the response. It
-    may take its leave before it responds: API servers do, and the response still comes. h2 would
-    refuse that, so it does not hear of it.
+    The server is asked to push nothing; what it pushes is an error, not part of the response.
 
     `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
     """
@@ -60,11 +48,11 @@ class Http2Get:
         self._headers: Sequence[tuple[bytes, bytes]] = ()
         self._body = b""
         self._read_bytes = 0
-        self._unread = b""
         self._at_end = "unexpected EOF"
         self._h2 = H2Connection(_CONFIGURATION)
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
+        self._frames = ServerFrames(self._h2)
         lines = [(name.lower(), value) for name, value in request.lines]
         head = (
             (":authority", next(value for name, value in lines if name == "host")),
@@ -83,21 +71,22 @@ class Http2Get:
         return self._h2.data_to_send()
 
     def take(self, received: bytes) -> None:
-        """Go on with what has come, nothing at the end of the connection. Raises HttpError."""
+        """Go on with what has come, nothing at the end of the connection. Raises HttpError.
+
+        What comes behind the response does not matter.
+        """
         if not received:
             raise HttpError(self._at_end, cut_off=True)
         self._read_bytes += len(received)
         if self._read_bytes > ANSWER_LIMIT_BYTES:
             raise HttpError(TOO_LONG.format(ANSWER_LIMIT_BYTES))
         try:
-            for frame in self._frames(received):
-                if frame[3] == _GO_AWAY_TYPE and len(frame) >= _GO_AWAY.size:
-                    self._take_leave(*_GO_AWAY.unpack_from(frame))
-                    continue
-                for event in self._h2.receive_data(frame):
-                    self._take(event)
+            for event in self._frames.take(received):
+                self._take(event)
+                if self.is_over:
+                    return
         except ProtocolError as error:
-            raise HttpError(f"connection error: {_name(error.error_code)}") from error
+            raise HttpError(f"connection error: {error_name(error.error_code)}") from error
 
     def response(self) -> ProbeResponse:
         """What the server has said, once that is over."""
@@ -105,8 +94,10 @@ class Http2Get:
             status=self.status, headers=self._headers, body=self._body[:OUTPUT_LIMIT_BYTES]
         )
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, ResponseReceived):
+    def _take(self, event: Event | GoAway) -> None:
+        if isinstance(event, GoAway):
+            self._take_leave(event)
+        elif isinstance(event, ResponseReceived):
             self._headers = [(bytes(name), bytes(value)) for name, value in event.headers]
             status = dict(self._headers)[b":status"]
             if _STATUS.fullmatch(status) is None:
@@ -116,33 +107,21 @@ class Http2Get:
             self.status = int(status)
         elif isinstance(event, DataReceived):
             self._body += event.data
-            self.is_over = self.is_over or len(self._body) >= OUTPUT_LIMIT_BYTES
+            self.is_over = len(self._body) >= OUTPUT_LIMIT_BYTES
         elif isinstance(event, StreamEnded):
             self.is_over = True
-        elif isinstance(event, StreamReset) and not self.is_over:
-            why = f"{_name(event.error_code)}; received from peer"
+        elif isinstance(event, StreamReset):
+            why = f"{error_name(event.error_code)}; received from peer"
             raise HttpError(f"stream error: stream ID {STREAM}; {why}")
 
-    def _frames(self, received: bytes) -> Iterator[bytes]:
-        """Take off the frames that are whole, each with its head."""
-        self._unread += received
-        while len(self._unread) >= _FRAME_HEAD_BYTES:
-            length = _FRAME_HEAD_BYTES + int.from_bytes(self._unread[:3])
-            if len(self._unread) < length:
-                return
-            frame, self._unread = self._unread[:length], self._unread[length:]
-            yield frame
-
-    def _take_leave(self, last_stream: int, code: int) -> None:
-        last_stream &= _STREAM_MASK
-        self._at_end = (
-            "http2: server sent GOAWAY and closed the connection; "
-            f'LastStreamID={last_stream}, ErrCode={_name(code)}, debug=""'
-        )
-        if last_stream < STREAM:
-            raise HttpError(self._at_end)
-
-
-def _name(code: int | ErrorCodes | None) -> str:
-    known = {each.value: each.name for each in ErrorCodes}
-    return known.get(int(code or 0), f"unknown error code 0x{int(code or 0):x}")
+    def _take_leave(self, leave: GoAway) -> None:
+        name, debug = error_name(leave.error_code), leave.debug.decode("latin-1")
+        if leave.last_stream >= STREAM:
+            self._at_end = (
+                "http2: server sent GOAWAY and closed the connection; "
+                f"LastStreamID={leave.last_stream}, ErrCode={name}, debug={json.dumps(debug)}"
+            )
+        elif leave.error_code == ErrorCodes.NO_ERROR:
+            raise HttpError("http2: Transport received Server's graceful shutdown GOAWAY")
+        else:
+            raise HttpError(f"http2: Transport received GOAWAY from server ErrCode:{name}")

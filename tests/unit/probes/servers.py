@@ -165,6 +165,12 @@ def http2(
     return serve
 
 
+def goodbye(last_stream: int, code: int = 0, debug: bytes = b"") -> bytes:
+    """A frame GOAWAY, after which h2's server would say no more."""
+    content = last_stream.to_bytes(4) + code.to_bytes(4) + debug
+    return len(content).to_bytes(3) + b"\7\0\0\0\0\0" + content
+
+
 def health(
     trailers: dict[str, str],
     message: bytes | None = None,

@@ -8,7 +8,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 
-from tests.unit.probes.servers import LOOPBACK, answer, http, http2, server_tls, serving
+from tests.unit.probes.servers import LOOPBACK, answer, goodbye, http, http2, server_tls, serving
 from tests.unit.probes.test_http import ask
 from trio_kubelet.k8s import HTTPHeader
 from trio_kubelet.probes.http2 import ANSWER_LIMIT_BYTES, Http2Get
@@ -95,8 +95,8 @@ def reset(h2: H2Connection, stream: int) -> None:
     h2.reset_stream(stream, ErrorCodes.ENHANCE_YOUR_CALM)
 
 
-def go_away(h2: H2Connection, _stream: int) -> None:
-    h2.close_connection(ErrorCodes.INADEQUATE_SECURITY, last_stream_id=0)
+def go_away(code: ErrorCodes) -> Answer:
+    return lambda h2, _stream: h2.close_connection(code, last_stream_id=0)
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,13 @@ def go_away(h2: H2Connection, _stream: int) -> None:
         (lambda _h2, _stream: None, "unexpected EOF", True),
         (reset, "stream error: stream ID 1; ENHANCE_YOUR_CALM; received from peer", False),
         (
-            go_away,
-            "http2: server sent GOAWAY and closed the connection; LastStreamID=0, "
-            'ErrCode=INADEQUATE_SECURITY, debug=""',
+            go_away(ErrorCodes.INADEQUATE_SECURITY),
+            "http2: Transport received GOAWAY from server ErrCode:INADEQUATE_SECURITY",
+            False,
+        ),
+        (
+            go_away(ErrorCodes.NO_ERROR),
+            "http2: Transport received Server's graceful shutdown GOAWAY",
             False,
         ),
         (
@@ -150,11 +154,6 @@ def test_what_a_server_pushes_is_not_its_response() -> None:
     assert not get.is_over
 
 
-def goodbye(last_stream: int) -> bytes:
-    """A frame GOAWAY without an error, after which h2's server would say no more."""
-    return b"\0\0\x08\7\0\0\0\0\0" + last_stream.to_bytes(4) + bytes(4)
-
-
 @pytest.mark.parametrize("last_stream", [1, 2**31 - 1])
 @pytest.mark.parametrize("size", [1, 4096])
 def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: int) -> None:
@@ -172,8 +171,9 @@ def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: 
 
 def test_a_server_that_takes_its_leave_and_does_not_respond_fails() -> None:
     get = Http2Get(REQUEST)
-    get.take(b"\0\0\0\4\0\0\0\0\0" + goodbye(1))
-    with pytest.raises(HttpError, match=r"GOAWAY .*LastStreamID=1, ErrCode=NO_ERROR") as caught:
+    get.take(b"\0\0\0\4\0\0\0\0\0" + goodbye(1, debug=b"restart"))
+    words = 'GOAWAY .*LastStreamID=1, ErrCode=NO_ERROR, debug="restart"'
+    with pytest.raises(HttpError, match=words) as caught:
         get.take(b"")
     assert caught.value.cut_off
 
@@ -199,8 +199,9 @@ async def test_a_body_that_breaks_off_is_an_error(what: Answer, words: str) -> N
     ("received", "words"),
     [
         (b"\0\0\1\0\0\0\0\0\0x", "connection error: PROTOCOL_ERROR"),
-        (b"\0\x50\0\0\0\0\0\0\1" + bytes(0x5000), "connection error: FRAME_SIZE_ERROR"),
+        (b"HTTP/1.1 ", "connection error: FRAME_SIZE_ERROR"),
         (b"\0\0\7\7\0\0\0\0\0" + bytes(7), "connection error: FRAME_SIZE_ERROR"),
+        (b"\0\0\x08\7\0\0\0\0\1" + bytes(8), "connection error: PROTOCOL_ERROR"),
         (b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10" * ANSWER_LIMIT_BYTES, "exceeded 65536 bytes"),
     ],
 )
@@ -209,12 +210,25 @@ def test_what_is_no_answer_ends_the_request(received: bytes, words: str) -> None
         Http2Get(REQUEST).take(received)
 
 
-def test_an_answer_means_the_same_in_however_many_pieces_it_comes() -> None:
-    get, server = Http2Get(REQUEST), H2Connection(H2Configuration(client_side=False))
+def whole_answer() -> bytes:
+    server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
-    server.receive_data(get.to_send())
+    server.receive_data(Http2Get(REQUEST).to_send())
     says("200", b"fine")(server, 1)
-    for byte in server.data_to_send():
+    return server.data_to_send()
+
+
+@pytest.mark.parametrize("behind", [goodbye(0, 1), b"\0\0\1\0\0\0\0\0\0x"])
+def test_what_comes_behind_a_response_does_not_matter(behind: bytes) -> None:
+    get = Http2Get(REQUEST)
+    get.take(whole_answer() + behind)
+    assert get.is_over
+    assert (get.response().status, get.response().body) == (200, b"fine")
+
+
+def test_an_answer_means_the_same_in_however_many_pieces_it_comes() -> None:
+    get = Http2Get(REQUEST)
+    for byte in whole_answer():
         get.take(bytes([byte]))
     assert get.is_over
     assert (get.response().status, get.response().body) == (200, b"fine")

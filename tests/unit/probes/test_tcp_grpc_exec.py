@@ -17,6 +17,7 @@ from tests.unit.probes.servers import (
     answer,
     beats_beside,
     flooding,
+    goodbye,
     hang,
     health,
     http,
@@ -142,6 +143,14 @@ def says(status: str, *headers: tuple[str, str]) -> Callable[[H2Connection, int]
     return answer
 
 
+def sends(data: bytes) -> Serve:
+    async def serve(stream: trio.abc.Stream) -> None:
+        await stream.receive_some()
+        await stream.send_all(data)
+
+    return serve
+
+
 @pytest.mark.parametrize(
     ("serve", "output"),
     [
@@ -188,6 +197,11 @@ def says(status: str, *headers: tuple[str, str]) -> Callable[[H2Connection, int]
             "error: health rpc probe failed: rpc error: code = Unavailable desc = "
             "stream terminated by RST_STREAM with error code: REFUSED_STREAM",
         ),
+        (
+            http2(lambda h2, _stream: h2.close_connection(last_stream_id=0)),
+            "error: health rpc probe failed: rpc error: code = Unavailable desc = "
+            "the stream is rejected because server is draining the connection",
+        ),
     ],
 )
 async def test_what_a_server_answers_fails_the_probe(serve: Serve, output: str) -> None:
@@ -208,6 +222,19 @@ async def test_a_server_may_say_which_kind_of_grpc_it_speaks(kind: str) -> None:
         h2.close_connection(ErrorCodes.INTERNAL_ERROR)
 
     async with serving(http2(serve)) as port:
+        assert (await check(port)).outcome is ProbeOutcome.SUCCESS
+
+
+@pytest.mark.parametrize("code", [ErrorCodes.NO_ERROR, ErrorCodes.ENHANCE_YOUR_CALM])
+async def test_a_server_may_take_its_leave_before_it_answers(code: ErrorCodes) -> None:
+    answered = SETTINGS + goodbye(1, code) + (grpc_answer("ok", 1) or b"")
+    async with serving(sends(answered)) as port:
+        assert (await check(port)).outcome is ProbeOutcome.SUCCESS
+
+
+async def test_what_comes_behind_an_answer_does_not_matter() -> None:
+    answered = SETTINGS + (grpc_answer("ok", 1) or b"") + b"\0\0\1\0\0\0\0\0\0x"
+    async with serving(sends(answered)) as port:
         assert (await check(port)).outcome is ProbeOutcome.SUCCESS
 
 
