@@ -229,8 +229,8 @@ class PodIdRanges:
     async def mapping(self, pod: Pod) -> IdMapping | None:
         """The range of a pod, which it keeps until it is released; None for one without.
 
-        Raises ConfigError where there is none to give, or it cannot be kept. Cancelled, the pod has
-        its range all the same.
+        Raises ConfigError where there is none to give, or it cannot be kept. Cancelled, the pod was
+        given none.
         """
         uid = pod.metadata.uid
         if pod.spec.host_users is not False:
@@ -244,6 +244,9 @@ class PodIdRanges:
         except (OSError, ValueError) as error:
             self._given.pop(uid, None)
             raise ConfigError(f"user namespace of the pod cannot be kept: {error}") from error
+        except trio.Cancelled:
+            self._given.pop(uid, None)
+            raise
         self._given[uid] = kept
         return kept
 

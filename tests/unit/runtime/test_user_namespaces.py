@@ -274,6 +274,18 @@ async def test_where_ids_cannot_be_used_there_are_none(
         await ranges.mapping(asking("a"))
 
 
+async def test_a_range_that_was_not_kept_as_its_pod_was_cancelled_is_kept_later(
+    tmp_path: Path,
+) -> None:
+    ranges = await started(tmp_path)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await ranges.mapping(asking("a"))
+    assert scope.cancelled_caught
+    mapping = await ranges.mapping(asking("a"))
+    assert parsed((tmp_path / "pods" / "a" / "userns").read_text()) == mapping
+
+
 async def test_when_all_ranges_are_taken_a_pod_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
