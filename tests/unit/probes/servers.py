@@ -16,6 +16,8 @@ from h2.events import RequestReceived, StreamEnded
 from trio_kubelet.probes.result import ProbeResult
 
 LOOPBACK = "127.0.0.1"
+BEATS = 3
+FLOOD_BYTES = 8 * 1024 * 1024
 Serve = Callable[[trio.abc.Stream], Awaitable[None]]
 
 
@@ -36,6 +38,20 @@ async def serving(serve: Serve, tls: ssl.SSLContext | None = None) -> AsyncItera
         nursery.start_soon(trio.serve_listeners, handle, listeners)
         yield listeners[0].socket.getsockname()[1]
         nursery.cancel_scope.cancel()
+
+
+@contextmanager
+def closed_port(address: str = LOOPBACK) -> Iterator[socket.socket]:
+    """A socket whose port refuses connections until it listens; nobody else gets that port."""
+    with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as bound:
+        bound.bind((address, 0))
+        yield bound
+
+
+def port_of(listener: socket.socket) -> int:
+    """The port of a socket."""
+    port: int = listener.getsockname()[1]
+    return port
 
 
 def answer(data: bytes, seen: list[str] | None = None) -> Serve:
@@ -77,47 +93,54 @@ async def reset(stream: trio.abc.Stream) -> None:
 def flooding(opening: bytes, flood: bytes) -> Iterator[tuple[int, threading.Event]]:
     """Answer one connection with a flood that comes faster than it is read, from a thread.
 
-    The event is set once it has begun. It ends with the connection, after 32 MiB at the latest.
+    The event is set when as much is there to be read as the connection holds. It ends with the
+    connection, or once it is over.
     """
     begun = threading.Event()
     listener = socket.create_server((LOOPBACK, 0))
     listener.settimeout(30)
+    data = memoryview(opening + flood * (FLOOD_BYTES // len(flood)))
 
     def pour() -> None:
         connection, _ = listener.accept()
         with connection, suppress(OSError):
             connection.recv(16 * 1024)
-            connection.sendall(opening)
-            for _ in range(32 * 1024 * 1024 // len(flood)):
-                connection.sendall(flood)
-                begun.set()
+            connection.setblocking(False)
+            sent = 0
+            with suppress(BlockingIOError):
+                while sent < len(data):
+                    sent += connection.send(data[sent:])
+            begun.set()
+            connection.setblocking(True)
+            connection.sendall(data[sent:])
 
     peer = threading.Thread(target=pour)
     peer.start()
     try:
-        yield listener.getsockname()[1], begun
+        yield port_of(listener), begun
     finally:
         peer.join()
         listener.close()
 
 
-async def beats_beside(
+async def lets_others_run(
     run: Callable[[], Awaitable[ProbeResult]], begun: threading.Event
-) -> tuple[ProbeResult, int]:
-    """Run a probe, and count how often another task has run since an event."""
+) -> bool:
+    """Whether another task runs again and again after an event, before a probe is over."""
     beats = 0
 
     async def beat() -> None:
         nonlocal beats
-        while True:
+        while beats < BEATS:
             await trio.lowlevel.checkpoint()
             beats += begun.is_set()
+        nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(beat)
-        came = await run()
+        await run()
         nursery.cancel_scope.cancel()
-    return came, beats
+    return beats == BEATS
 
 
 def server_tls(*names: str, protocols: Sequence[str] = ()) -> ssl.SSLContext:

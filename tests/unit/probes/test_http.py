@@ -9,15 +9,18 @@ import warnings
 import h11
 import pytest
 import trio
+from trio.testing import MockClock
 
 from tests.unit.probes.servers import (
     LOOPBACK,
     Serve,
     answer,
-    beats_beside,
+    closed_port,
     flooding,
     hang,
     http,
+    lets_others_run,
+    port_of,
     refusing,
     reset,
     server_tls,
@@ -208,9 +211,7 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
 ) -> None:
     monkeypatch.setattr("trio_kubelet.probes.http.HEAD_LIMIT_BYTES", sys.maxsize // 2)
     with flooding(b"", CONTINUE * 1000) as (port, begun):
-        came, beats = await beats_beside(lambda: ask(port, seconds=1), begun)
-    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {HEAD_TIMEOUT}'
-    assert beats > 2
+        assert await lets_others_run(lambda: ask(port), begun)
 
 
 @pytest.mark.parametrize(
@@ -243,9 +244,9 @@ async def test_a_connection_that_is_reset_fails() -> None:
 
 
 async def test_a_connection_that_is_refused_fails() -> None:
-    with socket.create_server((LOOPBACK, 0)) as taken:
-        port = taken.getsockname()[1]
-    came = await ask(port)
+    with closed_port() as bound:
+        port = port_of(bound)
+        came = await ask(port)
     assert (came.outcome, came.cut_off) == (ProbeOutcome.FAILURE, False)
     dialed = f"dial tcp 127.0.0.1:{port}: connect: connection refused"
     assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {dialed}'
@@ -293,12 +294,11 @@ async def answer_anything(stream: trio.abc.Stream) -> None:
     await stream.send_all(http(400))
 
 
-async def test_a_server_that_says_nothing_is_late(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_server_that_says_nothing_is_late(autojump_clock: MockClock) -> None:
     async with serving(hang) as port:
         came = await ask(port, seconds=1)
     assert came.outcome is ProbeOutcome.FAILURE
-    late = "context deadline exceeded (Client.Timeout exceeded while awaiting headers)"
-    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {late}'
+    assert came.output == f'Get "http://127.0.0.1:{port}/healthz": {HEAD_TIMEOUT}'
 
 
 async def test_a_body_that_breaks_off_is_an_error() -> None:
@@ -360,9 +360,9 @@ async def test_a_name_whose_lookup_hangs_holds_up_no_other(
         async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
             for _ in range(100):
                 nursery.start_soon(dialer.dial, "hangs.example", port)
-            while "hangs.example" not in asked:
-                await trio.lowlevel.checkpoint()
             with trio.fail_after(PATIENCE_SECONDS):
+                while "hangs.example" not in asked:
+                    await trio.lowlevel.checkpoint()
                 (await dialer.dial("web.example", port)).close()
             nursery.cancel_scope.cancel()
     finally:
