@@ -71,6 +71,7 @@ def test_a_cordoned_node_keeps_its_pods_and_takes_no_more(namespace: Namespace) 
     after = scale(namespace, 4)
     assert container_ids(before).items() <= container_ids(after).items()
     assert uids(on(SECOND, after)) == uids(on(SECOND, before))
+    check_use(namespace, after)
 
 
 def test_pods_run_on_while_the_agent_of_their_node_is_upgraded(
