@@ -31,8 +31,8 @@ TAKE_OVER, GIVE_BACK = blocks("From the Go kubelet and back")
 @pytest.fixture
 def mixed(cluster: MachineCluster) -> Iterator[MachineCluster]:
     """The Go kubelet runs the second node; in the end the agent does, whoever did."""
-    hand_over(cluster, KUBELET)
     try:
+        hand_over(cluster, KUBELET)
         yield cluster
     finally:
         if AGENT not in cluster.machines[SECOND].kubelet():
