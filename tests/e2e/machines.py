@@ -32,6 +32,7 @@ WRAPPER = """\
 [ "$1" != join ] || set -- "$@" --ignore-preflight-errors={}
 exec {} "$@"
 """
+CHECKS_BEGIN = "[preflight] Running pre-flight checks"
 FAILED_CHECK = re.compile(r"\[ERROR (.*)$", re.MULTILINE)
 # The kernel of guests tells no clock speed, and the Go kubelet does not start without.
 WITH_CLOCK_SPEED = """
@@ -87,7 +88,9 @@ class Machine:
         """Ask kubeadm for its checks before `kubeadm join ...`, and keep what failed."""
         phase = join.replace("kubeadm join", f"{KUBEADM} join phase preflight")
         asked = self.guest.call("sh", "-c", phase)
-        self.failed_checks = tuple(FAILED_CHECK.findall((asked.stdout + asked.stderr).decode()))
+        said = (asked.stdout + asked.stderr).decode()
+        assert CHECKS_BEGIN in said, said
+        self.failed_checks = tuple(FAILED_CHECK.findall(said))
 
     def file(self, path: str) -> str:
         """A file there; empty if there is none."""
