@@ -68,14 +68,16 @@ def _liveness_probes(cluster: ClusterOfKind) -> dict[str, str]:
     lines = cluster.kubectl("get", "--raw", f"{NODE}/proxy/metrics/probes").splitlines()
     counted = [line for line in lines if line.startswith("prober_probe_total{")]
     labels = [dict(re.findall(r'(\w+)="([^"]*)"', line)) for line in counted]
-    of_liveness = [each for each in labels if each["probe_type"] == "Liveness"]
+    of_liveness = [
+        each for each in labels if each["probe_type"] == "Liveness" and each["pod"] in NAMES
+    ]
     failures_last = sorted(of_liveness, key=lambda each: each["result"] == "failed")
     return {each["pod"]: each["result"] for each in failures_last}
 
 
 def _pods(cluster: ClusterOfKind) -> list[Json]:
-    found: list[Json] = cluster.api.get(PODS)["items"]
-    return found
+    """Those of the control plane; kind's own image brings others beside them."""
+    return [pod for pod in cluster.api.get(PODS)["items"] if pod["metadata"]["name"] in NAMES]
 
 
 def _uids(pods: list[Json]) -> list[str]:
