@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from lab import LabError
 from lab.cluster_api import ClusterApi, Json
 from lab.kind.cluster import CONTROL_PLANE, WORKER, KindCluster
 from lab.pki import KeyPair
@@ -89,7 +90,10 @@ class ClusterOfKind(Cluster, Started):
         self.kind.on(WORKER, f"rm {MANIFESTS}/{shlex.quote(name)}.json")
 
     def last_words(self) -> str:
-        return self.kind.on(WORKER, "journalctl --unit kubelet --lines 20 --no-pager")
+        try:
+            return self.kind.on(WORKER, "journalctl --unit kubelet --lines 20 --no-pager")
+        except LabError as error:  # A report of a failure must not fail.
+            return str(error)
 
     def _wait_for_api(self, *, healthy: bool) -> None:
         wait_until(
