@@ -1,4 +1,4 @@
-"""`python3 -m lab`: a private runtime by hand."""
+"""`python3 -m lab`: private runtimes, machines and clusters, and what they need, by hand."""
 
 import argparse
 import shlex

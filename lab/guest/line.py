@@ -55,11 +55,6 @@ class Line:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the guest's kernel has its end of the line."""
-        return self._is_open
-
     def wait_for_boot(self, deadline_seconds: float) -> bool:
         """Wait until the guest takes commands; false if it ended before, or takes too long."""
         with self._changed:

@@ -121,10 +121,6 @@ class Cluster(AdministeredCluster):
     def remove_static_pod(self, name: str) -> None:
         """Take that manifest away."""
 
-    def node_object(self) -> Json:
-        """The node as the API has it."""
-        return self.api.get(f"/api/v1/nodes/{self.node}")
-
     def wait_node_ready(self, *, deadline_seconds: float = DEADLINE_SECONDS) -> Json:
         """Wait until the node is Ready and nothing keeps pods away from it."""
         return self.api.wait_for(
