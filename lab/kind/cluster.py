@@ -128,7 +128,13 @@ class KindCluster(Started):
         self._docker = docker
 
     def start(self) -> None:
-        """Create the cluster and put the agent in; takes minutes."""
+        """Create the cluster and put the agent in; takes minutes.
+
+        LabError, and nothing is changed, if that Docker has a cluster of this name: it may be
+        somebody's.
+        """
+        if NAME in self._run(["kind", "get", "clusters"]).split():
+            raise LabError(f"there is a cluster {NAME}: `kind delete cluster --name {NAME}`")
         try:
             self._create()
             self._load_images()

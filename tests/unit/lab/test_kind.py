@@ -1,6 +1,7 @@
 """What of a cluster of kind can be decided without Docker."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from lab import LabError
 from lab.kind import node_image, oci_runtime
-from lab.kind.cluster import Docker, configured, options_of_private
+from lab.kind.cluster import NAME, Docker, KindCluster, configured, options_of_private
 
 ALL = frozenset(f"CAP_{name}" for name in oci_runtime.CAPABILITIES)
 
@@ -116,3 +118,24 @@ def test_a_cluster_has_a_worker_of_the_image_that_docker_is_given() -> None:
     nodes = [{"role": "control-plane", "image": "i"}, {"role": "worker", "image": "i"}]
     assert content["nodes"] == nodes
     assert content["networking"] == options["networking"]
+
+
+@pytest.mark.parametrize(
+    ("clusters", "expected"),
+    [
+        (f"other {NAME}", ["get"]),
+        ("other", ["get", "create", "delete"]),
+    ],
+)
+def test_only_a_cluster_of_ours_is_deleted_when_the_start_fails(
+    clusters: str, expected: list[str], tmp_path: Path
+) -> None:
+    kind, called = tmp_path / "kind", tmp_path / "called"
+    kind.write_text(
+        f'#!/bin/sh\necho "$1" >>{called}\n[ "$1" != create ] || exit 1\necho {clusters}\n'
+    )
+    kind.chmod(0o755)
+    cluster = KindCluster(tmp_path, Docker({"PATH": f"{tmp_path}:{os.environ['PATH']}"}))
+    with pytest.raises(LabError, match="kind"):
+        cluster.start()
+    assert called.read_text().split() == expected
