@@ -116,6 +116,7 @@ class DockerDaemon(Started):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                start_new_session=True,
             )
         wait_until(
             self._answers,
@@ -152,6 +153,8 @@ class DockerDaemon(Started):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            # Ctrl-C is for its owner, who needs the daemon to delete what is there.
+            start_new_session=True,
         )
         assert self._keeper.stdout is not None
         assert self._keeper.stderr is not None
