@@ -3,7 +3,8 @@
 The daemon changes the rules of its network (it drops what it does not know), so it gets one that
 is not the host's; the host has an address there, and reaches what containers publish. Containers
 reach the host and no further. Mounts and processes are in namespaces, too, so all of it is gone
-with the process that keeps them, which ends with this one. Files are below one folder. Methods
+with the process that keeps them, which ends with this one. Files are below one folder; they stay
+if this process is killed, and so do its cgroups, up to the next `python3 -m lab cleanup`. Methods
 block.
 """
 
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from lab import LabError, tools
@@ -37,8 +39,11 @@ STOP_DEADLINE_SECONDS = 60
 RUNTIME = "lab"
 
 NAMESPACES = ("--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
-# What the first process of the namespaces does: it waits for the end of its owner.
-KEEP = "echo ready; read nothing"
+# What the first process of the namespaces does: it waits for the end of its owner. Sockets of shims
+# and the lock of iptables are in /run, whatever a daemon is told.
+KEEP = "mount -t tmpfs -o mode=755 tmpfs /run; echo ready; read nothing"
+# So are these, which the daemon's containerd makes.
+BUILT_IN = tuple(map(Path, ("/opt/containerd/bin", "/opt/containerd/lib", "/opt/containerd")))
 # The daemon's end of the link to the host.
 UPLINK = "uplink"
 
@@ -55,6 +60,7 @@ class DockerDaemon(Started):
         self._link = f"docker{next(_numbers)}-{os.getpid()}"
         self._cgroup = cgroup_of_ours(f"docker-{self._link}")
         self._subnet: ipaddress.IPv4Network | None = None
+        self._made: tuple[Path, ...] = ()
         self._keeper: subprocess.Popen[str] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
 
@@ -101,6 +107,7 @@ class DockerDaemon(Started):
         # What a daemon whose owner was killed has left.
         self._remove_files()
         (self.folder / "run").mkdir(parents=True)
+        self._made = tuple(each for each in BUILT_IN if not each.exists())
         enter = self._make_namespaces()
         programs = self._packages.unpacked("docker.io", SUITE)
         found = tools.find(CONTAINERD, self._packages)
@@ -147,7 +154,7 @@ class DockerDaemon(Started):
     def _make_namespaces(self) -> tuple[str, ...]:
         """Make them with a link to the host, and return the words that enter them."""
         self._keeper = subprocess.Popen(
-            ["unshare", *NAMESPACES, "--propagation=private", "sh", "-c", KEEP],
+            ["unshare", *NAMESPACES, "--propagation=private", "sh", "-e", "-c", KEEP],
             env=marked(os.environ),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -200,6 +207,7 @@ class DockerDaemon(Started):
                     "data-root": str(self.folder / "data"),
                     "exec-root": str(self.folder / "run"),
                     "pidfile": str(self.folder / "run" / "dockerd.pid"),
+                    "deprecated-key-path": str(self.folder / "run" / "key.json"),
                     "hosts": [f"unix://{self._socket}"],
                     "storage-driver": "overlay2",
                     "cgroup-parent": f"/{self._cgroup}",
@@ -225,6 +233,9 @@ class DockerDaemon(Started):
     def _remove_files(self) -> None:
         for name in ("data", "run"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+        for built_in in self._made:
+            with suppress(OSError):
+                built_in.rmdir()
 
     def _removed_cgroups(self) -> bool:
         try:
