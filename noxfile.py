@@ -65,7 +65,7 @@ def integration(session: nox.Session) -> None:
 def e2e(session: nox.Session) -> None:
     """The agent as a node of a real control plane, which is built with Go where it is not there.
 
-    Building is no test's affair, nor is the image of a machine that joins: it takes minutes, once,
+    Building is no test's affair, nor are the images of machines that join: it takes minutes, once,
     and failing is told before the tests. That either cannot be built is a failure in CI, and where
     the provider `local` was asked for.
     """
@@ -75,7 +75,8 @@ def e2e(session: nox.Session) -> None:
     must = os.environ.get("CI") == "true" or os.environ.get("TRIO_KUBELET_E2E") == "local"
     unless = () if must else ("--if-possible",)
     session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
-    session.run("python", "-m", "lab", "guest-image", *unless)
+    for kernel in sorted({"packaged", os.environ.get("TRIO_KUBELET_GUEST_KERNEL") or "packaged"}):
+        session.run("python", "-m", "lab", "guest-image", "--kernel", kernel, *unless)
     if os.environ.get("TRIO_KUBELET_E2E") == "kind":
         session.run("python", "-m", "lab", "kind-image", *version)
     run_pytest(session, "e2e", test_may_take_seconds=600)

@@ -20,7 +20,7 @@ from tests.e2e.guide import Block, RootOnNode
 from tests.e2e.kubeadm import UNIT_FILES
 
 # Which kernel they have: `packaged`, or `own`, which is built first.
-KERNEL = Kernel(os.environ.get("TRIO_KUBELET_GUEST_KERNEL", Kernel.PACKAGED))
+KERNEL = Kernel(os.environ.get("TRIO_KUBELET_GUEST_KERNEL") or Kernel.PACKAGED)
 # What `kubelet.service` runs: the agent, or the Go kubelet, or the agent under its name.
 AGENT, KUBELET = "/usr/bin/trio-kubelet run ", "/usr/bin/kubelet --bootstrap-kubeconfig"
 KUBEADM, GO_KUBELET = "/opt/packages/kubeadm", "/opt/packages/kubelet"
