@@ -64,8 +64,8 @@ class Docker:
 
 
 def is_installed() -> bool:
-    """Whether this host has kind, and a Docker daemon that answers."""
-    if not (shutil.which("docker") and shutil.which("kind")):
+    """Whether this host has kind and kubectl, and a Docker daemon that answers."""
+    if not all(map(shutil.which, ("docker", "kind", "kubectl"))):
         return False
     try:
         run(["docker", "info"], deadline_seconds=20)
