@@ -1,7 +1,7 @@
 """What the end-to-end tests run on: a control plane, and the agent as a node of it.
 
 TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
-TRIO_KUBELET_CONTAINERD that of the node's containerd. TRIO_KUBELET_E2E is the provider: `local`
+TRIO_KUBELET_CONTAINERD that of the containerd of `local`. TRIO_KUBELET_E2E is the provider: `local`
 runs all on this host, `guest` has a machine with systemd as the node, `kind` uses Docker (that of
 this host, or else a private one); `any`, the default, takes `kind` where a Docker daemon and kind
 are, and `local` elsewhere. What is missing is an error if provider or version was asked for, and in
@@ -26,10 +26,10 @@ from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.guest import GuestCluster
 from tests.e2e.kind import ClusterOfKind
 from tests.e2e.local import LocalCluster
+from tests.e2e.provider import GUEST, KIND, chosen_provider
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
-PROVIDER = os.environ.get("TRIO_KUBELET_E2E", "any")
 KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
 
 
@@ -44,11 +44,12 @@ def cluster(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
     """A cluster with the agent as the node that pods are scheduled to."""
-    if PROVIDER == "guest":
+    provider = chosen_provider(os.environ, has_kind=kind.is_installed)
+    if provider == GUEST:
         yield request.getfixturevalue("guest_cluster")
         return
     folder = tmp_path_factory.mktemp("cluster")
-    if PROVIDER == "kind" or (PROVIDER == "any" and kind.is_installed()):
+    if provider == KIND:
         with _docker(folder) as docker, ClusterOfKind(KindCluster(folder, docker)) as of_kind:
             yield of_kind
         return

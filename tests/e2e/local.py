@@ -20,6 +20,7 @@ from lab.go_kubelet import GoKubelet
 from lab.ports import free_port
 from lab.processes import run, wait_until
 from tests.e2e.cluster import Cluster
+from tests.e2e.provider import GO
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -27,7 +28,7 @@ from trio_kubelet.runtime.config.names import POD_NAMESPACE_LABEL, POD_UID_LABEL
 
 USUAL_CONTAINERD = "2.1"
 CONTAINERD = os.environ.get("TRIO_KUBELET_CONTAINERD", USUAL_CONTAINERD)
-AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == "go" else LabAgent
+AGENT = GoKubelet if os.environ.get("TRIO_KUBELET_E2E_AGENT") == GO else LabAgent
 NODE = "lab-node"
 EMPTY_DEADLINE_SECONDS = 90
 
