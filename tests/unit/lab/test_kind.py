@@ -11,7 +11,16 @@ import pytest
 
 from lab import LabError
 from lab.kind import node_image, oci_runtime
-from lab.kind.cluster import NAME, Docker, KindCluster, configured, options_of_private
+from lab.kind.cluster import (
+    GIVE_BACK,
+    INSTALL,
+    NAME,
+    REPOSITORY,
+    Docker,
+    KindCluster,
+    configured,
+    options_of_private,
+)
 
 ALL = frozenset(f"CAP_{name}" for name in oci_runtime.CAPABILITIES)
 
@@ -139,3 +148,13 @@ def test_only_a_cluster_of_ours_is_deleted_when_the_start_fails(
     with pytest.raises(LabError, match="kind"):
         cluster.start()
     assert called.read_text().split() == expected
+
+
+def test_the_page_has_the_steps_for_who_types_them() -> None:
+    page = (REPOSITORY / "docs" / "e2e.md").read_text()
+    typed = page[page.index("kind create cluster") : page.index("kind delete cluster")]
+    lines = (line.strip() for line in (INSTALL + GIVE_BACK).splitlines())
+    steps = [line for line in lines if line and not line.startswith(("if ", "fi"))]
+    for step in steps:
+        _, found, typed = typed.partition(step)
+        assert found, step
