@@ -35,6 +35,7 @@ ENVIRONMENT = {"PATH": PATH, "HOME": "/root", "LC_ALL": "C.UTF-8"}
 # The node's address where it is alone.
 ALONE = ("10.98.0.2/24", "10.98.0.1")
 CONSOLE_LINES = 60
+MEMORY_MIB = 2048
 
 
 class Guest(Started):
@@ -51,7 +52,6 @@ class Guest(Started):
         image: GuestImage,
         name: str = "guest",
         network: GuestNetwork | None = None,
-        memory_mib: int = 2048,
         on_image: bool = False,
     ) -> None:
         self.folder = folder.absolute()
@@ -60,7 +60,6 @@ class Guest(Started):
         self.name = name
         self._image = image
         self._network = network
-        self._memory_mib = memory_mib
         self._disk = "/image/root.ext4" if on_image else "/guest/disk.cow,/image/root.ext4"
         self._machine_id = uuid.uuid4().hex
         self._files = itertools.count()
@@ -253,7 +252,7 @@ class Guest(Started):
             f"transport=raw,ifname={link.interface},depth=128,gro=1,mac={link.mac}" if link else ""
         )
         return (
-            *(f"mem={self._memory_mib}M", "seccomp=on", "uml_dir=/tmp/", f"ubd0={self._disk}"),
+            *(f"mem={MEMORY_MIB}M", "seccomp=on", "uml_dir=/tmp/", f"ubd0={self._disk}"),
             *("root=/dev/ubda", "rw", "quiet", "panic=-1"),
             *((f"vec0:{words}",) if link else ()),
             *("con0=null,fd:1", "con=null", "ssl=null"),
