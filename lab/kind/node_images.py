@@ -9,7 +9,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import control_plane_programs, debian_root, host, root_folder
+from lab import control_plane_programs, debian_root, host, images, root_folder
 from lab.control_plane_programs import NEWEST
 from lab.go_programs import Programs
 from lab.kind import node_image, programs
@@ -64,7 +64,7 @@ def _make(archive: Path, root: Path, minor: str, packages: Packages) -> None:
 def _digest(found: Programs) -> str:
     """Name all that goes into the image but the versions of packages."""
     digest = hashlib.sha256("\0".join((str(found.folder), *node_image.requirements())).encode())
-    sources = (node_image.__file__, debian_root.__file__, root_folder.__file__)
+    sources = (node_image.__file__, debian_root.__file__, root_folder.__file__, images.__file__)
     for path in (programs.MODULE_FILE, *map(Path, sources)):
         digest.update(path.read_bytes())
     digest.update(bytes([host.can_lower_oom_score_adj()]))
