@@ -34,7 +34,6 @@ LONG_SECONDS = 10_000.0
 
 SLOWNESS_SECONDS = {"slow": 20.0, "hang": 120.0}
 MISBEHAVIOURS = ("raise", "unfinished", *SLOWNESS_SECONDS, "")
-"""Endings that others ask for at any time: a pod is rejected before anything else happens."""
 
 waits = st.sampled_from((0.0, 0.0, 0.5, 3.0, 40.0, 90.0))
 endings = st.builds(

@@ -12,13 +12,11 @@ from trio.testing import MockClock
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.correlation import Correlated, Correlator
 from trio_kubelet.telemetry.event_writer import PATIENCE_SECONDS, EventWriter, at_once
-from trio_kubelet.telemetry.events import RecordedEvent
 
 QUEUE_SIZE = 20
 POD = Pod(
@@ -228,15 +226,3 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
             assert {event.message for event in at.events()} == {"good"}
     named = [entry for entry in logs if entry["event"] == "event write failed"]
     assert [entry["object"] for entry in named] == ["shop/web", "shop/web"]
-
-
-def test_a_sink_that_stumbles_keeps_no_event_from_the_others() -> None:
-    def stumble(event: RecordedEvent) -> None:
-        raise RuntimeError("a bug")
-
-    taken: list[RecordedEvent] = []
-    recorder = EventRecorder(Journal(SystemClock()), "n1")
-    for sink in (stumble, taken.append):
-        recorder.on_event.add(sink)
-    recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
-    assert len(taken) == 1
