@@ -350,7 +350,7 @@ async def _cgroups(core: Core, driver: CgroupDriver) -> PodCgroups | NoCgroups:
     try:
         if problem := await cgroups.driver_change_problem():
             raise StartError(problem)
-        await cgroups.remove_other_drivers()
+        await cgroups.remove_cgroups_of_other_driver()
         await _start_cgroups(core, cgroups)
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error

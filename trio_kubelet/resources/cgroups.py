@@ -179,7 +179,7 @@ class Cgroups:
 
         return driver_change_problem(driver, await self._in_thread(running_elsewhere))
 
-    async def remove_other_drivers(self) -> None:
+    async def remove_cgroups_of_other_driver(self) -> None:
         """Remove what the other driver has left of the cgroups of pods, if nothing runs in them.
 
         Who reads what a pod uses, or who was killed there, does not know by which driver it runs.
@@ -201,9 +201,13 @@ class Cgroups:
         try:
             gone = await self._in_thread(partial(self._tree.remove_empty, path))
         except OSError as error:
-            log.warning("cgroups of other driver not removed", path=path, error=str(error))
+            gone, why = False, str(error)
         else:
-            log.info("cgroups of other driver removed", path=path, gone=gone)
+            why = "they are in use"
+        if gone:
+            log.info("cgroups of other driver removed", path=path)
+        else:
+            log.warning("cgroups of other driver not removed", path=path, error=why)
 
     def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
         """The pod's cgroups, in whatever QoS classes. Blocks."""

@@ -130,7 +130,7 @@ async def test_empty_cgroups_of_the_other_driver_are_removed_before_those_of_thi
         (tmp_path / runs_in / "cgroup.procs").write_text("17\n")
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
     cgroups = Cgroups(tree, CgroupSettings(driver=driver, **settings))  # type: ignore[arg-type]
-    await cgroups.remove_other_drivers()
+    await cgroups.remove_cgroups_of_other_driver()
     assert (tmp_path / "kubepods" / "burstable" / "podb-1").exists() is stays
     assert (tmp_path / "kubepods").exists() is stays
     assert (tmp_path / "system.slice").exists()
@@ -140,5 +140,5 @@ async def test_slices_are_removed_where_there_is_no_systemd_any_more(tmp_path: P
     (tmp_path / BURSTABLE).mkdir(parents=True)
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
     absent = SystemdSlices(2, f"unix:path={tmp_path}/absent", f"{tmp_path}/absent")
-    await Cgroups(tree, CgroupSettings(), slices=absent).remove_other_drivers()
+    await Cgroups(tree, CgroupSettings(), slices=absent).remove_cgroups_of_other_driver()
     assert not (tmp_path / "kubepods.slice").exists()

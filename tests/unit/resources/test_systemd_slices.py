@@ -330,7 +330,7 @@ async def test_systemd_stops_the_slices_that_pods_had_before_the_driver_was_chan
 ) -> None:
     tree = FakeV2(tmp_path, "cpu memory", ("kubepods.slice",)).tree
     async with systemd(tmp_path) as (fake, slices):
-        await Cgroups(tree, CgroupSettings(), slices=slices).remove_other_drivers()
+        await Cgroups(tree, CgroupSettings(), slices=slices).remove_cgroups_of_other_driver()
     assert fake.asked("StopUnit") == [("kubepods.slice", "replace")]
 
 

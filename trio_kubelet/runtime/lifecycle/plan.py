@@ -37,8 +37,8 @@ IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 class StopContainer:
     """Stop a running container. `message` is what the event `Killing` says.
 
-    `grace_seconds` is its own grace; None: the pod's. `at_once`: with the
-    least grace, and without hooks.
+    `grace_seconds` is its own grace; None: the pod's. `at_once`: with the least grace, and without
+    hooks.
     """
 
     container: ObservedContainer
