@@ -40,10 +40,18 @@ def write_all_whole(
         files = {
             path: stack.enter_context(_beside(path, data, mode)) for path, data in contents.items()
         }
-        for file in files.values() if durable else ():
-            os.fsync(file.fileno())
+        for path, file in files.items() if durable else ():
+            _sync(path, file)
         for path, file in files.items():
             Path(file.name).replace(path)
+
+
+def _sync(path: Path, file: IO[bytes]) -> None:
+    try:
+        os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = str(path)
+        raise
 
 
 @contextmanager

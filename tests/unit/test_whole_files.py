@@ -1,5 +1,7 @@
 """Files that are replaced whole: what readers see, and what is left when it fails."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -57,3 +59,17 @@ def test_of_several_files_none_is_replaced_if_one_cannot_be_written(tmp_path: Pa
     assert raised.value.filename == str(second)
     assert first.read_bytes() == b"old"
     assert names(tmp_path) == [".second.new", "first"]
+
+
+def test_of_several_files_the_one_is_named_that_does_not_reach_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    first, second = tmp_path / "first", tmp_path / "second"
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OSError, match="Input/output error") as raised:
+        write_all_whole({first: b"new", second: b"new"}, durable=True)
+    assert raised.value.filename == str(first)
+    assert names(tmp_path) == []
