@@ -1,6 +1,7 @@
 """`python3 -m lab`: private runtimes, machines and clusters, and what they need, by hand."""
 
 import argparse
+import os
 import shlex
 import signal
 import sys
@@ -80,6 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         help="run a cluster of kind until Ctrl-C, in a Docker of its own, with the agent as worker",
     )
     kind.add_argument("--version", default=newest, help=f"of Kubernetes: {newest} by default")
+    kind.add_argument(
+        "--guest", action="store_true", help="with Docker in a machine with systemd and cgroup v2"
+    )
     kind.set_defaults(act=_kind_cluster)
     kind_image = commands.add_parser(
         "kind-image",
@@ -155,11 +159,12 @@ def _kind_cluster(options: argparse.Namespace) -> None:
     with (
         suppress(KeyboardInterrupt),
         tempfile.TemporaryDirectory(prefix="kind-") as folder,
-        private(Path(folder), options.version) as docker,
+        private(Path(folder), options.version, guest=options.guest) as docker,
         KindCluster(Path(folder), docker) as cluster,
     ):
-        for name in ("PATH", "DOCKER_HOST", "DOCKER_CONFIG"):
-            print(f"export {name}={shlex.quote(docker.environment[name])}")
+        for name, value in docker.environment.items():
+            if os.environ.get(name) != value:
+                print(f"export {name}={shlex.quote(value)}")
         print(f"export KUBECONFIG={cluster.kubeconfig}")
         print(f"# {shlex.join(cluster.kubectl_command('get', 'nodes'))}", flush=True)
         signal.pause()

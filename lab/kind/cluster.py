@@ -17,8 +17,9 @@ from pathlib import Path
 
 from lab import LabError, control_plane_programs, images, tools
 from lab.control_plane_programs import NEWEST
-from lab.kind import node_image, node_images, programs
+from lab.kind import in_guest, node_image, node_images, programs
 from lab.kind.docker import DockerDaemon
+from lab.kind.in_guest import DockerInGuest
 from lab.packages import Packages
 from lab.processes import run
 from lab.root_folder import VIRTUAL_ENVIRONMENT
@@ -54,13 +55,14 @@ COMMAND_DEADLINE_SECONDS = 900
 class Docker:
     """A Docker for kind: the environment of its client, and what clusters there need.
 
-    `options` are fields of kind's configuration.
+    `options` are fields of kind's configuration, `node` of each node there.
     """
 
     environment: Mapping[str, str]
     kubectl: Path = Path("kubectl")
     image: str = ""
     options: Mapping[str, object] = field(default_factory=dict)
+    node: Mapping[str, object] = field(default_factory=dict)
 
 
 def is_installed() -> bool:
@@ -80,25 +82,31 @@ def installed() -> Docker:
 
 
 @contextmanager
-def private(folder: Path, version: str = NEWEST) -> Iterator[Docker]:
+def private(folder: Path, version: str = NEWEST, *, guest: bool = False) -> Iterator[Docker]:
     """A Docker of the lab's, with a node image and kind, for as long as the block.
 
-    Blocks for many minutes where something has to be built first. UnavailableError where it cannot
-    be had.
+    It runs on this host, or in a `guest` with cgroup v2. Blocks for many minutes where something
+    has to be built first. UnavailableError where it cannot be had.
     """
     packages = Packages()
     image = node_images.find(version, packages)
     kind = programs.find(packages.cache)
-    with DockerDaemon(folder / "docker", packages) as daemon:
+    kind_of_daemon: type[DockerDaemon | DockerInGuest] = DockerInGuest if guest else DockerDaemon
+    with kind_of_daemon(folder / "docker", packages) as daemon:
         changes = [f"--change={change}" for change in node_image.CHANGES]
-        importing = ("import", *changes, str(image.archive), image.name)
-        daemon.docker(*importing, deadline_seconds=COMMAND_DEADLINE_SECONDS)
+        run(
+            ["docker", "import", *changes, image.archive, image.name],
+            env=daemon.environment,
+            called="docker import",
+            deadline_seconds=COMMAND_DEADLINE_SECONDS,
+        )
         path = f"{kind.program.parent}:{daemon.environment['PATH']}"
         yield Docker(
             {**daemon.environment, "PATH": path},
             kubectl=control_plane_programs.find(version)["kubectl"],
             image=image.name,
             options=options_of_private(daemon.address),
+            node=in_guest.NODE if guest else {},
         )
 
 
@@ -205,6 +213,6 @@ def configured(docker: Docker) -> Mapping[str, object]:
     return {
         "kind": "Cluster",
         "apiVersion": "kind.x-k8s.io/v1alpha4",
-        "nodes": [{"role": role, **image} for role in ("control-plane", "worker")],
+        "nodes": [{"role": role, **image, **docker.node} for role in ("control-plane", "worker")],
         **docker.options,
     }

@@ -123,8 +123,9 @@ def test_images_of_the_control_plane_have_the_names_that_kubeadm_wants(tmp_path:
 def test_a_cluster_has_a_worker_of_the_image_that_docker_is_given() -> None:
     assert configured(Docker({}))["nodes"] == [{"role": "control-plane"}, {"role": "worker"}]
     options = options_of_private("10.0.0.2")
-    content = configured(Docker({}, image="i", options=options))
-    nodes = [{"role": "control-plane", "image": "i"}, {"role": "worker", "image": "i"}]
+    content = configured(Docker({}, image="i", options=options, node={"labels": {}}))
+    of_all = {"image": "i", "labels": {}}
+    nodes = [{"role": "control-plane", **of_all}, {"role": "worker", **of_all}]
     assert content["nodes"] == nodes
     assert content["networking"] == options["networking"]
 
