@@ -75,7 +75,10 @@ def e2e(session: nox.Session) -> None:
     must = os.environ.get("CI") == "true" or os.environ.get("TRIO_KUBELET_E2E") == "local"
     unless = () if must else ("--if-possible",)
     session.run("python", "-m", "lab", "control-plane-programs", "--all", *version, *unless)
-    for kernel in sorted({"packaged", os.environ.get("TRIO_KUBELET_GUEST_KERNEL") or "packaged"}):
+    kernels = {"packaged", os.environ.get("TRIO_KUBELET_GUEST_KERNEL") or "packaged"}
+    if os.environ.get("TRIO_KUBELET_KIND_DOCKER") == "guest":
+        kernels.add("own")
+    for kernel in sorted(kernels):
         session.run("python", "-m", "lab", "guest-image", "--kernel", kernel, *unless)
     if os.environ.get("TRIO_KUBELET_E2E") == "kind":
         session.run("python", "-m", "lab", "kind-image", *version)

@@ -3,9 +3,9 @@
 TRIO_KUBELET_KUBERNETES is the version of the control plane (`1.36`, `1.34`), and
 TRIO_KUBELET_CONTAINERD that of the containerd of `local`. TRIO_KUBELET_E2E is the provider: `local`
 runs all on this host, `guest` has a machine with systemd as the node, `kind` uses Docker (that of
-this host, or else a private one); `any`, the default, takes `kind` where a Docker daemon and kind
-are, and `local` elsewhere. What is missing is an error if provider or version was asked for, and in
-CI, and a reason to skip otherwise.
+this host, or else a private one; with TRIO_KUBELET_KIND_DOCKER=guest a private one in a machine);
+`any`, the default, takes `kind` where a Docker daemon and kind are, and `local` elsewhere. What is
+missing is an error if provider or version was asked for, and in CI, and a reason to skip otherwise.
 """
 
 import os
@@ -26,7 +26,7 @@ from tests.e2e.cluster import Cluster, Namespace
 from tests.e2e.guest import GuestCluster
 from tests.e2e.kind import ClusterOfKind
 from tests.e2e.local import LocalCluster
-from tests.e2e.provider import GUEST, KIND, chosen_provider
+from tests.e2e.provider import GUEST, KIND, chosen_provider, is_docker_in_guest
 from tests.missing import do_without
 
 HERE = Path(__file__).parent
@@ -123,7 +123,9 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[Name
 
 
 def _docker(folder: Path) -> AbstractContextManager[Docker]:
-    """The Docker of this host with its kind, or else a private one."""
+    """The Docker of this host with its kind, or else a private one, in a machine if asked."""
+    if is_docker_in_guest(os.environ):
+        return kind.private(folder, KUBERNETES or NEWEST, guest=True)
     if kind.is_installed():
         return nullcontext(kind.installed())
     return kind.private(folder, KUBERNETES or NEWEST)

@@ -27,3 +27,11 @@ def chosen_provider(environment: Mapping[str, str], *, has_kind: Callable[[], bo
             f"TRIO_KUBELET_E2E_AGENT={agent} is for TRIO_KUBELET_E2E={LOCAL}, not {asked}"
         )
     return asked
+
+
+def is_docker_in_guest(environment: Mapping[str, str]) -> bool:
+    """Whether kind is to have a Docker in a machine; LabError for what there is not."""
+    asked = environment.get("TRIO_KUBELET_KIND_DOCKER") or ""
+    if asked not in ("", GUEST):
+        raise LabError(f"TRIO_KUBELET_KIND_DOCKER={asked}: there is {GUEST}")
+    return asked == GUEST

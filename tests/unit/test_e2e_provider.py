@@ -3,7 +3,7 @@
 import pytest
 
 from lab import LabError
-from tests.e2e.provider import chosen_provider
+from tests.e2e.provider import chosen_provider, is_docker_in_guest
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,10 @@ def test_what_there_is_not_is_no_reason_to_try_something_else(
     environment = {"TRIO_KUBELET_E2E": asked, "TRIO_KUBELET_E2E_AGENT": agent}
     with pytest.raises(LabError, match=reason):
         chosen_provider(environment, has_kind=lambda: True)
+
+
+def test_docker_is_in_a_machine_when_that_is_asked_for_and_nowhere_else() -> None:
+    assert is_docker_in_guest({"TRIO_KUBELET_KIND_DOCKER": "guest"})
+    assert not is_docker_in_guest({"TRIO_KUBELET_KIND_DOCKER": ""})
+    with pytest.raises(LabError, match="there is guest"):
+        is_docker_in_guest({"TRIO_KUBELET_KIND_DOCKER": "gest"})
