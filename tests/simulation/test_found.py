@@ -1,14 +1,28 @@
 """What the simulation has found, each as a small scene of its own."""
 
+from json import dumps
 from pathlib import Path
+from random import Random
 
 import pytest
 import trio
+from attrs import evolve
 
 from tests.apiserver.faults import RequestFault
+from tests.simulation.health import HEALTH_ANNOTATION, behaviours_with_health, health_of
 from tests.simulation.scenes import Scene, play, pod, remove_manifest, write_manifest
 from trio_kubelet.hollow import CallFault, HollowOptions, HollowRegistry, ScriptedFaults
-from trio_kubelet.k8s import PODS
+from trio_kubelet.k8s import (
+    PODS,
+    Container,
+    IntOrString,
+    Lifecycle,
+    LifecycleHandler,
+    Probe,
+    SleepAction,
+    TCPSocketAction,
+)
+from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.rpc import Code, RpcError
 
 LOST = RpcError(Code.UNAVAILABLE, "a fault")
@@ -202,3 +216,45 @@ def newest_attempts(scene: Scene) -> list[int]:
         uid, count = container.sandbox.config.metadata.uid, container.config.metadata.attempt
         counts[uid] = max(count, counts.get(uid, 0))
     return list(counts.values())
+
+
+def test_a_container_that_ends_while_another_runs_its_hook_serves_nobody(tmp_path: Path) -> None:
+    action = TCPSocketAction(port=IntOrString(80))
+    probe = Probe(tcp_socket=action, period_seconds=5, timeout_seconds=1, failure_threshold=1)
+    nature = {"delay": 0, "period": 5, "timeout": 1, "success_threshold": 1, "failure_threshold": 1}
+    natures = {
+        "ill": {"Liveness": {**nature, "well_after": None}},
+        "web": {"Readiness": {**nature, "well_after": 0}},
+    }
+    long_hook = Lifecycle(pre_stop=LifecycleHandler(sleep=SleepAction(seconds=60)))
+    ill = Container(
+        name="ill", image="registry.example.com/app:1", liveness_probe=probe, lifecycle=long_hook
+    )
+    web = Container(name="web", image="registry.example.com/app:1", readiness_probe=probe)
+    base = pod()
+    shape = evolve(
+        base,
+        metadata=evolve(
+            base.metadata,
+            annotations={
+                f"{HEALTH_ANNOTATION}.{name}": dumps(each) for name, each in natures.items()
+            },
+        ),
+        spec=evolve(base.spec, containers=(ill, web), termination_grace_period_seconds=90),
+    )
+
+    async def scene(scene: Scene) -> None:
+        scene.put(with_defaults(shape))
+        await trio.sleep(2)
+        (container,) = (c for c in scene.running() if c.config.metadata.name == "web")
+        health = health_of(container)
+        assert health is not None
+        health.started_at = trio.current_time()
+        await trio.sleep(6)
+        assert scene.status().container_statuses[1].ready
+        scene.runtime.containers.kill(container.id)
+        await trio.sleep(10)
+        assert len(scene.running()) == 1, "the hook still runs"
+        assert not scene.status().container_statuses[1].ready
+
+    play(tmp_path, scene, HollowOptions(behaviours=behaviours_with_health(Random(0))))

@@ -3,9 +3,10 @@
 A task begins when an instance of its container was seen to run and ends with it. It walks the
 probe machine (`state_machines/probe.py`), keeps to its period whatever a run takes, and puts what
 changes about its container into the node's verdicts before it sends word to the sync loop. What
-fails only because its container has ended is no failure: before it is told of, the runtime is
-asked whether the container still runs. What looks as if it had been cut off by such an end counts
-later, while the probe goes on; a success shows at once that the container ran on.
+fails only because its container has ended is told to nobody and costs no container its life: the
+runtime is asked before whether the container still runs. What looks as if it had been cut off by
+such an end counts later, while the probe goes on; a success shows at once that the container ran
+on.
 """
 
 import random
@@ -320,6 +321,8 @@ class PodProbes:
             nursery.start_soon(self._count_later, instance, probe, run)
         elif run.is_certain or await self._node.runner.runs(instance.id):
             await self._count(instance, probe, run)
+        else:
+            await self._count_of_ended(instance, probe, run)
 
     async def _run(self, instance: _Instance, probe: _ContainerProbe) -> FinishedRun:
         target = Target(
@@ -349,6 +352,8 @@ class PodProbes:
         probe.doubtful.remove(run)
         if runs_on:
             await self._count(instance, probe, run)
+        else:
+            await self._count_of_ended(instance, probe, run)
         if probe.state not in RUNS_IN:
             probe.scope.cancel()
 
@@ -367,6 +372,18 @@ class PodProbes:
             else:
                 self._event(instance, message_of(probe.kind, each.came))
                 await self._take(instance, probe, succeeded=each.succeeded)
+
+    async def _count_of_ended(
+        self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun
+    ) -> None:
+        """Count a failure of a container that has ended against its readiness, and tell nobody.
+
+        While its pod's task waits for a call of the runtime, or for a hook of another container,
+        nothing else says that it serves nobody.
+        """
+        is_readiness = probe.kind is ProbeKind.READINESS and probe.state in RUNS_IN
+        if is_readiness and run.outcome is ProbeOutcome.FAILURE:
+            await self._take(instance, probe, succeeded=False)
 
     def _ran(self, instance: _Instance, probe: _ContainerProbe, run: FinishedRun) -> None:
         self._node.on_run.call(

@@ -154,6 +154,34 @@ async def test_what_fails_because_the_container_has_ended_says_nothing(
         assert len(at.events) == 1
 
 
+async def test_a_container_that_has_ended_unseen_serves_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [WELL, REFUSED]
+        at.start(readiness=EVERY_10_S)
+        await at.pass_time(5)
+        at.ended.add("c-0")
+        await at.pass_time(25)
+        assert at.changes == [(ProbeKind.READINESS, Verdict.SUCCESS)], "two of three have failed"
+        await at.pass_time(35)
+        assert at.changes[1:] == [(ProbeKind.READINESS, Verdict.FAILURE)]
+        assert (at.events, len(at.runs)) == ([], 1)
+
+
+async def test_a_container_that_has_ended_unseen_as_it_was_asked_serves_nobody(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.answers = [WELL, CUT_OFF]
+        at.start(readiness=evolve(EVERY_10_S, failure_threshold=1))
+        await at.pass_time(10.5)
+        at.ended.add("c-0")
+        await at.pass_time(12)
+        assert at.changes[1:] == [(ProbeKind.READINESS, Verdict.FAILURE)]
+        assert (at.events, len(at.runs)) == ([], 1)
+
+
 @pytest.mark.parametrize(
     ("probe", "result", "known_after"),
     [
