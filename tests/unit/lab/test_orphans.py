@@ -19,13 +19,22 @@ PROGRAM = (
     "import os, signal; print(os.getpid(), flush=True); signal.pause()",
 )
 
+# Other sweeps on this host do not judge what is marked here, nor do these judge what is not.
+NAMESPACE = f"of-{os.getpid()}"
+
 # Starts that program, which outlives it, and waits to be killed.
 OWNER = f"""
 import os, signal, subprocess
-from lab.orphans import marked
-subprocess.Popen({PROGRAM}, env=marked(os.environ))
+from lab import orphans
+orphans._namespace = lambda: "{NAMESPACE}"
+subprocess.Popen({PROGRAM}, env=orphans.marked(os.environ))
 signal.pause()
 """
+
+
+@pytest.fixture(autouse=True)
+def namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(orphans, "_namespace", lambda: NAMESPACE)
 
 
 @pytest.fixture
