@@ -146,6 +146,23 @@ FAIL_AFTER_ONE_ANOTHER = PodScript(
     grace=2,
     removed_after=45.48,
 )
+# One sidecar has ended while the other one, which takes its time, is still being stopped.
+SERVES_NOBODY_WHEN_IT_HAS_ENDED_UNSEEN = PodScript(
+    containers=(
+        ContainerScript(name="init-0", role=SIDECAR, obeys=3.7),
+        ContainerScript(
+            name="init-1",
+            role=SIDECAR,
+            lives=(Life(0.3),),
+            obeys=0.7,
+            probes=(ProbeScript(kind=READINESS, period=1, failures=1),),
+        ),
+        ContainerScript(name="main-0", lives=(Life(0.3),), obeys=0.7),
+    ),
+    policy="OnFailure",
+    grace=2,
+    removed_after=8.48,
+)
 
 
 @settings(max_examples=EXAMPLES)
@@ -157,6 +174,7 @@ FAIL_AFTER_ONE_ANOTHER = PodScript(
 @example(script=NOT_RESTARTED_AFTER_ITS_PROBE)
 @example(script=STOPPED_BEFORE_ANOTHER_STARTS_WITH_A_HOOK)
 @example(script=FAIL_AFTER_ONE_ANOTHER)
+@example(script=SERVES_NOBODY_WHEN_IT_HAS_ENDED_UNSEEN)
 def test_a_pod_lives_as_the_model_says(script: PodScript) -> None:
     model, lived = Model(script), live(script)
     model.live()

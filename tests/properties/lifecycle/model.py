@@ -371,7 +371,10 @@ class Model:
         self._at(max(due, self.now), lambda: self._ask(instance, asked, due))
 
     def _ask(self, instance: Instance, asked: Asked, due: float) -> None:
-        if asked.over or self._is_removed or instance.ended:
+        if asked.over or self._is_removed:
+            return
+        if instance.ended:
+            self._refused(instance, asked, due)
             return
         outcome = asked.script.outcome(asked.runs)
         asked.runs += 1
@@ -383,6 +386,19 @@ class Model:
         again = max(following, self.now + takes)
         self._at(again, lambda: self._ask(instance, asked, following))
 
+    def _refused(self, instance: Instance, asked: Asked, due: float) -> None:
+        """It has ended, and nobody has seen it, as its pod is busy: it serves nobody all the same.
+
+        No probe but readiness counts what fails as its container has ended, and a command that
+        cannot be run never counts.
+        """
+        if asked.script.kind is ProbeKind.READINESS and not asked.script.by_command:
+            self._count(instance, asked, succeeded=False)
+            self._ask_at(instance, asked, due + asked.script.period)
+
+    def _counts(self, instance: Instance, asked: Asked) -> bool:
+        return not instance.ended or asked.script.kind is ProbeKind.READINESS
+
     def _answered(self, instance: Instance, asked: Asked, outcome: str) -> None:
         if outcome == CUT_OFF:
             failed_at, kind = self.now, asked.script.kind
@@ -393,14 +409,14 @@ class Model:
             before, asked.doubtful = asked.doubtful, []
             for succeeded in (*(False for _ in before), True):
                 self._count(instance, asked, succeeded=succeeded)
-        elif outcome != ERROR and not instance.ended:
+        elif outcome != ERROR and self._counts(instance, asked):
             self._count(instance, asked, succeeded=False)
 
     def _known(self, instance: Instance, asked: Asked, failed_at: float) -> None:
         """What looked as the end of the container was none, or it was."""
         if failed_at in asked.doubtful:
             asked.doubtful.remove(failed_at)
-            if not instance.ended:
+            if self._counts(instance, asked):
                 self._count(instance, asked, succeeded=False)
 
     def _count(self, instance: Instance, asked: Asked, *, succeeded: bool) -> None:
