@@ -1,8 +1,9 @@
 """`trio-kubelet pods`: the pods of an agent, once or as they change."""
 
 import json
-import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import click
@@ -39,7 +40,10 @@ def pods(root_dir: Path, url: str, watch: bool, output: str | None) -> None:
     if output == "json":
         click.echo(json.dumps(found, indent=4))
     elif watch:
-        _watch(agent, found, wide=output == "wide")
+        import trio
+
+        with suppress(KeyboardInterrupt):
+            trio.run(partial(_watch, agent, found, wide=output == "wide"))
     else:
         _print_once(found, wide=output == "wide")
 
@@ -57,8 +61,9 @@ def _print_once(found: Json, *, wide: bool) -> None:
     Console(width=UNLIMITED_WIDTH).print(pod_table(rows, wide=wide), soft_wrap=True)
 
 
-def _watch(agent: AgentAddress, found: Json, *, wide: bool) -> None:
-    """Show the table until Ctrl-C. An agent that is away for a while is waited for."""
+async def _watch(agent: AgentAddress, found: Json, *, wide: bool) -> None:
+    """Show the table until cancelled. An agent that is away for a while is waited for."""
+    import trio
     from rich.console import Console, Group, RenderableType
     from rich.live import Live
 
@@ -68,14 +73,12 @@ def _watch(agent: AgentAddress, found: Json, *, wide: bool) -> None:
         table = pod_table(pod_rows(found["items"], datetime.now(UTC)), wide=wide)
         return Group(table, problem) if problem else table
 
-    try:
-        with Live(view(), console=Console(), auto_refresh=False) as live:
-            while True:
-                time.sleep(WATCH_SECONDS)  # a process of its own, without an event loop
-                try:
-                    found = agent.get("/pods")
-                    live.update(view(), refresh=True)
-                except AgentUnreachableError as error:
-                    live.update(view(error.message), refresh=True)
-    except KeyboardInterrupt:
-        return
+    ask = partial(agent.get, "/pods")
+    with Live(view(), console=Console(), auto_refresh=False) as live:
+        while True:
+            await trio.sleep(WATCH_SECONDS)
+            try:
+                found = await trio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                live.update(view(), refresh=True)
+            except AgentUnreachableError as error:
+                live.update(view(error.message), refresh=True)

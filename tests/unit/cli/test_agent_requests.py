@@ -1,6 +1,13 @@
-"""What a person is told who asks an agent that does not answer."""
+"""What a person is told who asks an agent, above all one that does not answer."""
 
+import http.server
+import signal
 import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -41,3 +48,59 @@ def test_json_cannot_be_watched() -> None:
     code, words = run("pods", "-o", "json", "--watch")
     assert code == 2
     assert "--watch shows tables" in words
+
+
+class _Agent(http.server.ThreadingHTTPServer):
+    """An agent without pods, which refuses the second request. `asked` is set by the third."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Request)
+        self.requests = 0
+        self.asked = threading.Event()
+
+
+class _Request(http.server.BaseHTTPRequestHandler):
+    server: _Agent
+
+    def do_GET(self) -> None:
+        self.server.requests += 1
+        if self.server.requests == 2:
+            self.send_error(503)
+            return
+        if self.server.requests > 2:
+            self.server.asked.set()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"items": []}')
+
+    def log_message(self, *_words: object) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def agent() -> Iterator[_Agent]:
+    with _Agent() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_watch_asks_on_after_an_agent_was_away_and_ends_with_ctrl_c() -> None:
+    with agent() as server:
+        url = f"http://127.0.0.1:{server.server_address[1]}"
+        command = (sys.executable, "-m", "trio_kubelet", "pods", "--watch", "--url", url)
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            try:
+                assert server.asked.wait(60)
+                process.send_signal(signal.SIGINT)
+                shown, words = process.communicate(timeout=60)
+            finally:
+                process.kill()
+    assert (process.returncode, words) == (0, "")
+    assert "NAME" in shown
