@@ -166,8 +166,11 @@ class Invariants:
         is_early = age_seconds + 1 < life.health.natures[kind].delay
         if is_early and self.record.clock_jumped_at < (life.started_at or 0.0):
             yield f"{kind} of {life.name} was asked for {age_seconds:.1f} s after its start"
-        ended_seconds = trio.current_time() - (life.ended_at or trio.current_time())
-        if ended_seconds > LONGEST_UNSEEN_SECONDS and not self.record.loses_events:
+        ended_at = life.ended_at or trio.current_time()
+        seen_from = max(ended_at, self.record.runtime_away_until)
+        is_late = trio.current_time() - seen_from > LONGEST_UNSEEN_SECONDS
+        if is_late and not self.record.loses_events:
+            ended_seconds = trio.current_time() - ended_at
             yield f"{kind} of {life.name} was asked for {ended_seconds:.0f} s after its end"
 
     def _wrongly_ready(self, pod: Pod, told: ContainerStatus) -> Iterator[str]:

@@ -127,6 +127,8 @@ class Record:
     """How often agents stepped machines: by machine, event and target."""
     loses_events: bool = False
     """Whether events are lost, so that what containers do may be seen minutes later."""
+    runtime_away_until: float = -1e9
+    """When the runtime that somebody restarted last is back: nobody sees what ends before."""
     clock_jumped_at: float = -1e9
     cut_off_at: float = -1e9
     """When the agent was last killed: its calls may still take effect for some seconds."""

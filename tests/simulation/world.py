@@ -340,6 +340,8 @@ class World:
 
     def _restart_runtime(self) -> None:
         seconds = self._chance.choice((0, 2, 20, 200))
+        back_at = trio.current_time() + seconds
+        self._record.runtime_away_until = max(self._record.runtime_away_until, back_at)
         self._short_lived.start_soon(self._node.runtime.restart, seconds)
 
     def _restart_runtime_in_a_call(self) -> None:
