@@ -1,21 +1,15 @@
 """`/debug/pprof/…` and `/debug/flags/v`, with the Go kubelet's names where it has the thing."""
 
 import sys
-import threading
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from functools import partial
 
 import trio
 
 from trio_kubelet.debugging.pprof import packed_profile
-from trio_kubelet.debugging.stacks import (
-    Stack,
-    count_objects,
-    sample_threads,
-    task_lines,
-    thread_lines,
-)
+from trio_kubelet.debugging.samples import Samples, sampled_processor
+from trio_kubelet.debugging.stacks import count_objects, task_lines, thread_lines
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Request, RequestError, Response, Values
 from trio_kubelet.server.router import ANY, Route
@@ -39,7 +33,7 @@ def profile_routes() -> Sequence[Route]:
 
 
 class _Profiles:
-    """One processor profile at a time, and one of the heap: both hold up everything else."""
+    """One processor profile at a time, and one of the heap, which holds up everything else."""
 
     def __init__(self) -> None:
         self._is_sampling = False
@@ -80,15 +74,12 @@ class _Profiles:
     async def _samples(self, seconds: int, *, as_text: bool) -> AsyncGenerator[bytes, None]:
         """Samples, after an empty piece. A client that goes ends the sampling."""
         self._is_sampling = True
-        stopped = threading.Event()
         try:
-            yield b""
-            samples = await trio.to_thread.run_sync(
-                sample_threads, seconds, stopped, abandon_on_cancel=True
-            )
+            with sampled_processor() as samples:
+                yield b""
+                await trio.sleep(seconds)
         finally:
             self._is_sampling = False
-            stopped.set()
         # Five minutes of many threads are seconds of work.
         write = partial(_folded, samples) if as_text else partial(packed_profile, samples, seconds)
         yield await trio.to_thread.run_sync(write)
@@ -131,12 +122,13 @@ def _heap_lines() -> Sequence[str]:
     )
 
 
-def _folded(samples: Mapping[Stack, int]) -> bytes:
-    """A line a stack, outermost first: what flame graphs are drawn from."""
+def _folded(samples: Samples) -> bytes:
+    """A line a stack, outermost first, and its microseconds: what flame graphs are drawn from."""
     lines = Counter[str]()
-    for stack, count in samples.items():
-        lines[";".join(f"{line.function}:{line.number}" for line in reversed(stack))] += count
-    return b"".join(f"{line} {count}\n".encode(errors="replace") for line, count in lines.items())
+    for stack, use in samples.items():
+        line = ";".join(f"{line.function}:{line.number}" for line in reversed(stack))
+        lines[line] += use.nanoseconds // 1000
+    return b"".join(f"{line} {us}\n".encode(errors="replace") for line, us in lines.items())
 
 
 def _quoted(text: str) -> str:

@@ -6,12 +6,13 @@ and period 12.
 """
 
 import gzip
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from attrs import define, field
 from betterproto import encode_varint
 
-from trio_kubelet.debugging.stacks import SAMPLE_SECONDS, Line, Stack
+from trio_kubelet.debugging.samples import SAMPLE_SECONDS, Samples
+from trio_kubelet.debugging.stacks import Line
 
 _PERIOD_NS = round(SAMPLE_SECONDS * 1e9)
 
@@ -27,17 +28,17 @@ class _Table:
         return self.numbers.setdefault(value, self.first + len(self.numbers))
 
 
-def packed_profile(samples: Mapping[Stack, int], seconds: float) -> bytes:
-    """A profile of how often each stack was seen, and for how long that is."""
+def packed_profile(samples: Samples, seconds: float) -> bytes:
+    """A profile of how often each stack was seen, and for how long it used the processor."""
     strings, functions, lines = _Table(0), _Table(1), _Table(1)
     strings.number("")
     parts = [
         _message(1, _value_type(strings, "samples", "count")),
         _message(1, _value_type(strings, "cpu", "nanoseconds")),
     ]
-    for stack, count in samples.items():
+    for stack, use in samples.items():
         numbers = b"".join(encode_varint(lines.number(line)) for line in stack)
-        values = encode_varint(count) + encode_varint(count * _PERIOD_NS)
+        values = encode_varint(use.samples) + encode_varint(use.nanoseconds)
         parts.append(_message(2, _message(1, numbers) + _message(2, values)))
     for line, number in lines.numbers.items():
         assert isinstance(line, Line)

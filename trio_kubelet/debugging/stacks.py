@@ -1,7 +1,4 @@
-"""What the process is doing: samples of its threads, its objects, its tasks.
-
-Samples are taken by a thread of their own, so that the event loop is seen while it is at work.
-"""
+"""What the process has: the stacks of its threads, its objects, its tasks."""
 
 import gc
 import sys
@@ -13,7 +10,6 @@ from types import FrameType
 import trio
 from attrs import frozen
 
-SAMPLE_SECONDS = 0.01
 INDENT = "  "
 
 
@@ -38,22 +34,6 @@ def stack_of(frame: FrameType | None) -> Stack:
         lines.append(Line(code.co_qualname, code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return tuple(lines)
-
-
-def sample_threads(seconds: float, stopped: threading.Event) -> Counter[Stack]:
-    """Count the stacks of all other threads, each 10 ms. Blocks; ends when `stopped` is set.
-
-    A thread that waits is counted as one that computes: the innermost line tells which it is.
-    """
-    counted: Counter[Stack] = Counter()
-    own = threading.get_ident()
-    for _ in range(max(1, round(seconds / SAMPLE_SECONDS))):
-        if stopped.wait(SAMPLE_SECONDS):
-            break
-        for ident, frame in sys._current_frames().items():
-            if ident != own:
-                counted[stack_of(frame)] += 1
-    return counted
 
 
 @frozen(order=True)

@@ -3,8 +3,10 @@
 import gzip
 import json
 import linecache
+import signal
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,6 +19,7 @@ from trio_kubelet.config.help_text import flag_values
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
 from trio_kubelet.debugging.pprof import packed_profile
+from trio_kubelet.debugging.samples import ProcessorUse, Samples, sampled_processor
 from trio_kubelet.debugging.stacks import Line
 from trio_kubelet.debugging.z_pages import (
     ProgramFacts,
@@ -84,21 +87,75 @@ async def test_tasks_are_a_tree_with_where_each_of_them_waits() -> None:
 async def test_the_profile_shows_what_the_event_loop_does() -> None:
     async def compute() -> None:
         while True:
-            sum(range(1000))
+            sum(range(100_000))
             await trio.lowlevel.checkpoint()
 
-    text = packed = b""
+    microseconds = {True: 0, False: 0}
+    packed = b""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(compute)
         with trio.fail_after(60):
             # On a busy machine a second may pass in which the event loop does nothing.
-            while b"compute:" not in text:
+            while sum(microseconds.values()) < 300_000:
                 _, text = await get(profile_routes(), "/debug/pprof/profile?seconds=1&debug=1")
+                for line in text.decode().splitlines():
+                    stack, _, used = line.rpartition(" ")
+                    microseconds["compute:" in stack] += int(used)
             while b"compute" not in packed:
                 response, sent = await get(profile_routes(), "/debug/pprof/profile?seconds=1")
                 packed = gzip.decompress(sent)
         nursery.cancel_scope.cancel()
     assert response.content_type == "application/octet-stream"
+    assert microseconds[True] > microseconds[False]
+
+
+async def test_samples_count_what_threads_use_and_not_how_long_they_wait() -> None:
+    go_on, waiting = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        go_on.wait(60)
+
+    def compute(samples: Samples) -> None:
+        begun = time.thread_time()
+        while sum(use.samples for use in list(samples.values())) < 5:
+            assert time.thread_time() < begun + 30
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, wait)
+        await trio.to_thread.run_sync(waiting.wait)
+        begun_ns = time.process_time_ns()
+        with sampled_processor() as samples:
+            await trio.to_thread.run_sync(compute, samples)
+        used_ns = time.process_time_ns() - begun_ns
+        go_on.set()
+    assert sum(use.nanoseconds for use in samples.values()) <= used_ns
+    computing, idle = (use_of(function, samples) for function in (compute, wait))
+    assert computing.nanoseconds > used_ns / 2
+    # It may have been seen on its way to where it waits.
+    assert idle.samples <= 1
+
+
+def use_of(function: Callable[..., object], samples: Samples) -> ProcessorUse:
+    found = [
+        use
+        for stack, use in samples.items()
+        if any(line.function == function.__qualname__ for line in stack)
+    ]
+    return ProcessorUse(
+        samples=sum(each.samples for each in found),
+        nanoseconds=sum(each.nanoseconds for each in found),
+    )
+
+
+async def test_a_signal_that_comes_after_the_last_sample_is_no_sample_and_ends_nothing() -> None:
+    with sampled_processor() as samples:
+        signal.raise_signal(signal.SIGPROF)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0, 0)
+    seen = dict(samples)
+    assert any(stack[0].function.startswith("test_a_signal") for stack in seen)
+    signal.raise_signal(signal.SIGPROF)
+    assert samples == seen
 
 
 async def test_one_profile_is_taken_at_a_time_and_a_client_that_goes_ends_its_own() -> None:
@@ -200,7 +257,7 @@ async def test_there_are_no_others(path: str, words: str) -> None:
 
 def test_a_packed_profile_has_the_fields_that_pprof_reads() -> None:
     inner, outer = Line("inner", "a.py", 300), Line("outer", "b.py", 2)
-    content = gzip.decompress(packed_profile({(inner, outer): 3}, 1))
+    content = gzip.decompress(packed_profile({(inner, outer): ProcessorUse(3, 30_000_000)}, 1))
     fields = [(number, value) for number, value in decoded(content)]
     strings = [value.decode() for number, value in fields if number == 6]
     assert strings[0] == ""
