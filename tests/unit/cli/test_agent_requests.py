@@ -92,7 +92,9 @@ def agent() -> Iterator[_Agent]:
 def test_a_watch_asks_on_after_an_agent_was_away_and_ends_with_ctrl_c() -> None:
     with agent() as server:
         url = f"http://127.0.0.1:{server.server_address[1]}"
-        command = (sys.executable, "-m", "trio_kubelet", "pods", "--watch", "--url", url)
+        # Who runs the tests in the background may ignore Ctrl-C, and so would the program.
+        as_typed = ("env", "--default-signal=INT", sys.executable, "-m", "trio_kubelet")
+        command = (*as_typed, "pods", "--watch", "--url", url)
         with subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         ) as process:
