@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
 from attrs import define, field
@@ -49,33 +49,55 @@ def sampled_processor() -> Iterator[Samples]:
         signal.signal(signal.SIGPROF, _take_none)
 
 
+def _used_by_threads() -> Mapping[int, int]:
+    """How many nanoseconds each thread has used the processor, by the thread's identity."""
+    used_ns = {}
+    for thread in threading.enumerate():
+        if thread.ident is not None and thread.native_id is not None:
+            with suppress(OSError):  # It has ended.
+                used_ns[thread.ident] = time.clock_gettime_ns(_clock_of(thread.native_id))
+    return used_ns
+
+
+def _clock_of(native_id: int) -> int:
+    """The clock of a thread's time on the processor.
+
+    Its number is a part of Linux's interface (CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED). glibc
+    gives the same, but reads a thread's memory for it, and a thread may have ended.
+    """
+    return ~native_id << 3 | 6
+
+
 @define
 class _Sampler:
     used: dict[Stack, ProcessorUse] = field(factory=dict)
-    _seen_ns: dict[int, int] = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self._seen_ns = {ident: _used_ns(ident) for ident in sys._current_frames()}
+    _seen_ns: Mapping[int, int] = field(factory=_used_by_threads)
+    _is_taking: bool = False
 
     def take(self, _signal: int, interrupted: FrameType | None) -> None:
+        """Take a sample, unless one is being taken: the next one has what is used meanwhile."""
+        if self._is_taking:
+            return
+        self._is_taking = True
+        try:
+            self._take(interrupted)
+        finally:
+            self._is_taking = False
+
+    def _take(self, interrupted: FrameType | None) -> None:
         """Add to each thread's stack what the thread has used since the last sample."""
+        seen_ns = _used_by_threads()
         frames: dict[int, FrameType | None] = {**sys._current_frames()}
         frames[threading.get_ident()] = interrupted
-        seen_ns = {ident: _used_ns(ident) for ident in frames}
         for ident, now_ns in seen_ns.items():
             before_ns = self._seen_ns.get(ident, 0)
             # Another thread may have got the identity of one that has ended.
             used_ns = now_ns - before_ns if now_ns >= before_ns else now_ns
-            if used_ns:
+            if used_ns and ident in frames:
                 use = self.used.setdefault(stack_of(frames[ident]), ProcessorUse())
                 use.samples += 1
                 use.nanoseconds += used_ns
         self._seen_ns = seen_ns
-
-
-def _used_ns(ident: int) -> int:
-    """How long a thread has used the processor. It must live: whoever has a frame does."""
-    return time.clock_gettime_ns(time.pthread_getcpuclockid(ident))
 
 
 def _take_none(_signal: int, _interrupted: FrameType | None) -> None:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -18,9 +19,10 @@ from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.help_text import flag_values
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
+from trio_kubelet.debugging import samples as samples_module
 from trio_kubelet.debugging.pprof import packed_profile
 from trio_kubelet.debugging.samples import ProcessorUse, Samples, sampled_processor
-from trio_kubelet.debugging.stacks import Line
+from trio_kubelet.debugging.stacks import Line, Stack, stack_of
 from trio_kubelet.debugging.z_pages import (
     ProgramFacts,
     flagz_route,
@@ -134,6 +136,27 @@ async def test_samples_count_what_threads_use_and_not_how_long_they_wait() -> No
     assert computing.nanoseconds > used_ns / 2
     # It may have been seen on its way to where it waits.
     assert idle.samples <= 1
+
+
+async def test_a_signal_that_comes_amid_a_sample_counts_nothing_twice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    signals = iter(range(3))
+
+    def stack_of_amid_signals(frame: FrameType | None) -> Stack:
+        if next(signals, None) is not None:
+            signal.raise_signal(signal.SIGPROF)
+        return stack_of(frame)
+
+    monkeypatch.setattr(samples_module, "stack_of", stack_of_amid_signals)
+    begun_ns = time.process_time_ns()
+    with sampled_processor() as samples:
+        while time.process_time_ns() < begun_ns + 8_000_000:
+            pass
+        signal.raise_signal(signal.SIGPROF)
+    used_ns = time.process_time_ns() - begun_ns
+    assert samples
+    assert sum(use.nanoseconds for use in samples.values()) <= used_ns
 
 
 def use_of(function: Callable[..., object], samples: Samples) -> ProcessorUse:
