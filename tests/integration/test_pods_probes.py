@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -10,7 +11,16 @@ import trio
 from lab.agent import Json, pod_manifest
 from lab.images import WEB
 from lab.ports import free_ports
-from tests.integration.pods import SLEEP, Node, conditions, mount, shell, status_of, until_term
+from tests.integration.pods import (
+    SLEEP,
+    Node,
+    conditions,
+    host_folder,
+    mount,
+    shell,
+    status_of,
+    until_term,
+)
 from tests.unit.probes.servers import health
 
 EACH_SECOND: Mapping[str, int] = {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 2}
@@ -130,9 +140,13 @@ def test_a_probe_that_fails_is_told_of_and_its_pod_is_not_ready(node: Node, case
     action, words = FAILURES[case]
     probe = {**EACH_SECOND, **action}
     node.add(pod_manifest(case, {**WEB_CONTAINER, "readinessProbe": probe}))
-    pod = node.wait(case, lambda pod: is_unready(pod) and messages(node, case, "Unhealthy"))
-    said = messages(node, case, "Unhealthy")[0]
-    assert said.startswith(f"Readiness probe {words.format(ip=pod['status']['podIP'])}")
+
+    def is_told_of(pod: Json) -> bool:
+        begin = f"Readiness probe {words.format(ip=pod['status'].get('podIP'))}"
+        # The server may not listen yet when it is asked first.
+        return any(said.startswith(begin) for said in messages(node, case, "Unhealthy"))
+
+    pod = node.wait(case, lambda pod: is_unready(pod) and is_told_of(pod))
     assert status_of(pod, "c")["restartCount"] == 0
     node.remove(case)
 
@@ -156,20 +170,23 @@ def test_a_container_that_fails_its_liveness_probe_is_restarted(node: Node) -> N
     node.remove("ill")
 
 
-def test_a_startup_probe_holds_readiness_back(node: Node) -> None:
+def test_a_startup_probe_holds_readiness_back(node: Node, tmp_path: Path) -> None:
     readiness = {**EACH_SECOND, "exec": {"command": ["true"]}}
     startup = {
         **EACH_SECOND,
         "failureThreshold": 600,
-        "exec": {"command": ["test", "-e", "/tmp/up"]},
+        "exec": {"command": ["test", "-e", "/shared/up"]},
     }
-    slow = until_term("c", "sleep 4; touch /tmp/up")
+    slow = until_term("c", volumeMounts=[mount("/shared")])
     slow.update(readinessProbe=readiness, startupProbe=startup)
-    node.add(pod_manifest("slow", slow))
+    node.add(pod_manifest("slow", slow, **host_folder(tmp_path)))
+    node.wait("slow", lambda _: messages(node, "slow", "Unhealthy"))
+    pod = node.wait("slow", lambda pod: status_of(pod, "c").get("started") is False)
+    assert not is_ready(pod)
+    (tmp_path / "up").touch()
     pod = node.wait("slow", is_ready)
     assert status_of(pod, "c")["started"] is True
     failed = messages(node, "slow", "Unhealthy")
-    assert failed
     assert all(message.startswith("Startup probe failed: ") for message in failed)
     node.remove("slow")
 

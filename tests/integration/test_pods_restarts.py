@@ -29,9 +29,6 @@ from tests.integration.pods import (
 )
 
 CRASHING = pod_manifest("crashing", shell("c", "sleep 2; exit 1"))
-LATE_SECONDS = 9
-"""By how much a restart may be late on a machine that does other things as well; with the next
-longer wait, it would be later."""
 
 
 class Ends:
@@ -230,13 +227,14 @@ def test_restarts_wait_for_10_20_and_40_seconds_after_a_first_one_at_once(
 ) -> None:
     waits = crashing.waits(deadline_seconds=180)
     for seconds, wanted in zip(waits, (0, 10, 20, 40), strict=True):
-        assert wanted <= seconds <= wanted + LATE_SECONDS, waits
+        assert wanted <= seconds, waits
 
 
 def test_the_longest_wait_can_be_set(crashing_with_cap: Ends) -> None:
     waits = crashing_with_cap.waits(deadline_seconds=180)
     for seconds, wanted in zip(waits, (0, 10, 20, 20), strict=True):
-        assert wanted <= seconds <= wanted + LATE_SECONDS, waits
+        assert wanted <= seconds, waits
+    assert waits[-1] < 40, waits
 
 
 def test_of_a_container_that_crashes_only_the_last_one_is_kept(node: Node, crashing: Ends) -> None:

@@ -25,7 +25,8 @@ from trio_kubelet.secure_port import LIMITS
 from trio_kubelet.server import Limits, Request, Response, listen_tcp, listen_unix, serve_http
 from trio_kubelet.server.connections import ConnectionTable, NoPlaceError
 
-SHORT = 0.05
+# The time that a limit gives; what a test does within it may take as long on a busy machine.
+SHORT = 0.5
 
 
 @pytest.mark.parametrize("text", [b"", b"GET /he", head()])
@@ -54,7 +55,7 @@ async def test_a_client_may_be_idle_for_longer_than_a_head_may_take() -> None:
     async with serving(limits=Limits(head_seconds=SHORT)) as port:
         stream = await connect(port, head() + b"\r\n")
         await until(stream, b"GET /healthz ()")
-        await trio.sleep(4 * SHORT)
+        await trio.sleep(2 * SHORT)
         await stream.send_all(last())
         assert (await everything(stream)).endswith(b"GET /healthz ()")
 

@@ -1,6 +1,7 @@
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,9 @@ async def set_up(path: Path | str, kind: str | None) -> MountedVolume:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Path:
-    """A folder with one of each kind of file."""
+def node(tmp_path: Path) -> Iterator[Path]:
+    """A folder with one of each kind of file, with the umask of services."""
+    umask = os.umask(0o022)
     (tmp_path / "Directory").mkdir()
     (tmp_path / "File").touch()
     with socket.socket(socket.AF_UNIX) as server:
@@ -29,7 +31,8 @@ def node(tmp_path: Path) -> Path:
         server.bind("Socket")
         os.chdir(here)
     (tmp_path / "CharDevice").symlink_to("/dev/null")
-    return tmp_path
+    yield tmp_path
+    os.umask(umask)
 
 
 KINDS = {
