@@ -162,16 +162,15 @@ class Invariants:
         assert life.health is not None
         if kind is not ProbeKind.STARTUP and not life.health.may_be_started:
             yield f"{kind} of {life.name} was asked for before it had started up"
-        age_seconds = trio.current_time() - (life.started_at or 0.0)
+        now = trio.current_time()
+        age_seconds = now - (life.started_at or 0.0)
         is_early = age_seconds + 1 < life.health.natures[kind].delay
         if is_early and self.record.clock_jumped_at < (life.started_at or 0.0):
             yield f"{kind} of {life.name} was asked for {age_seconds:.1f} s after its start"
-        ended_at = life.ended_at or trio.current_time()
-        seen_from = max(ended_at, self.record.runtime_away_until)
-        is_late = trio.current_time() - seen_from > LONGEST_UNSEEN_SECONDS
+        ended_at = life.ended_at or now
+        is_late = now - max(ended_at, self.record.runtime_away_until) > LONGEST_UNSEEN_SECONDS
         if is_late and not self.record.loses_events:
-            ended_seconds = trio.current_time() - ended_at
-            yield f"{kind} of {life.name} was asked for {ended_seconds:.0f} s after its end"
+            yield f"{kind} of {life.name} was asked for {now - ended_at:.0f} s after its end"
 
     def _wrongly_ready(self, pod: Pod, told: ContainerStatus) -> Iterator[str]:
         """What a status says of a container against what its probes have answered."""

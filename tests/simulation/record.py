@@ -163,6 +163,10 @@ class Record:
                 self.steps[entry.kind, entry.event, entry.target] += 1
             self._digest.update(self._without_root(repr(entry)).encode())
 
+    def on_runtime_away(self, seconds: float) -> None:
+        """Somebody restarts the runtime, which is back after so long."""
+        self.runtime_away_until = max(self.runtime_away_until, trio.current_time() + seconds)
+
     def on_event(
         self, kind: int, container_id: str, sandbox: HollowSandbox, agent_life: int
     ) -> None:

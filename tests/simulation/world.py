@@ -164,9 +164,8 @@ class World:
             self._add()
         self._node.start_agent()
         for _ in range(rounds):
-            await self._round_of_faults(
-                self._chance.uniform(SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS)
-            )
+            seconds = self._chance.uniform(SHORTEST_ROUND_SECONDS, LONGEST_ROUND_SECONDS)
+            await self._round_of_faults(seconds)
             await self._quiet_phase()
         self._node.stop_agent()
         await self._node.agent_ended()
@@ -340,8 +339,7 @@ class World:
 
     def _restart_runtime(self) -> None:
         seconds = self._chance.choice((0, 2, 20, 200))
-        back_at = trio.current_time() + seconds
-        self._record.runtime_away_until = max(self._record.runtime_away_until, back_at)
+        self._record.on_runtime_away(seconds)
         self._short_lived.start_soon(self._node.runtime.restart, seconds)
 
     def _restart_runtime_in_a_call(self) -> None:

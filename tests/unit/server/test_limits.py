@@ -51,11 +51,15 @@ async def test_a_client_that_is_idle_between_requests_is_hung_up_on() -> None:
     assert said.endswith(b"GET /healthz ()")
 
 
-async def test_a_client_may_be_idle_for_longer_than_a_head_may_take() -> None:
+async def test_a_client_may_be_idle_for_longer_than_a_head_may_take(
+    mock_clock: MockClock,
+) -> None:
     async with serving(limits=Limits(head_seconds=SHORT)) as port:
         stream = await connect(port, head() + b"\r\n")
         await until(stream, b"GET /healthz ()")
-        await trio.sleep(2 * SHORT)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(2 * SHORT)
+        await trio.testing.wait_all_tasks_blocked()
         await stream.send_all(last())
         assert (await everything(stream)).endswith(b"GET /healthz ()")
 

@@ -3,6 +3,7 @@
 import pytest
 import structlog
 import trio
+from trio.testing import MockClock
 
 from tests.unit.server.serving import (
     connect,
@@ -53,16 +54,23 @@ async def test_what_was_sent_with_the_request_comes_first() -> None:
         assert await everything(stream) == b"LATE"
 
 
-async def test_much_may_pass_and_neither_idle_nor_slow_clients_are_limited() -> None:
+async def test_much_may_pass_and_neither_idle_nor_slow_clients_are_limited(
+    mock_clock: MockClock,
+) -> None:
     size = 5_000_000
     limits = Limits(idle_seconds=0.5, head_seconds=0.5, progress_seconds=0.5, take_seconds=0.5)
     async with serving(shout, limits) as port:
         stream = await connect(port, UPGRADE)
         await until(stream, b"\r\n\r\n")
-        await trio.sleep(1)
+        await trio.testing.wait_all_tasks_blocked()
+        mock_clock.jump(1)
+        await trio.testing.wait_all_tasks_blocked()
         received = 0
         async with stream, trio.open_nursery() as nursery:
             nursery.start_soon(stream.send_all, b"x" * size)
+            await trio.testing.wait_all_tasks_blocked()
+            mock_clock.jump(1)
+            await trio.testing.wait_all_tasks_blocked()
             while received < size:
                 received += len(await stream.receive_some())
 
