@@ -22,6 +22,7 @@ LAYERS: dict[str, set[str]] = {
     "leaves": {
         *("clock", "config", "k8s", "rpc", "telemetry"),
         *(
+            "fair_limiter",
             "foreign_text",
             "inotify",
             "path_watch",
