@@ -21,6 +21,7 @@ from trio_kubelet.clock import Clock
 from trio_kubelet.cluster import Cluster, OpenClients, Standalone
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.core import Core
+from trio_kubelet.debugging import metered
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.listeners import Listeners
@@ -76,6 +77,7 @@ class Agent:
         self._listeners = Listeners(
             settings=settings,
             journal=core.journal,
+            loop_meter=core.loop_meter,
             monitor=core.monitor,
             pods=core.pods,
             monitoring=self._monitoring.routes(),
@@ -97,6 +99,11 @@ class Agent:
         core.gate.on_change.add(self._on_runtime_state)
         core.make_folders()
         core.host.set_up(core.settings)
+        with metered(core.loop_meter):
+            await self._run_parts()
+
+    async def _run_parts(self) -> None:
+        core = self.core
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.warn_of_host)
             nursery.start_soon(self._monitoring.run)
@@ -163,7 +170,12 @@ class Agent:
             runtime=core.client,
             find_pod=core.pod,
         )
-        node = NodeEndpoints(settings=core.settings, clock=core.clock, journal=core.journal)
+        node = NodeEndpoints(
+            settings=core.settings,
+            clock=core.clock,
+            journal=core.journal,
+            loop_meter=core.loop_meter,
+        )
         return (*pods.open(nursery), *node.routes())
 
     async def _tell_service_manager(self) -> None:

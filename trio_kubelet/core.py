@@ -12,6 +12,7 @@ import trio
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.debugging import LongTurn, LoopMeter
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name, node_resources
@@ -68,6 +69,8 @@ class Core:
             raise StartError(problem)
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
+        self.loop_meter = LoopMeter(clock.now_ns)
+        self.loop_meter.on_long_turn.add(self._note_long_turn)
         self.serves_others = trio.Event()
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
         self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
@@ -131,6 +134,15 @@ class Core:
     def active_pods(self) -> Iterable[Pod]:
         """The pods that hold resources, with what they were allocated."""
         return [self.allocations.allocated(stored.pod) for stored in self.store.active()]
+
+    def _note_long_turn(self, turn: LongTurn) -> None:
+        self.journal.note(
+            "loop",
+            turn.pod or self.node_name,
+            "LongTurn",
+            f"one task held the event loop: {turn.task}",
+            duration_seconds=turn.cpu_seconds,
+        )
 
     def make_folders(self) -> None:
         """Make the agent's folders. Blocks. Raises StartError, and records an event of it."""

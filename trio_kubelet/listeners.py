@@ -8,6 +8,7 @@ from attrs import frozen
 
 from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.debugging import LoopMeter, turn_routes
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.server import (
@@ -36,6 +37,7 @@ class Listeners:
 
     settings: Settings
     journal: Journal
+    loop_meter: LoopMeter
     monitor: LoopMonitor
     pods: Callable[[], Iterable[Pod]]
     monitoring: Sequence[Route] = ()
@@ -57,11 +59,11 @@ class Listeners:
     ) -> None:
         """Serve the agent's own socket, always, and the read-only port where it is set.
 
-        The journal is on the socket alone: the port asks nobody who he is.
+        Journal and long turns are on the socket alone: the port asks nobody who he is.
         """
         configuration = self.settings.configuration
         public = self.public_routes()
-        private = (*public, *journal_routes(self.journal))
+        private = (*public, *journal_routes(self.journal), *turn_routes(self.loop_meter))
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
         try:
             own = listen_unix(socket)

@@ -83,6 +83,7 @@ class Monitoring:
         core.journal.on_entry.add(safe(counter.journal_entry))
         core.statuses.on_change.add(safe(counter.status_changed))
         core.status_syncs.add(safe(counter.status_synced))
+        core.loop_meter.on_long_turn.add(safe(counter.loop_held))
         core.sleeps_cut_short.add(safe(counter.sleep_cut_short))
         self.stats.on_disk_walk.add(safe(counter.disk_walked))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)

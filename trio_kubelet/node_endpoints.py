@@ -14,7 +14,7 @@ from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.help_text import flag_values
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.debugging import flag_routes, profile_routes
+from trio_kubelet.debugging import LoopMeter, flag_routes, profile_routes, turn_routes
 from trio_kubelet.debugging.z_pages import ProgramFacts, flagz_route, statusz_route
 from trio_kubelet.server import (
     LOGS_PATH,
@@ -39,6 +39,7 @@ class NodeEndpoints:
     settings: Settings
     clock: Clock
     journal: Journal
+    loop_meter: LoopMeter
 
     def routes(self) -> Sequence[Route]:
         """What there is, with debugging handlers on."""
@@ -48,6 +49,7 @@ class NodeEndpoints:
         configuration, gates = self.settings.configuration, self.settings.gates
         yield from configz_routes(configuration)
         yield from journal_routes(self.journal)
+        yield from turn_routes(self.loop_meter)
         if configuration.enable_system_log_handler:
             queries = configuration.enable_system_log_query and gates["NodeLogQuery"]
             yield from system_log_routes(SystemLogs(queries=queries))

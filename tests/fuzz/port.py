@@ -29,6 +29,7 @@ from tests.unit.server.serving import at_most_open_files, open_files
 from trio_kubelet.clock import SystemClock
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.node_endpoints import NodeEndpoints
@@ -238,7 +239,12 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
         runtime=runtime,
         find_pod=lambda namespace, name: POD if (namespace, name) == ("ns", "p") else None,
     )
-    node = NodeEndpoints(settings=settings, clock=SystemClock(), journal=Journal(SystemClock()))
+    node = NodeEndpoints(
+        settings=settings,
+        clock=SystemClock(),
+        journal=Journal(SystemClock()),
+        loop_meter=LoopMeter(),
+    )
     journal = SystemdJournal("/nowhere/journalctl")
     logs = SystemLogs(queries=True, root=root / "log", journal=journal)
     switched_off = "/logs/{rest...}"

@@ -14,6 +14,7 @@ from tests.trio_clock import TrioClock
 from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.listeners import Listeners
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal
@@ -35,6 +36,7 @@ async def serving(root: Path) -> AsyncIterator[tuple[httpx.AsyncClient, httpx.As
     listeners = Listeners(
         settings=Settings(configuration=configuration, options=NodeOptions(root_dir=str(root))),
         journal=journal,
+        loop_meter=LoopMeter(),
         monitor=LoopMonitor(),
         pods=list,
     )

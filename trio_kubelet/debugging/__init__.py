@@ -1,9 +1,11 @@
 """What the agent tells of its own process: profiles, tasks, and how much it logs.
 
 `stacks.py` collects, `pprof.py` puts it into the form that `go tool pprof` reads, `endpoint.py`
-answers under the paths that the Go kubelet has for it.
+answers under the paths that the Go kubelet has for it. `loop_meter.py` notices tasks that hold the
+event loop.
 """
 
 from trio_kubelet.debugging.endpoint import flag_routes, profile_routes
+from trio_kubelet.debugging.loop_meter import LongTurn, LoopMeter, metered, turn_routes
 
-__all__ = ["flag_routes", "profile_routes"]
+__all__ = ["LongTurn", "LoopMeter", "flag_routes", "metered", "profile_routes", "turn_routes"]

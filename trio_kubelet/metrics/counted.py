@@ -12,6 +12,7 @@ from attrs import define
 from state_machines.image import IMAGE, ImageState
 from state_machines.pleg import PLEG, PlegEvent
 from state_machines.pod import POD, PodState
+from trio_kubelet.debugging import LongTurn
 from trio_kubelet.k8s import Pod, PodPhase, PodStatus
 from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
 from trio_kubelet.pod_source import is_static
@@ -159,6 +160,10 @@ class EventCounter:
     def sleep_cut_short(self) -> None:
         """A hook had no time to sleep to the end."""
         self.counts.cut_short_sleeps.inc()
+
+    def loop_held(self, turn: LongTurn) -> None:
+        """A task held the event loop."""
+        self.counts.long_turns.observe(turn.cpu_seconds)
 
     def disk_walked(self, disk: PodDisk) -> None:
         """The files of a pod's volumes were counted."""

@@ -16,6 +16,7 @@ START_SECONDS = (
 )
 STATUS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
 API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTAINERS = tuple(2**power for power in range(5))
 
 SHOWN_AS = {
@@ -198,6 +199,12 @@ class Counts:
         )
         self.http_inflight = gauge(
             "kubelet_http_inflight_requests", "Requests that are being answered.", request
+        )
+        self.long_turns = Histogram(
+            "trio_kubelet_event_loop_turn_seconds",
+            "CPU time of turns of tasks that held the event loop for more than 50 ms.",
+            buckets=TURN_SECONDS,
+            registry=self.registry,
         )
         self.websockets = counter(
             "kubelet_websocket_streaming_requests", "Streams over WebSocket.", ["subresource"]

@@ -125,7 +125,8 @@ BEYOND: Mapping[str, frozenset[str]] = {
             container_pressure_memory_waiting_seconds_total container_spec_cpu_quota
         """,
         "The agent's own.": """
-            trio_kubelet_build_info trio_kubelet_journal_overwritten_total
+            trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds
+            trio_kubelet_journal_overwritten_total
         """,
     }.items()
 }

@@ -10,6 +10,7 @@ from tests.unit.sync.sync_loops import make_pod, running
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
+from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.listeners import Listeners
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.monitor import LoopMonitor
@@ -22,7 +23,11 @@ def health(monitor: LoopMonitor) -> tuple[str, bool]:
     """What /healthz/syncloop would say is wrong, and whether systemd's watchdog would be fed."""
     settings = Settings(configuration=KubeletConfiguration(), options=NodeOptions())
     listeners = Listeners(
-        settings=settings, journal=Journal(TrioClock()), monitor=monitor, pods=lambda: ()
+        settings=settings,
+        journal=Journal(TrioClock()),
+        loop_meter=LoopMeter(),
+        monitor=monitor,
+        pods=lambda: (),
     )
     return listeners.loop_health(), monitor.seconds_busy() < 60
 
