@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 from trio.testing import MockClock
 
@@ -21,6 +22,7 @@ from tests.containerds import Containerds
 from tests.distribution import Distribution
 from tests.file_work import in_place
 from tests.missing import do_without
+from tests.turns import meter_all_runs
 
 KUBERNETES = os.environ.get("TRIO_KUBELET_KUBERNETES", "")
 
@@ -35,11 +37,15 @@ settings.register_profile("thorough", UNHURRIED, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
+PLAIN = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
 BEGUN = "TRIO_KUBELET_TESTS_BEGUN"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where the processes that share the tests note which of them have begun."""
+    """Where the processes that share the tests note which have begun; what all runs have."""
+    meter_all_runs()
+    # With source and values of each frame, as is the default, a traceback takes half a second.
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], PLAIN])
     if BEGUN not in os.environ:
         folder = tempfile.TemporaryDirectory(prefix="begun-")
         os.environ[BEGUN] = folder.name

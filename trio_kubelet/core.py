@@ -12,7 +12,7 @@ import trio
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.debugging import LongTurn, LoopMeter
+from trio_kubelet.debugging import LongTurn, LongTurnLog, LoopMeter
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name, node_resources
@@ -70,6 +70,7 @@ class Core:
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
         self.loop_meter = LoopMeter(clock.now_ns)
+        self.loop_meter.on_long_turn.add(LongTurnLog().take)
         self.loop_meter.on_long_turn.add(self._note_long_turn)
         self.serves_others = trio.Event()
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()

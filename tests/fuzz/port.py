@@ -168,6 +168,7 @@ async def _run(seed: int, requests: int, root: Path) -> PortReport:
             findings.append(f"{entry['event']} {entry.get('path')!r}: {error!r:.300}")
         raise structlog.DropEvent
 
+    configured_before = structlog.get_config()
     structlog.configure(processors=[on_log], cache_logger_on_first_use=False)
     descriptors = open_files()
     try:
@@ -184,7 +185,7 @@ async def _run(seed: int, requests: int, root: Path) -> PortReport:
             if b" 200 " not in await run.exchange(port, b"GET /healthz HTTP/1.0\r\n\r\n"):
                 findings.append("the server does not answer at the end")
     finally:
-        structlog.reset_defaults()
+        structlog.configure(**configured_before)
     if open_files() > descriptors:
         findings.append(f"{open_files() - descriptors} descriptors are left")
     found = tuple(dict.fromkeys((*findings, *run.findings)))

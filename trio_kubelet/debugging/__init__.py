@@ -6,6 +6,14 @@ event loop.
 """
 
 from trio_kubelet.debugging.endpoint import flag_routes, profile_routes
-from trio_kubelet.debugging.loop_meter import LongTurn, LoopMeter, metered, turn_routes
+from trio_kubelet.debugging.loop_meter import LongTurn, LongTurnLog, LoopMeter, metered, turn_routes
 
-__all__ = ["LongTurn", "LoopMeter", "flag_routes", "metered", "profile_routes", "turn_routes"]
+__all__ = [
+    "LongTurn",
+    "LongTurnLog",
+    "LoopMeter",
+    "flag_routes",
+    "metered",
+    "profile_routes",
+    "turn_routes",
+]

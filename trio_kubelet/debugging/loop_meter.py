@@ -2,8 +2,8 @@
 
 All pods share one event loop. While a task has its turn, from one `await` that waits to the next,
 nobody else has theirs; so what holds up a probe or a heartbeat is found in the turn before it. The
-meter counts and logs each turn with more than `LONG_SECONDS` of CPU time of the loop's thread, with
-the task and the pod that it works for. Waiting for a processor, or for the interpreter's lock, is
+meter notes each turn with more than `LONG_SECONDS` of CPU time of the loop's thread, with the task
+and the pod that it works for. Waiting for a processor, or for the interpreter's lock, is
 no use of the CPU: a busy machine makes no turn long.
 
 To be cheap the meter reads the thread's CPU time, which is a system call, only every few
@@ -30,8 +30,7 @@ LONG_SECONDS = 0.05
 """So long nobody is held up who could tell; probes have timeouts of a second and more."""
 PRECISION_SECONDS = 0.005
 KEPT_TURNS = 200
-LOGGED_EACH_SECONDS = 1.0
-"""One task may hold the loop again and again; the counts and `/debug/turns` have them all."""
+LOG_SECONDS = 1.0
 
 
 @frozen(kw_only=True)
@@ -55,8 +54,6 @@ class LoopMeter(trio.abc.Instrument):
         self._now_ns = now_ns
         self._kept: deque[LongTurn] = deque(maxlen=KEPT_TURNS)
         self._count = 0
-        self._unlogged = 0
-        self._logged_at = float("-inf")
         self._task: trio.lowlevel.Task | None = None
         self._began = self._read_at = time.perf_counter()
         self._cpu = time.thread_time()
@@ -94,19 +91,32 @@ class LoopMeter(trio.abc.Instrument):
         )
         self._count += 1
         self._kept.append(turn)
-        if self._began - self._logged_at < LOGGED_EACH_SECONDS:
-            self._unlogged += 1
-        else:
-            self._logged_at = self._began
-            log.warning(
-                "event loop held by one task",
-                task=turn.task,
-                pod=turn.pod or None,
-                cpu_ms=round(1000 * cpu_seconds),
-                unlogged_before=self._unlogged or None,
-            )
-            self._unlogged = 0
         self.on_long_turn.call(turn)
+
+
+class LongTurnLog:
+    """Logs long turns, `LOG_SECONDS` apart at least: a task may hold the loop again and again."""
+
+    def __init__(self) -> None:
+        self._unlogged = 0
+        self._logged_at_ns: int | None = None
+
+    def take(self, turn: LongTurn) -> None:
+        """Log a turn, or count it for the next line."""
+        before = self._logged_at_ns
+        if before is not None and 0 <= turn.time_ns - before < LOG_SECONDS * 1e9:
+            self._unlogged += 1
+            return
+        self._logged_at_ns = turn.time_ns
+        facts = {"pod": turn.pod} if turn.pod else {}
+        log.warning(
+            "event loop held by one task",
+            task=turn.task,
+            cpu_ms=round(1000 * turn.cpu_seconds),
+            unlogged=self._unlogged,
+            **facts,
+        )
+        self._unlogged = 0
 
 
 @contextmanager

@@ -14,6 +14,8 @@ import trio
 from trio_kubelet.server.handshakes import Turn
 
 RECEIVE_BYTES = 64 * 1024
+SEND_BYTES = 1 << 20
+"""What is encrypted in one turn of the event loop: two milliseconds."""
 _CUT_OFF = "UNEXPECTED_EOF_WHILE_READING"
 
 
@@ -81,12 +83,15 @@ class TlsStream(trio.abc.Stream):
             if not data:  # For TLS that is an error.
                 await self.connection.send_all(data)
                 return
-            try:
-                self._tls.write(data)
-            except ssl.SSLError as error:
-                self._is_broken = True
-                raise trio.BrokenResourceError from error
-            await self._flush()
+            rest = memoryview(data)
+            while rest:
+                try:
+                    self._tls.write(rest[:SEND_BYTES])
+                except ssl.SSLError as error:
+                    self._is_broken = True
+                    raise trio.BrokenResourceError from error
+                rest = rest[SEND_BYTES:]
+                await self._flush()
 
     async def wait_send_all_might_not_block(self) -> None:
         """Wait until the connection takes more."""

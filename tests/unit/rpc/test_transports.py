@@ -6,6 +6,7 @@ import pytest
 import structlog
 import trio
 
+from tests.turns import making_test_data
 from tests.unit.rpc.conftest import SteeredService
 from trio_kubelet.rpc import Code, RpcError, Transport
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -97,8 +98,9 @@ async def test_a_call_of_a_cancelled_caller_raises_nothing_else(transport: Trans
 
 
 async def test_messages_of_16_mib_pass_both_ways(transport: Transport) -> None:
-    request = cri.ExecSyncRequest(cmd=["y" * 16 * MIB], timeout=16 * MIB)
-    answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request)
+    with making_test_data():  # The service encodes 32 MiB.
+        request = cri.ExecSyncRequest(cmd=["y" * 16 * MIB], timeout=16 * MIB)
+        answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request)
     assert len(answer.stdout) == 16 * MIB
     assert len(answer.stderr) == 16 * MIB
 

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trustme
 
+from tests.turns import making_test_data
 from tests.unit.server.serving import (
     DEADLINE_SECONDS,
     at_most_open_files,
@@ -96,12 +97,13 @@ async def test_who_goes_away_takes_nobody_s_turn(rounds: int) -> None:
 
 
 async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking() -> None:
-    authority = trustme.CA()
-    issued = authority.issue_cert("127.0.0.1")
-    client_side = ssl.create_default_context()
-    authority.configure_trust(client_side)
-    certificate = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
-    context = server_context(ServerTls(certificate, issued.private_key_pem.bytes()))
+    with making_test_data():
+        authority = trustme.CA()
+        issued = authority.issue_cert("127.0.0.1")
+        client_side = ssl.create_default_context()
+        authority.configure_trust(client_side)
+        certificate = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
+        context = server_context(ServerTls(certificate, issued.private_key_pem.bytes()))
     (listener,) = await listen_tcp("127.0.0.1", 0)
     port = listener.socket.getsockname()[1]
     turns = Turns()

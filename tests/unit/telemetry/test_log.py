@@ -26,8 +26,9 @@ from trio_kubelet.telemetry.log import (
 @pytest.fixture(autouse=True)
 def _restored_logging() -> Iterator[None]:
     handlers, level = logging.root.handlers[:], logging.root.level
+    configured_before = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**configured_before)
     logging.root.handlers[:], logging.root.level = handlers, level
 
 
