@@ -23,6 +23,7 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.core import Core
 from trio_kubelet.debugging import metered
 from trio_kubelet.errors import StartError
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.listeners import Listeners
 from trio_kubelet.monitoring import Monitoring
@@ -315,7 +316,7 @@ class Pods:
         remover = ContainerRemover(
             client=core.client,
             node=self._node,
-            file_limiter=trio.CapacityLimiter(1),
+            files=FairLimiter(1, 1),
             oom_kills=core.oom_kills,
         )
         await GarbageCollector(

@@ -16,6 +16,7 @@ from state_machines.container import crash_loop_policy
 from trio_kubelet.cluster import Cluster, Recall, Standalone
 from trio_kubelet.core import Core
 from trio_kubelet.errors import StartError
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.enforcement import (
     ENFORCED_MESSAGE,
@@ -63,6 +64,7 @@ log = structlog.get_logger("agent")
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0)
 FILE_THREADS = 8
 """Threads for the small files of pods: hosts files, logs, termination messages."""
+FILE_THREADS_OF_POD = 2
 
 
 @frozen(kw_only=True)
@@ -139,7 +141,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
             driver=runtime.cgroup_driver,
         )
     )
-    files = trio.CapacityLimiter(FILE_THREADS)
+    files = FairLimiter(FILE_THREADS, FILE_THREADS_OF_POD)
     volumes = local_volumes(
         PodFolders(core.root),
         core.resources.memory_for,
@@ -199,7 +201,7 @@ class _Here:
     """What several parts need of the node. `files` limits the threads for the files of pods."""
 
     node: NodeFacts
-    files: trio.CapacityLimiter
+    files: FairLimiter
     id_ranges: PodIdRanges
 
 
@@ -217,9 +219,7 @@ def _pod_runtime(
         client=core.client, recorder=core.recorder, on_sleep_cut_short=core.sleeps_cut_short
     )
     stopper = ContainerStopper(client=core.client, recorder=core.recorder, node=node, hooks=hooks)
-    remover = ContainerRemover(
-        client=core.client, node=node, file_limiter=files, oom_kills=core.oom_kills
-    )
+    remover = ContainerRemover(client=core.client, node=node, files=files, oom_kills=core.oom_kills)
     starter = ContainerStarter(
         client=core.client,
         stopper=stopper,
@@ -229,14 +229,14 @@ def _pod_runtime(
         recorder=core.recorder,
         node=node,
         start_limiter=core.start_limiter,
-        file_limiter=files,
+        files=files,
         runtime_features=core.gate.runtime_features,
         oom_kills=core.oom_kills,
         read_host_file=core.host.read_hosts,
     )
     longest = configuration.crash_loop_back_off.max_container_restart_period
     return PodRuntime(
-        inspector=PodInspector(client=core.client, file_limiter=files, oom_kills=core.oom_kills),
+        inspector=PodInspector(client=core.client, files=files, oom_kills=core.oom_kills),
         cache=core.cache,
         ensure_image=_images(core, cluster).ensure,
         sandboxes=SandboxCreator(
@@ -246,7 +246,7 @@ def _pod_runtime(
             node=node,
             read_dns=partial(gather_dns, settings, node.host_ips),
             start_limiter=core.start_limiter,
-            file_limiter=files,
+            files=files,
             runtime_handler=cluster.runtime_handler,
             runtime_features=core.gate.runtime_features,
             user_namespace=here.id_ranges.mapping,

@@ -14,6 +14,9 @@ from outcome import Value
 
 T = TypeVar("T")
 
+ALL_PODS = ""
+"""The key of work for all pods at once; no pod's UID is empty."""
+
 
 class FairLimiter:
     """So many slots in all, and so many for one key; the keys that wait take turns.

@@ -13,7 +13,12 @@ from trio_kubelet.probes.result import (
 )
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.expansion import expand_all
+from trio_kubelet.runtime.config.expansion import (
+    MAX_BYTES,
+    TooLargeError,
+    expand_all,
+    shown_command,
+)
 
 KILLED = 137
 """The exit code of what SIGKILL has ended, as it ends commands with their container."""
@@ -41,13 +46,17 @@ async def probe_exec(
     Variables are expanded from the spec alone, where those that come from elsewhere are empty.
     """
     static = {each.name: each.value for each in container.env}
-    command = expand_all(action.command, static)
+    try:
+        command = expand_all(action.command, static)
+    except TooLargeError:
+        problem = f"command is too large: expanded it would have more than {MAX_BYTES} bytes"
+        raise ProbeError(problem) from None
     try:
         result = await exec_sync(container_id, command, timeout_seconds)
     except RpcError as error:
         if error.code is Code.DEADLINE_EXCEEDED:
             late = f"timed out after {timeout_seconds}s"
-            output = f'command timed out: "{" ".join(command)}" {late}'
+            output = f'command timed out: "{shown_command(command)}" {late}'
             return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, timed_out=True)
         raise ProbeError(rpc_words(error.code, error.message)) from error
     output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")

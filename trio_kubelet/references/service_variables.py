@@ -7,6 +7,7 @@ Docker's links were. Pure.
 from collections.abc import Iterable, Mapping
 
 from trio_kubelet.k8s import Service, ServicePort
+from trio_kubelet.runtime.config.environment import MAX_VARIABLES
 
 API_SERVICE = ("default", "kubernetes")
 """Namespace and name of the API server's own service, which every container is told of."""
@@ -35,11 +36,16 @@ def visible_services(
 
 
 def service_variables(services: Iterable[Service]) -> Mapping[str, str]:
-    """Return the variables of services that have an address and ports."""
+    """Return the variables of services that have an address and ports.
+
+    Once there are more than a container may have the rest is left out: it will be refused.
+    """
     variables: dict[str, str] = {}
     for service in services:
         if service.spec.ports:
             variables.update(_variables_of(service))
+        if len(variables) > MAX_VARIABLES:
+            break
     return variables
 
 

@@ -16,6 +16,7 @@ import trio
 from attrs import evolve, frozen
 
 from trio_kubelet.concurrency import both, run_concurrently
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
 from trio_kubelet.rpc import unless_gone
@@ -47,12 +48,12 @@ _UNSPECIFIC = ("", "Error")
 class PodInspector:
     """Reads pods out of the runtime. Holds no state of any of them.
 
-    Termination messages are read in a thread of `file_limiter` (None: trio's own). `oom_kills`
-    knows what the runtime may not have noticed.
+    Termination messages are read in a thread of the pod's share of `files` (None: one of trio's
+    own). `oom_kills` knows what the runtime may not have noticed.
     """
 
     client: RuntimeClient
-    file_limiter: trio.CapacityLimiter | None = None
+    files: FairLimiter | None = None
     oom_kills: OomKills | None = None
 
     async def inspect(self, known: ObservedPod) -> ObservedPod:
@@ -99,7 +100,8 @@ class PodInspector:
             *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
             *(partial(ask_container, c.pod_sandbox_id, c.id) for c in running),
         )
-        messages = await termination_messages((status for _, status in statuses), self.file_limiter)
+        share = self.files.share(known.uid) if self.files is not None else None
+        messages = await termination_messages((status for _, status in statuses), share)
         seen_containers = (
             evolve(observed_container(each, id_), message=messages.get(each.id, each.message))
             for id_, each in statuses

@@ -7,10 +7,12 @@ the pod's spec is not known any more.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import trio
 from attrs import frozen
 
+from trio_kubelet.fair_limiter import Share
 from trio_kubelet.k8s import TerminationMessagePolicy
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
@@ -59,7 +61,7 @@ def read_messages(sources: Iterable[MessageSource]) -> dict[str, str]:
 
 
 async def termination_messages(
-    statuses: Iterable[cri.ContainerStatus], limiter: trio.CapacityLimiter | None
+    statuses: Iterable[cri.ContainerStatus], files: Share | None
 ) -> Mapping[str, str]:
     """The messages of those of the containers that have one, by id.
 
@@ -69,9 +71,10 @@ async def termination_messages(
     sources = [source for status in statuses if (source := message_source(status))]
     if not sources:
         return {}
-    return await trio.to_thread.run_sync(
-        read_messages, sources, limiter=limiter, abandon_on_cancel=True
-    )
+    read = partial(read_messages, sources)
+    if files is None:
+        return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+    return await files.run_sync(read, abandon_on_cancel=True)
 
 
 def _may_use_log(status: cri.ContainerStatus) -> bool:

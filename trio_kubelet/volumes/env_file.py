@@ -15,66 +15,110 @@ from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
 import structlog
+from attrs import frozen
 
 from trio_kubelet.volumes.plugin import MountedVolume
 from trio_kubelet.volumes.safe_open import open_file_beneath, opened_folder
 
 MAX_BYTES = 1 << 20
 """More than that nobody could pass to a process anyway."""
+MAX_BYTES_OF_CONTAINER = 4 << 20
+"""Of all its files together: what a thread reads in a fraction of a second."""
 
 log = structlog.get_logger("volumes")
 
 _DECLARATION = re.compile(
     r"[ \t]*(?P<name>[^=\s#'][^=\n']*)(?<!\s)='(?P<value>[^']*)'[ \t\r]*(?:#[^\n]*)?$", re.MULTILINE
 )
-_NOTHING = re.compile(r"[ \t\r]*(?:#[^\n]*)?$", re.MULTILINE)
+_NOTHING = re.compile(r"(?:[ \t\r]*(?:#[^\n]*)?\n)*[ \t\r]*(?:#[^\n]*)?$", re.MULTILINE)
+"""Lines that say nothing, as many as there are."""
 
 
-def find_variable(text: str, name: str) -> str | None:
-    """Return the first value that a file's text declares for a name, None if there is none.
+@frozen
+class EnvFile:
+    """What a file declares: the first value of each name, up to a line that is no declaration.
 
-    What comes after it is not looked at. Raises ValueError with the number of a line before it
-    that is no declaration.
+    `problem` says which line that is; what is declared before it counts.
     """
+
+    variables: Mapping[str, str]
+    problem: str = ""
+
+
+def parse_env_file(text: str) -> EnvFile:
+    """Read all declarations of a file's text, in one pass."""
+    variables: dict[str, str] = {}
     position = 0
     while position < len(text):
         found = _DECLARATION.match(text, position)
-        if found is not None and found["name"] == name:
-            return found["value"]
-        found = found or _NOTHING.match(text, position)
+        if found is not None:
+            variables.setdefault(found["name"], found["value"])
+        else:
+            found = _NOTHING.match(text, position)
         if found is None:
             line = text.count("\n", 0, position) + 1
-            raise ValueError(f"invalid environment variable format at line {line}")
+            return EnvFile(variables, f"invalid environment variable format at line {line}")
         position = found.end() + 1
-    return None
+    return EnvFile(variables)
 
 
-def read_env_file(volumes: Mapping[str, MountedVolume], volume: str, path: str, name: str) -> str:
-    """Return the value of a variable in a file on a pod's volume.
+class EnvFiles:
+    """The env files of one container; each is read once. Its methods block."""
 
-    Blocks. Raises LookupError with a message for users where the file has no such variable,
-    ValueError for a file that cannot be understood, OSError for one that cannot be read.
-    """
-    mounted = volumes.get(volume)
-    if mounted is None:
-        raise LookupError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
-    file = Path(mounted.host_path, path)
-    try:
-        value = find_variable(_text(Path(mounted.host_path), path), name)
-    except (OSError, ValueError) as error:
-        log.warning("env file read failed", file=str(file), error=str(error))
-        raise
-    if value is None:
-        raise LookupError(f'environment variable key "{name}" not found in file "{file}"')
-    return value
+    def __init__(self, volumes: Mapping[str, MountedVolume]) -> None:
+        self._volumes = volumes
+        self._read: dict[tuple[str, str], EnvFile | OSError | ValueError] = {}
+        self._left_bytes = MAX_BYTES_OF_CONTAINER
 
+    def variable(self, volume: str, path: str, name: str) -> str:
+        """The value of a variable in a file on a volume.
 
-def _text(volume: Path, path: str) -> str:
-    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
-        raise ValueError(f"{path} must stay inside its volume")
-    with opened_folder(volume) as folder:
-        descriptor = open_file_beneath(folder, path)
-    with open(descriptor, "rb") as stream:
-        if os.fstat(stream.fileno()).st_size > MAX_BYTES:
-            raise ValueError(f"{path} has more than {MAX_BYTES} bytes")
-        return stream.read(MAX_BYTES).decode("utf-8", "surrogateescape")
+        Raises LookupError with a message for users where the file has no such variable, ValueError
+        for a file that cannot be understood, OSError for one that cannot be read.
+        """
+        mounted = self._volumes.get(volume)
+        if mounted is None:
+            raise LookupError(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+        file = self._file(mounted, path)
+        if isinstance(file, Exception):
+            raise file
+        value = file.variables.get(name)
+        if value is None and file.problem:
+            raise ValueError(file.problem)
+        if value is None:
+            shown = Path(mounted.host_path, path)
+            raise LookupError(f'environment variable key "{name}" not found in file "{shown}"')
+        return value
+
+    def _file(self, mounted: MountedVolume, path: str) -> EnvFile | OSError | ValueError:
+        found = self._read.get((mounted.name, path))
+        if found is None:
+            shown = str(Path(mounted.host_path, path))
+            try:
+                found = parse_env_file(self._text(Path(mounted.host_path), path))
+            except (OSError, ValueError) as error:
+                log.warning("env file read failed", file=shown, error=str(error))
+                found = error
+            else:
+                if found.problem:
+                    log.warning("env file read failed", file=shown, error=found.problem)
+            self._read[mounted.name, path] = found
+        return found
+
+    def _text(self, volume: Path, path: str) -> str:
+        if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+            raise ValueError(f"{path} must stay inside its volume")
+        with opened_folder(volume) as folder:
+            descriptor = open_file_beneath(folder, path)
+        with open(descriptor, "rb") as stream:
+            size = os.fstat(stream.fileno()).st_size
+            if size > MAX_BYTES:
+                raise ValueError(f"{path} has more than {MAX_BYTES} bytes")
+            if size > self._left_bytes:
+                raise ValueError(
+                    f"with {path} the env files of the container have more than "
+                    f"{MAX_BYTES_OF_CONTAINER} bytes"
+                )
+            read = stream.read(MAX_BYTES)
+        self._left_bytes -= len(read)
+        return read.decode("utf-8", "surrogateescape")

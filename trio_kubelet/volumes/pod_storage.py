@@ -7,11 +7,11 @@ objects for variables are fetched.
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-import trio
 from attrs import frozen
 
 from trio_kubelet.concurrency import both
 from trio_kubelet.errors import PreparationError
+from trio_kubelet.fair_limiter import ALL_PODS, FairLimiter
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
@@ -23,7 +23,7 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.user_namespaces import PodIdRanges
 from trio_kubelet.telemetry import EventRecorder, EventType
-from trio_kubelet.volumes.env_file import read_env_file
+from trio_kubelet.volumes.env_file import EnvFiles
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
 from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 from trio_kubelet.volumes.volumes import Volumes
@@ -37,7 +37,7 @@ class PodStorage:
     _references: References | NoReferences
     _recorder: EventRecorder
     _node: NodeFacts
-    _file_limiter: trio.CapacityLimiter
+    _files: FairLimiter
     _id_ranges: PodIdRanges | None = None
 
     async def prepare(self, pod: Pod) -> PodInputs:
@@ -50,7 +50,7 @@ class PodStorage:
                 config_maps=data.config_maps,
                 secrets=data.secrets,
                 problems=data.problems,
-                read_env_file=partial(read_env_file, mounted),
+                env_file_reader=lambda: EnvFiles(mounted).variable,
             ),
             services=data.services,
         )
@@ -92,7 +92,7 @@ class PodStorage:
         try:
             await self._volumes.remove_pod(uid)
             remove_logs = partial(remove_pod_logs, uid, self._node)
-            await trio.to_thread.run_sync(remove_logs, limiter=self._file_limiter)
+            await self._files.share(uid).run_sync(remove_logs)
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
         if self._id_ranges is not None:
@@ -101,7 +101,7 @@ class PodStorage:
     async def pods_with_logs(self) -> Iterable[tuple[str, str, str]]:
         """Namespace, name and UID of each pod that has a log folder."""
         look = partial(pods_with_logs, self._node)
-        return await trio.to_thread.run_sync(look, limiter=self._file_limiter)
+        return await self._files.share(ALL_PODS).run_sync(look)
 
     async def _mount(self, pod: Pod) -> Mapping[str, MountedVolume]:
         try:

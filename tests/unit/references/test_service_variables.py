@@ -4,6 +4,7 @@ import pytest
 
 from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
 from trio_kubelet.references.service_variables import service_variables, visible_services
+from trio_kubelet.runtime.config.environment import MAX_VARIABLES
 
 
 def service(
@@ -67,3 +68,8 @@ def test_a_service_called_kubernetes_hides_that_of_the_api_server(turned: bool) 
     services = (API, own) if turned else (own, API)
     assert visible_services(services, "shop", service_links=True) == (own,)
     assert visible_services(services, "shop", service_links=False) == (API,)
+
+
+def test_more_than_a_container_may_have_are_not_made() -> None:
+    many = (service(f"s{number}") for number in range(20_000))
+    assert MAX_VARIABLES < len(service_variables(many)) < MAX_VARIABLES + 10

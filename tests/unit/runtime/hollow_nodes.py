@@ -10,6 +10,7 @@ from attrs import frozen
 
 from state_machines.container import crash_loop_policy
 from tests.trio_clock import TrioClock
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
@@ -162,12 +163,12 @@ async def node(
             pod_logs_directory=str(root / "logs"),
             container_logs_directory=str(root / "links"),
         )
-        files = trio.CapacityLimiter(1)
+        files = FairLimiter(1, 1)
         hooks = Hooks(client=client, recorder=recorder)
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)
-        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
+        remover = ContainerRemover(client=client, node=facts, files=files)
         pods = PodRuntime(
-            inspector=PodInspector(client=client, file_limiter=files),
+            inspector=PodInspector(client=client, files=files),
             cache=RuntimeCache(),
             ensure_image=(images or ImageManager()).ensure,
             sandboxes=SandboxCreator(
@@ -177,7 +178,7 @@ async def node(
                 node=facts,
                 read_dns=NodeDns,
                 start_limiter=start_limiter,
-                file_limiter=files,
+                files=files,
                 runtime_handler=runtime_handler,
             ),
             starter=ContainerStarter(
@@ -189,7 +190,7 @@ async def node(
                 recorder=recorder,
                 node=facts,
                 start_limiter=start_limiter,
-                file_limiter=files,
+                files=files,
                 runtime_features=lambda: runtime_features or RuntimeFeatures(),
                 read_host_file=str,
             ),

@@ -1,5 +1,8 @@
+import time
+
 import pytest
 
+from tests.turns import LIMIT_SECONDS
 from trio_kubelet.k8s import (
     ConfigMapEnvSource,
     ConfigMapKeySelector,
@@ -20,11 +23,13 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
+    MAX_VARIABLES,
     EnvironmentFacts,
     EnvironmentSources,
+    blocks_or_is_large,
     environment,
-    reads_files,
 )
+from trio_kubelet.runtime.config.expansion import MAX_BYTES
 from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
 
 POD = Pod(
@@ -49,7 +54,7 @@ def read_env_file(volume: str, path: str, name: str) -> str:
 FETCHED = EnvironmentSources(
     config_maps={"settings": {"b": "2", "a": "1"}},
     secrets={"keys": {"token": b"t", "raw": b"\xff\xfe"}},
-    read_env_file=read_env_file,
+    env_file_reader=lambda: read_env_file,
 )
 
 
@@ -317,11 +322,58 @@ class TestEnvironmentSources:
         reference = FileKeySelector(volume_name="v", path="p", key="k", optional=optional)
         variable = EnvVar(name="X", value_from=EnvVarSource(file_key_ref=reference))
         container = Container(name="c", env=(variable,))
-        assert reads_files(container)
-        facts = EnvironmentFacts(sources=EnvironmentSources(read_env_file=fail))
+        facts = EnvironmentFacts(sources=EnvironmentSources(env_file_reader=lambda: fail))
+        assert blocks_or_is_large(container, facts)
         if message is None:
             assert environment(POD, container, facts) == {}
         else:
             with pytest.raises(ConfigError) as caught:
                 environment(POD, container, facts)
             assert caught.value.message == message
+
+
+class TestSize:
+    """What has no bound in a spec: it is refused before it is made."""
+
+    def test_values_that_double_are_refused_with_the_first_that_is_too_large(self) -> None:
+        doubling = (EnvVar(name=f"V{n}", value=f"$(V{n - 1})$(V{n - 1})") for n in range(1, 41))
+        began = time.thread_time()
+        with pytest.raises(ConfigError) as caught:
+            of(EnvVar(name="V0", value="x" * 10), *doubling)
+        assert time.thread_time() - began < LIMIT_SECONDS
+        assert caught.value.reason == "CreateContainerConfigError"
+        assert caught.value.message == (
+            'environment of container "c" is too large: with variable "V17" it would have more '
+            "than 2097152 bytes"
+        )
+
+    def test_one_config_map_under_many_prefixes_is_refused(self) -> None:
+        data = {f"k{n}": "" for n in range(100_000)}
+        sources = EnvironmentSources(config_maps={"large": data})
+        refer = (
+            EnvFromSource(prefix=f"p{n}", config_map_ref=ConfigMapEnvSource(name="large"))
+            for n in range(60)
+        )
+        container = Container(name="c", env_from=tuple(refer))
+        facts = EnvironmentFacts(sources=sources)
+        assert blocks_or_is_large(container, facts)
+        began = time.thread_time()
+        with pytest.raises(ConfigError, match=f"more than {MAX_VARIABLES} variables"):
+            environment(POD, container, facts)
+        assert time.thread_time() - began < 5 * LIMIT_SECONDS  # In a thread of its own.
+
+    def test_as_much_as_a_process_can_have_is_made(self) -> None:
+        services = len("SVC_HOST=10.96.0.1") + len("TAKEN=no") + 2 * 9
+        most = MAX_BYTES - services - len("A=") - 9
+        assert ("A", "x" * most) in of(EnvVar(name="A", value="x" * most))
+        with pytest.raises(ConfigError, match="too large"):
+            of(EnvVar(name="A", value="x" * (most + 1)))
+
+    def test_what_is_declared_again_counts_once(self) -> None:
+        value = "x" * (MAX_BYTES - 1000)
+        again = [EnvVar(name="A", value=value) for _ in range(5)]
+        assert dict(of(*again))["A"] == value
+
+    def test_bytes_count_and_not_characters(self) -> None:
+        with pytest.raises(ConfigError, match="too large"):
+            of(EnvVar(name="A", value="\N{GRINNING FACE}" * (MAX_BYTES // 4)))

@@ -2,7 +2,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.runtime.config.expansion import expand, expand_all, expand_strictly
+from trio_kubelet.runtime.config.expansion import (
+    MAX_BYTES,
+    TooLargeError,
+    expand,
+    expand_all,
+    expand_strictly,
+    shown_command,
+)
 
 ENVIRONMENT = {"A": "1", "EMPTY": "", "REF": "$(A)", "B_2": "two"}
 
@@ -52,3 +59,29 @@ def test_a_path_tells_which_values_it_lacks() -> None:
 @given(st.text())
 def test_doubling_every_dollar_keeps_a_text_as_it_is(text: str) -> None:
     assert expand(text.replace("$", "$$"), ENVIRONMENT.get) == text
+
+
+def test_what_would_be_too_large_is_not_built() -> None:
+    values = {"V": "v" * 100}
+    assert len(expand("$(V)" * 9, values.get, most_bytes=1000)) == 900
+    with pytest.raises(TooLargeError):
+        expand("$(V)" * 11, values.get, most_bytes=1000)
+
+
+def test_words_of_a_command_count_together() -> None:
+    word = "x" * 100
+    assert len(expand_all([word] * 9, {}, most_bytes=1000)) == 9
+    with pytest.raises(TooLargeError):
+        expand_all([word] * 10, {}, most_bytes=1000)
+
+
+def test_a_short_command_of_references_to_a_long_value_is_refused() -> None:
+    with pytest.raises(TooLargeError):
+        expand_all(["$(V)" * 1000], {"V": "v" * 500_000})
+    with pytest.raises(TooLargeError):
+        expand_strictly("$(V)" * 1000, {"V": "v" * 500_000})
+
+
+def test_a_long_command_is_cut_for_a_message() -> None:
+    assert shown_command(("sh", "-c", "true")) == "sh -c true"
+    assert len(shown_command(["x" * MAX_BYTES] * 3)) == 1024

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
 from tests.unit.runtime.observed_pods import pod
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
@@ -138,8 +139,8 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
         cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
-        journal, files = Journal(clock), trio.CapacityLimiter(1)
-        remover = ContainerRemover(client=client, node=facts, file_limiter=files)
+        journal, files = Journal(clock), FairLimiter(1, 1)
+        remover = ContainerRemover(client=client, node=facts, files=files)
         collector = GarbageCollector(
             remover=remover,
             inspector=PodInspector(client=client),

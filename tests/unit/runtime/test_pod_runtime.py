@@ -358,7 +358,7 @@ async def test_files_with_variables_are_read_at_the_start_and_in_a_thread(tmp_pa
     variable = EnvVar(name="MODE", value_from=EnvVarSource(file_key_ref=reference))
     container = Container(name="c", image="busybox", env=(variable,))
     pod = evolve(POD, spec=evolve(POD.spec, containers=(container,)))
-    inputs = PodInputs(sources=EnvironmentSources(read_env_file=read))
+    inputs = PodInputs(sources=EnvironmentSources(env_file_reader=lambda: read))
     async with node(tmp_path) as at:
         seen = await at.look(pod)
         outcome = await at.open().sync(pod, seen, Future.resolved(inputs))

@@ -1,13 +1,31 @@
 """Env files: what counts as one, and that a container cannot lead the reader astray."""
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from trio_kubelet.volumes.env_file import MAX_BYTES, find_variable, read_env_file
+from tests.turns import LIMIT_SECONDS
+from trio_kubelet.volumes import env_file
+from trio_kubelet.volumes.env_file import (
+    MAX_BYTES,
+    MAX_BYTES_OF_CONTAINER,
+    EnvFiles,
+    parse_env_file,
+)
 from trio_kubelet.volumes.plugin import MountedVolume
+from trio_kubelet.volumes.safe_open import open_file_beneath
+
+
+def find_variable(text: str, name: str) -> str | None:
+    """The value of a variable in a file with this text; raises ValueError."""
+    file = parse_env_file(text)
+    value = file.variables.get(name)
+    if value is None and file.problem:
+        raise ValueError(file.problem)
+    return value
 
 
 @pytest.mark.parametrize(
@@ -57,7 +75,7 @@ def volume(tmp_path: Path) -> Path:
 @pytest.fixture
 def read(volume: Path) -> Callable[[str], str]:
     volumes = {"v": MountedVolume(name="v", host_path=str(volume))}
-    return lambda path: read_env_file(volumes, "v", path, "A")
+    return lambda path: EnvFiles(volumes).variable("v", path, "A")
 
 
 def test_a_file_is_read_and_what_is_missing_is_told(
@@ -74,7 +92,7 @@ def test_a_file_is_read_and_what_is_missing_is_told(
     with pytest.raises(FileNotFoundError):
         read("gone/app.env")
     with pytest.raises(LookupError, match='cannot find the volume "v"'):
-        read_env_file({}, "v", "app.env", "A")
+        EnvFiles({}).variable("v", "app.env", "A")
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../secret", "a/../../secret"])
@@ -100,3 +118,40 @@ def test_a_file_without_end_is_not_read(volume: Path, read: Callable[[str], str]
         huge.truncate(MAX_BYTES + 1)
     with pytest.raises(ValueError, match="has more than"):
         read("huge")
+
+
+def test_a_file_is_read_once_for_a_container(volume: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_beneath(folder: int, path: str) -> int:
+        opened.append(path)
+        return open_file_beneath(folder, path)
+
+    monkeypatch.setattr(env_file, "open_file_beneath", open_beneath)
+    (volume / "app.env").write_text("".join(f"V{n}='{n}'\n" for n in range(20)))
+    files = EnvFiles({"v": MountedVolume(name="v", host_path=str(volume))})
+    values = [files.variable("v", "app.env", f"V{n}") for n in range(20)]
+    assert values == [str(n) for n in range(20)]
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError):
+            files.variable("v", "gone.env", "A")
+    assert opened == ["app.env", "gone.env"]
+
+
+def test_all_files_of_a_container_together_are_bounded(volume: Path) -> None:
+    files = EnvFiles({"v": MountedVolume(name="v", host_path=str(volume))})
+    count = MAX_BYTES_OF_CONTAINER // MAX_BYTES
+    text = "A='1'\n" + "\n" * (MAX_BYTES - 6)
+    for number in range(count + 1):
+        (volume / f"{number}.env").write_text(text)
+    assert [files.variable("v", f"{number}.env", "A") for number in range(count)] == ["1"] * count
+    with pytest.raises(ValueError, match=f"more than {MAX_BYTES_OF_CONTAINER} bytes"):
+        files.variable("v", f"{count}.env", "A")
+    others = EnvFiles({"v": MountedVolume(name="v", host_path=str(volume))})
+    assert others.variable("v", f"{count}.env", "A") == "1"
+
+
+def test_lines_that_say_nothing_are_skipped_at_once() -> None:
+    began = time.thread_time()
+    assert find_variable("# comment\n\n" * 90_000 + "K='1'", "K") == "1"
+    assert time.thread_time() - began < LIMIT_SECONDS

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.trio_clock import TrioClock
@@ -11,6 +10,7 @@ from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.errors import PreparationError
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -37,7 +37,7 @@ class Storage:
             cluster.references,
             recorder,
             NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
-            trio.CapacityLimiter(1),
+            FairLimiter(1, 1),
         )
 
     def said(self) -> list[tuple[str, str]]:

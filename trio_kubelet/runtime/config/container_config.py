@@ -14,7 +14,7 @@ from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import EnvironmentSources
-from trio_kubelet.runtime.config.expansion import expand_all
+from trio_kubelet.runtime.config.expansion import MAX_BYTES, TooLargeError, expand_all
 from trio_kubelet.runtime.config.labels import container_annotations, container_labels
 from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.config.names import container_log_path
@@ -95,11 +95,12 @@ def container_config(
     variables = {**given.environment, **facts.environment}
     resources = container_resources(pod, container, node)
     resources.cpuset_cpus = given.cpuset_cpus
+    command, args = _command(container, variables)
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
         image=cri.ImageSpec(image=facts.image_id, user_specified_image=container.image),
-        command=expand_all(container.command, variables),
-        args=expand_all(container.args, variables),
+        command=command,
+        args=args,
         working_dir=container.working_dir,
         envs=[
             cri.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
@@ -127,6 +128,19 @@ def container_config(
             ),
         ),
     )
+
+
+def _command(container: Container, variables: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Command and arguments, expanded. Raises ConfigError for more than a process can have."""
+    try:
+        expanded = expand_all((*container.command, *container.args), variables)
+    except TooLargeError:
+        raise ConfigError(
+            f'command and args of container "{container.name}" are too large: expanded they would '
+            f"have more than {MAX_BYTES} bytes"
+        ) from None
+    count = len(container.command)
+    return expanded[:count], expanded[count:]
 
 
 def image_user(image: cri.Image) -> ImageUser:

@@ -2,36 +2,75 @@
 
 `$$` stands for one `$`, so that `$$(VAR)` is the text `$(VAR)`. There is no other escape, no
 nesting, and a lone `$` is a `$`. (API: Container.command, EnvVar.value, VolumeMount.subPathExpr)
+
+A value that refers to one before it twice is twice as long, and forty of them are a terabyte: the
+size of a result is known before it is built, and one that is too large is not built.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+
+from attrs import frozen
+
+MAX_BYTES = 2 << 20
+"""What Linux passes to a process in all, with the stack limit that programs have by default.
+
+Of arguments and variables together, with a NUL and a pointer for each (execve(2), ARG_MAX).
+"""
+STRING_OVERHEAD_BYTES = 9
+SHOWN_CHARACTERS = 1024
 
 _DOLLAR = re.compile(r"\$(?:\$|\(([^)]*)\))")
 
 
-def expand(text: str, resolve: Callable[[str], str | None]) -> str:
-    """The text with its references replaced; one that `resolve` answers with None stays."""
-
-    def replacement(match: re.Match[str]) -> str:
-        name = match[1]
-        if name is None:
-            return "$"
-        value = resolve(name)
-        return match[0] if value is None else value
-
-    return _DOLLAR.sub(replacement, text)
+@frozen
+class TooLargeError(Exception):
+    """An expanded text would have more bytes than it may."""
 
 
-def expand_all(texts: tuple[str, ...], environment: Mapping[str, str]) -> list[str]:
-    """A command or its arguments, expanded from the container's environment."""
-    return [expand(text, environment.get) for text in texts]
+def expand(text: str, resolve: Callable[[str], str | None], most_bytes: int = MAX_BYTES) -> str:
+    """The text with its references replaced; one that `resolve` answers with None stays.
+
+    Raises TooLargeError before anything larger than `most_bytes` is made.
+    """
+    pieces: list[str] = []
+    end, size = 0, byte_size(text)
+    if size > most_bytes:
+        raise TooLargeError
+    for match in _DOLLAR.finditer(text):
+        value = "$" if match[1] is None else resolve(match[1])
+        if value is None:
+            continue
+        size += byte_size(value)  # The reference itself counts too, which is too much by little.
+        if size > most_bytes:
+            raise TooLargeError
+        pieces += (text[end : match.start()], value)
+        end = match.end()
+    return "".join((*pieces, text[end:])) if pieces else text
+
+
+def expand_all(
+    texts: Iterable[str], environment: Mapping[str, str], most_bytes: int = MAX_BYTES
+) -> list[str]:
+    """A command or its arguments, expanded from the container's environment.
+
+    Raises TooLargeError where all of them together would have more than `most_bytes`.
+    """
+    expanded: list[str] = []
+    for text in texts:
+        expanded.append(expand(text, environment.get, most_bytes))
+        most_bytes -= byte_size(expanded[-1]) + STRING_OVERHEAD_BYTES
+    if most_bytes < 0:
+        raise TooLargeError
+    return expanded
 
 
 def expand_strictly(text: str, environment: Mapping[str, str]) -> tuple[str, tuple[str, ...]]:
     """The expanded text, and the sorted names that are unknown or empty.
 
     A path must not silently lose a part, so for `subPathExpr` a missing value is an error.
+    Raises TooLargeError.
     """
     missing = set()
 
@@ -43,3 +82,15 @@ def expand_strictly(text: str, environment: Mapping[str, str]) -> tuple[str, tup
 
     expanded = expand(text, resolve)
     return expanded, tuple(sorted(missing))
+
+
+def shown_command(command: Iterable[str]) -> str:
+    """A command for a message; a very long one is cut."""
+    return " ".join(word[:SHOWN_CHARACTERS] for word in islice(command, SHOWN_CHARACTERS))[
+        :SHOWN_CHARACTERS
+    ]
+
+
+def byte_size(text: str) -> int:
+    """How many bytes a text has as a process sees it."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))

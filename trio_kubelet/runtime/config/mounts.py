@@ -18,7 +18,11 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.expansion import expand_strictly
+from trio_kubelet.runtime.config.expansion import (
+    MAX_BYTES,
+    TooLargeError,
+    expand_strictly,
+)
 from trio_kubelet.runtime.config.names import etc_hosts_path
 from trio_kubelet.runtime.node_facts import NodeFacts
 
@@ -124,7 +128,13 @@ def container_mounts(
 def _sub_path(mount: VolumeMount, environment: Mapping[str, str]) -> str:
     sub_path = mount.sub_path
     if mount.sub_path_expr:
-        sub_path, missing = expand_strictly(mount.sub_path_expr, environment)
+        try:
+            sub_path, missing = expand_strictly(mount.sub_path_expr, environment)
+        except TooLargeError:
+            raise ConfigError(
+                f'subPathExpr of volumeMount "{mount.name}" is too large: expanded it would have '
+                f"more than {MAX_BYTES} bytes"
+            ) from None
         if missing:
             raise ConfigError(f"missing value for {', '.join(missing)}")
     if sub_path.startswith("/"):

@@ -20,6 +20,7 @@ from attrs import define, frozen
 
 from trio_kubelet.clock import Clock
 from trio_kubelet.errors import aggregated
+from trio_kubelet.fair_limiter import ALL_PODS
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
@@ -237,7 +238,5 @@ class GarbageCollector:
         wanted = frozenset(self._wanted())
         pods = with_usable_names(self._cache.pods())
         ours = [pod for pod in pods if pod.uid in wanted]
-        return await trio.to_thread.run_sync(
-            partial(tidy_logs, ours, pods, self._remover.node, self._clock.now_ns()),
-            limiter=self._remover.file_limiter,
-        )
+        tidy = partial(tidy_logs, ours, pods, self._remover.node, self._clock.now_ns())
+        return await self._remover.files.share(ALL_PODS).run_sync(tidy)

@@ -11,10 +11,10 @@ from collections.abc import Collection
 from functools import partial
 
 import structlog
-import trio
 from attrs import frozen
 
 from trio_kubelet.concurrency import run_all
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
@@ -34,7 +34,7 @@ class ContainerRemover:
 
     client: RuntimeClient
     node: NodeFacts
-    file_limiter: trio.CapacityLimiter
+    files: FairLimiter
     oom_kills: OomKills | None = None
 
     async def remove_containers(
@@ -55,7 +55,7 @@ class ContainerRemover:
         if keep_logs:
             return
         remove = partial(remove_logs, pod, containers, self.node)
-        await trio.to_thread.run_sync(remove, limiter=self.file_limiter)
+        await self.files.share(pod.uid).run_sync(remove)
 
     async def remove_pod(self, pod: ObservedPod) -> None:
         """Remove all containers and sandboxes of a pod; nothing of it may run. Raises RpcError."""

@@ -13,6 +13,7 @@ import trio
 from attrs import frozen
 
 from state_machines.container import ContainerRole
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources.oom_kills import OomKills
@@ -28,9 +29,10 @@ from trio_kubelet.runtime.config.container_config import (
     image_user,
 )
 from trio_kubelet.runtime.config.environment import (
+    LARGE,
     EnvironmentFacts,
+    blocks_or_is_large,
     environment,
-    reads_files,
 )
 from trio_kubelet.runtime.config.field_refs import PodAddresses
 from trio_kubelet.runtime.config.hostname import etc_hosts, pod_hostname
@@ -108,7 +110,7 @@ class ContainerStarter:
     _recorder: EventRecorder
     _node: NodeFacts
     _start_limiter: StartLimiter
-    _file_limiter: trio.CapacityLimiter
+    _files: FairLimiter
     _runtime_features: Callable[[], RuntimeFeatures]
     _read_host_file: Callable[[], str]
     _oom_kills: OomKills | None = None
@@ -192,13 +194,18 @@ class ContainerStarter:
                 security=SecurityFacts(user_namespace=mapping_of(sandbox.config)),
                 target_container_id=_target_container_id(order, context.observed),
             )
-            return container_config(
+            make = partial(
+                container_config,
                 pod,
                 container,
                 self._node,
                 facts,
                 restart_count=_restart_count(order, files),
             )
+            # An environment that was work for a thread makes a config that is.
+            if len(variables) > LARGE:
+                return await self._files.share(pod.metadata.uid).run_sync(make)
+            return make()
         except ConfigError as error:
             raise self._failed(pod, container, error.reason, error.message) from error
         except OSError as error:
@@ -212,14 +219,14 @@ class ContainerStarter:
             hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
         needed = {each.message_file for each in observed.containers if each.name == container.name}
         make = partial(make_container_files, pod, container, self._node, hosts, needed)
-        return await trio.to_thread.run_sync(make, limiter=self._file_limiter)
+        return await self._files.share(pod.metadata.uid).run_sync(make)
 
     async def _host_file(self, pod: Pod) -> str:
         """The node's hosts file as it is now, for who needs it. Raises ConfigError."""
         if not pod.spec.host_network:
             return ""
         try:
-            return await trio.to_thread.run_sync(self._read_host_file, limiter=self._file_limiter)
+            return await self._files.share(pod.metadata.uid).run_sync(self._read_host_file)
         except OSError as error:
             raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
 
@@ -262,10 +269,10 @@ class ContainerStarter:
             services=inputs.services,
             sources=inputs.sources,
         )
-        if not reads_files(container):
+        if not blocks_or_is_large(container, facts):
             return environment(pod, container, facts)
         make = partial(environment, pod, container, facts)
-        return await trio.to_thread.run_sync(make, limiter=self._file_limiter)
+        return await self._files.share(pod.metadata.uid).run_sync(make)
 
     async def _create(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig
@@ -292,7 +299,7 @@ class ContainerStarter:
             link_container_log, pod, container.name, container_id, restart_count, self._node
         )
         try:
-            await trio.to_thread.run_sync(link, limiter=self._file_limiter)
+            await self._files.share(pod.metadata.uid).run_sync(link)
         except OSError as error:
             # The container runs; only collectors that look for the link miss its log.
             log.warning("container log link failed", container=container.name, error=str(error))

@@ -20,6 +20,7 @@ from trio_kubelet.probes.http_response import HttpError
 from trio_kubelet.probes.result import ProbeError, user_agent
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.expansion import shown_command
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -82,8 +83,9 @@ class Hooks:
     async def _run_command(
         self, pod: Pod, container: Container, container_id: str, command: tuple[str, ...]
     ) -> None:
+        shown = shown_command(command)
         hook = (
-            f"Exec lifecycle hook ([{' '.join(command)}]) for Container "
+            f"Exec lifecycle hook ([{shown}]) for Container "
             f'"{container.name}" in Pod "{pod_full_name(pod)}" failed'
         )
         try:
@@ -95,7 +97,7 @@ class Hooks:
             printed = (result.stdout + result.stderr)[: 4 * MESSAGE_LIMIT]
             output = printed.decode(errors="replace")[:MESSAGE_LIMIT]
             raise HookError(
-                f"{hook} - error: command '{' '.join(command)}' exited with {result.exit_code}: "
+                f"{hook} - error: command '{shown}' exited with {result.exit_code}: "
                 f', message: "{output}"'
             )
 

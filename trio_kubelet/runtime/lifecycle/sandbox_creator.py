@@ -1,11 +1,13 @@
 """Making the sandbox of a pod: its log folder, its DNS settings, its runtime handler, the call."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 import trio
 from attrs import frozen
 
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc import RpcError, rpc_words
@@ -84,7 +86,7 @@ class SandboxCreator:
     node: NodeFacts
     read_dns: Callable[[], NodeDns]
     start_limiter: StartLimiter
-    file_limiter: trio.CapacityLimiter
+    files: FairLimiter
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
     user_namespace: Callable[[Pod], Awaitable[IdMapping | None]] = no_user_namespace
@@ -92,7 +94,8 @@ class SandboxCreator:
     async def config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
         """What the sandbox is, or was, made with; its log folder is there. Raises SandboxError."""
         try:
-            node_dns = await trio.to_thread.run_sync(self._prepare, pod, limiter=self.file_limiter)
+            prepare = partial(self._prepare, pod)
+            node_dns = await self.files.share(pod.metadata.uid).run_sync(prepare)
             dns, warnings = dns_config(pod, node_dns)
             security = SecurityFacts(user_namespace=await self.user_namespace(pod))
             config = sandbox_config(

@@ -1,6 +1,7 @@
 """Whether a pod fits: requests against what is allocatable, and host ports."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
@@ -18,7 +19,7 @@ _FIRST = (PODS, "cpu", "memory", "ephemeral-storage")
 """The order in which shortages are told; all others follow by name."""
 
 HostPort = tuple[str, str, int]
-ANY_ADDRESS = ("", "0.0.0.0", "::")
+ANY_ADDRESS = frozenset({"", "0.0.0.0", "::"})
 
 
 def shortages(
@@ -68,9 +69,11 @@ def _sums(pods: Iterable[Pod], names: Iterable[str]) -> dict[str, Quantity]:
 
 def ports_taken(pod: Pod, others: Iterable[Pod]) -> Rejection | None:
     """Reject a pod that wants a port of the host which another one has."""
-    wanted = tuple(_host_ports(pod))
-    taken = (port for other in others for port in _host_ports(other)) if wanted else ()
-    if not any(_collide(one, held) for held in taken for one in wanted):
+    wanted = _addresses_by_port(_host_ports(pod))
+    held = _addresses_by_port(
+        port for other in others if wanted for port in _host_ports(other) if port[::2] in wanted
+    )
+    if not any(_collide(wanted[port], addresses) for port, addresses in held.items()):
         return None
     return predicate_failed(
         "NodePorts", "node(s) didn't have free ports for the requested pod ports"
@@ -102,6 +105,13 @@ def _host_ports(pod: Pod) -> Iterable[HostPort]:
                 yield port.protocol or "TCP", port.host_ip, port.host_port
 
 
-def _collide(one: HostPort, other: HostPort) -> bool:
-    same_port = one[0] == other[0] and one[2] == other[2]
-    return same_port and (one[1] == other[1] or one[1] in ANY_ADDRESS or other[1] in ANY_ADDRESS)
+def _addresses_by_port(ports: Iterable[HostPort]) -> Mapping[tuple[str, int], set[str]]:
+    """The addresses of each protocol and port, so that many ports cost as much as there are."""
+    addresses: dict[tuple[str, int], set[str]] = {}
+    for protocol, address, port in ports:
+        addresses.setdefault((protocol, port), set()).add(address)
+    return addresses
+
+
+def _collide(some: AbstractSet[str], others: AbstractSet[str]) -> bool:
+    return not (some.isdisjoint(others) and ANY_ADDRESS.isdisjoint(some | others))

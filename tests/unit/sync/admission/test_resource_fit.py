@@ -1,11 +1,13 @@
 """Whether there is room for one more pod."""
 
+import time
 from typing import Any
 
 import pytest
 
+from tests.turns import LIMIT_SECONDS
 from tests.unit.sync.admission.pods_and_nodes import make_pod
-from trio_kubelet.k8s import Quantity
+from trio_kubelet.k8s import Container, ContainerPort, Pod, PodSpec, Quantity
 from trio_kubelet.sync.admission.admission_result import Shortage
 from trio_kubelet.sync.admission.resource_fit import ports_taken, shortages
 
@@ -140,3 +142,18 @@ def test_host_ports_are_given_once(
 ) -> None:
     rejection = ports_taken(make_pod(**wanted), [make_pod(**held)])
     assert (rejection is not None and rejection.reason == "NodePorts") == collide
+
+
+def test_thousands_of_host_ports_are_compared_at_once() -> None:
+    def with_ports(first: int) -> Pod:
+        ports = tuple(
+            ContainerPort(container_port=1, host_port=number)
+            for number in range(first, first + 6000)
+        )
+        return Pod(spec=PodSpec(containers=(Container(name="c", ports=ports),)))
+
+    one, beside, overlapping = with_ports(1), with_ports(6001), with_ports(6000)
+    began = time.thread_time()
+    assert ports_taken(one, [beside]) is None
+    assert ports_taken(one, [overlapping]) is not None
+    assert time.thread_time() - began < LIMIT_SECONDS
