@@ -40,7 +40,7 @@ from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
-from trio_kubelet.runtime.images.credentials import credential_files, pod_keyring, read_keyring
+from trio_kubelet.runtime.images.credentials import PodKeyrings, credential_files, read_keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
@@ -296,7 +296,7 @@ def _images(core: Core, cluster: Cluster | Standalone) -> ImageManager:
         limiter=trio.CapacityLimiter(parallel) if parallel else None,
         rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
         read_keyring=partial(read_keyring, files),
-        pod_keyring=partial(pod_keyring, cluster.references.pull_secrets),
+        pod_keyring=PodKeyrings(cluster.references.pull_secrets).keyring,
         access=core.image_access,
     )
 

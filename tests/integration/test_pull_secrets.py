@@ -20,7 +20,7 @@ from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.images.access import Verification
-from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.images.credentials import Keyring, joined, secret_keyring
 from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRate
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
@@ -64,7 +64,7 @@ def images(
     runtime: RuntimeClient, node: Keyring, *secrets: Secret, access: ImageAccess | None = None
 ) -> ImageManager:
     async def pod_keyring(pod: Pod) -> Keyring:
-        return keyring_of(secrets)
+        return joined(map(secret_keyring, secrets))
 
     clock = SystemClock()
     journal = Journal(clock)
@@ -110,7 +110,7 @@ async def test_a_pod_gets_its_image_with_its_own_secret(
         assert await pull(images(runtime, nobody, pull_secret(PASSWORD, old=old)), name)
     several = (pull_secret("guessed", key=f"{NAME}/lab"), pull_secret(PASSWORD))
     assert await pull(images(runtime, nobody, *several), name)
-    assert await pull(images(runtime, keyring_of([pull_secret(PASSWORD)])), name)
+    assert await pull(images(runtime, joined(map(secret_keyring, [pull_secret(PASSWORD)]))), name)
     assert PASSWORD not in capsys.readouterr().out
 
 

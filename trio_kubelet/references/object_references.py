@@ -31,8 +31,8 @@ def object_references(pod: Pod) -> ObjectReferences:
 
 
 def pull_secrets(pod: Pod) -> tuple[str, ...]:
-    """Return the names of the secrets to pull images with, in their order."""
-    return tuple(each.name for each in pod.spec.image_pull_secrets if each.name)
+    """Return the names of the secrets to pull images with, each once, in their order."""
+    return tuple(dict.fromkeys(each.name for each in pod.spec.image_pull_secrets if each.name))
 
 
 def environment_config_maps(pod: Pod) -> frozenset[str]:

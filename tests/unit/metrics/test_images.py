@@ -13,7 +13,7 @@ from tests.unit.metrics.test_counted import counter
 from tests.unit.runtime.image_nodes import PRIVATE, Node, closed, node, pull_records, secret
 from trio_kubelet.k8s import Pod
 from trio_kubelet.metrics.counted import EventCounter
-from trio_kubelet.runtime.images.credentials import Keyring, keyring_of
+from trio_kubelet.runtime.images.credentials import Keyring, joined, secret_keyring
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 
@@ -91,7 +91,7 @@ async def test_checks_of_access_are_counted_by_what_they_find(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:
     async def of_owner(_pod: Pod) -> Keyring:
-        return keyring_of([secret("good")])
+        return joined(map(secret_keyring, [secret("good")]))
 
     access = await pull_records(tmp_path)
     async with node(registry=closed(), present=("here:1",), access=access) as at:

@@ -2,19 +2,30 @@
 
 import base64
 import json
+import threading
 from pathlib import Path
 
 import pytest
+import structlog
+import trio
+from attrs import evolve
 
-from trio_kubelet.k8s import ObjectMeta, Secret
+from tests.turns import making_test_data
+from trio_kubelet.k8s import LocalObjectReference, ObjectMeta, Pod, PodSpec, Secret
+from trio_kubelet.references import PullSecrets
+from trio_kubelet.references.object_references import pull_secrets as pull_secrets_of
+from trio_kubelet.runtime.images import credentials
 from trio_kubelet.runtime.images.credentials import (
+    MAX_LOGINS,
     Keyring,
+    PodKeyrings,
     RegistryCredentials,
     credential_files,
-    keyring_of,
+    joined,
     matches,
     parse_keyring,
     read_keyring,
+    secret_keyring,
 )
 
 
@@ -92,19 +103,24 @@ def login(user: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("old", [True, False])
 def test_pull_secrets_of_both_types_are_understood(old: bool) -> None:
-    keyring = keyring_of([pull_secret("s", {"registry.test": login("me")}, old=old)])
+    keyring = joined(
+        map(secret_keyring, [pull_secret("s", {"registry.test": login("me")}, old=old)])
+    )
     (found,) = keyring.lookup("registry.test/a:1")
     assert (found.username, found.password) == ("me", "secret")
 
 
 def test_several_secrets_may_be_for_one_registry_and_the_most_exact_is_first() -> None:
-    keyring = keyring_of(
-        [
-            pull_secret("one", {"registry.test": login("first")}),
-            pull_secret("two", {"registry.test/team": login("exact")}, old=True),
-            pull_secret("three", {"registry.test": login("second")}),
-            pull_secret("again", {"https://registry.test/v2/": login("second")}),
-        ]
+    keyring = joined(
+        map(
+            secret_keyring,
+            [
+                pull_secret("one", {"registry.test": login("first")}),
+                pull_secret("two", {"registry.test/team": login("exact")}, old=True),
+                pull_secret("three", {"registry.test": login("second")}),
+                pull_secret("again", {"https://registry.test/v2/": login("second")}),
+            ],
+        )
     )
     users = [each.username for each in keyring.lookup("registry.test/team/a")]
     assert users == ["exact", "first", "second", "second"]
@@ -121,7 +137,7 @@ def test_a_secret_that_is_no_pull_secret_is_left_out_and_not_quoted(
     )
     opaque = Secret(type="Opaque", data={key: b"{}"})
     good = pull_secret("good", {"registry.test": login("me")})
-    assert len(keyring_of([broken, opaque, good]).entries) == 1
+    assert len(joined(map(secret_keyring, [broken, opaque, good])).entries) == 1
     said = capsys.readouterr().out
     assert "shop/broken" in said
     assert "hunter2" not in said
@@ -165,3 +181,73 @@ def test_a_file_of_any_bytes_is_no_keyring(tmp_path: Path) -> None:
     file = tmp_path / "config.json"
     file.write_bytes(b"\xff\0{")
     assert read_keyring([file]) == Keyring()
+
+
+def large_secret(name: str, *, logins: int, version: str = "1") -> Secret:
+    auths = {f"*.r{n}.test/team": login("me") for n in range(logins)}
+    return evolve(
+        pull_secret(name, auths),
+        metadata=ObjectMeta(namespace="ns", name=name, uid=name, resource_version=version),
+    )
+
+
+class TestPodKeyrings:
+    """Secrets of pods are anybody's: what is read of them is bounded, and read once."""
+
+    async def test_each_version_of_a_secret_is_read_once_for_all_pods_and_containers(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        read: list[tuple[str, str]] = []
+
+        def reading(secret: Secret) -> Keyring:
+            assert threading.current_thread() is not threading.main_thread()
+            read.append((secret.metadata.name, secret.metadata.resource_version))
+            return secret_keyring(secret)
+
+        monkeypatch.setattr(credentials, "secret_keyring", reading)
+        secrets = [large_secret("a", logins=3), large_secret("b", logins=2)]
+
+        async def pull_secrets(_pod: Pod) -> PullSecrets:
+            await trio.lowlevel.checkpoint()
+            return PullSecrets(secrets=tuple(secrets))
+
+        keyrings = PodKeyrings(pull_secrets)
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(keyrings.keyring, Pod())
+        assert len((await keyrings.keyring(Pod())).entries) == 5
+        assert sorted(read) == [("a", "1"), ("b", "1")]
+        secrets[0] = large_secret("a", logins=1, version="2")
+        assert len((await keyrings.keyring(Pod())).entries) == 3
+        assert read[2:] == [("a", "2")]
+
+    async def test_a_large_secret_holds_nobody(self) -> None:
+        with making_test_data():
+            secret = large_secret("large", logins=12_000)
+            assert sum(map(len, secret.data.values())) > 500_000
+
+        async def pull_secrets(_pod: Pod) -> PullSecrets:
+            await trio.lowlevel.checkpoint()
+            return PullSecrets(secrets=(secret,) * 20)
+
+        with structlog.testing.capture_logs() as lines:
+            assert (await PodKeyrings(pull_secrets).keyring(Pod())).entries == ()
+        assert [(line["event"], line["limit"]) for line in lines] == [
+            ("pull secret has too many logins, ignoring it", MAX_LOGINS)
+        ]
+
+    async def test_a_pod_has_so_many_logins_of_its_first_secrets(self) -> None:
+        secrets = tuple(large_secret(f"s{n}", logins=MAX_LOGINS) for n in range(3))
+
+        async def pull_secrets(_pod: Pod) -> PullSecrets:
+            await trio.lowlevel.checkpoint()
+            return PullSecrets(secrets=secrets)
+
+        entries = (await PodKeyrings(pull_secrets).keyring(Pod())).entries
+        assert entries == secret_keyring(secrets[0]).entries
+
+
+def test_a_pull_secret_that_is_named_twice_is_one() -> None:
+    named = tuple(LocalObjectReference(name=name) for name in ("b", "a", "b", ""))
+    pod = Pod(spec=PodSpec(image_pull_secrets=named))
+    assert pull_secrets_of(pod) == ("b", "a")

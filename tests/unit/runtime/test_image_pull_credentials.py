@@ -21,7 +21,12 @@ from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.images.access import AccessCheck
-from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials, keyring_of
+from trio_kubelet.runtime.images.credentials import (
+    Keyring,
+    RegistryCredentials,
+    joined,
+    secret_keyring,
+)
 from trio_kubelet.runtime.images.manager import ImageError, stored_id
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
@@ -238,6 +243,6 @@ async def test_a_pull_that_cannot_be_recorded_is_not_made(
 
 def shows(*secrets: Secret) -> Callable[[Pod], Awaitable[Keyring]]:
     async def keyring(pod: Pod) -> Keyring:
-        return keyring_of(secrets)
+        return joined(map(secret_keyring, secrets))
 
     return keyring

@@ -10,14 +10,19 @@ a secret.
 import base64
 import fnmatch
 import json
+import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
+import trio
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
@@ -32,6 +37,12 @@ _KEY_BY_TYPE = {
 }
 """Which key of a secret counts, by the secret's type."""
 
+MAX_LOGINS = 1000
+"""In one pull secret, and of one pod; each is compared with the image of each container."""
+READING_THREADS = 4
+KEPT_KEYRINGS = 32
+
+_GLOB = re.compile(r"[*?\[]")
 _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"})
 
 
@@ -79,23 +90,36 @@ class Keyring:
         return tuple(dict.fromkeys(credentials for _, credentials in in_order))
 
 
-def keyring_of(secrets: Iterable[Secret]) -> Keyring:
-    """The keyring of pull secrets; one that cannot be understood is left out, and named."""
-    entries: list[tuple[str, RegistryCredentials]] = []
-    for secret in secrets:
-        key = _KEY_BY_TYPE.get(secret.type, "")
-        content = secret.data.get(key, b"")
-        if not content:
-            continue
-        try:
-            found = parse_keyring(content.decode()).entries
-        except ValueError:
-            # The error of the JSON parser may quote what it stumbled over.
-            meta = secret.metadata
-            log.warning("pull secret is malformed", secret=meta.key)
-            continue
-        entries += ((key, _from_secret(secret, credentials)) for key, credentials in found)
-    return Keyring(tuple(entries))
+def secret_keyring(secret: Secret) -> Keyring:
+    """The keyring of a pull secret: empty, and named in the log, if it cannot be understood.
+
+    A secret of a megabyte takes a second: that is work for a thread.
+    """
+    key = _KEY_BY_TYPE.get(secret.type, "")
+    content = secret.data.get(key, b"")
+    if not content:
+        return Keyring()
+    try:
+        found = parse_keyring(content.decode()).entries
+    except ValueError:
+        # The error of the JSON parser may quote what it stumbled over.
+        log.warning("pull secret is malformed", secret=secret.metadata.key)
+        return Keyring()
+    if len(found) > MAX_LOGINS:
+        log.warning(
+            "pull secret has too many logins, ignoring it",
+            secret=secret.metadata.key,
+            logins=len(found),
+            limit=MAX_LOGINS,
+        )
+        return Keyring()
+    return Keyring(tuple((key, _from_secret(secret, credentials)) for key, credentials in found))
+
+
+def joined(keyrings: Iterable[Keyring]) -> Keyring:
+    """The entries of several keyrings in their order, as many as a pod may have."""
+    entries = (entry for keyring in keyrings for entry in keyring.entries)
+    return Keyring(tuple(islice(entries, MAX_LOGINS)))
 
 
 def _from_secret(secret: Secret, credentials: RegistryCredentials) -> RegistryCredentials:
@@ -111,9 +135,52 @@ def _from_secret(secret: Secret, credentials: RegistryCredentials) -> RegistryCr
     )
 
 
-async def pod_keyring(pull_secrets: Callable[[Pod], Awaitable[PullSecrets]], pod: Pod) -> Keyring:
-    """What the pull secrets of a pod hold."""
-    return keyring_of((await pull_secrets(pod)).secrets)
+class PodKeyrings:
+    """What the pull secrets of pods hold. Each version of a secret is read once, in a thread.
+
+    The threads are shared by namespace, as secrets are.
+    """
+
+    def __init__(self, pull_secrets: Callable[[Pod], Awaitable[PullSecrets]]) -> None:
+        self._pull_secrets = pull_secrets
+        self._threads = FairLimiter(READING_THREADS, 1)
+        self._read: OrderedDict[str, tuple[Secret, Keyring]] = OrderedDict()
+
+    async def keyring(self, pod: Pod) -> Keyring:
+        """What the pull secrets of a pod hold. Cancelled, it finishes the secret at hand."""
+        secrets = (await self._pull_secrets(pod)).secrets
+        return joined([await self._keyring(secret) for secret in secrets])
+
+    async def _keyring(self, secret: Secret) -> Keyring:
+        meta = secret.metadata
+        known = self._known(secret)
+        if known is None:
+            # One at a time in a namespace: who waits finds what another one has read.
+            async with self._threads.share(meta.namespace):
+                known = self._known(secret)
+                if known is None:
+                    known = await trio.to_thread.run_sync(secret_keyring, secret)
+                    self._read[meta.key] = (secret, known)
+                    if len(self._read) > KEPT_KEYRINGS:
+                        self._read.popitem(last=False)
+        return known
+
+    def _known(self, secret: Secret) -> Keyring | None:
+        """What was read of this version of a secret, if it is still known."""
+        key = secret.metadata.key
+        read = self._read.get(key)
+        if read is None or not _same_version(read[0], secret):
+            return None
+        self._read.move_to_end(key)
+        return read[1]
+
+
+def _same_version(one: Secret, other: Secret) -> bool:
+    ours, theirs = one.metadata, other.metadata
+    return one is other or (ours.uid, ours.resource_version) == (
+        theirs.uid,
+        theirs.resource_version,
+    )
 
 
 def matches(key: str, repository: str) -> bool:
@@ -157,7 +224,8 @@ def _host_matches(pattern: str, host: str) -> bool:
         return False
     wanted, given = pattern_name.split("."), name.split(".")
     return len(wanted) == len(given) and all(
-        fnmatch.fnmatchcase(part, glob) for part, glob in zip(given, wanted, strict=True)
+        part == glob or (bool(_GLOB.search(glob)) and fnmatch.fnmatchcase(part, glob))
+        for part, glob in zip(given, wanted, strict=True)
     )
 
 

@@ -11,6 +11,8 @@ import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from functools import partial
+from itertools import islice
 
 import trio
 from attrs import define, evolve, field, frozen
@@ -26,6 +28,7 @@ from state_machines.image import (
 )
 from trio_kubelet.clock import Clock
 from trio_kubelet.config.records import ImagePullSecret
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Container, Duration, Pod
 from trio_kubelet.k8s.image_reference import (
     InvalidReferenceError,
@@ -41,6 +44,9 @@ from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
 
+LOOKUP_THREADS = 4
+MAX_LOGINS_TRIED = 20
+"""For one pull, during which others may wait for their turn."""
 PULL_ERRORS = ("RegistryUnavailable", "SignatureValidationFailed")
 """Reasons that a runtime tells by beginning its message with them; all others are ErrImagePull.
 
@@ -98,7 +104,8 @@ class ImageManager:
 
     `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
     for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
-    first, `read_keyring` those of the node, and blocks. `access` knows who may use what is there.
+    first, `read_keyring` those of the node, and blocks; `threads` are for that. `access` knows who
+    may use what is there.
     """
 
     client: RuntimeClient
@@ -110,6 +117,7 @@ class ImageManager:
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
     access: ImageAccess = field(factory=ImageAccess)
+    threads: FairLimiter = field(factory=lambda: FairLimiter(LOOKUP_THREADS, 1))
 
     async def ensure(
         self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
@@ -335,10 +343,15 @@ class _Request:
         """Those for the image, the pod's own before the node's; asked for once at most."""
         if self._found is None:
             own = await self._images.pod_keyring(self._pod)
-            shared = await trio.to_thread.run_sync(self._images.read_keyring)
-            found = (each for ring in (own, shared) for each in ring.lookup(self._container.image))
-            self._found = tuple(dict.fromkeys(found))
+            share = self._images.threads.share(self._pod.metadata.uid)
+            self._found = await share.run_sync(partial(self._look_up, own))
         return self._found
+
+    def _look_up(self, own: Keyring) -> Sequence[RegistryCredentials]:
+        """Compare the image with each login. Blocks: it reads files, and logins may be many."""
+        rings = (own, self._images.read_keyring())
+        found = (each for ring in rings for each in ring.lookup(self._container.image))
+        return tuple(islice(dict.fromkeys(found), MAX_LOGINS_TRIED))
 
     async def _pull_with_any(
         self, credentials: Sequence[RegistryCredentials]
