@@ -43,10 +43,12 @@ def _total(spec: PodSpec, amounts_of: Callable[[Container], Amounts]) -> dict[st
     beside: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}
     for container in spec.init_containers:
-        together = _sum((beside, amounts_of(container)))
-        peak = _larger(peak, together)
+        # What the container does not ask for is as large as before: only its own names are looked
+        # at, or many sidecars with many names would cost the product of both.
+        together = {name: _plus(beside.get(name), q) for name, q in amounts_of(container).items()}
+        peak.update({name: max(peak.get(name, _ZERO), q) for name, q in together.items()})
         if is_sidecar(container):
-            beside = together
+            beside.update(together)
     return _larger(peak, _sum((beside, *(amounts_of(one) for one in spec.containers))))
 
 
@@ -54,8 +56,12 @@ def _sum(parts: Iterable[Amounts]) -> dict[str, Quantity]:
     total: dict[str, Quantity] = {}
     for part in parts:
         for name, amount in part.items():
-            total[name] = total[name] + amount if name in total else amount
+            total[name] = _plus(total.get(name), amount)
     return total
+
+
+def _plus(sum_so_far: Quantity | None, amount: Quantity) -> Quantity:
+    return amount if sum_so_far is None else sum_so_far + amount
 
 
 def _larger(one: Amounts, other: Amounts) -> dict[str, Quantity]:

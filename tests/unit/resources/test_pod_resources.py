@@ -1,7 +1,10 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.turns import LIMIT_SECONDS
 from tests.unit.resources.pods import amounts, container, pod, requirements
 from trio_kubelet.k8s import Container, Pod, PodQOSClass, PodStatus, Quantity
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
@@ -135,3 +138,10 @@ def test_the_request_is_the_peak_of_the_pods_life(
 ) -> None:
     given_pod = pod(*(container(f"cpu={q}") for q in regular), init=tuple(init))
     assert pod_requests(given_pod)["cpu"] == max(at_work_together(given_pod))
+
+
+def test_many_sidecars_with_a_resource_each_cost_no_more_than_what_they_ask_for() -> None:
+    many = pod(container(), init=tuple(sidecar(f"example.org/r{n}=1") for n in range(1500)))
+    began = time.thread_time()
+    assert len(pod_requests(many)) == 1500
+    assert time.thread_time() - began < LIMIT_SECONDS
