@@ -2,6 +2,7 @@
 
 import os
 import time
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -155,3 +156,15 @@ def test_lines_that_say_nothing_are_skipped_at_once() -> None:
     began = time.thread_time()
     assert find_variable("# comment\n\n" * 90_000 + "K='1'", "K") == "1"
     assert time.thread_time() - began < LIMIT_SECONDS
+
+
+@pytest.mark.parametrize("text", ["\n", "#\n", " \n", "A=''\n", "A=''\n\n"])
+def test_a_file_takes_little_more_memory_than_its_text(text: str) -> None:
+    whole = text * (100_000 // len(text))
+    tracemalloc.start()
+    try:
+        parse_env_file(whole)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 * len(whole)
