@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from trio_kubelet.fair_limiter import Share
 from trio_kubelet.k8s import Container, ExecAction
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
@@ -13,6 +14,7 @@ from trio_kubelet.probes.result import (
 )
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.environment import LARGE, LARGE_BYTES
 from trio_kubelet.runtime.config.expansion import (
     MAX_BYTES,
     TooLargeError,
@@ -40,14 +42,20 @@ async def probe_exec(
     container: Container,
     container_id: str,
     timeout_seconds: int,
+    threads: Share,
 ) -> ProbeResult:
     """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
 
-    Variables are expanded from the spec alone, where those that come from elsewhere are empty.
+    Variables are expanded from the spec alone, where those that come from elsewhere are empty; with
+    one of the `threads` where the command is long.
     """
-    static = {each.name: each.value for each in container.env}
+
+    def expanded() -> Sequence[str]:
+        return expand_all(action.command, {each.name: each.value for each in container.env})
+
+    is_large = len(container.env) > LARGE or sum(map(len, action.command)) > LARGE_BYTES
     try:
-        command = expand_all(action.command, static)
+        command = await threads.run_sync(expanded) if is_large else expanded()
     except TooLargeError:
         problem = f"command is too large: expanded it would have more than {MAX_BYTES} bytes"
         raise ProbeError(problem) from None

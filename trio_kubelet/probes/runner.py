@@ -7,9 +7,10 @@ counts as it is.
 from collections.abc import Awaitable, Callable
 
 import trio
-from attrs import frozen
+from attrs import field, frozen
 
 from state_machines.probe import ProbeKind
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Container, Probe
 from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
@@ -71,6 +72,8 @@ class ProbeRunner:
     client: RuntimeClient
     ask_over_network: AskOverNetwork
     exec_timeouts: bool = True
+    _threads: FairLimiter = field(init=False, factory=lambda: FairLimiter(2, 1))
+    """For commands that take long to be expanded: one of a container at a time."""
 
     async def run(self, probe: Probe, target: Target) -> ProbeResult:
         """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
@@ -86,7 +89,12 @@ class ProbeRunner:
         if probe.exec is None:
             return await self.ask_over_network(probe, target, seconds)
         result = await probe_exec(
-            self.client.exec_sync, probe.exec, target.container, target.container_id, seconds
+            self.client.exec_sync,
+            probe.exec,
+            target.container,
+            target.container_id,
+            seconds,
+            self._threads.share(target.container_id),
         )
         if result.timed_out and not self.exec_timeouts:
             raise ProbeError(result.output)

@@ -27,6 +27,7 @@ from tests.unit.probes.servers import (
     port_of,
     serving,
 )
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import (
     Container,
     EnvVar,
@@ -417,7 +418,8 @@ async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult,
         ),
     )
     action = ExecAction(command=("cat", "$(FILE)", "$(NODE)", "$$(FILE)"))
-    answer_ = await probe_exec(shell, action, container, "id", 3)  # type: ignore[arg-type]
+    threads = FairLimiter(1, 1).share("id")
+    answer_ = await probe_exec(shell, action, container, "id", 3, threads)  # type: ignore[arg-type]
     return answer_, shell
 
 
@@ -425,6 +427,23 @@ async def test_a_command_is_run_with_the_values_of_variables_that_stand_in_the_s
     came, shell = await execute(cri.ExecSyncResponse(stdout=b"fine"))
     assert (came.outcome, came.output) == (ProbeOutcome.SUCCESS, "fine")
     assert shell.asked == [("id", ["cat", "/tmp/up", "", "$(FILE)"], 3)]
+
+
+async def test_a_long_command_is_expanded_beside_the_event_loop() -> None:
+    shell, threads = Shell(cri.ExecSyncResponse()), FairLimiter(1, 1)
+    command = ("true", *("$(A)" * 20_000 for _ in range(20)))
+    container = Container(name="c", env=(EnvVar(name="A", value="a"),))
+    for _ in range(3):  # What a turn may take is measured in every test.
+        await probe_exec(
+            shell,  # type: ignore[arg-type]
+            ExecAction(command=command),
+            container,
+            "id",
+            3,
+            threads.share("id"),
+        )
+    assert shell.asked[-1][1] == ["true", *["a" * 20_000] * 20]
+    assert not threads.held
 
 
 @pytest.mark.parametrize(("exit_code", "cut_off"), [(1, False), (137, True), (255, False)])

@@ -24,6 +24,8 @@ from trio_kubelet.k8s import (
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
     MAX_VARIABLES,
+    MAX_WRITTEN_BYTES,
+    MAX_WRITTEN_VARIABLES,
     EnvironmentFacts,
     EnvironmentSources,
     blocks_or_is_large,
@@ -343,8 +345,8 @@ class TestSize:
         assert time.thread_time() - began < LIMIT_SECONDS
         assert caught.value.reason == "CreateContainerConfigError"
         assert caught.value.message == (
-            'environment of container "c" is too large: with variable "V17" it would have more '
-            "than 2097152 bytes"
+            'environment of container "c" is too large: with variable "V19" it would have more '
+            "than 6291456 bytes"
         )
 
     def test_one_config_map_under_many_prefixes_is_refused(self) -> None:
@@ -371,9 +373,47 @@ class TestSize:
 
     def test_what_is_declared_again_counts_once(self) -> None:
         value = "x" * (MAX_BYTES - 1000)
-        again = [EnvVar(name="A", value=value) for _ in range(5)]
+        again = [EnvVar(name="A", value=value) for _ in range(4)]
         assert dict(of(*again))["A"] == value
 
     def test_bytes_count_and_not_characters(self) -> None:
         with pytest.raises(ConfigError, match="too large"):
             of(EnvVar(name="A", value="\N{GRINNING FACE}" * (MAX_BYTES // 4)))
+
+
+def test_values_that_are_overridden_count_as_work() -> None:
+    many = {f"k{number}": "v" for number in range(10_000)}
+    sources = EnvironmentSources(config_maps={"settings": many})
+    whole = EnvFromSource(config_map_ref=ConfigMapEnvSource(name="settings"))
+    again = Container(name="app", env_from=(whole,) * 1000)
+    with pytest.raises(ConfigError, match=f"than {MAX_WRITTEN_VARIABLES} variables with those"):
+        environment(POD, again, EnvironmentFacts(sources=sources))
+    twice = Container(name="app", env_from=(whole,) * 2)
+    assert len(environment(POD, twice, EnvironmentFacts(sources=sources))) == 10_000
+
+    long = (EnvVar(name="A", value="é" * 100_000), *(EnvVar(name="B", value="$(A)"),) * 1000)
+    with pytest.raises(ConfigError, match=f"than {MAX_WRITTEN_BYTES} bytes with those"):
+        environment(POD, Container(name="app", env=long), EnvironmentFacts())
+
+
+def test_a_container_may_know_five_thousand_services_with_short_names() -> None:
+    services = {f"S{number}_PORT": "tcp://10.0.0.1:80" for number in range(35_000)}
+    made = environment(POD, Container(name="app"), EnvironmentFacts(services=services))
+    assert len(made) == 35_000
+
+
+@pytest.mark.parametrize(
+    "values", [("$$" * 100_000,), ("x" * 5000, *("$(V)$(V)",) * 8), ("$(A)",) * 600]
+)
+def test_what_may_become_large_is_work_for_a_thread(values: tuple[str, ...]) -> None:
+    variables = tuple(EnvVar(name="V", value=value) for value in values)
+    assert blocks_or_is_large(Container(name="app", env=variables), EnvironmentFacts())
+    one = Container(name="app", env=(EnvVar(name="V", value="$(A)/$(B)"),))
+    assert not blocks_or_is_large(one, EnvironmentFacts())
+
+
+def test_a_few_long_values_of_a_config_map_are_work_for_a_thread() -> None:
+    sources = EnvironmentSources(config_maps={"settings": {"a": "a" * 500_000}})
+    whole = EnvFromSource(config_map_ref=ConfigMapEnvSource(name="settings"))
+    container = Container(name="app", env_from=(whole,))
+    assert blocks_or_is_large(container, EnvironmentFacts(sources=sources))

@@ -1,9 +1,13 @@
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.turns import LIMIT_SECONDS
 from trio_kubelet.runtime.config.expansion import (
     MAX_BYTES,
+    PATH_MAX_BYTES,
     TooLargeError,
     expand,
     expand_all,
@@ -37,6 +41,8 @@ ENVIRONMENT = {"A": "1", "EMPTY": "", "REF": "$(A)", "B_2": "two"}
         ("$()", "$()"),
         ("$( A )", "$( A )"),
         ("$($(A)", "$($(A)"),
+        ("$(A)$(A", "1$(A"),
+        ("$($$(A", "$($(A"),
         ("$(A))", "1)"),
         ("${A}", "${A}"),
         ("€$(A)€", "€1€"),
@@ -85,3 +91,17 @@ def test_a_short_command_of_references_to_a_long_value_is_refused() -> None:
 def test_a_long_command_is_cut_for_a_message() -> None:
     assert shown_command(("sh", "-c", "true")) == "sh -c true"
     assert len(shown_command(["x" * MAX_BYTES] * 3)) == 1024
+
+
+@pytest.mark.parametrize("text", ["$(" * 20_000, "$(A)" + "$(" * 20_000, "$($$" * 10_000])
+def test_references_that_are_never_closed_cost_no_more_than_others(text: str) -> None:
+    began = time.thread_time()
+    expand(text, ENVIRONMENT.get)
+    assert time.thread_time() - began < LIMIT_SECONDS
+
+
+def test_a_path_is_no_longer_than_a_path_can_be() -> None:
+    values = {"A": "a" * 100}
+    assert len(expand_strictly("$(A)" * 40, values)[0]) == 4000
+    with pytest.raises(TooLargeError):
+        expand_strictly("$(A)" * (PATH_MAX_BYTES // 100 + 1), values)

@@ -6,7 +6,7 @@ secrets have been fetched before; here they are only looked up. Values are text;
 bytes that are not UTF-8 are kept as surrogates and become the same bytes again in CRI.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
 from attrs import field, frozen
@@ -35,10 +35,16 @@ from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, reso
 T = TypeVar("T")
 
 NO_ENV_FILE = "couldn't parse env file"
-MAX_VARIABLES = 32_768
-"""Half a megabyte of pointers and lengths alone; 4,000 services have as many."""
+MAX_VARIABLES = 40_000
+"""5,000 services with a port each have 35,000; each costs two microseconds to be sent."""
+MAX_WRITTEN_BYTES = 4 * MAX_BYTES
+MAX_WRITTEN_VARIABLES = 4 * MAX_VARIABLES
+"""Of all that is written, also what is overridden by what comes later: that is work, too."""
+WITH_OVERRIDDEN = "with those that later ones override"
 LARGE = 500
-"""As many variables, or kilobytes of values, take some milliseconds to be put together."""
+"""As many variables take some milliseconds to be put together."""
+LARGE_BYTES = 128 << 10
+"""As much text may be all dollars, which take as long."""
 
 ReadEnvFile = Callable[[str, str, str], str]
 """Gives the value that a file declares: by volume, path and name. Blocks.
@@ -101,25 +107,43 @@ class EnvironmentFacts:
 
 
 def blocks_or_is_large(container: Container, facts: EnvironmentFacts) -> bool:
-    """Whether making the environment of a container is work for a thread."""
-    count, size = len(container.env) + len(facts.services), 0
+    """Whether making the environment of a container is work for a thread.
+
+    Each reference may double what there is so far. Stops counting as soon as it is known.
+    """
+    count, size, references = len(container.env) + len(facts.services), 0, 0
+    if count > LARGE or len(container.env_from) > LARGE:
+        return True
+    for source in container.env_from:
+        values = _raw_values(source, facts.sources)
+        count += len(values)
+        if count > LARGE:
+            return True
+        size += sum(len(value) for value in values)
     for variable in container.env:
         if variable.value_from is not None and variable.value_from.file_key_ref is not None:
             return True
         size += len(variable.value)
-    for source in container.env_from:
-        if source.config_map_ref is not None:
-            count += len(facts.sources.config_maps.get(source.config_map_ref.name, ()))
-        elif source.secret_ref is not None:
-            count += len(facts.sources.secrets.get(source.secret_ref.name, ()))
-    return count > LARGE or size > LARGE << 10
+        references += variable.value.count("$(")
+    return references > LARGE or size << references > LARGE_BYTES
+
+
+def _raw_values(
+    source: EnvFromSource, sources: EnvironmentSources
+) -> Collection[str] | Collection[bytes]:
+    if source.config_map_ref is not None:
+        return sources.config_maps.get(source.config_map_ref.name, {}).values()
+    if source.secret_ref is not None:
+        return sources.secrets.get(source.secret_ref.name, {}).values()
+    return ()
 
 
 def environment(pod: Pod, container: Container, facts: EnvironmentFacts) -> Mapping[str, str]:
     """The variables of a container, in order, as its `env` and `envFrom` say.
 
     Raises ConfigError when a source is missing that is not optional, and for more than
-    MAX_VARIABLES or MAX_BYTES, before that is made.
+    MAX_VARIABLES or MAX_BYTES, or when it takes too much to make them,
+    before that is made.
     """
     made = _Environment(pod, container, facts)
     for source in container.env_from:
@@ -136,6 +160,7 @@ class _Environment:
     def __init__(self, pod: Pod, container: Container, facts: EnvironmentFacts) -> None:
         self.variables: dict[str, str] = {}
         self._bytes = 0
+        self._written_bytes = self._written = 0
         self._pod = pod
         self._container = container
         self._facts = facts
@@ -165,9 +190,16 @@ class _Environment:
     def _put(self, name: str, value: str) -> None:
         if (old := self.variables.get(name)) is not None:
             self._bytes -= _size(name, old)
-        self._bytes += _size(name, value)
+        size = _size(name, value)
+        self._bytes += size
+        self._written_bytes += size
+        self._written += 1
         if self._bytes > MAX_BYTES:
             raise self._too_large(name, f"{MAX_BYTES} bytes")
+        if self._written_bytes > MAX_WRITTEN_BYTES:
+            raise self._too_large(name, f"{MAX_WRITTEN_BYTES} bytes {WITH_OVERRIDDEN}")
+        if self._written > MAX_WRITTEN_VARIABLES:
+            raise self._too_large(name, f"{MAX_WRITTEN_VARIABLES} variables {WITH_OVERRIDDEN}")
         self.variables[name] = value
         if len(self.variables) > MAX_VARIABLES:
             raise self._too_large(name, f"{MAX_VARIABLES} variables")

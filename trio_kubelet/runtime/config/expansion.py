@@ -8,20 +8,23 @@ size of a result is known before it is built, and one that is too large is not b
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 from attrs import frozen
 
-MAX_BYTES = 2 << 20
-"""What Linux passes to a process in all, with the stack limit that programs have by default.
+MAX_BYTES = 6 << 20
+"""What Linux passes to a process at most, whatever its stack limit; 2 MiB with the usual one.
 
 Of arguments and variables together, with a NUL and a pointer for each (execve(2), ARG_MAX).
 """
+PATH_MAX_BYTES = 4096
+"""No path that is longer can be opened (limits.h)."""
 STRING_OVERHEAD_BYTES = 9
 SHOWN_CHARACTERS = 1024
 
 _DOLLAR = re.compile(r"\$(?:\$|\(([^)]*)\))")
+_ESCAPE = re.compile(r"\$\$")
 
 
 @frozen
@@ -35,19 +38,35 @@ def expand(text: str, resolve: Callable[[str], str | None], most_bytes: int = MA
     Raises TooLargeError before anything larger than `most_bytes` is made.
     """
     pieces: list[str] = []
-    end, size = 0, byte_size(text)
-    if size > most_bytes:
-        raise TooLargeError
-    for match in _DOLLAR.finditer(text):
-        value = "$" if match[1] is None else resolve(match[1])
-        if value is None:
-            continue
-        size += byte_size(value)  # The reference itself counts too, which is too much by little.
+    end = size = 0
+
+    def add(piece: str) -> None:
+        nonlocal size
+        size += byte_size(piece)
         if size > most_bytes:
             raise TooLargeError
-        pieces += (text[end : match.start()], value)
+        pieces.append(piece)
+
+    for match in _dollars(text):
+        value = "$" if match.lastindex is None else resolve(match[1])
+        if value is None:
+            continue
+        add(text[end : match.start()])
+        add(value)
         end = match.end()
-    return "".join((*pieces, text[end:])) if pieces else text
+    add(text[end:])
+    return "".join(pieces)
+
+
+def _dollars(text: str) -> Iterator[re.Match[str]]:
+    """All references and escapes of a text.
+
+    Behind the last `)` nothing is a reference, and nobody looks for the end of one: each `$(`
+    there would be read to the end of the text, by an expression that holds the interpreter's lock.
+    """
+    closed = text.rfind(")") + 1
+    yield from _DOLLAR.finditer(text, 0, closed)
+    yield from _ESCAPE.finditer(text, closed)
 
 
 def expand_all(
@@ -70,7 +89,7 @@ def expand_strictly(text: str, environment: Mapping[str, str]) -> tuple[str, tup
     """The expanded text, and the sorted names that are unknown or empty.
 
     A path must not silently lose a part, so for `subPathExpr` a missing value is an error.
-    Raises TooLargeError.
+    Raises TooLargeError for one that no path can be.
     """
     missing = set()
 
@@ -80,7 +99,7 @@ def expand_strictly(text: str, environment: Mapping[str, str]) -> tuple[str, tup
             missing.add(name)
         return value
 
-    expanded = expand(text, resolve)
+    expanded = expand(text, resolve, PATH_MAX_BYTES)
     return expanded, tuple(sorted(missing))
 
 

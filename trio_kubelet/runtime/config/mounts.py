@@ -19,7 +19,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import (
-    MAX_BYTES,
+    PATH_MAX_BYTES,
     TooLargeError,
     expand_strictly,
 )
@@ -133,7 +133,7 @@ def _sub_path(mount: VolumeMount, environment: Mapping[str, str]) -> str:
         except TooLargeError:
             raise ConfigError(
                 f'subPathExpr of volumeMount "{mount.name}" is too large: expanded it would have '
-                f"more than {MAX_BYTES} bytes"
+                f"more than {PATH_MAX_BYTES} bytes"
             ) from None
         if missing:
             raise ConfigError(f"missing value for {', '.join(missing)}")

@@ -30,6 +30,7 @@ from trio_kubelet.runtime.config.container_config import (
 )
 from trio_kubelet.runtime.config.environment import (
     LARGE,
+    LARGE_BYTES,
     EnvironmentFacts,
     blocks_or_is_large,
     environment,
@@ -202,8 +203,8 @@ class ContainerStarter:
                 facts,
                 restart_count=_restart_count(order, files),
             )
-            # An environment that was work for a thread makes a config that is.
-            if len(variables) > LARGE:
+            words = (*container.command, *container.args)
+            if len(variables) > LARGE or sum(map(len, words)) > LARGE_BYTES:
                 return await self._files.share(pod.metadata.uid).run_sync(make)
             return make()
         except ConfigError as error:
@@ -241,7 +242,12 @@ class ContainerStarter:
         try:
             variables = await self._environment(container, context)
             bound: dict[int, str] = {}
-            for position, sub_path in mounted_sub_paths(container, variables).items():
+            find = partial(mounted_sub_paths, container, variables)
+            if sum(len(mount.sub_path_expr) for mount in container.volume_mounts) > LARGE_BYTES:
+                sub_paths = await self._files.share(pod.metadata.uid).run_sync(find)
+            else:
+                sub_paths = find()
+            for position, sub_path in sub_paths.items():
                 volume = inputs.volumes.get(container.volume_mounts[position].name)
                 if volume is None:
                     continue
