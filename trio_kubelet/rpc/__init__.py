@@ -16,7 +16,7 @@ from trio_kubelet.rpc.channel import Channel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset, rpc_words, unless_gone
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
-from trio_kubelet.rpc.messages import is_present, look_over, present
+from trio_kubelet.rpc.messages import encode_ahead, is_present, look_over, present
 from trio_kubelet.rpc.methods import Transport
 from trio_kubelet.rpc.server import serve
 from trio_kubelet.rpc.wire import ListReuse
@@ -29,6 +29,7 @@ __all__ = [
     "RpcError",
     "Transport",
     "code_of_reset",
+    "encode_ahead",
     "is_present",
     "look_over",
     "open_rpc_loop",

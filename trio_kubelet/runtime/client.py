@@ -8,8 +8,10 @@ caller is cancelled. Lists without a filter decode only what changed (`rpc/wire.
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 
-from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, is_present
+from trio_kubelet.fair_limiter import FairLimiter
+from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, encode_ahead, is_present
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.lost_tasks import delete_lost_task
@@ -18,6 +20,9 @@ CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0
 LONGEST_GRACE_SECONDS = 2**31 - 1
 """Runtimes count nanoseconds in 64 bits: what is more than these hold would be no grace at all."""
+MANY_VARIABLES = 5000
+"""As many take ten milliseconds to be encoded."""
+ENCODERS = 2
 
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
@@ -46,6 +51,7 @@ class RuntimeClient:
         self._images = images or runtime
         self._tasks = tasks
         self._seconds = request_timeout_seconds
+        self._encoders = FairLimiter(ENCODERS, 1)
         self._sandboxes = ListReuse(cri.PodSandbox)
         self._containers = ListReuse(cri.Container)
 
@@ -123,10 +129,15 @@ class RuntimeClient:
     async def create_container(
         self, sandbox_id: str, config: cri.ContainerConfig, sandbox_config: cri.PodSandboxConfig
     ) -> str:
-        """Create a container in a sandbox; returns its id."""
+        """Create a container in a sandbox; returns its id.
+
+        A config with many variables is encoded in a thread, one of a sandbox at a time.
+        """
         request = cri.CreateContainerRequest(
             pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
         )
+        if len(config.envs) > MANY_VARIABLES:
+            await self._encoders.share(sandbox_id).run_sync(partial(encode_ahead, request))
         response = await self._ask(_Runtime.create_container, request)
         return _given(response.container_id, "container id")
 

@@ -7,7 +7,10 @@ import trio
 from betterproto import Message
 from trio.testing import MockClock
 
+from tests.turns import making_test_data
 from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc.messages import encode
+from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteResponse, DeleteTaskRequest
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -276,3 +279,33 @@ async def test_a_container_that_cannot_be_removed_says_why(
         await client.remove_container("c")
     assert caught.value.code is code
     assert runtime.has_task
+
+
+class SendingTransport(InProcess):
+    """Encodes what it is to send, as any transport, and sends it to nobody."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[bytes] = []
+
+    async def unary_raw(
+        self,
+        method: UnaryStub[RequestT, ResponseT],
+        request: RequestT,
+        *,
+        deadline_seconds: float | None = None,
+    ) -> bytes:
+        self.sent.append(encode(request))
+        await trio.lowlevel.checkpoint()
+        return bytes(cri.CreateContainerResponse(container_id="c-1"))
+
+
+async def test_a_container_with_many_variables_is_encoded_beside_the_event_loop() -> None:
+    with making_test_data():
+        variables = [cri.KeyValue(key=f"K{n}", value=b"v") for n in range(100_000)]
+        config = cri.ContainerConfig(envs=variables)
+        whole = cri.CreateContainerRequest("s-1", config, SANDBOX)
+        expected = bytes(whole)
+    transport = SendingTransport()
+    assert await RuntimeClient(transport).create_container("s-1", config, SANDBOX) == "c-1"
+    assert transport.sent == [expected]
