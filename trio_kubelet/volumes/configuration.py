@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
-import trio
 from attrs import field, frozen
 
 from trio_kubelet.clock import Clock
@@ -96,18 +95,20 @@ class ConfigurationVolume:
         try:
             payload = await self.collect(pod, volume)
             now_ns = self.ground.clock.now_ns()
-            await self._prepare(partial(self._write, pod, volume.name, folder, payload, now_ns))
+            await self._prepare(
+                pod, partial(self._write, pod, volume.name, folder, payload, now_ns)
+            )
         except (ObjectError, ValueError, OSError) as error:
             problem = VolumeError(volume.name, str(error))
-            if not await self._prepare(partial(self._is_prepared, folder)):
+            if not await self._prepare(pod, partial(self._is_prepared, folder)):
                 raise problem from error
             return _mounted(volume, folder, problem)
         return _mounted(volume, folder, None)
 
     async def tear_down(self, pod_uid: str, folder: Path) -> None:
         """Remove the files and the mark; raises OSError."""
-        await self._remove(partial(remove_tree, self._marks(pod_uid, folder.name)))
-        await self._remove(partial(remove_tree, folder))
+        await self._remove(pod_uid, partial(remove_tree, self._marks(pod_uid, folder.name)))
+        await self._remove(pod_uid, partial(remove_tree, folder))
 
     def _marks(self, pod_uid: str, name: str) -> Path:
         return self.ground.folders.plugin(pod_uid, EmptyDir.name, f"wrapped_{name}")
@@ -144,11 +145,11 @@ class ConfigurationVolume:
     def _is_prepared(self, folder: Path) -> bool:
         return self._is_there(folder) and has_data(folder)
 
-    async def _prepare(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self.ground.threads.preparing)
+    async def _prepare(self, pod: Pod, work: Callable[[], T]) -> T:
+        return await self.ground.threads.preparing.share(pod.metadata.uid).run_sync(work)
 
-    async def _remove(self, work: Callable[[], None]) -> None:
-        await trio.to_thread.run_sync(work, limiter=self.ground.threads.removing)
+    async def _remove(self, pod_uid: str, work: Callable[[], None]) -> None:
+        await self.ground.threads.removing.share(pod_uid).run_sync(work)
 
 
 def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:

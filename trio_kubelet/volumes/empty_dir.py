@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-import trio
 from attrs import frozen
 
 from trio_kubelet.k8s import (
@@ -55,9 +54,8 @@ class EmptyDir:
     async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""
         try:
-            return await trio.to_thread.run_sync(
-                partial(self._set_up, pod, volume), limiter=self._threads.preparing
-            )
+            share = self._threads.preparing.share(pod.metadata.uid)
+            return await share.run_sync(partial(self._set_up, pod, volume))
         except OSError as error:
             raise VolumeError(volume.name, str(error)) from error
 
@@ -65,7 +63,7 @@ class EmptyDir:
         """Remove the folder and its mark; raises OSError."""
         mark = self._folders.plugin(pod_uid, self.name, folder.name)
         for each in (mark, folder):
-            await trio.to_thread.run_sync(remove_tree, each, limiter=self._threads.removing)
+            await self._threads.removing.share(pod_uid).run_sync(partial(remove_tree, each))
 
     def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         source = volume.empty_dir or EmptyDirVolumeSource()

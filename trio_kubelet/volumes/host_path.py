@@ -8,9 +8,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import trio
 from attrs import frozen
 
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import HostPathType, HostPathVolumeSource, Pod, Volume
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 
@@ -51,21 +51,19 @@ class HostPath:
 
     name = "kubernetes.io/host-path"
 
-    def __init__(self, limiter: trio.CapacityLimiter) -> None:
-        self._limiter = limiter
+    def __init__(self, threads: FairLimiter) -> None:
+        self._threads = threads
 
-    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:  # noqa: ARG002
+    async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         """Check the path; raises VolumeError. Cancelled, a dead network disk is left waiting."""
         source = volume.host_path or HostPathVolumeSource()
         if ".." in source.path.split("/"):
             why = f"invalid HostPath `{source.path}`: must not contain '..'"
             raise VolumeError(volume.name, why)
         try:
-            why = await trio.to_thread.run_sync(
-                partial(_problem, Path(source.path), source.type or ""),
-                abandon_on_cancel=True,
-                limiter=self._limiter,
-            )
+            look = partial(_problem, Path(source.path), source.type or "")
+            share = self._threads.share(pod.metadata.uid)
+            why = await share.run_sync(look, abandon_on_cancel=True)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
             raise VolumeError(volume.name, str(error)) from error
         if why:

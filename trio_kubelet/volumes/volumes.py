@@ -16,6 +16,7 @@ import structlog
 import trio
 from attrs import fields, frozen
 
+from trio_kubelet.fair_limiter import ALL_PODS, Share
 from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
@@ -65,7 +66,7 @@ class Volumes:
         `tear_down` removes what it did.
         """
         create = partial(self._folders.create, pod.metadata.uid)
-        await trio.to_thread.run_sync(create, limiter=self._threads.preparing)
+        await self._threads.preparing.share(pod.metadata.uid).run_sync(create)
         used = _used_volumes(pod)
         mounted: dict[str, MountedVolume] = {}
         errors: dict[str, VolumeError] = {}
@@ -97,7 +98,7 @@ class Volumes:
         source = Path(volume.host_path)
         bind = partial(bind_sub_path, source, sub_path, target)
         try:
-            await trio.to_thread.run_sync(bind, limiter=self._threads_for(pod, source))
+            await self._threads_for(pod, source).run_sync(bind)
         except (OSError, ValueError) as error:
             raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error
         return str(target)
@@ -108,22 +109,22 @@ class Volumes:
         A pod without any is fine. Raises VolumeBusy where something cannot be unmounted, then
         nothing was deleted; OSError where something cannot be deleted.
         """
-        await self._remove(partial(self._unmount, pod_uid))
-        for folder in await self._remove(partial(self._volume_folders, pod_uid)):
+        await self._remove(pod_uid, partial(self._unmount, pod_uid))
+        for folder in await self._remove(pod_uid, partial(self._volume_folders, pod_uid)):
             plugin = self._plugin_of(folder)
             if plugin is not None:
                 await plugin.tear_down(pod_uid, folder)
-            await self._remove(partial(_remove_volume, folder))
-        await self._remove(partial(self._remove_empty, pod_uid))
+            await self._remove(pod_uid, partial(_remove_volume, folder))
+        await self._remove(pod_uid, partial(self._remove_empty, pod_uid))
 
     async def remove_pod(self, pod_uid: str) -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
         await self.tear_down(pod_uid)
-        await self._remove(partial(remove_tree, self._folders.pod(pod_uid)))
+        await self._remove(pod_uid, partial(remove_tree, self._folders.pod(pod_uid)))
 
     async def pods_on_disk(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
-        return await trio.to_thread.run_sync(self._folders.uids, limiter=self._threads.listing)
+        return await self._threads.listing.share(ALL_PODS).run_sync(self._folders.uids)
 
     def _plugin(self, volume: Volume) -> VolumePlugin:
         for attribute in fields(Volume):
@@ -161,13 +162,14 @@ class Volumes:
         if self._folders.sub_paths(pod_uid).exists():
             remove_tree(self._folders.sub_paths(pod_uid))
 
-    async def _remove(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._threads.removing)
+    async def _remove(self, pod_uid: str, work: Callable[[], T]) -> T:
+        return await self._threads.removing.share(pod_uid).run_sync(work)
 
-    def _threads_for(self, pod: Pod, path: Path) -> trio.CapacityLimiter:
-        """Return the threads that may look at a path: those of the node may hang."""
+    def _threads_for(self, pod: Pod, path: Path) -> Share:
+        """Return the pod's share of the threads for a path: those of the node may hang."""
         is_own = path.is_relative_to(self._folders.pod(pod.metadata.uid))
-        return self._threads.preparing if is_own else self._threads.host_paths
+        threads = self._threads.preparing if is_own else self._threads.host_paths
+        return threads.share(pod.metadata.uid)
 
 
 def _used_volumes(pod: Pod) -> frozenset[str]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
 
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import HostPathVolumeSource, Pod, Volume
 from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
@@ -16,7 +16,7 @@ POD = Pod()
 
 async def set_up(path: Path | str, kind: str | None) -> MountedVolume:
     volume = Volume(name="v", host_path=HostPathVolumeSource(path=str(path), type=kind))
-    return await HostPath(trio.CapacityLimiter(1)).set_up(POD, volume)
+    return await HostPath(FairLimiter(1, 1)).set_up(POD, volume)
 
 
 @pytest.fixture

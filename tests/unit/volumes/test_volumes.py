@@ -25,7 +25,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.empty_dir import EmptyDir, hugepage_size_bytes, memory_size_bytes
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumesNotReady
-from trio_kubelet.volumes.threads import MAX_THREADS, VolumeThreads
+from trio_kubelet.volumes.threads import MAX_THREADS, MAX_THREADS_OF_POD, VolumeThreads
 from trio_kubelet.volumes.volumes import Volumes
 
 MI = 1 << 20
@@ -126,6 +126,37 @@ async def test_every_volume_that_fails_is_named(volumes: Volumes, tmp_path: Path
         f"{tmp_path / 'x'} is not a file",
         'MountVolume.SetUp failed for volume "d" : unknown storage medium "Paper"',
     ]
+
+
+async def test_paths_of_one_pod_that_hang_leave_threads_to_the_paths_of_others(
+    volumes: Volumes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, hanging = threading.Event(), trio.Semaphore(0)
+
+    def hang_on_the_dead_disk(path: Path, _kind: str) -> str:
+        if path.is_relative_to("/dead"):
+            trio.from_thread.run_sync(hanging.release)
+            over.wait(300)
+        return ""
+
+    def on_node(path: str) -> Volume:
+        return Volume(name=path.strip("/"), host_path=HostPathVolumeSource(path=path))
+
+    monkeypatch.setattr("trio_kubelet.volumes.host_path._problem", hang_on_the_dead_disk)
+    many = [evolve(on_node("/dead"), name=f"v{n}") for n in range(2 * MAX_THREADS)]
+    hostile = evolve(pod_with(*many), metadata=ObjectMeta(name="h", namespace="n", uid="hostile"))
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(volumes.prepare, hostile)
+            try:
+                for _ in range(MAX_THREADS_OF_POD):
+                    await hanging.acquire()
+                with trio.move_on_after(10):
+                    assert set(await volumes.prepare(pod_with(on_node("/alive")))) == {"alive"}
+                    nursery.cancel_scope.cancel()
+            finally:
+                over.set()
+    assert nursery.cancel_scope.cancel_called
 
 
 async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -> None:
