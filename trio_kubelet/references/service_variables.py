@@ -51,7 +51,8 @@ def service_variables(services: Iterable[Service]) -> Mapping[str, str]:
 
 def _variables_of(service: Service) -> Mapping[str, str]:
     name = _variable_name(service.metadata.name)
-    address, ports = service.spec.cluster_ip, service.spec.ports
+    # Each port has four variables at least: with more ports a container will be refused.
+    address, ports = service.spec.cluster_ip, service.spec.ports[: MAX_VARIABLES // 4]
     variables = {
         f"{name}_SERVICE_HOST": address,
         f"{name}_SERVICE_PORT": str(ports[0].port),

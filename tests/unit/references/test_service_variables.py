@@ -73,3 +73,11 @@ def test_a_service_called_kubernetes_hides_that_of_the_api_server(turned: bool) 
 def test_more_than_a_container_may_have_are_not_made() -> None:
     many = (service(f"s{number}") for number in range(20_000))
     assert MAX_VARIABLES < len(service_variables(many)) < MAX_VARIABLES + 10
+
+
+def test_of_one_service_with_too_many_ports_no_more_are_made_either() -> None:
+    ports = tuple(ServicePort(port=number + 1) for number in range(60_000))
+    one = Service(
+        metadata=ObjectMeta(name="s"), spec=ServiceSpec(cluster_ip="10.0.0.1", ports=ports)
+    )
+    assert MAX_VARIABLES < len(service_variables([one])) < MAX_VARIABLES + 10

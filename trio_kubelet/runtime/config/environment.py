@@ -35,10 +35,10 @@ from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, reso
 T = TypeVar("T")
 
 NO_ENV_FILE = "couldn't parse env file"
-MAX_VARIABLES = 40_000
-"""5,000 services with a port each have 35,000. Each is a message to the runtime, too."""
+MAX_VARIABLES = 65_536
+"""5,000 services with a named port each have 40,000. Each is a message to the runtime, too."""
 MAX_WRITTEN_BYTES = 4 * MAX_BYTES
-MAX_WRITTEN_VARIABLES = 4 * MAX_VARIABLES
+MAX_WRITTEN_VARIABLES = 2 * MAX_VARIABLES
 """Of all that is written, also what is overridden by what comes later: that is work, too."""
 WITH_OVERRIDDEN = "with those that later ones override"
 LARGE = 500
