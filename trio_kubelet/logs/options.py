@@ -29,19 +29,20 @@ class LogOptions:
 def log_options(query: Values, now_ns: int, *, streams: bool) -> LogOptions:
     """Read a query. Raises RequestError with the Go kubelet's words.
 
-    `streams` is the gate PodLogsQuerySplitStreams; without it `stream` is not looked at.
+    `streams` is the gate PodLogsQuerySplitStreams; without it `stream` may not be given.
     """
     tail_lines, limit_bytes = _integer(query, "tailLines"), _integer(query, "limitBytes")
     since_seconds, since_time = _integer(query, "sinceSeconds"), _time(query, "sinceTime")
-    stream = query.first("stream") if streams else ""
+    stream = query.first("stream", "All")
     follow, previous = _boolean(query, "follow"), _boolean(query, "previous")
     timestamps = _boolean(query, "timestamps")
     if (
         (tail_lines is not None and tail_lines < 0)
         or (limit_bytes is not None and limit_bytes < 1)
         or (since_seconds is not None and (since_seconds < 1 or since_time is not None))
-        or stream not in ("", *STREAMS)
-        or (stream not in ("", "All") and tail_lines is not None)
+        or ("stream" in query and not streams)
+        or stream not in STREAMS
+        or (stream != "All" and tail_lines is not None)
     ):
         raise RequestError(422, INVALID)
     if since_seconds is not None:
@@ -53,7 +54,7 @@ def log_options(query: Values, now_ns: int, *, streams: bool) -> LogOptions:
         tail_lines=tail_lines,
         since_ns=since_time,
         limit_bytes=limit_bytes,
-        stream=STREAMS.get(stream, b""),
+        stream=STREAMS[stream],
     )
 
 

@@ -110,6 +110,7 @@ def test_a_query_is_read(query: dict[str, str], options: dict[str, Any]) -> None
         ({"sinceSeconds": "0"}, 422),
         ({"sinceSeconds": "1", "sinceTime": "2026-01-01T00:01:00Z"}, 422),
         ({"stream": "stderr"}, 422),
+        ({"stream": ""}, 422),
         ({"stream": "Stderr", "tailLines": "1"}, 422),
     ],
 )
@@ -119,6 +120,8 @@ def test_a_query_that_makes_no_sense_is_refused(query: dict[str, str], status: i
     assert refused.value.status == status
 
 
-def test_streams_are_told_apart_where_the_gate_is_on() -> None:
-    query = Values((("stream", "Stderr"),))
-    assert log_options(query, NOW, streams=False) == LogOptions()
+@pytest.mark.parametrize("stream", ["Stderr", "Stdout", "All", ""])
+def test_no_stream_may_be_asked_for_where_the_gate_is_off(stream: str) -> None:
+    with pytest.raises(RequestError) as refused:
+        log_options(Values((("stream", stream),)), NOW, streams=False)
+    assert (refused.value.status, str(refused.value)) == (422, '{"message": "Invalid request."}')
