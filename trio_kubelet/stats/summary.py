@@ -30,7 +30,7 @@ _KNOWN_SECONDS = 512
 
 
 def summary(stats: Stats, node_name: str, *, only_cpu_and_memory: bool = False) -> Json:
-    """The whole answer."""
+    """The whole answer, or that of `?only_cpu_and_memory`: with the swap of the node alone."""
     short = only_cpu_and_memory
     return {
         "node": _node(stats.node, stats.system, node_name, short=short),
@@ -47,9 +47,10 @@ def _node(
         "systemContainers": [_system_container(each, short=short) for each in system],
         "startTime": _time(node.booted_at_ns),
         **_cpu_and_memory(usage, memory_bytes=node.memory_bytes),
+        "swap": _swap(usage),
     }
     if short:
-        return found
+        return _given(**found)
     found |= {
         **_io(usage),
         "network": _network(node.network),
@@ -58,7 +59,6 @@ def _node(
             imageFs=_filesystem(node.images), containerFs=_filesystem(node.containers)
         ),
         "rlimit": _given(time=_time(usage.time_ns), maxpid=node.max_tasks, curproc=node.tasks),
-        "swap": _swap(usage),
     }
     return _given(**found)
 

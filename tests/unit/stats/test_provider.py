@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from attrs import define, field
+from attrs import define, evolve, field
 from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
@@ -22,7 +22,10 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
+from trio_kubelet.server import Request, route_requests
 from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources, summary
+from trio_kubelet.stats.endpoint import stats_routes
+from trio_kubelet.stats.values import SwapUsage
 
 MI = 1 << 20
 
@@ -236,3 +239,37 @@ async def test_what_is_not_known_is_left_out_of_the_summary(tmp_path: Path, shor
         assert "usageNanoCores" not in told["node"]["cpu"]
         assert "rootfs" not in told["pods"][0]["containers"][0]
         assert ("rlimit" in told["node"]) is not short
+
+
+@pytest.mark.parametrize("short", [True, False])
+async def test_the_summary_of_cpu_and_memory_has_the_swap_of_the_node_alone(
+    tmp_path: Path, short: bool
+) -> None:
+    async with reading(tmp_path) as node:
+        stats = await node.provider.usage()
+        swap = SwapUsage(usage=MI, limit=3 * MI)
+        used = evolve(stats.node, usage=evolve(stats.node.usage, swap=swap))
+        pods = [evolve(pod, usage=evolve(pod.usage, swap=swap)) for pod in stats.pods]
+        told = summary(
+            evolve(stats, node=used, pods=tuple(pods)), "here", only_cpu_and_memory=short
+        )
+    assert told["node"]["swap"]["swapUsageBytes"] == MI
+    assert told["node"]["swap"]["swapAvailableBytes"] == 2 * MI
+    assert ["swap" in pod for pod in told["pods"]] == [not short]
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])
+async def test_the_root_of_statistics_is_a_folder_with_nothing_at_it(
+    tmp_path: Path, method: str
+) -> None:
+    async with reading(tmp_path) as node:
+        handle = route_requests(stats_routes(node.provider, "here"))
+        sent_on = await handle(Request(method=method, path="/stats"))
+        assert sent_on is not None
+        assert (sent_on.status, sent_on.headers) == (307, (("Location", "/stats/"),))
+        at_it = await handle(Request(method=method, path="/stats/"))
+        assert at_it is not None
+        assert (at_it.status, at_it.body) == (404, b"404: Page Not Found")
+        refused = await handle(Request(method="PUT", path="/stats/summary"))
+        assert refused is not None
+        assert refused.status == 405
