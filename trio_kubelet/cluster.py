@@ -32,6 +32,7 @@ from trio_kubelet.sources.mirrors import MirrorPods
 from trio_kubelet.status import StatusWriter
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.telemetry import EventType
 
 log = structlog.get_logger("cluster")
 
@@ -192,6 +193,7 @@ class ClusterPods:
         self._recall = recall
         self._shown: set[str] = set()
         self._writer = StatusWriter(api, self._newest_status, self._is_over, core.status_syncs)
+        self._writer.on_refused.add(self._status_refused)
         self._mirrors = MirrorPods(
             api,
             core.node_name,
@@ -250,6 +252,12 @@ class ClusterPods:
                 task.report()
                 task.put(PodRequest(why=("mirror",)))
         self._writer.mirror_changed(uid, mirror)
+
+    def _status_refused(self, uid: str, shown: Pod, why: str) -> None:
+        """The API cannot be shown a pod as it is: its owner is told, and its task looks anew."""
+        message = f"The API server refused the status of the pod: {why}"
+        self._core.recorder.pod(shown, EventType.WARNING, "FailedStatusUpdate", message)
+        self._tasks.put(uid, PodRequest(why=("status refused",)))
 
     def _newest_status(self, uid: str) -> PodStatus | None:
         """The node's status of a pod; none while another incarnation of its UID still ends."""

@@ -91,6 +91,7 @@ class Rules:
             raise bad_request("the name of the object does not match the name on the URL")
         self._check_same(resource, asked, there)
         if subresource == "status":
+            _check_ends(current, data)
             return self._storage.put(resource, _with_status(current, data))
         return self._settle(resource, current, self._merged(resource, current, data))
 
@@ -289,6 +290,48 @@ def _prepared(resource: Resource, data: Data) -> Data:
         status = {"phase": "Pending", "qosClass": qos_class(complete).value}
         return {**data, "metadata": metadata, "spec": spec, "status": status}
     return data
+
+
+def _check_ends(current: Data, data: Data) -> None:
+    """Refuse what the API server calls invalid: a way back from an end that is final."""
+    if current.get("kind") != "Pod":
+        return
+    spec, name = current["spec"], current["metadata"]["name"]
+    problems = [
+        f"status.{statuses}[{position}].state: Forbidden: may not be transitioned to "
+        "non-terminated state"
+        for statuses, containers in (
+            ("containerStatuses", "containers"),
+            ("initContainerStatuses", "initContainers"),
+        )
+        for position, before in enumerate(current.get("status", {}).get(statuses, ()))
+        if "terminated" in before.get("state", {})
+        and not _may_restart(spec, containers, before)
+        and any(
+            after["name"] == before["name"] and "terminated" not in after.get("state", {})
+            for after in data.get("status", {}).get(statuses, ())
+        )
+    ]
+    if problems:
+        text = problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]"
+        raise invalid(f'Pod "{name}" is invalid: {text}')
+
+
+def _may_restart(spec: Data, containers: str, status: Data) -> bool:
+    """Whether the policies of a pod let a container run again after this end."""
+    every = (*spec.get("containers", ()), *spec.get("initContainers", ()))
+    rules = [rule for each in every for rule in each.get("restartPolicyRules", ())]
+    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
+        return True
+    spec_of = {each["name"]: each for each in spec.get(containers, ())}
+    container = spec_of.get(status["name"], {})
+    exit_code = status["state"]["terminated"].get("exitCode", 0)
+    for rule in container.get("restartPolicyRules", ()):
+        codes = rule.get("exitCodes", {})
+        if (exit_code in codes.get("values", ())) == (codes.get("operator") == "In"):
+            return True
+    policy = container.get("restartPolicy") or spec.get("restartPolicy", "Always")
+    return bool(policy == "Always" or (policy == "OnFailure" and exit_code != 0))
 
 
 def _with_status(current: Data, data: Data) -> Data:

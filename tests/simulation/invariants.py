@@ -92,6 +92,8 @@ class Invariants:
         if entry["level"] in ("error", "critical") or "exc_info" in entry:
             trace = traceback.format_exc() if "exc_info" in entry else ""
             self.violated("error in the log:", self.record.lines[-1], trace)
+        if entry["event"] == "pod status refused as invalid":
+            self.violated("the API was told what no pod's life allows:", self.record.lines[-1])
 
     def on_agent_ended(self, journal: tuple[Entry, ...]) -> None:
         """Observer of the agent's end."""

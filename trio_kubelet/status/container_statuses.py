@@ -42,6 +42,7 @@ from trio_kubelet.status.context import ProbeVerdict, StatusContext
 UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
 RESTARTING_ALL = "RestartingAllContainers"
+REPLACED = Reason(reason="ContainerCreating")
 LOST_MESSAGE = "The container could not be located when the pod was terminated"
 VANISHED_MESSAGE = (
     "The container could not be located when the pod was deleted.  The container used to be Running"
@@ -195,8 +196,7 @@ def _unseen_status(
 def _starts_over(context: StatusContext) -> bool:
     """Whether what the runtime does not show was removed to be made anew (KEP-5532)."""
     kind = PodConditionType.ALL_CONTAINERS_RESTARTING
-    over = context.given.stopped or context.pod.metadata.deletion_timestamp is not None
-    return not over and any(
+    return not _is_over(context) and any(
         condition.type == kind and condition.status == ConditionStatus.TRUE
         for condition in context.given.previous.conditions
     )
@@ -340,22 +340,30 @@ def _waiting_with_reason(
     """
     reason = _reason_to_wait(context, container)
     state = status.state
-    if reason is None or state is None or state.running is not None:
+    if state is None or state.running is not None:
         return status
     if state.terminated is None:
-        return evolve(status, state=_waiting(reason))
+        return status if reason is None else evolve(status, state=_waiting(reason))
     restarts = restarts_after(
         restart_terms(context.pod, container, role), state.terminated.exit_code
     )
-    if not restarts and container.name not in context.given.restarting:
+    is_replaced = container.name in context.given.restarting and not _is_over(context)
+    if reason is None and is_replaced and not restarts:
+        # The API lets no container back from an end that its policy makes final, so the end of
+        # one that another takes the place of is told as its last state alone.
+        reason = REPLACED
+    if reason is None or not (restarts or is_replaced):
         return status
     return evolve(status, state=_waiting(reason), last_state=state)
 
 
 def _reason_to_wait(context: StatusContext, container: Container) -> Reason | None:
     """Why the container waits, if it does; in a pod that is over none waits."""
-    over = context.given.stopped or context.pod.metadata.deletion_timestamp is not None
-    return None if over else context.given.reasons.get(container.name)
+    return None if _is_over(context) else context.given.reasons.get(container.name)
+
+
+def _is_over(context: StatusContext) -> bool:
+    return context.given.stopped or context.pod.metadata.deletion_timestamp is not None
 
 
 def _with_readiness(

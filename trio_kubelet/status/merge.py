@@ -26,11 +26,24 @@ _OVER = frozenset({PodConditionType.READY, PodConditionType.CONTAINERS_READY})
 """The conditions that are never true of a pod that has ended."""
 
 
-def merged_status(known: PodStatus, own: PodStatus) -> PodStatus:
+def merged_status(known: PodStatus, own: PodStatus, *, keeps_ends: bool = False) -> PodStatus:
     """The status to show, of what the API has (`known`) and what the node says (`own`).
 
-    Equal to `known` where the node has nothing new to say.
+    Equal to `known` where the node has nothing new to say. With `keeps_ends` a container that the
+    API shows as terminated stays so until its next instance has ended: the API refuses a way back
+    that the restart policy does not have.
     """
+    if keeps_ends:
+        own = evolve(
+            own,
+            init_container_statuses=_kept_ends(
+                known.init_container_statuses, own.init_container_statuses
+            ),
+            container_statuses=_kept_ends(known.container_statuses, own.container_statuses),
+            ephemeral_container_statuses=_kept_ends(
+                known.ephemeral_container_statuses, own.ephemeral_container_statuses
+            ),
+        )
     merged = evolve(
         own,
         start_time=known.start_time or own.start_time,
@@ -67,6 +80,16 @@ def _closed(conditions: Iterable[PodCondition], phase: PodPhase) -> Iterator[Pod
             yield evolve(condition, status=ConditionStatus.FALSE.value, reason=ENDED_REASONS[phase])
         else:
             yield condition
+
+
+def _kept_ends(
+    known: tuple[ContainerStatus, ...], own: tuple[ContainerStatus, ...]
+) -> tuple[ContainerStatus, ...]:
+    ends = {status.name: status for status in known if terminated(status) is not None}
+    return tuple(
+        status if terminated(status) is not None else ends.get(status.name, status)
+        for status in own
+    )
 
 
 def _with_ends(

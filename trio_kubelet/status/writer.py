@@ -33,6 +33,7 @@ SENT_AT_MOST = 3
 RESYNC_SECONDS = 60.0
 RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=5.0, jitter=0.2)
 RETRY_REFUSED = BackoffPolicy(initial_seconds=0.1, cap_seconds=30.0, jitter=0.2)
+INVALID = 422
 REFUSED = frozenset({401, 403})
 """The codes of an API server that somebody has to tell what this node may do."""
 QUIET_SECONDS = 5.0
@@ -46,12 +47,15 @@ class _Reported:
     `object` is the newest version that the API has shown. `settled` are the status that it had
     and the node's when there was nothing more to send, or (`is_refused`) nothing to be gained.
     `changed_at`, in trio's clock: when the first change was told that the API does not show yet.
+    `keeps_ends`: the API has refused a status as invalid, and has got since what it can take of
+    those that followed.
     """
 
     object: Pod
     is_mirror: bool = False
     settled: tuple[PodStatus, PodStatus] | None = None
     is_refused: bool = False
+    keeps_ends: bool = False
     deleted: bool = False
     failing_since: float | None = None
     changed_at: float | None = None
@@ -64,13 +68,15 @@ class StatusWriter:
     `newest` is the node's status of a pod; `finished` says whether its task is over: containers
     stopped, volumes and cgroups given back. Pods are called by the UID that they have on the
     node: a static pod by its own, not its mirror's. `on_synced` is called when the API has come to
-    show the newest status of a pod, with the seconds since it began to differ.
+    show the newest status of a pod, with the seconds since it began to differ; `on_refused` when
+    the API has called one invalid, with the pod as the API has it and what it says.
     """
 
     _api: Api
     _newest: Callable[[str], PodStatus | None]
     _finished: Callable[[str], bool]
     on_synced: Callbacks[[float]] = field(factory=Callbacks)
+    on_refused: Callbacks[[str, Pod, str]] = field(factory=Callbacks)
     _pods: dict[str, _Reported] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
@@ -162,7 +168,11 @@ class StatusWriter:
                 if not reported.is_refused:
                     reported.changed_at = None
                 return
-            body = status_patch(reported.object.metadata.uid, known, merged_status(known, own))
+            wanted = merged_status(known, own)
+            if reported.keeps_ends:
+                kept = merged_status(known, own, keeps_ends=True)
+                wanted, reported.keeps_ends = kept, kept != wanted
+            body = status_patch(reported.object.metadata.uid, known, wanted)
             if body is None or body["status"].items() <= sent.items():
                 reported.settled = (known, own)
                 self._synced(reported, was_sent=bool(sent))
@@ -170,11 +180,22 @@ class StatusWriter:
             try:
                 await self._patch(reported, body)
             except ApiError as error:
+                if error.code == INVALID and not reported.keeps_ends:
+                    self._refused(uid, reported, error)
+                    reported.keeps_ends = merged_status(known, own, keeps_ends=True) != wanted
+                    if reported.keeps_ends:
+                        continue
                 if not _may_help_to_repeat(error):
                     reported.is_refused, reported.settled = True, (known, own)
                 raise
             sent = body["status"]
             reported.settled = (reported.object.status, own)
+
+    def _refused(self, uid: str, reported: _Reported, error: ApiError) -> None:
+        self._queue.answered()
+        key = reported.object.metadata.key
+        log.warning("pod status refused as invalid", pod=key, uid=uid, error=str(error))
+        self.on_refused.call(uid, reported.object, str(error))
 
     def _synced(self, reported: _Reported, *, was_sent: bool) -> None:
         changed_at, reported.changed_at = reported.changed_at, None

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 import trio
@@ -10,8 +11,16 @@ from trio.testing import MockClock
 
 from tests.unit.status.api import UNREACHABLE, PodsApi, a_named_pod
 from tests.unit.status.test_merge import condition
-from trio_kubelet.k8s import Pod, PodStatus
+from trio_kubelet.k8s import (
+    ContainerState,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    Pod,
+    PodStatus,
+)
 from trio_kubelet.k8s.client import ApiError
+from trio_kubelet.status.container_statuses import terminated
 from trio_kubelet.status.writer import RESYNC_SECONDS, RETRY, StatusWriter
 
 RUNNING, SUCCEEDED = PodStatus(phase="Running"), PodStatus(phase="Succeeded")
@@ -425,3 +434,42 @@ async def test_a_mirror_is_not_the_writers_to_delete(autojump_clock: MockClock) 
         node.api.put(a_named_pod("p", uid="mirror"))
         node.writer.mirror_changed("uid-p", node.api.mark_deleted("p"))
         await node.until(["patch p status"])
+
+
+def container_status(**state: Any) -> ContainerStatus:
+    return ContainerStatus(name="c", state=ContainerState(**state))
+
+
+ENDED = container_status(terminated=ContainerStateTerminated(exit_code=0))
+CREATING = container_status(waiting=ContainerStateWaiting(reason="ContainerCreating"))
+
+
+async def test_of_a_status_that_is_refused_as_invalid_all_is_shown_that_can_be(
+    autojump_clock: MockClock,
+) -> None:
+    told: list[tuple[str, str, str]] = []
+
+    def take(status: PodStatus) -> PodStatus:
+        if any(terminated(each) is None for each in status.container_statuses):
+            raise ApiError(422, "Invalid", "may not be transitioned to non-terminated state")
+        return status
+
+    async with running() as node:
+        node.api.put(evolve(a_named_pod("p"), status=evolve(RUNNING, container_statuses=(ENDED,))))
+        node.api.take = take
+        node.writer.on_refused.add(lambda uid, pod, why: told.append((uid, pod.metadata.name, why)))
+        node.report("p", PodStatus(phase="Running", reason="A", container_statuses=(CREATING,)))
+        await trio.sleep(SOON)
+        shown = node.api.pods["p"].status
+        assert (shown.reason, shown.container_statuses) == ("A", (ENDED,))
+        assert [(uid, name) for uid, name, _ in told] == [("uid-p", "p")]
+        assert "non-terminated" in told[0][2]
+        node.report("p", PodStatus(phase="Running", reason="B", container_statuses=(CREATING,)))
+        await trio.sleep(3 * RESYNC_SECONDS)
+        assert node.api.pods["p"].status.reason == "B"
+        assert len(told) == 1
+        assert len(node.api.log) == 3
+        again = container_status(terminated=ContainerStateTerminated(exit_code=3))
+        node.report("p", PodStatus(phase="Failed", container_statuses=(again,)))
+        await trio.sleep(SOON)
+        assert node.api.pods["p"].status.container_statuses == (again,)
