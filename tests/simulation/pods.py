@@ -48,6 +48,10 @@ class Fate(StrEnum):
     """It never gets a regular container started."""
 
 
+CHANGE_IMAGES = frozenset({Fate.RUNS, Fate.SUCCEEDS, Fate.FAILS})
+"""Of such pods owners change images too, under all restart policies."""
+
+
 @frozen(kw_only=True)
 class Shape:
     """A pod as its owner wants it."""
@@ -186,10 +190,10 @@ class PodMaker:
         return f"{first:08x}-0000-4000-8000-{last:012x}"
 
     def changed(self, shape: Shape) -> Shape:
-        """The pod with another label; a steady one perhaps with another image."""
+        """The pod with another label; a steady one or a job perhaps with another image."""
         document = deepcopy(dict(shape.document))
         document["metadata"].setdefault("labels", {})["turn"] = str(self._chance.getrandbits(20))
-        if shape.fate is Fate.RUNS and self._chance.random() < 0.5:
+        if shape.fate in CHANGE_IMAGES and self._chance.random() < 0.5:
             container = self._chance.choice(document["spec"]["containers"])
             container["image"] = self._image()
         return evolve(shape, document=document)

@@ -29,7 +29,7 @@ from tests.simulation.health import (
 )
 from tests.simulation.invariants import Invariants
 from tests.simulation.node import NODE, Node, WallClock
-from tests.simulation.pods import REGISTRY, UNREACHABLE, PodMaker, Shape
+from tests.simulation.pods import REGISTRY, UNREACHABLE, Fate, PodMaker, Shape
 from tests.simulation.record import Wanted
 from tests.simulation.shared import SharedObjects
 from trio_kubelet.hollow import HollowOptions, HollowRegistry, HollowRuntime, Latencies
@@ -246,8 +246,10 @@ class World:
     def _change(self) -> None:
         """Change a pod in place: the UID stays."""
         if wanted := self._any_pod():
-            wanted.shape = self._pods.changed(wanted.shape)
+            before, wanted.shape = wanted.shape, self._pods.changed(wanted.shape)
             wanted.touched_at = trio.current_time()
+            if before.images != wanted.shape.images and before.fate is not Fate.RUNS:
+                wanted.harmed = True  # A job that is cut off ends otherwise.
             if wanted.is_static:
                 self._node.write_manifest(wanted.shape.name, json.dumps(wanted.shape.document))
                 return
