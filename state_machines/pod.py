@@ -84,7 +84,7 @@ class PodEvent(StrEnum):
     RELEASED = "Released"
     """Volumes are unmounted, cgroups gone, the last status is with its reader."""
     KEPT = "Kept"
-    """Its source still has it: what is left of it stays for those who read it."""
+    """Its source still has it, or has it again: what is left of it stays."""
     CLEANED = "Cleaned"
     """Its dead containers, sandboxes, logs and folders are gone."""
 
@@ -146,7 +146,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
 
-        Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its logs can be read until its source lets it go"),
+        Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its source has it, still or again: logs can be read, restarts count on"),
         Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
         Row(S.RELEASED,    E.GRACE_SHORTENED,    S.RELEASED,    "nothing runs that could be given less time"),
         Row(S.RELEASED,    E.CHANGED,            S.RELEASED,    "often the echo of the agent's own last status"),

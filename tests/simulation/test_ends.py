@@ -187,7 +187,7 @@ def test_while_others_end_for_long_what_is_left_of_a_pod_goes_all_the_same(
 
 
 def test_a_static_pod_that_is_put_back_while_others_end_starts_at_once(tmp_path: Path) -> None:
-    """Its UID is the same, so its remains have to go first: nothing else may be in their way."""
+    """Its UID is the same: nothing may be in the way of its former incarnation's end."""
 
     async def scene(scene: Scene) -> None:
         static = pod("static")
@@ -199,8 +199,31 @@ def test_a_static_pod_that_is_put_back_while_others_end_starts_at_once(tmp_path:
         delete(scene, "slow")
         write_manifest(scene.node, static)
         await scene.node.api.until(partial(is_running, scene, "static-node"))
+        await trio.sleep(1)
         running = {c.sandbox.config.metadata.name for c in scene.running()}
         assert running == {"slow", "static-node"}
+
+    play(tmp_path, scene)
+
+
+def test_a_static_pod_that_is_put_back_at_once_counts_on_and_keeps_its_last_log(
+    tmp_path: Path,
+) -> None:
+    async def scene(scene: Scene) -> None:
+        static = pod("static")
+        write_manifest(scene.node, static)
+        await trio.sleep(30)
+        remove_manifest(scene.node, static)
+        await trio.sleep(0.2)
+        write_manifest(scene.node, static)
+        await trio.sleep(30)
+        (present,) = scene.running()
+        assert present.config.metadata.attempt == 1
+        shown = scene.node.api.get(PODS, "static-node", "default")
+        (status,) = shown.status.container_statuses
+        assert status.restart_count == 1
+        (former,) = [c for c in scene.runtime.containers if c is not present]
+        assert former.sandbox.config.metadata.uid == present.sandbox.config.metadata.uid
 
     play(tmp_path, scene)
 

@@ -21,6 +21,7 @@ import structlog
 import trio
 from attrs import define, field
 
+from state_machines.container import RestartPolicy
 from state_machines.pod import PodEvent, PodState
 from state_machines.pod_ending import Ending
 from trio_kubelet.callbacks import Callbacks
@@ -269,7 +270,9 @@ class SyncLoop:
             self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
         stored = self._store.add(pod, trio.current_time())
         if pod.metadata.uid in self._tasks:
-            self._tasks.hurry(pod.metadata.uid)
+            # A container that is not always restarted would be found to have ended for good.
+            leaves_remains = pod.spec.restart_policy in ("", RestartPolicy.ALWAYS)
+            self._tasks.hurry(pod.metadata.uid, leaves_remains=leaves_remains)
         else:
             self._start(stored)
 
@@ -368,6 +371,8 @@ class SyncLoop:
             self._tasks.put(pod.metadata.uid, PodRequest(ending=ending))
         elif pod.metadata.uid not in self._tasks:
             self._tasks.start(pod, stored.incarnation, state=PodState.RELEASED, ending=ending)
+        else:  # It waited for the end of a former incarnation, from which nobody goes on now.
+            self._tasks.hurry(pod.metadata.uid, leaves_remains=False)
 
     def _is_current(self, stored: StoredPod) -> bool:
         """Whether the task that lives under the UID is this incarnation's."""

@@ -365,6 +365,10 @@ class PodSyncer:
         """
         self._parts.statuses.forget(self._uid)
 
+    async def leave_remains(self, _pod: Pod) -> None:
+        """See `PodSteps`. The next incarnation is admitted anew."""
+        await self._parts.allocations.forget(self._uid)
+
     async def clean(self, pod: Pod) -> None:
         parts = self._parts
         try:

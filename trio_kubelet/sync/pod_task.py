@@ -97,6 +97,10 @@ class PodSteps(Protocol):
         """No source has the pod any more, and its status is nobody's."""
         ...
 
+    async def leave_remains(self, pod: Pod) -> None:
+        """Give back what the next incarnation must not find; the rest of what is left is its."""
+        ...
+
     async def clean(self, pod: Pod) -> None:
         """Remove all that is left of the pod."""
         ...
@@ -164,6 +168,7 @@ class PodTask:
         self._syncer = syncer
         self._shared = shared
         self._hurry = trio.Event()
+        self._leaves_remains = False
         self._predecessor = beginning.predecessor
         self._after = beginning.after
         self._pending: PodRequest | None = None
@@ -203,8 +208,12 @@ class PodTask:
         except Exception as error:
             self._failed(error)
 
-    def hurry(self) -> None:
-        """Somebody waits for the end of the task: postpone nothing."""
+    def hurry(self, *, leaves_remains: bool) -> None:
+        """The next incarnation waits for the end of the task: postpone nothing.
+
+        With `leaves_remains` it goes on from the dead containers of this one, and their logs.
+        """
+        self._leaves_remains = leaves_remains
         self._hurry.set()
 
     async def run(self) -> None:
@@ -277,12 +286,14 @@ class PodTask:
             self._step(PodEvent.KEPT)
             return
         async with self._shared.cleaning.turn(self._hurry):
-            cleaned = await self._attempt(self._done, self._syncer.clean)
-        if not cleaned:
+            leaves_remains = self._leaves_remains
+            work = self._syncer.leave_remains if leaves_remains else self._syncer.clean
+            done = await self._attempt(self._done, work)
+        if not done:
             await self._wait_for_request(self._next_delay(None))
             return
         self._take()
-        self._step(PodEvent.CLEANED)
+        self._step(PodEvent.KEPT if leaves_remains else PodEvent.CLEANED)
 
     async def _done(self, work: Callable[[Pod], Awaitable[None]]) -> bool:
         await work(self.pod)

@@ -82,11 +82,11 @@ class PodTasks:
         task = self._tasks.get(uid)
         return task is None or task.released.is_set()
 
-    def hurry(self, uid: str) -> None:
-        """Somebody waits for the end of the task under this UID."""
+    def hurry(self, uid: str, *, leaves_remains: bool) -> None:
+        """The next incarnation waits for the end of the task under this UID."""
         task = self._tasks.get(uid)
         if task is not None:
-            task.hurry()
+            task.hurry(leaves_remains=leaves_remains)
 
     @property
     def finished_at(self) -> Mapping[str, float]:

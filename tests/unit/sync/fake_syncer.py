@@ -35,6 +35,7 @@ class FakeSyncer:
         self.on_report: Callable[[], None] = lambda: None
         self.on_let_go: Callable[[], None] = lambda: None
         self.on_clean: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
+        self.on_leave_remains: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint
 
     @property
     def steps(self) -> list[str]:
@@ -69,6 +70,11 @@ class FakeSyncer:
     def let_go(self) -> None:
         self.asked.append(("let go", None))
         self.on_let_go()
+
+    async def leave_remains(self, pod: Pod) -> None:
+        del pod
+        self.asked.append(("leave remains", trio.current_time()))
+        await self.on_leave_remains()
 
     async def clean(self, pod: Pod) -> None:
         del pod

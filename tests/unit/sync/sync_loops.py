@@ -50,6 +50,7 @@ def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
     syncer = FakeSyncer()
     syncer.on_sync, syncer.on_terminate = sync, stop
     syncer.on_release, syncer.on_clean = partial(note, "release"), partial(note, "clean")
+    syncer.on_leave_remains = partial(note, "leave remains of")
     syncer.on_let_go = lambda: log.append(f"let go {name}")
     syncer.on_report = lambda: log.append(f"report {name}")
     return syncer

@@ -125,13 +125,13 @@ async def test_a_uid_that_comes_back_waits_for_the_end_of_the_former(
         assert at.heard() == [
             "release a",
             "let go a",
-            "clean a",
+            "leave remains of a",
             "admit a beside 0",
             "sync a again",
         ]
 
 
-async def test_a_uid_that_comes_back_waits_for_no_lull_but_only_for_its_remains_to_go(
+async def test_a_uid_that_comes_back_waits_for_no_lull_and_goes_on_from_its_remains(
     autojump_clock: MockClock,
 ) -> None:
     async with running() as at:
@@ -141,7 +141,19 @@ async def test_a_uid_that_comes_back_waits_for_no_lull_but_only_for_its_remains_
             await trio.sleep(5)
             assert at.heard()[2:] == ["stop a Removed", "release a", "let go a"]
             await at.say(PodOperation.ADD, make_pod("a", image="again"))
-            assert at.heard() == ["clean a", "admit a beside 0", "sync a again"]
+            assert at.heard() == ["leave remains of a", "admit a beside 0", "sync a again"]
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+async def test_what_may_not_run_again_after_its_end_begins_without_remains(
+    autojump_clock: MockClock, policy: str
+) -> None:
+    async with running() as at:
+        await at.say(PodOperation.ADD, A)
+        await at.say(PodOperation.REMOVE, A)
+        await at.say(PodOperation.ADD, evolve(A, spec=evolve(A.spec, restart_policy=policy)))
+        await trio.sleep(2)
+        assert "clean a" in at.heard()
 
 
 async def test_a_uid_that_comes_back_and_goes_again_never_starts(autojump_clock: MockClock) -> None:
