@@ -45,6 +45,32 @@ def test_a_stubborn_container_is_killed_after_its_grace_period(namespace: Namesp
     assert time.monotonic() - started >= 2
 
 
+def test_who_has_used_up_its_time_with_a_hook_has_two_seconds_after_its_signal(
+    namespace: Namespace,
+) -> None:
+    slow = "trap 'sleep 1; exit 5' TERM; while :; do sleep 0.1; done"
+    lifecycle = {"preStop": {"exec": {"command": ["sleep", "1000"]}}}
+    sidecars = [
+        shell(f"s{number}", slow, lifecycle=lifecycle, restartPolicy="Always")
+        for number in range(3)
+    ]
+    namespace.run(
+        "hooked",
+        shell("c", slow, lifecycle=lifecycle),
+        initContainers=sidecars,
+        terminationGracePeriodSeconds=4,
+    )
+    started = time.monotonic()
+    with namespace.api.watch(
+        namespace.path("Pod"), deadline_seconds=60, fieldSelector="metadata.name=hooked"
+    ) as events:
+        namespace.api.delete(namespace.path("Pod", "hooked"))
+        last = next(event["object"] for event in events if event["type"] == "DELETED")
+    assert time.monotonic() - started >= 5
+    statuses = (*last["status"]["containerStatuses"], *last["status"]["initContainerStatuses"])
+    assert [each["state"]["terminated"]["exitCode"] for each in statuses] == [5] * 4
+
+
 @pytest.mark.parametrize(
     ("how", "grace_seconds"),
     [(("--now",), 1), (("--grace-period=2",), 2), (("--grace-period=-1",), 3)],

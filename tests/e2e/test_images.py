@@ -2,9 +2,9 @@
 
 import pytest
 
-from lab.images import SLEEPER
+from lab.images import BUSYBOX_AS_USER, SLEEPER
 from lab.registry import Registry
-from tests.e2e.cluster import Namespace, is_ready, waiting
+from tests.e2e.cluster import Namespace, container, is_ready, shell, waiting
 from tests.e2e.local import LocalCluster
 
 ABSENT = "registry.invalid/nobody/nothing:1"
@@ -90,3 +90,21 @@ def test_an_image_that_is_there_is_not_for_pods_that_cannot_open_its_registry(
     pod = namespace.wait("asks-nobody", lambda pod: bool(waiting(pod).get("message")))
     message = f'Container image "{name}" is not present with pull policy of Never'
     assert (waiting(pod)["reason"], waiting(pod)["message"]) == ("ErrImageNeverPull", message)
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_a_container_whose_image_is_changed_is_shown_as_it_is_under_each_policy(
+    namespace: Namespace, policy: str
+) -> None:
+    obeys = shell("c", "trap 'exit 0' TERM; while :; do sleep 0.1; done")
+    before = namespace.run("exchanged", obeys, restartPolicy=policy)
+    namespace.kubectl("set", "image", "pod/exchanged", f"c={BUSYBOX_AS_USER}")
+    after = namespace.wait(
+        "exchanged",
+        lambda seen: (
+            is_ready(seen) and container(seen)["containerID"] != container(before)["containerID"]
+        ),
+    )
+    assert container(after)["image"] == BUSYBOX_AS_USER
+    assert container(after)["restartCount"] == 1
+    assert {each["type"] for each in namespace.events("exchanged")} == {"Normal"}

@@ -81,3 +81,23 @@ def test_while_its_node_is_deleted_a_static_pod_has_no_mirror_and_runs_on(
         after = cluster.api.wait_for(path, is_ready)
         assert container(after)["containerID"] == container(before)["containerID"]
         assert container(after)["restartCount"] == 0
+
+
+def test_a_static_pod_that_comes_back_at_once_counts_on_and_keeps_its_last_log(
+    cluster: Cluster,
+) -> None:
+    with static_pod(cluster, "returns") as path:
+        before = cluster.api.get(path)
+        cluster.remove_static_pod("returns")
+        cluster.api.wait_gone(path)
+        cluster.add_static_pod(manifest("returns"))
+        after = cluster.api.wait_for(
+            path,
+            lambda seen: (
+                is_ready(seen)
+                and container(seen)["containerID"] != container(before)["containerID"]
+            ),
+        )
+        assert container(after)["restartCount"] == 1
+        name = after["metadata"]["name"]
+        assert cluster.kubectl("logs", "-n", "default", name, "--previous") == ""

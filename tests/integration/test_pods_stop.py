@@ -115,6 +115,29 @@ def test_a_hook_has_no_more_time_than_the_pod(node: Node, tmp_path: Path) -> Non
     assert notes(tmp_path) == ["farewell"]
 
 
+@pytest.mark.parametrize("sidecars", [0, 3])
+def test_who_has_used_up_its_time_with_a_hook_has_two_seconds_after_its_signal(
+    node: Node, tmp_path: Path, sidecars: int
+) -> None:
+    slow = "trap 'sleep 1.5; echo farewell >> /shared/notes; exit 0' TERM; sleep 1000000 & wait"
+    lifecycle = {"preStop": {"exec": {"command": ["sleep", "1000"]}}}
+    name = f"slow-{sidecars}"
+    node.run(
+        pod_manifest(
+            name,
+            sharing("c", slow, lifecycle=lifecycle),
+            initContainers=[
+                sharing(f"s{number}", slow, lifecycle=lifecycle, restartPolicy="Always")
+                for number in range(sidecars)
+            ],
+            terminationGracePeriodSeconds=3,
+            **host_folder(tmp_path),
+        )
+    )
+    assert seconds_to_go(node, name) >= 4.5
+    assert notes(tmp_path) == ["farewell"] * (1 + sidecars)
+
+
 def test_a_hook_that_fails_is_told_and_the_stop_goes_on(node: Node, tmp_path: Path) -> None:
     lifecycle = {"preStop": {"exec": {"command": ["sh", "-c", "exit 9"]}}}
     node.run(
