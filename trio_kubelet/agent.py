@@ -55,6 +55,7 @@ from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.telemetry import EventType
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("agent")
 
@@ -130,7 +131,7 @@ class Agent:
             core.host.warnings,
             partial(resolv_conf_warnings, core.settings.configuration),
         ):
-            for warning in await trio.to_thread.run_sync(gather):
+            for warning in await run_in_thread(gather):
                 core.recorder.node(EventType.WARNING, warning.reason, warning.message)
 
     async def serve(self) -> None:

@@ -57,6 +57,7 @@ from trio_kubelet.sync.admission.pressure import refused_under_pressure
 from trio_kubelet.sync.housekeeping import LeftoverSources
 from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.telemetry import EventType
+from trio_kubelet.threads import run_in_thread
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 
 log = structlog.get_logger("agent")
@@ -131,7 +132,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
     """Build everything; the cgroups above the pods are made at once. Raises StartError."""
     await core.allocations.load()
     cgroups = await _cgroups(core, runtime.cgroup_driver)
-    node = await trio.to_thread.run_sync(
+    node = await run_in_thread(
         partial(
             gather_facts,
             core.settings,

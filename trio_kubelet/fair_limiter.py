@@ -12,6 +12,8 @@ from typing import TypeVar, cast
 import trio
 from outcome import Value
 
+from trio_kubelet.threads import run_in_thread
+
 T = TypeVar("T")
 
 ALL_PODS = ""
@@ -121,6 +123,4 @@ class Share:
         """
         # trio asks of a limiter only the two methods above, but types it as its own class.
         limiter = cast("trio.CapacityLimiter", self)
-        return await trio.to_thread.run_sync(
-            work, limiter=limiter, abandon_on_cancel=abandon_on_cancel
-        )
+        return await run_in_thread(work, limiter=limiter, abandon_on_cancel=abandon_on_cancel)

@@ -54,6 +54,7 @@ from trio_kubelet.stats.system_processes import SystemProcesses
 from trio_kubelet.stats.topology import read_topology
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.threads import run_in_thread
 from trio_kubelet.volumes import PodFolders
 
 log = structlog.get_logger("metrics")
@@ -128,13 +129,13 @@ class Monitoring:
 
     async def _cadvisor(self) -> bytes:
         if self._machine is None:
-            self._machine = await trio.to_thread.run_sync(_machine_facts, self._core.host.machine)
+            self._machine = await run_in_thread(_machine_facts, self._core.host.machine)
         return cadvisor_metrics(await self.stats.detailed_usage(), self._machine)
 
     async def _agent(self) -> bytes:
         pods = {pod.uid: pod for pod in self._core.cache.pods()}
         disks = await self.stats.disks()
-        of_files = await trio.to_thread.run_sync(_families_of_files, self._core.root)
+        of_files = await run_in_thread(_families_of_files, self._core.root)
         return exposition(
             [
                 *families_of(self._counter.counts.registry.collect(), SHOWN_AS),
@@ -145,7 +146,7 @@ class Monitoring:
         )
 
     async def _probes(self) -> bytes:
-        started = await trio.to_thread.run_sync(process_start_family)
+        started = await run_in_thread(process_start_family)
         return exposition(
             [*families_of(self._counter.probe_counts.registry.collect(), {}), started]
         )

@@ -32,6 +32,7 @@ from trio_kubelet.server.access import (
 from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.tls import over_tls
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("server")
 
@@ -106,7 +107,7 @@ class SecurePort:
         folder = Path(self.settings.options.cert_dir)
         now = datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)
         try:
-            return await trio.to_thread.run_sync(ensure_self_signed, folder, self.node_name, now)
+            return await run_in_thread(ensure_self_signed, folder, self.node_name, now)
         except OSError as error:
             raise StartError(
                 f"{error.filename or folder}: {error.strerror}; the server's certificate cannot "

@@ -26,6 +26,7 @@ from trio_kubelet.k8s import Container, Probe
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.probes.result import ProbeError, ProbeResult
 from trio_kubelet.probes.runner import NodeNetwork, Target
+from trio_kubelet.probes.share import ProbeShare
 
 LOOPBACK = "127.0.0.1"
 SERVING = b"\0\0\0\0\2\x08\1"
@@ -91,7 +92,9 @@ class _Run:
 
     async def probe(self, network: NodeNetwork, probe: Probe) -> None:
         """Ask again and again."""
-        target = Target(container=Container(name="c"), container_id="id", pod_ip=LOOPBACK)
+        target = Target(
+            container=Container(name="c"), container_id="id", pod_ip=LOOPBACK, share=ProbeShare()
+        )
         while self.left > 0:
             self.left -= 1
             try:

@@ -32,7 +32,7 @@ LAYERS: dict[str, set[str]] = {
             "pod_source",
             "restarts",
         ),
-        *("callbacks", "errors", "retries", "unix_sockets", "whole_files", "work_queue"),
+        *("callbacks", "errors", "retries", "unix_sockets", "threads", "whole_files", "work_queue"),
     },
     "parts": {
         *("debugging", "hollow", "logs", "metrics", "node", "pleg", "probes", "process"),

@@ -13,6 +13,7 @@ from trio_kubelet.debugging.stacks import count_objects, task_lines, thread_line
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Request, RequestError, Response, Values
 from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.threads import run_in_thread
 
 PROFILE_SECONDS = 30
 MAX_PROFILE_SECONDS = 300
@@ -57,7 +58,7 @@ class _Profiles:
     async def _heap(self) -> Sequence[str]:
         if self._counting.borrowed_tokens:
             raise RequestError(500, "Could not write heap profile: another one is being written")
-        return await trio.to_thread.run_sync(_heap_lines, limiter=self._counting)
+        return await run_in_thread(_heap_lines, limiter=self._counting)
 
     async def cpu(self, request: Request) -> Response:
         """Samples of some seconds (`seconds`), for `go tool pprof`; as text with `debug=1`."""
@@ -82,7 +83,7 @@ class _Profiles:
             self._is_sampling = False
         # Five minutes of many threads are seconds of work.
         write = partial(_folded, samples) if as_text else partial(packed_profile, samples, seconds)
-        yield await trio.to_thread.run_sync(write)
+        yield await run_in_thread(write)
 
 
 def flag_routes(set_verbosity: SetVerbosity) -> Sequence[Route]:

@@ -21,6 +21,7 @@ from trio_kubelet.logs.files import (
 )
 from trio_kubelet.logs.lines import LogLines
 from trio_kubelet.logs.options import LogOptions
+from trio_kubelet.threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -112,7 +113,7 @@ class LogReader:
         return bool(following)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self.limiter)
+        return await run_in_thread(work, limiter=self.limiter)
 
 
 class _Handover:

@@ -3,11 +3,10 @@
 import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import trio
-
 from trio_kubelet.metrics.text import CONTENT_TYPE, accepts_gzip
 from trio_kubelet.server.messages import Request, Response
 from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.threads import run_in_thread
 
 Scrape = Callable[[], Awaitable[bytes]]
 """Returns metrics as text, as they are now."""
@@ -28,7 +27,7 @@ def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:
         encoding = ",".join(request.headers.all("accept-encoding"))
         if len(body) < WORTH_PACKING_BYTES or not accepts_gzip(encoding):
             return Response(content_type=CONTENT_TYPE, body=body)
-        packed = await trio.to_thread.run_sync(_packed, body)
+        packed = await run_in_thread(_packed, body)
         headers = (("Content-Encoding", "gzip"),)
         return Response(content_type=CONTENT_TYPE, headers=headers, body=packed)
 

@@ -50,6 +50,7 @@ from trio_kubelet.node.client_certificate import (
 )
 from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
 from trio_kubelet.retries import Retries
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("bootstrap")
 
@@ -88,13 +89,13 @@ async def bootstrap(
 
     Raises BootstrapError. When cancelled, key and request stay for the next attempt.
     """
-    reason = await trio.to_thread.run_sync(why_not_valid, kubeconfig, utc(clock.now_ns()))
+    reason = await run_in_thread(why_not_valid, kubeconfig, utc(clock.now_ns()))
     if not reason:
         log.debug("kubeconfig is valid, bootstrap skipped", path=str(kubeconfig))
         return
     log.info("requesting a client certificate", kubeconfig=str(kubeconfig), because=reason)
     try:
-        granted = await trio.to_thread.run_sync(read_kubeconfig, bootstrap_kubeconfig)
+        granted = await run_in_thread(read_kubeconfig, bootstrap_kubeconfig)
     except KubeconfigError as error:
         raise BootstrapError(f"--bootstrap-kubeconfig: {error}") from error
     store = CertificateStore(cert_dir)
@@ -102,9 +103,9 @@ async def bootstrap(
         async with connect(granted) as api:
             asking = _Asking(api, store, node_name, bootstrap_kubeconfig, clock)
             chain, key = await asking.certificate()
-        await trio.to_thread.run_sync(store.write, chain, key, utc(clock.now_ns()))
+        await run_in_thread(store.write, chain, key, utc(clock.now_ns()))
         content = node_kubeconfig(granted.cluster, store.current_path)
-        await trio.to_thread.run_sync(write_private, kubeconfig, content)
+        await run_in_thread(write_private, kubeconfig, content)
     except (OSError, ValueError) as error:
         raise BootstrapError(f"the client certificate cannot be kept: {error}") from error
     log.info("client certificate written", path=str(store.current_path))
@@ -122,10 +123,10 @@ class _Asking:
 
     async def certificate(self) -> tuple[bytes, ClientKey]:
         """The chain that was issued, in PEM, and the key it is for. Raises BootstrapError."""
-        key = await trio.to_thread.run_sync(self.store.key_to_ask_with)
+        key = await run_in_thread(self.store.key_to_ask_with)
         request = await self._insist(key)
         if request is None:
-            key = await trio.to_thread.run_sync(self.store.fresh_key)
+            key = await run_in_thread(self.store.fresh_key)
             request = await self._insist(key)
         if request is None:
             raise BootstrapError("the API server has a request of this name for something else")

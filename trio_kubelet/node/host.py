@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-import trio
 from attrs import frozen
 
 from trio_kubelet.config.settings import Settings
@@ -30,6 +29,7 @@ from trio_kubelet.process import raise_open_files_limit, set_oom_score
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
 from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
+from trio_kubelet.threads import run_in_thread
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
 
 log = structlog.get_logger("node")
@@ -100,7 +100,7 @@ async def read_this_machine(settings: Settings, host: Path = Path("/")) -> Machi
     """Read the machine; `host` is where its root is mounted. Raises StartError."""
     read = partial(read_machine, Path(settings.options.root_dir), host)
     try:
-        return await trio.to_thread.run_sync(read)
+        return await run_in_thread(read)
     except (OSError, ValueError) as error:
         raise StartError(f"the size of the machine cannot be read: {error}") from error
 

@@ -25,6 +25,7 @@ from trio_kubelet.node.readiness import Readiness
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("node")
 
@@ -85,7 +86,7 @@ class NodeObserver:
         error = ""
         with trio.move_on_after(ADDRESSES_SECONDS) as scope:
             try:
-                self._addresses = await trio.to_thread.run_sync(
+                self._addresses = await run_in_thread(
                     choose, limiter=self._threads, abandon_on_cancel=True
                 )
             except AddressError as raised:

@@ -21,6 +21,7 @@ from trio_kubelet.node.thresholds import Observations, Threshold
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.telemetry import Journal, Transition
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("node")
 
@@ -76,9 +77,7 @@ class PressureMonitor:
         look = partial(measure, self._sources, self._image_folder)
         with trio.move_on_after(DEADLINE_SECONDS):
             at = trio.current_time()
-            found = await trio.to_thread.run_sync(
-                look, limiter=self._threads, abandon_on_cancel=True
-            )
+            found = await run_in_thread(look, limiter=self._threads, abandon_on_cancel=True)
             self._take(found, at)
 
     async def _find_image_folder(self) -> None:

@@ -2,8 +2,8 @@
 
 A node makes hundreds of connections a second for its probes, nearly all of them to addresses that
 are known as numbers. Names are looked up in threads, a few for each name: a name server that hangs
-holds up nobody who asks for other names, however often it is asked. A tcpSocket probe is nothing
-but such a connection.
+holds up nobody who asks for other names, however often it is asked, nor do the names of one pod
+hold up others. A tcpSocket probe is nothing but such a connection.
 """
 
 import errno
@@ -12,15 +12,22 @@ import socket
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from ipaddress import ip_address
+from typing import cast
 from weakref import WeakValueDictionary
 
 import trio
 from attrs import frozen
 
+from trio_kubelet.fair_limiter import FairLimiter, Share
 from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
+from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.threads import NoThreadError, run_in_thread_now
 
+LOOKUPS = 32
+LOOKUPS_OF_A_POD = 2
 LOOKUPS_OF_A_NAME = 8
+"""Of all pods: a name server that hangs for one name has no more threads."""
 _UNDER_WAY = (errno.EINPROGRESS, errno.EALREADY)
 _OF_THIS_NODE = frozenset(
     {
@@ -57,34 +64,65 @@ class Dialer:
     """Makes the connections of all probes."""
 
     def __init__(self) -> None:
-        self._lookups = WeakValueDictionary[str, trio.CapacityLimiter]()
+        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_POD)
+        self._of_names = WeakValueDictionary[str, trio.CapacityLimiter]()
 
-    async def dial(self, host: str, port: int) -> socket.socket:
+    async def dial(self, host: str, port: int, share: ProbeShare) -> socket.socket:
         """Connect; the socket does not block. Raises DialError.
 
+        `share` is that of the pod for which this is done.
         A name may have addresses of two families, of which one leads nowhere: the other is tried
         soon, as by Go. Cancelled, it leaves nothing, except that the lookup of a name ends on its
         own.
         """
-        addresses = _numeric(host, port) or await self._look_up(host, port)
+        addresses = _numeric(host, port) or await self._look_up(host, port, share.uid)
         first = [each for each in addresses if each[0] == addresses[0][0]]
         other = [each for each in addresses if each[0] != addresses[0][0]]
         return await (_connect_first_of(first, other) if other else _connect_one_of(first))
 
-    async def _look_up(self, host: str, port: int) -> list[Address]:
+    async def _look_up(self, host: str, port: int, pod: str) -> list[Address]:
         if "\0" in host:
             # The C library would look up what is before it, which is another host.
             raise DialError(f"dial tcp: lookup {host}: no such host")
-        limiter = self._lookups.setdefault(host, trio.CapacityLimiter(LOOKUPS_OF_A_NAME))
+        of_name = self._of_names.setdefault(host, trio.CapacityLimiter(LOOKUPS_OF_A_NAME))
+        limits = _NameAndPod(of_name, self._lookups.share(pod))
         try:
-            return await trio.to_thread.run_sync(
-                _addresses, host, port, limiter=limiter, abandon_on_cancel=True
+            return await run_in_thread_now(
+                _addresses, host, port, limiter=limits.as_limiter(), abandon_on_cancel=True
             )
+        except NoThreadError as error:
+            raise DialError(f"dial tcp: lookup {host}: {error}", is_local=True) from error
         except (OSError, UnicodeError) as error:
             if isinstance(error, OSError) and error.errno in _OF_THIS_NODE:
                 words = f"dial tcp: lookup {host}: {(error.strerror or '').lower()}"
                 raise DialError(words, is_local=True) from error
             raise DialError(f"dial tcp: lookup {host}: no such host") from error
+
+
+@frozen
+class _NameAndPod:
+    """A slot of a name and one of a pod's share, both held until the thread has ended."""
+
+    _of_name: trio.CapacityLimiter
+    _of_pod: Share
+
+    def as_limiter(self) -> trio.CapacityLimiter:
+        """What trio asks of a limiter is here; it types one as its own class."""
+        return cast("trio.CapacityLimiter", self)
+
+    async def acquire_on_behalf_of(self, holder: object) -> None:
+        """Wait for both; who waits for the name's takes none of its pod's."""
+        await self._of_name.acquire_on_behalf_of(holder)
+        try:
+            await self._of_pod.acquire_on_behalf_of(holder)
+        except BaseException:
+            self._of_name.release_on_behalf_of(holder)
+            raise
+
+    def release_on_behalf_of(self, holder: object) -> None:
+        """Give both back."""
+        self._of_pod.release_on_behalf_of(holder)
+        self._of_name.release_on_behalf_of(holder)
 
 
 async def _connect_first_of(first: Sequence[Address], other: Sequence[Address]) -> socket.socket:
@@ -207,6 +245,7 @@ async def probe_tcp(
     container: Container,
     pod_ip: str,
     timeout_seconds: float,
+    share: ProbeShare,
 ) -> ProbeResult:
     """Connect, and close at once.
 
@@ -215,7 +254,7 @@ async def probe_tcp(
     host, port = action.host or pod_ip, port_number(container, action.port)
     with trio.move_on_after(timeout_seconds):
         try:
-            connection = await dialer.dial(host, port)
+            connection = await dialer.dial(host, port, share)
         except DialError as error:
             if error.is_local:
                 raise ProbeError(str(error)) from error

@@ -12,6 +12,7 @@ from trio_kubelet.probes.result import (
     ProbeResult,
     failure,
 )
+from trio_kubelet.probes.share import BYTE_SECONDS, ProbeShare
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.environment import LARGE, LARGE_BYTES
@@ -43,11 +44,12 @@ async def probe_exec(
     container_id: str,
     timeout_seconds: int,
     threads: Share,
+    share: ProbeShare,
 ) -> ProbeResult:
     """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
 
     Variables are expanded from the spec alone, where those that come from elsewhere are empty; with
-    one of the `threads` where the command is long.
+    one of the `threads` where the command is long. What it prints counts as work for the pod.
     """
 
     def expanded() -> Sequence[str]:
@@ -67,6 +69,7 @@ async def probe_exec(
             output = f'command timed out: "{shown_command(command)}" {late}'
             return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, timed_out=True)
         raise ProbeError(rpc_words(error.code, error.message)) from error
+    share.use((len(result.stdout) + len(result.stderr)) * BYTE_SECONDS)
     output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")
     if result.exit_code != 0:
         return failure(output, cut_off=result.exit_code == KILLED)

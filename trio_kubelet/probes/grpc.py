@@ -32,7 +32,13 @@ from h2.exceptions import ProtocolError
 
 from trio_kubelet.k8s import Duration, GRPCAction
 from trio_kubelet.probes.dial import Dialer, DialError, host_port
-from trio_kubelet.probes.http2_frames import STREAM, GoAway, ServerFrames, error_name
+from trio_kubelet.probes.http2_frames import (
+    STREAM,
+    GoAway,
+    ServerFrames,
+    TooManyFramesError,
+    error_name,
+)
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
@@ -41,6 +47,7 @@ from trio_kubelet.probes.result import (
     ProbeResult,
     failure,
 )
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 from trio_kubelet.rpc import Code, code_of_reset, rpc_words
 
@@ -95,7 +102,7 @@ class CallError(Exception):
 
 
 async def probe_grpc(
-    dialer: Dialer, action: GRPCAction, pod_ip: str, timeout_seconds: float
+    dialer: Dialer, action: GRPCAction, pod_ip: str, timeout_seconds: float, share: ProbeShare
 ) -> ProbeResult:
     """Ask the health service for one service, or for the server as a whole.
 
@@ -105,7 +112,7 @@ async def probe_grpc(
     where = host_port(pod_ip, action.port)
     with trio.move_on_after(timeout_seconds):
         while True:
-            call = _Call(where, timeout_seconds)
+            call = _Call(where, timeout_seconds, share)
             try:
                 return _judged(await call.check(dialer, pod_ip, action))
             except DialError as error:
@@ -154,15 +161,21 @@ class _Call:
 
     authority: str
     timeout_seconds: float
+    share: ProbeShare
     is_connected: bool = False
 
     async def check(self, dialer: Dialer, host: str, action: GRPCAction) -> int:
         """Return the status that the server tells. Raises DialError and CallError."""
-        stream = ProbeStream(await dialer.dial(host, action.port), self.authority)
+        connection = await dialer.dial(host, action.port, self.share)
+        stream = ProbeStream(connection, self.authority, self.share)
         try:
-            request = _request(self.authority, self.timeout_seconds, action.service or "")
+            service = action.service or ""
+            make = _known_request if len(service) <= KNOWN_BYTES else _request
+            request = make(self.authority, self.timeout_seconds, service)
             await stream.send_all(request)
             return await self._read(stream)
+        except TooManyFramesError as error:
+            raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True) from error
         except (ProtocolError, UnicodeError) as error:
             raise CallError(Code.UNAVAILABLE, f"connection error: {error}") from error
         except ProbeStreamError as error:
@@ -238,10 +251,12 @@ def _timeout(seconds: float) -> str:
     return f"{min(round(seconds), LARGEST_NUMBER)}S"
 
 
-@lru_cache(maxsize=KNOWN_CALLS)
 def _request(authority: str, timeout_seconds: float, service: str) -> bytes:
     """The bytes of a request: the same with each run of a probe."""
     return _asking(authority, timeout_seconds, service).data_to_send()
+
+
+_known_request = lru_cache(maxsize=KNOWN_CALLS)(_request)
 
 
 @frozen(kw_only=True)
@@ -256,7 +271,7 @@ class _Known:
 @lru_cache(maxsize=KNOWN_CALLS)
 def _known(received: bytes) -> _Known | None:
     """What all that has come on a connection means; None where something is wrong with it."""
-    peer = _Call("", 0)
+    peer = _Call("", 0, ProbeShare())
     conversation = _Conversation(peer)
     try:
         conversation.take(received)
@@ -273,7 +288,7 @@ class _Conversation:
     def __init__(self, call: _Call) -> None:
         self.h2 = _asking("localhost", 1, "")
         self.h2.data_to_send()
-        self._frames = ServerFrames(self.h2)
+        self._frames = ServerFrames(self.h2, call.share)
         self.has_ended = False
         self._call = call
         self._data = b""

@@ -38,12 +38,23 @@ from trio_kubelet.probes.result import (
     ProbeResult,
     failure,
 )
+from trio_kubelet.probes.share import LINE_SECONDS, PIECE_SECONDS, REDIRECT_SECONDS, ProbeShare
 from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 
 HEAD_LIMIT_BYTES = 64 * 1024
 """How much is read until the head of a response is complete, with informational ones before it."""
 OK, NO_CONTENT, MULTIPLE_CHOICES, NOT_MODIFIED, BAD_REQUEST = 200, 204, 300, 304, 400
-KNOWN_REQUESTS = 2048
+KNOWN_REQUESTS = 1024
+KNOWN_REQUEST_BYTES = 2048
+"""Larger requests are made anew with each run: what is kept outlives its pod."""
+MOST_INFORMATIONAL = 5
+"""Responses before the one that counts, in a run, as in Go's client."""
+MOST_HEADER_LINES = 1000
+"""Of a request; of all responses in a run, which redirects lead to."""
+MOST_PIECES = 256
+"""Chunks, or frames, of a body: what is read of it is for people, and need not be all."""
+MOST_BODY_BYTES = 64 * 1024
+"""What is read until there is as much of a body as is shown, with all that frames it."""
 _PLAIN_HEAD = re.compile(
     rb"HTTP/1\.[01] ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?\r\n"
     rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n){0,100}\r\n"
@@ -71,6 +82,9 @@ BROKEN = "net/http: HTTP/1.x transport connection broken"
 HEAD_TOO_LONG = (
     f"{BROKEN}: net/http: server response headers exceeded {HEAD_LIMIT_BYTES} bytes; aborted"
 )
+TOO_MANY_LINES = (
+    f"{BROKEN}: net/http: server response headers exceeded {MOST_HEADER_LINES} lines; aborted"
+)
 
 
 class HttpProber:
@@ -82,13 +96,25 @@ class HttpProber:
         self._tls.check_hostname = False
         self._tls.verify_mode = ssl.CERT_NONE
         self._tls.set_alpn_protocols([PROTOCOL, "http/1.1"])
-        self._tls.set_ciphers("DEFAULT")  # Python's own leave out those that old servers have alone
+        # Python's own leave out ciphers that old servers have alone. Without finite-field
+        # Diffie-Hellman, which Go does not have either: the server chooses how large its prime is.
+        self._tls.set_ciphers("DEFAULT:!kDHE")
+        self._tls.options |= ssl.OP_NO_RENEGOTIATION
 
     async def probe(
-        self, action: HTTPGetAction, container: Container, pod_ip: str, timeout_seconds: float
+        self,
+        action: HTTPGetAction,
+        container: Container,
+        pod_ip: str,
+        timeout_seconds: float,
+        share: ProbeShare,
     ) -> ProbeResult:
-        """Ask, and judge the answer. Raises ProbeError where the probe itself went wrong."""
-        run = self._run(_first_request(action, container.ports, pod_ip))
+        """Ask, and judge the answer.
+
+        Raises ProbeError where the probe itself went wrong.
+        """
+        make = _known_request if may_be_kept(action, container.ports) else _first_request
+        run = _Run(self._dialer, self._tls, make(action, container.ports, pod_ip), share)
         with trio.move_on_after(timeout_seconds):
             try:
                 return _judged(await run.get())
@@ -103,23 +129,28 @@ class HttpProber:
             raise ProbeError(BODY_TIMEOUT, ProbeOutcome.FAILURE)
         return failure(f'Get "{run.request.url}": {HEAD_TIMEOUT}', by_container=True)
 
-    async def ask(self, request: HttpRequest) -> ProbeResponse:
+    async def ask(self, request: HttpRequest, share: ProbeShare) -> ProbeResponse:
         """Return the last response, however long it takes, and whatever it says.
 
         Raises HttpError, RedirectError, and ProbeError for a body that breaks off.
         """
-        return await self._run(request).get()
-
-    def _run(self, request: HttpRequest) -> "_Run":
-        return _Run(self._dialer, self._tls, request)
+        return await _Run(self._dialer, self._tls, request, share).get()
 
 
-@lru_cache(maxsize=KNOWN_REQUESTS)
 def _first_request(
     action: HTTPGetAction, ports: tuple[ContainerPort, ...], pod_ip: str
 ) -> HttpRequest:
     """What a probe begins with: the same with each run. Raises ProbeError."""
     return http_request(action, Container(ports=ports), pod_ip)
+
+
+_known_request = lru_cache(maxsize=KNOWN_REQUESTS)(_first_request)
+
+
+def may_be_kept(action: HTTPGetAction, ports: tuple[ContainerPort, ...]) -> bool:
+    """Whether the request of a probe may be kept."""
+    texts = (action.path, action.host, *(t for h in action.http_headers for t in (h.name, h.value)))
+    return 64 * len(ports) + sum(64 + len(text) for text in texts) <= KNOWN_REQUEST_BYTES
 
 
 def _judged(response: ProbeResponse) -> ProbeResult:
@@ -140,7 +171,11 @@ class _Run:
     dialer: Dialer
     tls: ssl.SSLContext
     request: HttpRequest
+    share: ProbeShare
     has_head: bool = field(default=False, init=False)
+    _head_bytes: int = field(default=0, init=False)
+    _head_lines: int = field(default=0, init=False)
+    _informational: int = field(default=0, init=False)
 
     async def get(self) -> ProbeResponse:
         """Ask, and follow redirects on the same host.
@@ -157,15 +192,20 @@ class _Run:
             if following is None:
                 return response
             self.request, self.has_head = following, False
+            self.share.use(REDIRECT_SECONDS)
         raise RedirectError(f"stopped after {MOST_REDIRECTS} redirects")
 
     async def _exchange(self) -> ProbeResponse:
-        data = _request_bytes(self.request)
+        is_small = sum(len(name) + len(value) for name, value in self.request.lines) < (
+            KNOWN_REQUEST_BYTES
+        )
+        data = (_known_bytes if is_small else _request_bytes)(self.request)
         try:
-            connection = await self.dialer.dial(self.request.host, self.request.port)
+            connection = await self.dialer.dial(self.request.host, self.request.port, self.share)
         except DialError as error:
             raise HttpError(str(error), is_local=error.is_local) from error
-        raw = ProbeStream(connection, host_port(self.request.host, self.request.port))
+        where = host_port(self.request.host, self.request.port)
+        raw = ProbeStream(connection, where, self.share)
         try:
             stream = await self._secured(raw)
             if isinstance(stream, trio.SSLStream) and stream.selected_alpn_protocol() == PROTOCOL:
@@ -194,7 +234,7 @@ class _Run:
         return stream
 
     async def _get_over_http2(self, stream: trio.abc.Stream) -> ProbeResponse:
-        get = Http2Get(self.request)
+        get = Http2Get(self.request, self.share)
         while not get.is_over:
             await stream.send_all(get.to_send())
             received = bytes(await stream.receive_some(RECEIVE_BYTES))
@@ -209,30 +249,50 @@ class _Run:
         conversation = _conversation()
         _encoded(conversation, self.request)
         head: h11.Response | h11.InformationalResponse | None = None
-        body, head_bytes, has_come = b"", 0, True
-        while len(body) < OUTPUT_LIMIT_BYTES:
+        body, body_bytes, pieces, has_come = b"", 0, 0, True
+        while len(body) < OUTPUT_LIMIT_BYTES and pieces < MOST_PIECES:
             event = conversation.next_event()
             if event is h11.NEED_DATA:
+                if body_bytes > MOST_BODY_BYTES:
+                    break
                 if not has_come:
                     received = bytes(await stream.receive_some(RECEIVE_BYTES))
                 has_come = False
                 if not received and not self.has_head:
                     beginning = conversation.trailing_data[0]
                     raise HttpError("unexpected EOF" if beginning else "EOF", cut_off=True)
-                head_bytes += 0 if self.has_head else len(received)
-                if head_bytes > HEAD_LIMIT_BYTES:
-                    raise HttpError(HEAD_TOO_LONG)
+                if self.has_head:
+                    body_bytes += len(received)
+                else:
+                    self._count_head(received)
                 conversation.receive_data(received)
             elif isinstance(event, h11.Data):
                 body += event.data
+                pieces += 1
+                self.share.use(PIECE_SECONDS)
             elif not isinstance(event, (h11.Response, h11.InformationalResponse)):
                 break
             elif event.status_code >= OK or event.status_code == SWITCHING_PROTOCOLS:
                 head, self.has_head = event, True
+            else:
+                self._informational += 1
+                if self._informational > MOST_INFORMATIONAL:
+                    raise HttpError("net/http: too many 1xx informational responses")
         assert head is not None, "a body follows a head"
         return ProbeResponse(
             status=head.status_code, headers=head.headers, body=body[:OUTPUT_LIMIT_BYTES]
         )
+
+    def _count_head(self, received: bytes) -> None:
+        """Heads of all responses in a run are read so far. Raises HttpError."""
+        self._head_bytes += len(received)
+        lines = received.count(b"\n")
+        self._head_lines += lines
+        self.share.use(lines * LINE_SECONDS)
+        if self._head_bytes > HEAD_LIMIT_BYTES:
+            raise HttpError(HEAD_TOO_LONG)
+        if self._head_lines > MOST_HEADER_LINES:
+            raise HttpError(TOO_MANY_LINES)
 
 
 def _conversation() -> h11.Connection:
@@ -240,10 +300,12 @@ def _conversation() -> h11.Connection:
     return h11.Connection(h11.CLIENT, max_incomplete_event_size=limit)
 
 
-@lru_cache(maxsize=KNOWN_REQUESTS)
 def _request_bytes(request: HttpRequest) -> bytes:
     """The bytes of a request: the same with each run of a probe. Raises HttpError."""
     return _encoded(_conversation(), request)
+
+
+_known_bytes = lru_cache(maxsize=KNOWN_REQUESTS)(_request_bytes)
 
 
 def plain_response(received: bytes) -> ProbeResponse | None:
@@ -270,6 +332,8 @@ def plain_response(received: bytes) -> ProbeResponse | None:
 
 def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
     """The bytes of a request. Raises HttpError where a header cannot be sent."""
+    if len(request.headers) > MOST_HEADER_LINES:
+        raise HttpError(f"net/http: more than {MOST_HEADER_LINES} headers cannot be sent")
     problem = header_problem(request.lines)
     if problem:
         raise HttpError(problem)

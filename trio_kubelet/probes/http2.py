@@ -18,6 +18,7 @@ from trio_kubelet.probes.http2_frames import STREAM, GoAway, ServerFrames, error
 from trio_kubelet.probes.http_request import HttpRequest
 from trio_kubelet.probes.http_response import HttpError, ProbeResponse
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES
+from trio_kubelet.probes.share import ProbeShare
 
 PROTOCOL = "h2"
 ANSWER_LIMIT_BYTES = 64 * 1024
@@ -42,7 +43,7 @@ class Http2Get:
     `status` is 0 until the head of the response has come, `is_over` when no more is wanted.
     """
 
-    def __init__(self, request: HttpRequest) -> None:
+    def __init__(self, request: HttpRequest, share: ProbeShare) -> None:
         self.status = 0
         self.is_over = False
         self._headers: Sequence[tuple[bytes, bytes]] = ()
@@ -52,7 +53,7 @@ class Http2Get:
         self._h2 = H2Connection(_CONFIGURATION)
         self._h2.local_settings = Settings(client=True, initial_values=_SETTINGS)
         self._h2.initiate_connection()
-        self._frames = ServerFrames(self._h2)
+        self._frames = ServerFrames(self._h2, share)
         lines = [(name.lower(), value) for name, value in request.lines]
         head = (
             (":authority", next(value for name, value in lines if name == "host")),

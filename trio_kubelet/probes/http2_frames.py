@@ -13,8 +13,12 @@ from attrs import frozen
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import Event
-from h2.exceptions import FrameTooLargeError
+from h2.exceptions import FrameTooLargeError, ProtocolError
 
+from trio_kubelet.probes.share import FRAME_SECONDS, ProbeShare
+
+MOST_FRAMES = 256
+"""Of all kinds, until a response has ended: each costs as much as hundreds of bytes."""
 STREAM = 1
 """The stream of a request that is the only one of its connection."""
 # RFC 9113, 4.1 and 6.8: a frame begins with its length, its type, flags and stream.
@@ -22,6 +26,12 @@ _HEAD = struct.Struct(">BHBxL")
 _GO_AWAY_TYPE, _GO_AWAY = 7, struct.Struct(">LL")
 _STREAM_MASK = 2**31 - 1
 _NAMES = {each.value: each.name for each in ErrorCodes}
+
+
+class TooManyFramesError(ProtocolError):
+    """The server sends frame after frame."""
+
+    error_code = ErrorCodes.ENHANCE_YOUR_CALM
 
 
 @frozen
@@ -34,11 +44,16 @@ class GoAway:
 
 
 class ServerFrames:
-    """Reads what a server sends on a connection; `h2` is the client's side of it."""
+    """Reads what a server sends on a connection; `h2` is the client's side of it.
 
-    def __init__(self, h2: H2Connection) -> None:
+    The work counts as that of the pod that has the share.
+    """
+
+    def __init__(self, h2: H2Connection, share: ProbeShare) -> None:
         self._h2 = h2
+        self._share = share
         self._unread = bytearray()
+        self._frames = 0
 
     def take(self, received: bytes) -> Iterator[Event | GoAway]:
         """Go on with what has come, as far as the caller does. Raises ProtocolError.
@@ -54,6 +69,10 @@ class ServerFrames:
             end = _HEAD.size + size
             if len(self._unread) < end:
                 return
+            self._frames += 1
+            self._share.use(FRAME_SECONDS)
+            if self._frames > MOST_FRAMES:
+                raise TooManyFramesError(f"more than {MOST_FRAMES} frames")
             frame = bytes(self._unread[:end])
             del self._unread[:end]
             if kind == _GO_AWAY_TYPE and size >= _GO_AWAY.size and not stream & _STREAM_MASK:

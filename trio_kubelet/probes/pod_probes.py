@@ -40,6 +40,7 @@ from trio_kubelet.probes.runner import (
     message_of,
     message_of_error,
 )
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.observed import ObservedContainer
 from trio_kubelet.status import ProbeVerdict
@@ -183,6 +184,7 @@ class PodProbes:
     def __init__(self, node: Probes, pod: Pod, workers: ContainerWorkers) -> None:
         self._node = node
         self._uid = pod.metadata.uid
+        self._share = ProbeShare(self._uid)
         self._workers = workers
         self._opened_at_ns = node.clock.now_ns()
         self._instances: dict[str, _Instance] = {}
@@ -329,7 +331,9 @@ class PodProbes:
             container=instance.container,
             container_id=instance.id,
             pod_ip=self._node.pod_ip(instance.pod),
+            share=self._share,
         )
+        await self._share.wait()
         began = trio.current_time()
         came: ProbeResult | ProbeError
         try:

@@ -17,6 +17,7 @@ from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -29,11 +30,12 @@ LOOK_SECONDS = 1.0
 
 @frozen(kw_only=True)
 class Target:
-    """Whom a probe asks: an instance of a container, and the address of its pod."""
+    """Whom a probe asks: an instance of a container, with the address and share of its pod."""
 
     container: Container
     container_id: str
     pod_ip: str
+    share: ProbeShare
 
 
 AskOverNetwork = Callable[[Probe, Target, int], Awaitable[ProbeResult]]
@@ -49,13 +51,18 @@ class NodeNetwork:
 
     async def ask(self, probe: Probe, target: Target, seconds: int) -> ProbeResult:
         """Run a probe that is no command. Raises ProbeError."""
-        dialer, container, ip = self._dialer, target.container, target.pod_ip
+        dialer, container, ip, share = (
+            self._dialer,
+            target.container,
+            target.pod_ip,
+            target.share,
+        )
         if probe.http_get is not None:
-            return await self._http.probe(probe.http_get, container, ip, seconds)
+            return await self._http.probe(probe.http_get, container, ip, seconds, share)
         if probe.tcp_socket is not None:
-            return await probe_tcp(dialer, probe.tcp_socket, container, ip, seconds)
+            return await probe_tcp(dialer, probe.tcp_socket, container, ip, seconds, share)
         if probe.grpc is not None:
-            return await probe_grpc(dialer, probe.grpc, ip, seconds)
+            return await probe_grpc(dialer, probe.grpc, ip, seconds, share)
         raise ProbeError(f"missing probe handler for container {container.name}")
 
 
@@ -73,11 +80,12 @@ class ProbeRunner:
     ask_over_network: AskOverNetwork
     exec_timeouts: bool = True
     _threads: FairLimiter = field(init=False, factory=lambda: FairLimiter(2, 1))
-    """For commands that take long to be expanded: one of a container at a time."""
+    """For commands that take long to be expanded: one of a pod at a time."""
 
     async def run(self, probe: Probe, target: Target) -> ProbeResult:
         """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
         for _ in range(MOST_TRIES - 1):
+            await target.share.wait()
             try:
                 return await self._run(probe, target)
             except ProbeError:
@@ -94,7 +102,8 @@ class ProbeRunner:
             target.container,
             target.container_id,
             seconds,
-            self._threads.share(target.container_id),
+            self._threads.share(target.share.uid),
+            target.share,
         )
         if result.timed_out and not self.exec_timeouts:
             raise ProbeError(result.output)

@@ -11,9 +11,12 @@ import socket
 import trio
 
 from trio_kubelet.probes.dial import host_port
+from trio_kubelet.probes.share import BYTE_SECONDS, READ_SECONDS, ProbeShare
 
 RECEIVE_BYTES = 16 * 1024
 BEGINNING_BYTES = 64
+MOST_BYTES = 512 * 1024
+"""What is read of one connection, TLS with all that it sends of itself included."""
 
 
 class ProbeStreamError(Exception):
@@ -27,10 +30,12 @@ class ProbeStream(trio.abc.Stream):
     `beginning` is what came first, for words about what is not understood.
     """
 
-    def __init__(self, connection: socket.socket, peer: str) -> None:
+    def __init__(self, connection: socket.socket, peer: str, share: ProbeShare) -> None:
         self._socket = connection
         self._peer = peer
+        self._share = share
         self.beginning = b""
+        self._read_bytes = 0
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send all of it; cancelled, it may have sent a part."""
@@ -60,6 +65,10 @@ class ProbeStream(trio.abc.Stream):
                 raise self._broken("read", error) from error
             else:
                 self.beginning = self.beginning or received[:BEGINNING_BYTES]
+                self._read_bytes += len(received)
+                self._share.use(READ_SECONDS + len(received) * BYTE_SECONDS)
+                if self._read_bytes > MOST_BYTES:
+                    raise ProbeStreamError(f"server sent more than {MOST_BYTES} bytes; aborted")
                 return received
 
     async def aclose(self) -> None:

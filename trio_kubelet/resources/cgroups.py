@@ -37,6 +37,7 @@ from trio_kubelet.resources.cgroup_names import (
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
 from trio_kubelet.retries import Retries
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("cgroups")
 
@@ -256,7 +257,7 @@ class Cgroups:
         return name.path(self._settings.driver)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+        return await run_in_thread(work, limiter=self._limiter)
 
 
 def driver_change_problem(driver: CgroupDriver, running_elsewhere: Iterable[str]) -> str:

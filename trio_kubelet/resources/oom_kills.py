@@ -28,6 +28,7 @@ from trio_kubelet.resources.oom_ledger import (
     shows_all,
 )
 from trio_kubelet.resources.oom_notices import OomNotice
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("cgroups")
 
@@ -194,4 +195,4 @@ class OomKills:
             log.warning("OOM kill record write failed", uid=uid, error=str(error))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self._limiter)
+        return await run_in_thread(work, limiter=self._limiter)

@@ -13,6 +13,8 @@ from pathlib import Path
 import trio
 from attrs import define
 
+from trio_kubelet.threads import run_in_thread
+
 _FOLDER_MODE = 0o755
 _NEVER = "-1"
 _GONE_SECONDS = 2.0
@@ -50,7 +52,7 @@ class OomNotice:
         To be asked once, after the container has ended. Cancelled, it may be asked again.
         """
         self._noticed += _read(self._kills)
-        if self._noticed == 1 and not await trio.to_thread.run_sync(self.folder.exists):
+        if self._noticed == 1 and not await run_in_thread(self.folder.exists):
             with trio.move_on_after(_GONE_SECONDS):
                 await trio.lowlevel.wait_readable(self._removal)
             self._noticed += _read(self._kills)

@@ -9,7 +9,6 @@ the pod's spec is not known any more.
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-import trio
 from attrs import frozen
 
 from trio_kubelet.fair_limiter import Share
@@ -17,6 +16,7 @@ from trio_kubelet.k8s import TerminationMessagePolicy
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
+from trio_kubelet.threads import run_in_thread
 
 NEVER_STARTED = "ContainerCannotRun"
 """The reason of a container that could not even be started, and so has no log."""
@@ -73,7 +73,7 @@ async def termination_messages(
         return {}
     read = partial(read_messages, sources)
     if files is None:
-        return await trio.to_thread.run_sync(read, abandon_on_cancel=True)
+        return await run_in_thread(read, abandon_on_cancel=True)
     return await files.run_sync(read, abandon_on_cancel=True)
 
 

@@ -26,6 +26,7 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.names import pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.threads import run_in_thread
 from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("runtime")
@@ -95,7 +96,7 @@ async def read_subordinate_ids(limiter: trio.CapacityLimiter) -> tuple[int, int]
     Raises ValueError for what it says, and where it fails. Users are looked up in a thread.
     """
     program = shutil.which("getsubids")
-    if program is None or not await trio.to_thread.run_sync(_user_exists, limiter=limiter):
+    if program is None or not await run_in_thread(_user_exists, limiter=limiter):
         return None
     return subordinate_ids(await _getsubids(program, _USER), await _getsubids(program, "-g", _USER))
 
@@ -208,7 +209,7 @@ class PodIdRanges:
             log.warning("no user namespaces for pods", error=str(error))
             ranges = cls(root, limiter, None, str(error))
         read = partial(ranges._read_all, tuple(uids))
-        ranges._given.update(await trio.to_thread.run_sync(read, limiter=limiter))
+        ranges._given.update(await run_in_thread(read, limiter=limiter))
         return ranges
 
     def refusal(self, pod: Pod, features: RuntimeFeatures) -> str:
@@ -240,7 +241,7 @@ class PodIdRanges:
         mapping = self._given[uid] = self._next()
         try:
             keep = partial(self._keep, uid, mapping)
-            kept = await trio.to_thread.run_sync(keep, limiter=self._limiter)
+            kept = await run_in_thread(keep, limiter=self._limiter)
         except (OSError, ValueError) as error:
             self._given.pop(uid, None)
             raise ConfigError(f"user namespace of the pod cannot be kept: {error}") from error

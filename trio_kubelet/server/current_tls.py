@@ -15,6 +15,7 @@ from attrs import frozen
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.path_watch import PathWatch
 from trio_kubelet.server.tls import ServerTls, server_context
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("server")
 
@@ -60,11 +61,11 @@ class CurrentTls:
     @classmethod
     async def open(cls, files: TlsFiles) -> Self:
         """Read the files and make the context. Raises OSError and ValueError."""
-        return cls(files, await trio.to_thread.run_sync(files.read))
+        return cls(files, await run_in_thread(files.read))
 
     async def reload(self) -> None:
         """Read the files and make the context anew if they have changed; OSError, ValueError."""
-        tls = await trio.to_thread.run_sync(self._files.read, limiter=self._limiter)
+        tls = await run_in_thread(self._files.read, limiter=self._limiter)
         if tls == self._tls:
             return
         self.context, self._tls = server_context(tls), tls
@@ -80,7 +81,7 @@ class CurrentTls:
         complained = ""
         with PathWatch(path) as watch:
             while True:
-                await trio.to_thread.run_sync(watch.arm, limiter=self._limiter)
+                await run_in_thread(watch.arm, limiter=self._limiter)
                 try:
                     await self.reload()
                     complained = ""

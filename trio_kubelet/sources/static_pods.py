@@ -19,6 +19,7 @@ from trio_kubelet.sources.kept import KeptManifests, Records
 from trio_kubelet.sources.manifests import Adopt, Manifest, ManifestReader, Resolved
 from trio_kubelet.sources.reports import SETTLE_SECONDS, Complaint, ManifestReports
 from trio_kubelet.telemetry import Journal
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("sources")
 
@@ -98,7 +99,7 @@ class StaticPodSet:
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work of this source; a disk that hangs holds up this source alone."""
         limiter = self._given.limiter
-        return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=limiter)
+        return await run_in_thread(work, abandon_on_cancel=True, limiter=limiter)
 
     def _resolve(self, manifests: Sequence[Manifest]) -> Resolved:
         return self.reader.resolve(

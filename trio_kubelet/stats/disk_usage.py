@@ -22,6 +22,7 @@ from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.stats.shared import Tasks
 from trio_kubelet.stats.values import Filesystem, VolumeStats
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("stats")
 
@@ -117,7 +118,7 @@ class DiskUsages:
             async with self._thread:
                 began_at = trio.current_time()
                 now_ns = self._clock.now_ns()
-                disk = await trio.to_thread.run_sync(
+                disk = await run_in_thread(
                     partial(walk, now_ns), limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
                 )
             self.on_walk.call(disk)

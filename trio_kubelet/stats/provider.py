@@ -34,6 +34,7 @@ from trio_kubelet.stats.runtime_stats import (
 )
 from trio_kubelet.stats.shared import Shared, Tasks
 from trio_kubelet.stats.values import Filesystem, NodeStats, Stats
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("stats")
 
@@ -171,7 +172,7 @@ class StatsProvider:
         read = partial(
             sources.reader.read, Stopwatch(sources.clock.now_ns()), depth, sources.processes
         )
-        return await trio.to_thread.run_sync(read, limiter=self._threads)
+        return await run_in_thread(read, limiter=self._threads)
 
     async def _runtime(self, problems: dict[str, str], *, sandboxes: bool) -> RuntimeStats | None:
         """What the runtime says; None, and a problem, if it says nothing."""
@@ -232,9 +233,7 @@ class StatsProvider:
             log.warning("filesystem measurement skipped, an earlier one still hangs")
             return {}
         with trio.move_on_after(DEADLINE_SECONDS):
-            return await trio.to_thread.run_sync(
-                measure, limiter=self._disk_threads, abandon_on_cancel=True
-            )
+            return await run_in_thread(measure, limiter=self._disk_threads, abandon_on_cancel=True)
         log.warning("filesystem measurement timed out", folders=sorted(folders))
         return {}
 

@@ -24,6 +24,7 @@ from trio_kubelet.system_logs.folder import (
 )
 from trio_kubelet.system_logs.journal import SystemdJournal
 from trio_kubelet.system_logs.query import LogQuery, is_query, journal_arguments, log_query
+from trio_kubelet.threads import run_in_thread
 
 T = TypeVar("T")
 
@@ -176,7 +177,7 @@ class SystemLogs:
                 yield piece
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(work, limiter=self.limiter)
+        return await run_in_thread(work, limiter=self.limiter)
 
 
 def _moved(path: str) -> Response:

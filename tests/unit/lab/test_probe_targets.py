@@ -9,6 +9,7 @@ from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome
+from trio_kubelet.probes.share import ProbeShare
 
 PATIENCE_SECONDS = 30
 SOON_SECONDS = 0.2
@@ -22,11 +23,11 @@ async def test_probes_of_all_kinds_are_answered_as_they_ask_for() -> None:
         async def http(path: str, seconds: float = PATIENCE_SECONDS) -> ProbeOutcome:
             action = HTTPGetAction(path=path, port=IntOrString(targets.http_port))
             prober = HttpProber(dialer)
-            return (await prober.probe(action, CONTAINER, LOOPBACK, seconds)).outcome
+            return (await prober.probe(action, CONTAINER, LOOPBACK, seconds, ProbeShare())).outcome
 
         async def grpc(service: str, seconds: float = PATIENCE_SECONDS) -> ProbeOutcome:
             action = GRPCAction(port=targets.grpc_port, service=service)
-            return (await probe_grpc(dialer, action, LOOPBACK, seconds)).outcome
+            return (await probe_grpc(dialer, action, LOOPBACK, seconds, ProbeShare())).outcome
 
         assert await http("/200?well") is ProbeOutcome.SUCCESS
         assert await http("/500") is ProbeOutcome.FAILURE
@@ -41,7 +42,7 @@ async def test_probes_of_all_kinds_are_answered_as_they_ask_for() -> None:
         assert await grpc("hang", SOON_SECONDS) is ProbeOutcome.FAILURE
         (port,) = targets.tcp_ports
         plain = TCPSocketAction(port=IntOrString(port))
-        answer = await probe_tcp(dialer, plain, CONTAINER, LOOPBACK, PATIENCE_SECONDS)
+        answer = await probe_tcp(dialer, plain, CONTAINER, LOOPBACK, PATIENCE_SECONDS, ProbeShare())
         assert answer.outcome is ProbeOutcome.SUCCESS
         asked = targets.asked()
     assert {"http /200?well", "http /cut", "grpc well", "grpc hang"} <= asked.keys()

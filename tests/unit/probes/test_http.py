@@ -5,6 +5,7 @@ import ssl
 import sys
 import threading
 import warnings
+from contextlib import suppress
 
 import h11
 import pytest
@@ -26,10 +27,11 @@ from tests.unit.probes.servers import (
     server_tls,
     serving,
 )
-from trio_kubelet.k8s import Container, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.probes.dial import LOOKUPS_OF_A_NAME, Dialer
-from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber, plain_response
+from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
+from trio_kubelet.probes.dial import LOOKUPS_OF_A_NAME, LOOKUPS_OF_A_POD, Dialer, DialError
+from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber, may_be_kept, plain_response
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.share import ProbeShare
 
 CONTAINER = Container(name="c")
 PATIENCE_SECONDS = 30
@@ -38,7 +40,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 async def ask(port: int, seconds: float = PATIENCE_SECONDS, **fields: object) -> ProbeResult:
     action = HTTPGetAction(port=IntOrString(port), **{"path": "/healthz", **fields})  # type: ignore[arg-type]
-    return await HttpProber(Dialer()).probe(action, CONTAINER, LOOPBACK, seconds)
+    return await HttpProber(Dialer()).probe(action, CONTAINER, LOOPBACK, seconds, ProbeShare())
 
 
 @pytest.mark.parametrize(
@@ -198,18 +200,32 @@ async def test_informational_responses_go_before_the_answer() -> None:
         assert (await ask(port)).output == "body"
 
 
-@pytest.mark.parametrize("flood", [CONTINUE * 1000, b"a:b\r\n" * 5000])
-async def test_a_head_without_an_end_is_not_read_for_ever(flood: bytes) -> None:
-    with flooding(b"HTTP/1.1 100 Continue\r\n" if flood[:1] == b"a" else b"", flood) as (port, _):
+@pytest.mark.parametrize(
+    ("begin", "flood", "words"),
+    [
+        (CONTINUE[:-2], b"a:b\r\n" * 5000, "server response headers exceeded 1000 lines; aborted"),
+        (
+            CONTINUE[:-2] + b"a:",
+            b"b" * 30_000,
+            "server response headers exceeded 65536 bytes; aborted",
+        ),
+    ],
+)
+async def test_a_head_without_an_end_is_not_read_for_ever(
+    begin: bytes, flood: bytes, words: str
+) -> None:
+    with flooding(begin, flood) as (port, _):
         came = await ask(port)
     assert (came.outcome, came.by_container) == (ProbeOutcome.FAILURE, False)
-    assert came.output.endswith(": net/http: server response headers exceeded 65536 bytes; aborted")
+    assert came.output.endswith(f"net/http: {words}")
 
 
 async def test_a_server_that_floods_the_probe_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.probes.http.HEAD_LIMIT_BYTES", sys.maxsize // 2)
+    for limit in ("http.HEAD_LIMIT_BYTES", "http.MOST_INFORMATIONAL", "http.MOST_HEADER_LINES"):
+        monkeypatch.setattr(f"trio_kubelet.probes.{limit}", sys.maxsize // 2)
+    monkeypatch.setattr("trio_kubelet.probes.stream.MOST_BYTES", sys.maxsize)
     with flooding(b"", CONTINUE * 1000) as (port, begun):
         assert await lets_others_run(lambda: ask(port), begun)
 
@@ -358,12 +374,13 @@ async def test_a_name_whose_lookup_hangs_holds_up_no_other(
     dialer = Dialer()
     try:
         async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
-            for _ in range(100):
-                nursery.start_soon(dialer.dial, "hangs.example", port)
+            for number in range(100):
+                share = ProbeShare(f"uid-{number % 20}")
+                nursery.start_soon(dialer.dial, "hangs.example", port, share)
             with trio.fail_after(PATIENCE_SECONDS):
                 while "hangs.example" not in asked:
                     await trio.lowlevel.checkpoint()
-                (await dialer.dial("web.example", port)).close()
+                (await dialer.dial("web.example", port, ProbeShare("other"))).close()
             nursery.cancel_scope.cancel()
     finally:
         ends.set()
@@ -417,3 +434,100 @@ def test_a_plain_response_says_what_h11_says() -> None:
 def test_no_response_takes_long_to_be_found_not_plain() -> None:
     for part in (b"a", b" ", b"a:b\r\n", b"\t"):
         assert plain_response(b"HTTP/1.1 200 OK\r\n" + part * 16384) is None
+
+
+async def test_names_that_hang_take_no_more_threads_than_their_pod_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ends, asked = threading.Event(), []
+    known = socket.getaddrinfo
+
+    def look_up(host: str, *args: object, **kwargs: object) -> object:
+        asked.append(host)
+        if host.startswith("hangs"):
+            ends.wait(2 * PATIENCE_SECONDS)
+        return known(LOOPBACK, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    dialer, hostile = Dialer(), ProbeShare("hostile")
+    try:
+        async with serving(answer(http(200))) as port, trio.open_nursery() as nursery:
+            for number in range(100):
+                nursery.start_soon(dialer.dial, f"hangs-{number}.example", port, hostile)
+            with trio.fail_after(PATIENCE_SECONDS):
+                while len(asked) < LOOKUPS_OF_A_POD:
+                    await trio.lowlevel.checkpoint()
+                (await dialer.dial("web.example", port, ProbeShare("good"))).close()
+            nursery.cancel_scope.cancel()
+    finally:
+        ends.set()
+    assert sum(host.startswith("hangs") for host in asked) == LOOKUPS_OF_A_POD
+
+
+async def test_a_lookup_for_which_no_thread_can_be_started_says_nothing_of_the_container(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", no_thread)
+    with pytest.raises(DialError, match="can't start new thread") as caught:
+        await Dialer().dial("web.example", 80, ProbeShare())
+    assert caught.value.is_local
+
+
+async def no_thread(*_: object, **__: object) -> None:
+    await trio.lowlevel.checkpoint()
+    raise RuntimeError("can't start new thread")
+
+
+async def test_more_informational_responses_than_five_are_refused() -> None:
+    early = b"HTTP/1.1 100 Continue\r\n\r\n"
+    async with serving(answer(early * 5 + http(200, body="well"))) as port:
+        assert (await ask(port)).outcome is ProbeOutcome.SUCCESS
+    async with serving(answer(early * 6 + http(200, body="well"))) as port:
+        came = await ask(port)
+    assert came.outcome is ProbeOutcome.FAILURE
+    assert came.output.endswith("net/http: too many 1xx informational responses")
+
+
+async def test_heads_of_many_lines_are_refused() -> None:
+    lines = b"a:\r\n" * 1001
+    async with serving(answer(b"HTTP/1.1 200 OK\r\n" + lines + b"\r\n")) as port:
+        came = await ask(port)
+    assert "server response headers exceeded 1000 lines" in came.output
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    "piece", [b"1\r\nx\r\n", b"1;" + b"e" * 8000 + b"\r\nx\r\n"], ids=["many", "with extensions"]
+)
+async def test_of_a_body_in_costly_pieces_only_the_beginning_is_read(piece: bytes) -> None:
+    sent = 0
+
+    async def send(stream: trio.abc.Stream) -> None:
+        nonlocal sent
+        await stream.receive_some()
+        await stream.send_all(CHUNKED)
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            while sent < 20_000_000:
+                await stream.send_all(piece * 100)
+                sent += 100 * len(piece)
+
+    async with serving(send) as port:
+        came = await ask(port, seconds=30)
+    assert came.outcome is ProbeOutcome.SUCCESS
+    assert 0 < len(came.output) <= 256 + 1
+    assert sent < 20_000_000
+
+
+def test_large_requests_are_not_kept() -> None:
+    small, large = (
+        HTTPGetAction(
+            port=IntOrString(80),
+            http_headers=tuple(HTTPHeader(name="X", value="v" * size) for _ in range(3)),
+        )
+        for size in (10, 1000)
+    )
+    assert may_be_kept(small, ())
+    assert not may_be_kept(large, ())
+    assert not may_be_kept(small, (ContainerPort(container_port=1),) * 100)

@@ -1,5 +1,6 @@
 """The httpGet probe over HTTP/2, which servers over TLS may prefer, or have alone."""
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 
+from tests.turns import LIMIT_SECONDS
 from tests.unit.probes.servers import LOOPBACK, answer, goodbye, http, http2, server_tls, serving
 from tests.unit.probes.test_http import ask
 from trio_kubelet.k8s import HTTPHeader
@@ -15,6 +17,7 @@ from trio_kubelet.probes.http2 import ANSWER_LIMIT_BYTES, Http2Get
 from trio_kubelet.probes.http_request import HttpRequest
 from trio_kubelet.probes.http_response import HttpError
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.share import ProbeShare
 
 Answer = Callable[[H2Connection, int], None]
 NO_PUSH, PUSH = b"\0\2\0\0\0\0", b"\0\2\0\0\0\1"
@@ -143,7 +146,7 @@ async def test_a_server_is_asked_to_push_nothing() -> None:
 
 
 def test_what_a_server_pushes_is_not_its_response() -> None:
-    get, server = Http2Get(REQUEST), H2Connection(H2Configuration(client_side=False))
+    get, server = Http2Get(REQUEST, ProbeShare()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(get.to_send().replace(NO_PUSH, PUSH))
     asked = (":method", "GET"), (":path", "/x"), (":scheme", "https"), (":authority", "web")
@@ -157,7 +160,7 @@ def test_what_a_server_pushes_is_not_its_response() -> None:
 @pytest.mark.parametrize("last_stream", [1, 2**31 - 1])
 @pytest.mark.parametrize("size", [1, 4096])
 def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: int) -> None:
-    get, server = Http2Get(REQUEST), H2Connection(H2Configuration(client_side=False))
+    get, server = Http2Get(REQUEST, ProbeShare()), H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
     server.receive_data(get.to_send())
     begun = server.data_to_send() + goodbye(last_stream)
@@ -170,7 +173,7 @@ def test_a_server_may_take_its_leave_before_it_responds(last_stream: int, size: 
 
 
 def test_a_server_that_takes_its_leave_and_does_not_respond_fails() -> None:
-    get = Http2Get(REQUEST)
+    get = Http2Get(REQUEST, ProbeShare())
     get.take(b"\0\0\0\4\0\0\0\0\0" + goodbye(1, debug=b"restart"))
     words = 'GOAWAY .*LastStreamID=1, ErrCode=NO_ERROR, debug="restart"'
     with pytest.raises(HttpError, match=words) as caught:
@@ -207,28 +210,42 @@ async def test_a_body_that_breaks_off_is_an_error(what: Answer, words: str) -> N
 )
 def test_what_is_no_answer_ends_the_request(received: bytes, words: str) -> None:
     with pytest.raises(HttpError, match=words):
-        Http2Get(REQUEST).take(received)
+        Http2Get(REQUEST, ProbeShare()).take(received)
 
 
 def whole_answer() -> bytes:
     server = H2Connection(H2Configuration(client_side=False))
     server.initiate_connection()
-    server.receive_data(Http2Get(REQUEST).to_send())
+    server.receive_data(Http2Get(REQUEST, ProbeShare()).to_send())
     says("200", b"fine")(server, 1)
     return server.data_to_send()
 
 
 @pytest.mark.parametrize("behind", [goodbye(0, 1), b"\0\0\1\0\0\0\0\0\0x"])
 def test_what_comes_behind_a_response_does_not_matter(behind: bytes) -> None:
-    get = Http2Get(REQUEST)
+    get = Http2Get(REQUEST, ProbeShare())
     get.take(whole_answer() + behind)
     assert get.is_over
     assert (get.response().status, get.response().body) == (200, b"fine")
 
 
 def test_an_answer_means_the_same_in_however_many_pieces_it_comes() -> None:
-    get = Http2Get(REQUEST)
+    get = Http2Get(REQUEST, ProbeShare())
     for byte in whole_answer():
         get.take(bytes([byte]))
     assert get.is_over
     assert (get.response().status, get.response().body) == (200, b"fine")
+
+
+@pytest.mark.parametrize("frame", ["SETTINGS", "PING"])
+def test_a_server_that_sends_frame_after_frame_is_refused(frame: str) -> None:
+    share = ProbeShare()
+    get, server = Http2Get(REQUEST, share), H2Connection(H2Configuration(client_side=False))
+    server.initiate_connection()
+    server.receive_data(get.to_send())
+    get.take(server.data_to_send())
+    empty = b"\0\0\0\4\0\0\0\0\0" if frame == "SETTINGS" else b"\0\0\x08\6" + bytes(13)
+    began = time.thread_time()
+    with pytest.raises(HttpError, match="ENHANCE_YOUR_CALM"):
+        get.take(empty * 1600)
+    assert time.thread_time() - began < LIMIT_SECONDS

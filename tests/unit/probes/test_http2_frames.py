@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from lab.probe_targets import grpc_answer
 from tests.unit.probes.servers import goodbye
 from trio_kubelet.probes.http2_frames import STREAM, ServerFrames
+from trio_kubelet.probes.share import ProbeShare
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ANSWER = SETTINGS + (grpc_answer("ok", STREAM) or b"")
@@ -41,7 +42,7 @@ def meaning(pieces: Iterable[bytes]) -> Iterator[str]:
         [(":method", "GET"), (":path", "/"), (":scheme", "http"), (":authority", "a")],
         end_stream=True,
     )
-    reader = ServerFrames(client)
+    reader = ServerFrames(client, ProbeShare())
     try:
         for piece in pieces:
             for event in reader.take(piece):

@@ -14,6 +14,7 @@ from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.share import ProbeShare
 
 PORT = 1
 
@@ -22,15 +23,17 @@ Ask = Callable[[str], Awaitable[ProbeResult]]
 
 async def over_http(host: str) -> ProbeResult:
     action = HTTPGetAction(port=IntOrString(PORT), path="/x")
-    return await HttpProber(Dialer()).probe(action, Container(), host, 10)
+    return await HttpProber(Dialer()).probe(action, Container(), host, 10, ProbeShare())
 
 
 async def over_tcp(host: str) -> ProbeResult:
-    return await probe_tcp(Dialer(), TCPSocketAction(port=IntOrString(PORT)), Container(), host, 10)
+    return await probe_tcp(
+        Dialer(), TCPSocketAction(port=IntOrString(PORT)), Container(), host, 10, ProbeShare()
+    )
 
 
 async def over_grpc(host: str) -> ProbeResult:
-    return await probe_grpc(Dialer(), GRPCAction(port=PORT), host, 10)
+    return await probe_grpc(Dialer(), GRPCAction(port=PORT), host, 10, ProbeShare())
 
 
 BEFORE: Sequence[tuple[Ask, str]] = (

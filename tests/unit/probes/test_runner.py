@@ -13,12 +13,15 @@ from trio_kubelet.k8s import Container, ExecAction, HTTPGetAction, Probe
 from trio_kubelet.probes import NodeNetwork, ProbeRunner, answer_for_all
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import ProbeMessage, Target, message_of, message_of_error
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.telemetry import EventType
 
-TARGET = Target(container=Container(name="c"), container_id="c-0", pod_ip="10.0.0.2")
+TARGET = Target(
+    container=Container(name="c"), container_id="c-0", pod_ip="10.0.0.2", share=ProbeShare()
+)
 COMMAND = Probe(exec=ExecAction(command=("check",)))
 WELL = ProbeResult(outcome=ProbeOutcome.SUCCESS, by_container=True)
 ERROR = ProbeError("no port")

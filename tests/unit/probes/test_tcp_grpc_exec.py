@@ -41,6 +41,7 @@ from trio_kubelet.probes.dial import Dialer, DialError, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.probes.stream import ProbeStream
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -55,7 +56,7 @@ PRIORITIES = b"\0\0\5\2\0\0\0\0\1\0\0\0\0\x10" * 3000
 
 async def connect(port: int) -> ProbeResult:
     action = TCPSocketAction(port=IntOrString(port))
-    return await probe_tcp(Dialer(), action, Container(), LOOPBACK, 1)
+    return await probe_tcp(Dialer(), action, Container(), LOOPBACK, 1, ProbeShare())
 
 
 async def test_a_port_that_takes_connections_is_well() -> None:
@@ -89,7 +90,7 @@ async def test_a_name_with_one_family_that_does_not_answer_is_asked_by_the_other
             monkeypatch.setattr("trio_kubelet.probes.dial.OTHER_FAMILY_SECONDS", 0.0)
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
             action = TCPSocketAction(host="dual.example", port=IntOrString(port))
-            came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30)
+            came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30, ProbeShare())
     assert came.outcome is ProbeOutcome.SUCCESS
 
 
@@ -103,7 +104,7 @@ async def test_a_name_that_answers_by_no_family_fails_in_the_words_of_the_first(
         ]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         action = TCPSocketAction(host="dual.example", port=IntOrString(80))
-        came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30)
+        came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30, ProbeShare())
         assert came.output == f"dial tcp [::1]:{port_of(first)}: connect: connection refused"
 
 
@@ -124,7 +125,7 @@ async def test_a_port_that_does_not_answer_is_late(
 
 async def check(port: int, service: str | None = None, seconds: float = 30) -> ProbeResult:
     action = GRPCAction(port=port, service=service)
-    return await probe_grpc(Dialer(), action, LOOPBACK, seconds)
+    return await probe_grpc(Dialer(), action, LOOPBACK, seconds, ProbeShare())
 
 
 async def test_a_server_that_serves_is_well() -> None:
@@ -285,9 +286,9 @@ class TellingDialer(Dialer):
         super().__init__()
         self.on_failure = on_failure
 
-    async def dial(self, host: str, port: int) -> socket.socket:
+    async def dial(self, host: str, port: int, share: ProbeShare) -> socket.socket:
         try:
-            return await super().dial(host, port)
+            return await super().dial(host, port, share)
         except DialError:
             self.on_failure()
             raise
@@ -307,7 +308,7 @@ async def test_a_server_that_comes_up_in_time_is_well(monkeypatch: pytest.Monkey
     with closed_port() as bound:
         action = GRPCAction(port=port_of(bound))
         async with trio.open_nursery() as nursery:
-            came = await probe_grpc(TellingDialer(come_up), action, LOOPBACK, 30)
+            came = await probe_grpc(TellingDialer(come_up), action, LOOPBACK, 30, ProbeShare())
             nursery.cancel_scope.cancel()
     assert came.outcome is ProbeOutcome.SUCCESS
     assert refused == 1
@@ -379,6 +380,8 @@ async def test_a_server_that_floods_the_call_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trio_kubelet.probes.grpc.CALL_LIMIT_BYTES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.probes.http2_frames.MOST_FRAMES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.probes.stream.MOST_BYTES", sys.maxsize)
     with flooding(SETTINGS, PRIORITIES) as (port, begun):
         assert await lets_others_run(lambda: check(port), begun)
 
@@ -388,7 +391,7 @@ async def test_a_connection_lets_others_run_however_much_there_is_to_read() -> N
     with own, peer:
         own.setblocking(False)
         peer.sendall(b"xx")
-        raw = ProbeStream(own, "peer:1")
+        raw = ProbeStream(own, "peer:1", ProbeShare())
         with trio.testing.assert_checkpoints():
             assert await raw.receive_some(1) == b"x"
 
@@ -419,7 +422,15 @@ async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult,
     )
     action = ExecAction(command=("cat", "$(FILE)", "$(NODE)", "$$(FILE)"))
     threads = FairLimiter(1, 1).share("id")
-    answer_ = await probe_exec(shell, action, container, "id", 3, threads)  # type: ignore[arg-type]
+    answer_ = await probe_exec(
+        shell,  # type: ignore[arg-type]
+        action,
+        container,
+        "id",
+        3,
+        threads,
+        ProbeShare(),
+    )
     return answer_, shell
 
 
@@ -441,6 +452,7 @@ async def test_a_long_command_is_expanded_beside_the_event_loop() -> None:
             "id",
             3,
             threads.share("id"),
+            ProbeShare(),
         )
     assert shell.asked[-1][1] == ["true", *["a" * 20_000] * 20]
     assert not threads.held

@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import httpx
-import trio
 from attrs import frozen
 
 from trio_kubelet.clock import Clock, SystemClock
@@ -31,6 +30,7 @@ from trio_kubelet.k8s.client.transport import (
     open_pool,
     proxy_from_environment,
 )
+from trio_kubelet.threads import run_in_thread
 
 REVIEW_SECONDS = 10.0
 """How long somebody who asks the node waits for the API server to say who he is."""
@@ -66,7 +66,7 @@ async def open_api_clients(
     KubeconfigError. The server need not be there: nothing is connected yet.
     """
     if isinstance(kubeconfig, Path):
-        kubeconfig = await trio.to_thread.run_sync(read_kubeconfig, kubeconfig)
+        kubeconfig = await run_in_thread(read_kubeconfig, kubeconfig)
     clock = clock or SystemClock()
     cluster = kubeconfig.cluster
     identity = Identity(kubeconfig, clock)

@@ -20,6 +20,7 @@ from trio_kubelet.k8s.client.credentials import CredentialError, Headers
 from trio_kubelet.k8s.client.exec_plugin import ExecCredential, ExecPlugin
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, Material
 from trio_kubelet.k8s.client.tls import Tls, ssl_context
+from trio_kubelet.threads import run_in_thread
 
 RE_READ_SECONDS = 60.0
 
@@ -90,7 +91,7 @@ class Identity:
             began = trio.current_time()
             contents = (self._authority, self._certificate, self._key, self._token)
             if any(content.path for content in contents):
-                await trio.to_thread.run_sync(self._read_all, contents, limiter=self._files)
+                await run_in_thread(self._read_all, contents, limiter=self._files)
             self._read_at = began
 
     def _read_all(self, contents: "tuple[_Content, ...]") -> None:

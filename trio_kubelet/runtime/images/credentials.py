@@ -18,7 +18,6 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import structlog
-import trio
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.records import ImagePullSecret
@@ -28,6 +27,7 @@ from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 from trio_kubelet.references import PullSecrets
 from trio_kubelet.runtime.images.access import credential_hash
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("credentials")
 
@@ -159,7 +159,7 @@ class PodKeyrings:
             async with self._threads.share(meta.namespace):
                 known = self._known(secret)
                 if known is None:
-                    known = await trio.to_thread.run_sync(secret_keyring, secret)
+                    known = await run_in_thread(secret_keyring, secret)
                     self._read[meta.key] = (secret, known)
                     if len(self._read) > KEPT_KEYRINGS:
                         self._read.popitem(last=False)

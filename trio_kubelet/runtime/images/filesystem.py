@@ -14,6 +14,7 @@ from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("images")
 
@@ -35,7 +36,7 @@ async def watch_image_filesystem(
             found = await client.image_fs_info()
             # The first one counts, as for the Go kubelet; the others are of snapshotters.
             mount_points = [each.fs_id.mountpoint for each in found.image_filesystems[:1]]
-            size = await trio.to_thread.run_sync(capacity_bytes, mount_points, limiter=file_limiter)
+            size = await run_in_thread(capacity_bytes, mount_points, limiter=file_limiter)
             if mount_points and not size:
                 log.warning("image filesystem has no size", mountpoint=mount_points[0])
                 recorder.node(EventType.WARNING, INVALID_DISK_CAPACITY, NO_CAPACITY)

@@ -38,6 +38,7 @@ from trio_kubelet.runtime.images.access import (
     with_access,
 )
 from trio_kubelet.runtime.images.pull_record_files import file_name, intents, pulled_records
+from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("images")
 
@@ -134,11 +135,11 @@ class PullRecords(ImageAccess):
         """Make the folders and read what an agent or a Go kubelet has left. Raises OSError."""
         for folder in (self._intent_folder, self._record_folder):
             await self._in_thread(folder.make)
-        found = await trio.to_thread.run_sync(self._intent_folder.read, limiter=self._threads)
+        found = await run_in_thread(self._intent_folder.read, limiter=self._threads)
         now = trio.current_time()
         self._intents = {intent.image: _Intent(open_since=now) for intent in found.values}
         self._unreadable_intents = set(found.unreadable)
-        records = await trio.to_thread.run_sync(self._record_folder.read, limiter=self._threads)
+        records = await run_in_thread(self._record_folder.read, limiter=self._threads)
         self._records = {record.image_ref: record for record in records.values}
         self._unreadable_records = set(records.unreadable)
 
@@ -292,7 +293,7 @@ class PullRecords(ImageAccess):
         return True
 
     async def _in_thread(self, work: Callable[..., None], *arguments: object) -> None:
-        await trio.to_thread.run_sync(partial(work, *arguments), limiter=self._threads)
+        await run_in_thread(partial(work, *arguments), limiter=self._threads)
 
 
 def _credentials(used: ImagePullSecret | None) -> ImagePullCredentials:

@@ -27,6 +27,7 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     recorded_resources,
     with_record,
 )
+from trio_kubelet.threads import run_in_thread
 from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("runtime")
@@ -58,7 +59,7 @@ class Allocations:
     async def load(self) -> None:
         """Read what an earlier agent kept, this one or the Go kubelet. Before the first pod."""
         for name in self._records:
-            found = await trio.to_thread.run_sync(self._read, name, limiter=self._limiter)
+            found = await run_in_thread(self._read, name, limiter=self._limiter)
             self._records[name] = dict(found) if found is not None else {}
 
     def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
@@ -153,7 +154,7 @@ class Allocations:
             if name not in self._unreadable
         }
         try:
-            await trio.to_thread.run_sync(self._write, texts, limiter=self._limiter)
+            await run_in_thread(self._write, texts, limiter=self._limiter)
         except (OSError, ValueError) as error:
             if not self._is_failing:
                 log.warning("allocation checkpoint write failed", error=str(error))

@@ -18,6 +18,7 @@ from trio_kubelet.probes.http import PLAIN_ANSWER, HttpProber
 from trio_kubelet.probes.http_request import HttpRequest, RedirectError, http_request
 from trio_kubelet.probes.http_response import HttpError
 from trio_kubelet.probes.result import ProbeError, user_agent
+from trio_kubelet.probes.share import ProbeShare
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.expansion import shown_command
@@ -107,7 +108,7 @@ class Hooks:
         try:
             request = http_request(action, container, pod_ip, USER_AGENT)
             try:
-                await self._ask(request)
+                await self._ask(pod, request)
             except HttpError as error:
                 if request.scheme != "https" or str(error) != PLAIN_ANSWER:
                     raise HttpError(f'Get "{request.url}": {error}') from error
@@ -118,16 +119,16 @@ class Hooks:
                 f'"{pod_full_name(pod)}" failed - error: {error}'
             ) from error
 
-    async def _ask(self, request: HttpRequest) -> None:
+    async def _ask(self, pod: Pod, request: HttpRequest) -> None:
         """Wait for an answer; how its body ends does not matter."""
         with suppress(ProbeError):
-            await self.http.ask(request)
+            await self.http.ask(request, ProbeShare(pod.metadata.uid))
 
     async def _get_plainly(self, pod: Pod, request: HttpRequest, first: HttpError) -> None:
         """Ask again over HTTP, without what only the other end of TLS may see."""
         headers = tuple(each for each in request.headers if each[0] != "Authorization")
         try:
-            await self._ask(evolve(request, scheme="http", headers=headers))
+            await self._ask(pod, evolve(request, scheme="http", headers=headers))
         except HttpError as error:
             raise HttpError(f'Get "{request.url}": {first}') from error
         where = host_port(request.host, request.port)
