@@ -1,12 +1,15 @@
-"""Writes events to the API server, in the order in which they were recorded.
+"""Writes events to the API server: of each pod in the order in which they were recorded.
 
 Recording never waits: events go into bounded queues, and what does not fit is dropped and
-counted. While the API server is away they stay there; what it refuses is logged and dropped.
-Warnings have a queue of their own: somebody may be looking for them. Users
-see pods first: events that are no warnings wait while pods are started or stopped.
+counted. Pods take turns, so that one that has much to say stands before nobody else. While the API
+server is away events stay there; what it refuses is logged and dropped. Warnings have queues and a
+writer of their own: somebody may be looking for them. Those that are no warnings let a start that
+is under way go first, for a second: half of a start's requests are events.
 """
 
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import structlog
 import trio
@@ -34,8 +37,10 @@ log = structlog.get_logger("events")
 COMPONENT = "kubelet"
 QUEUE_SIZE = 1000
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=10.0)
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 1.0
 """How long an event that is no warning waits for an idle node at most."""
+WRITERS = 4
+"""Requests at once for events that are no warnings: so many keep up with a burst of starts."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
@@ -65,8 +70,8 @@ class EventWriter:
         self._queue_size = queue_size
         self._wait_idle = wait_idle
         self._correlator = Correlator()
-        self._warn, self._warnings = trio.open_memory_channel[Event](queue_size)
-        self._tell, self._told = trio.open_memory_channel[Event](queue_size)
+        self._warnings = _Turns(queue_size)
+        self._others = _Turns(queue_size)
         self._dropped = 0
         self._last_ns = 0
 
@@ -77,10 +82,8 @@ class EventWriter:
         """
         self._last_ns = max(self._clock.now_ns(), self._last_ns + 1)
         event = api_event(recorded, self._node_name, self._last_ns)
-        queue = self._warn if recorded.type is EventType.WARNING else self._tell
-        try:
-            queue.send_nowait(event)
-        except trio.WouldBlock:
+        turns = self._warnings if recorded.type is EventType.WARNING else self._others
+        if not turns.put(event):
             if not self._dropped:
                 log.warning("event queue full, dropping events")
             self._dropped += 1
@@ -89,20 +92,23 @@ class EventWriter:
         """Write events for ever. Cancelling loses those that wait."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._write_warnings, api)
-            nursery.start_soon(self._write_others, api)
+            for _ in range(WRITERS):
+                nursery.start_soon(self._write_others, api)
 
     async def _write_warnings(self, api: Api) -> None:
-        async for event in self._warnings:
-            await self._write_safely(api, event)
+        while True:
+            async with self._warnings.next() as event:
+                await self._write_safely(api, event)
 
     async def _write_others(self, api: Api) -> None:
-        async for event in self._told:
-            await self._wait_until_idle(event)
-            await self._write_safely(api, event)
+        while True:
+            async with self._others.next() as event:
+                await self._wait_until_idle(event)
+                await self._write_safely(api, event)
 
     async def _wait_until_idle(self, event: Event) -> None:
         """Let others go first, unless the event has waited long or the queue fills up."""
-        if self._told.statistics().current_buffer_used > self._queue_size // 2:
+        if self._others.count > self._queue_size // 2:
             return
         recorded_at = event.first_timestamp.ns if event.first_timestamp else 0
         waited = (self._clock.now_ns() - recorded_at) / 1e9
@@ -141,6 +147,55 @@ class EventWriter:
                 await retries.wait(at_least=error.retry_after_seconds)
             else:
                 return
+
+
+class _Turns:
+    """Events that wait, in turns of the pods that they are about; at most `size` of all."""
+
+    def __init__(self, size: int) -> None:
+        self.count = 0
+        self._size = size
+        self._waiting: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._busy: set[str] = set()
+        self._changed = trio.Event()
+
+    def put(self, event: Event) -> bool:
+        """Let an event wait; False if one of the pod with the most of them was dropped for it."""
+        key = event.involved_object.uid
+        self._waiting.setdefault(key, deque()).append(event)
+        self.count += 1
+        self._tell()
+        if self.count <= self._size:
+            return True
+        longest = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
+        self._waiting[longest].pop()
+        if not self._waiting[longest]:
+            del self._waiting[longest]
+        self.count -= 1
+        return False
+
+    @asynccontextmanager
+    async def next(self) -> AsyncIterator[Event]:
+        """Wait for the next event; no other of its pod is given while this is held."""
+        while (key := next((k for k in self._waiting if k not in self._busy), None)) is None:
+            await self._changed.wait()
+        waiting = self._waiting[key]
+        event = waiting.popleft()
+        self.count -= 1
+        if waiting:
+            self._waiting.move_to_end(key)
+        else:
+            del self._waiting[key]
+        self._busy.add(key)
+        try:
+            yield event
+        finally:
+            self._busy.discard(key)
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
 
 async def _send(api: Api, correlated: Correlated) -> None:

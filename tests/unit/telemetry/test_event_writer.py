@@ -226,3 +226,47 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
             assert {event.message for event in at.events()} == {"good"}
     named = [entry for entry in logs if entry["event"] == "event write failed"]
     assert [entry["object"] for entry in named] == ["shop/web", "shop/web"]
+
+
+def named(number: int) -> Pod:
+    return evolve(POD, metadata=evolve(POD.metadata, name=f"web-{number}", uid=f"u{number}"))
+
+
+async def test_a_pod_that_has_much_to_say_stands_before_nobody_else(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.go_away()
+        for number in range(QUEUE_SIZE - 2):
+            at.recorder.pod(named(0), EventType.WARNING, "Failed", f"noise {number}")
+        at.recorder.pod(named(1), EventType.WARNING, "Failed", "word")
+        at.server.come_back()
+        await at.server.until(
+            lambda: any(event.message == "word" for event in at.server.all(EVENTS))
+        )
+        assert len(at.server.all(EVENTS)) <= 3
+
+
+async def test_the_one_with_the_most_events_loses_some_when_there_is_no_room(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.go_away()
+        for number in range(QUEUE_SIZE):
+            at.recorder.pod(named(0), EventType.WARNING, f"Failed{number}", "noise")
+        for number in range(1, 6):
+            at.recorder.pod(named(number), EventType.WARNING, "Failed", "word")
+        at.server.come_back()
+        await trio.sleep(120)
+        assert {event.involved_object.name for event in at.events()} == {
+            f"web-{number}" for number in range(6)
+        }
+
+
+async def test_events_of_a_busy_node_are_told_within_two_seconds(autojump_clock: MockClock) -> None:
+    async with node(trio.sleep_forever) as at:
+        for number in range(QUEUE_SIZE // 2):
+            at.recorder.pod(named(number), EventType.NORMAL, "Started", "Container started")
+        began = trio.current_time()
+        await at.server.until(lambda: len(at.events()) == QUEUE_SIZE // 2)
+        assert trio.current_time() - began <= 2

@@ -1,9 +1,9 @@
 """Whether pods are being started or stopped: what nobody waits for is put off until it is quiet.
 
-Users wait for pods to start and to go. Events that are no warnings, and the removal of what dead
-pods leave, cost as much again and are waited for by nobody, so they take the time in which nothing
-is started or stopped. A start counts for as long as it takes; a stop counts only at its begin,
-for a process may take an hour's grace.
+Users wait for pods to start and to go. The removal of what dead pods leave costs as much again and
+is waited for by nobody, so it takes the time in which nothing is started or stopped; events that
+are no warnings wait for such a time, too, but no more than a second. A start counts for as long as
+it takes; a stop counts only at its begin, for a process may take an hour's grace.
 """
 
 import math
