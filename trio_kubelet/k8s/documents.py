@@ -23,6 +23,8 @@ MAX_DEPTH = 100
 """Levels of nesting; the deepest valid pod has some 20."""
 MAX_NODES = 1_000_000
 """Values in one file, counting those that aliases repeat."""
+MAX_CHARACTERS = 16 << 20
+"""Of all text in one file, counted in the same way."""
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
@@ -125,11 +127,15 @@ def _no_constant(name: str) -> Any:
 
 @define
 class _Open:
-    """A list or mapping whose end has not come yet. `nodes` counts the values in it."""
+    """A list or mapping whose end has not come yet.
+
+    `nodes` counts the values in it, `characters` those of its text.
+    """
 
     value: list[Any] | dict[str, Any]
     anchor: str | None
     nodes: int = 1
+    characters: int = 0
     key: str | None = None
     merging: bool = False
     merged: list[dict[str, Any]] = field(factory=list)
@@ -141,7 +147,7 @@ class _Builder:
     def __init__(self, doubled: list[str] | None) -> None:
         self._doubled = doubled
         self._open: list[_Open] = []
-        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._anchors: dict[str, tuple[Any, int, int]] = {}
         self._nodes = 0
         self.document: Any = None
 
@@ -165,8 +171,8 @@ class _Builder:
             return
         value = _scalar_value(event)
         if event.anchor is not None:
-            self._anchors[event.anchor] = (value, 1)
-        self._add(value, 1, event)
+            self._anchors[event.anchor] = (value, 1, len(event.value))
+        self._add(value, 1, len(event.value), event)
 
     def _start(self, event: Any) -> None:
         if len(self._open) >= MAX_DEPTH:
@@ -184,14 +190,13 @@ class _Builder:
             for key, value in merged.items():
                 closed.value.setdefault(key, value)  # type: ignore[union-attr]
         if closed.anchor is not None:
-            self._anchors[closed.anchor] = (closed.value, closed.nodes)
-        self._add(closed.value, closed.nodes, event)
+            self._anchors[closed.anchor] = (closed.value, closed.nodes, closed.characters)
+        self._add(closed.value, closed.nodes, closed.characters, event)
 
     def _alias(self, event: Any) -> None:
         if event.anchor not in self._anchors:
             raise _error(event, f"alias *{event.anchor} has no anchor before it")
-        value, nodes = self._anchors[event.anchor]
-        self._add(value, nodes, event)
+        self._add(*self._anchors[event.anchor], event)
 
     def _awaits_key(self) -> bool:
         if not self._open:
@@ -199,13 +204,17 @@ class _Builder:
         top = self._open[-1]
         return isinstance(top.value, dict) and top.key is None and not top.merging
 
-    def _add(self, value: Any, nodes: int, event: Any) -> None:
+    def _add(self, value: Any, nodes: int, characters: int, event: Any) -> None:
         """Put a finished value where it belongs."""
         if not self._open:
             self.document = value
             return
         top = self._open[-1]
         top.nodes += nodes
+        top.characters += characters
+        if top.characters > MAX_CHARACTERS:
+            what = f"more than {MAX_CHARACTERS} characters; aliases count as what they repeat"
+            raise _error(event, what)
         if top.nodes > MAX_NODES:
             raise _error(event, f"more than {MAX_NODES} values; aliases count as what they repeat")
         if isinstance(top.value, list):

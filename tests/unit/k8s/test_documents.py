@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.k8s.documents import MAX_DEPTH, DocumentError, load_documents
+from trio_kubelet.k8s.documents import MAX_CHARACTERS, MAX_DEPTH, DocumentError, load_documents
 
 
 def value_of(text: str) -> Any:
@@ -149,3 +149,14 @@ def test_a_bad_file_is_refused_with_its_place(text: str, message: str) -> None:
 def test_what_is_no_text_is_refused(data: bytes) -> None:
     with pytest.raises(DocumentError):
         load_documents(data)
+
+
+def test_aliases_of_long_text_count_as_the_text_that_they_repeat() -> None:
+    long = "x" * 500_000
+    text = f"text: &t {long}\nlist: [{', '.join(['*t'] * 5000)}]"
+    with pytest.raises(
+        DocumentError, match=f"more than {MAX_CHARACTERS} characters; aliases count"
+    ):
+        load_documents(text.encode())
+    (document,) = load_documents(f"text: &t {long}\nlist: [*t, *t]".encode())
+    assert document["list"] == [long, long]
