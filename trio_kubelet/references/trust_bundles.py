@@ -4,9 +4,8 @@ Bundles are few and shared: all are followed once, from the first pod on that pr
 API servers do not serve them; then a pod is told so, and the server is asked again later.
 """
 
-import re
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import structlog
 import trio
@@ -30,9 +29,7 @@ NOT_SERVED = "ClusterTrustBundle projection is not supported: the API server doe
 DISABLED = "ClusterTrustBundle projection is disabled by its feature gate"
 
 _ASK_AGAIN_SECONDS = 60.0
-_CERTIFICATE = re.compile(
-    r"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", flags=re.DOTALL
-)
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 
 
 class TrustBundles:
@@ -158,12 +155,22 @@ def anchors_of(bundles: Iterable[ClusterTrustBundle]) -> bytes:
 
 
 def _certificates(bundle: ClusterTrustBundle) -> list[bytes]:
-    blocks = _CERTIFICATE.findall(bundle.spec.trust_bundle)
     try:
-        return [ssl.PEM_cert_to_DER_cert(block) for block in blocks]
+        return [ssl.PEM_cert_to_DER_cert(block) for block in _blocks(bundle.spec.trust_bundle)]
     except ValueError as error:
         name = bundle.metadata.name
         raise ObjectError(f'clustertrustbundle "{name}" has what is no certificate') from error
+
+
+def _blocks(text: str) -> Iterator[str]:
+    """The certificates in a text; each place of it is looked at once."""
+    end = 0
+    while (begin := text.find(_BEGIN, end)) >= 0:
+        end = text.find(_END, begin + len(_BEGIN))
+        if end < 0:
+            return
+        end += len(_END)
+        yield text[begin:end]
 
 
 def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:

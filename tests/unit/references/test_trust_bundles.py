@@ -1,11 +1,14 @@
 """Trust bundles: selected by name, or by signer and labels; each certificate once."""
 
+import time
+
 import pytest
 import trio
 import trustme
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.apiserver.faults import RequestFault
+from tests.turns import LIMIT_SECONDS
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.k8s import (
@@ -178,3 +181,9 @@ def test_a_bundle_that_cannot_be_read_is_named() -> None:
     text = "-----BEGIN CERTIFICATE-----\nx\u0663\n-----END CERTIFICATE-----"
     with pytest.raises(ObjectError, match='clustertrustbundle "broken"'):
         anchors_of([bundle("broken", text)])
+
+
+def test_a_text_with_many_beginnings_and_no_end_is_read_once() -> None:
+    began = time.thread_time()
+    assert anchors_of([bundle("odd", "-----BEGIN CERTIFICATE-----" * 40_000)]) == b""
+    assert time.thread_time() - began < LIMIT_SECONDS
