@@ -22,7 +22,7 @@ from trio_kubelet.system_logs.folder import (
     open_inside,
     relative_url,
 )
-from trio_kubelet.system_logs.journal import SystemdJournal
+from trio_kubelet.system_logs.journal import RunningQuery, SystemdJournal
 from trio_kubelet.system_logs.query import LogQuery, is_query, journal_arguments, log_query
 from trio_kubelet.threads import run_in_thread
 
@@ -49,7 +49,7 @@ class SystemLogs:
     root: Path = Path("/var/log")
     journal: SystemdJournal = field(factory=SystemdJournal)
     limiter: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(THREADS))
-    _answering: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(QUERIES))
+    _answering: set[RunningQuery] = field(factory=set)
 
     async def answer(self, request: Request) -> Response:
         """A file, a page that lists a folder, or what was queried. Raises RequestError."""
@@ -58,7 +58,8 @@ class SystemLogs:
             return await self._show(path, request)
         if path:
             raise RequestError(406, "path not allowed in query mode")
-        query = log_query(request.query)
+        # A pattern of some hundred characters may take seconds to be understood.
+        query = await self._in_thread(partial(log_query, request.query))
         if not query.file:
             body = self._one_of_few(query)
             await anext(body)  # From now on the generator counts, and does so to its end.
@@ -128,26 +129,31 @@ class SystemLogs:
 
     async def _one_of_few(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
         """What a query gives, after an empty piece. Raises RequestError if there are too many."""
-        query_token = object()
-        try:
-            self._answering.acquire_on_behalf_of_nowait(query_token)
-        except trio.WouldBlock:
-            raise RequestError(429, "too many log queries at once, try again later") from None
+        for each in [each for each in self._answering if each.is_late()]:
+            # Its client does not read, or the query would have ended by itself.
+            each.end()
+            self._answering.discard(each)
+        if len(self._answering) >= QUERIES:
+            raise RequestError(429, "too many log queries at once, try again later")
+        running = RunningQuery()
+        self._answering.add(running)
         try:
             yield b""
-            async with aclosing(self._of_services(query)) as pieces:
+            async with aclosing(self._of_services(query, running)) as pieces:
                 async for piece in pieces:
                     yield piece
         finally:
-            self._answering.release_on_behalf_of(query_token)
+            self._answering.discard(running)
 
-    async def _of_services(self, query: LogQuery) -> AsyncGenerator[bytes, None]:
+    async def _of_services(
+        self, query: LogQuery, running: RunningQuery
+    ) -> AsyncGenerator[bytes, None]:
         """The entries of services in the journal, then the files of those that it has not."""
-        units = await self.journal.units()
+        units = await self.journal.units(running)
         in_journal = tuple(name for name in query.services if name in units)
         if in_journal:
             arguments = journal_arguments(query, in_journal)
-            async with aclosing(self.journal.entries(arguments)) as pieces:
+            async with aclosing(self.journal.entries(arguments, running)) as pieces:
                 async for piece in pieces:
                     yield piece
         others = tuple(name for name in query.services if name not in units)

@@ -20,17 +20,38 @@ PIECE_BYTES = 64 * 1024
 MAX_UNITS_BYTES = 1 << 20
 
 
+class RunningQuery:
+    """One query: until when it may take, whether its client reads or not."""
+
+    def __init__(self) -> None:
+        self.deadline = trio.current_time() + QUERY_SECONDS
+        self._process: trio.Process | None = None
+
+    def is_late(self) -> bool:
+        """Whether its time is over."""
+        return trio.current_time() >= self.deadline
+
+    def asks(self, process: trio.Process) -> None:
+        """A program answers it."""
+        self._process = process
+
+    def end(self) -> None:
+        """Kill the program."""
+        if self._process is not None:
+            self._process.kill()
+
+
 @frozen
 class SystemdJournal:
     """Calls `program`."""
 
     program: str = "journalctl"
 
-    async def units(self) -> frozenset[str]:
+    async def units(self, running: RunningQuery) -> frozenset[str]:
         """The services that have entries, without `.service`; none where there is no journal."""
         printed = bytearray()
         try:
-            async with aclosing(self.entries(("--field", "_SYSTEMD_UNIT"))) as pieces:
+            async with aclosing(self.entries(("--field", "_SYSTEMD_UNIT"), running)) as pieces:
                 async for piece in pieces:
                     printed += piece
                     if len(printed) > MAX_UNITS_BYTES:
@@ -42,17 +63,19 @@ class SystemdJournal:
             name.removesuffix(UNIT_SUFFIX) for name in names if name.endswith(UNIT_SUFFIX)
         )
 
-    async def entries(self, arguments: Sequence[str]) -> AsyncGenerator[bytes, None]:
+    async def entries(
+        self, arguments: Sequence[str], running: RunningQuery
+    ) -> AsyncGenerator[bytes, None]:
         """What the program prints, on both streams; it is killed when the generator is closed."""
         command = (self.program, *arguments)
-        deadline = trio.current_time() + QUERY_SECONDS
         process = await trio.lowlevel.open_process(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         assert process.stdout is not None
+        running.asks(process)
         try:
             while True:
-                with trio.move_on_at(deadline) as scope:
+                with trio.move_on_at(running.deadline) as scope:
                     piece = await process.stdout.receive_some(PIECE_BYTES)
                 if scope.cancelled_caught:
                     yield b"\ntimed out waiting for the journal\n"

@@ -206,3 +206,26 @@ async def test_a_file_that_becomes_shorter_ends_there(
     assert not isinstance(response.body, bytes)
     assert b"".join([piece async for piece in response.body]) in (b"", b"hello\n")
     assert open_files() == descriptors
+
+
+async def test_a_client_that_does_not_read_holds_a_query_no_longer_than_its_time(
+    root: Path, journal: SystemdJournal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logs = SystemLogs(queries=True, root=root, journal=journal)
+    request = Request(
+        method="GET",
+        path="/logs/",
+        query=Values((("query", "kubelet"),)),
+        parameters={"path": ""},
+    )
+    monkeypatch.setattr("trio_kubelet.system_logs.journal.QUERY_SECONDS", 0.0)
+    answers = [await logs.answer(request) for _ in range(3 * QUERIES)]
+    for each in answers:
+        assert not isinstance(each.body, bytes)
+        await each.body.aclose()
+
+
+async def test_a_pattern_is_understood_in_a_thread(root: Path, journal: SystemdJournal) -> None:
+    logs = SystemLogs(queries=True, root=root, journal=journal)
+    pattern = "".join(f"[\\x00-\\U0010fff{n % 10}]" for n in range(40))
+    await get(logs, "", query="kubelet", pattern=pattern)  # A turn of 100 ms would fail it.
