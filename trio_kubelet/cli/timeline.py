@@ -45,14 +45,22 @@ def timeline(root_dir: Path, pod: str) -> None:
     key = _key(pod, agent, listed)
     journal = agent.get("/debug/journal", pod=key)
     present = next((each for each in listed if _pod_key(each) == key), None)
-    history = read_history(key, journal["entries"], present, datetime.now(UTC))
-    if not history.lines:
+    lives = incarnations(journal["entries"])
+    if not lives:
         raise click.ClickException(_nothing_known(key, present is not None, journal["dropped"]))
     console = Console(width=None if sys.stdout.isatty() else UNLIMITED_WIDTH, highlight=False)
-    console.print(Text.assemble((key, "bold"), f": {history.headline}"))
-    for table in (lines_table(history.lines), states_table(history.states)):
-        console.print()
-        console.print(table)
+    for number, entries in enumerate(lives, 1):
+        is_last = number == len(lives)
+        history = read_history(
+            key, entries, present if is_last else None, datetime.now(UTC), is_over=not is_last
+        )
+        which = f" ({number} of {len(lives)} of this name)" if len(lives) > 1 else ""
+        console.print(Text.assemble((key, "bold"), f"{which}: {history.headline}"))
+        for table in (lines_table(history.lines), states_table(history.states)):
+            console.print()
+            console.print(table)
+        if not is_last:
+            console.print()
     if journal["dropped"]:
         console.print(f"\nOlder entries may be gone: the journal has dropped {journal['dropped']}.")
 
@@ -141,26 +149,50 @@ class History:
     states: tuple[StateTime, ...]
 
 
-def read_history(key: str, entries: Sequence[Json], pod: Json | None, now: datetime) -> History:
-    """What the journal's entries about a pod tell; `pod` is its object if it is there still."""
+def incarnations(entries: Iterable[Json]) -> Sequence[Sequence[Json]]:
+    """The entries about a name, apart for each pod that had it, the oldest first."""
+    lives: list[list[Json]] = []
+    for entry in entries:
+        begins = entry["kind"] == "pod" and entry["event"] == "Added"
+        if not lives or (begins and any(e["kind"] == "pod" for e in lives[-1])):
+            lives.append([])
+        lives[-1].append(entry)
+    return lives
+
+
+def read_history(
+    key: str,
+    entries: Sequence[Json],
+    pod: Json | None,
+    now: datetime,
+    *,
+    is_over: bool = False,
+) -> History:
+    """What the journal's entries about a pod tell; `pod` is its object if it is there still.
+
+    `is_over`: another pod of the same name came after it, so it is in no state now.
+    """
     from trio_kubelet.cli.pod_table import pod_summary
 
     if not entries:
         return History(headline="", lines=(), states=())
     began_ns = _first_seen_ns(entries, pod)
     began = datetime.fromtimestamp(began_ns / 1e9, UTC).astimezone()
-    words = [f"first seen at {began:%H:%M:%S}.{began.microsecond // 1000:03d}"]
+    uid = next((e["details"]["uid"] for e in entries if "uid" in e["details"]), "")
+    words = [f"UID {uid}"] if uid else []
+    words += [f"first seen at {began:%H:%M:%S}.{began.microsecond // 1000:03d}"]
     started = _all_started_seconds(entries, pod, began_ns)
     if started is not None:
         words.append(f"all containers started after {duration(started)}")
     if pod is not None:
         words.append(f"now {pod_summary(pod).status}")
     else:
-        words.append("no longer here")
+        words.append("followed by another one" if is_over else "no longer here")
+    end_ns = entries[-1]["time_ns"] if is_over else round(now.timestamp() * 1e9)
     return History(
         headline=", ".join(words),
         lines=tuple(_lines(key, entries, began_ns)),
-        states=tuple(_state_times(key, entries, began_ns, round(now.timestamp() * 1e9))),
+        states=tuple(_state_times(key, entries, began_ns, end_ns, is_over=is_over)),
     )
 
 
@@ -214,7 +246,7 @@ def _what(entry: Json) -> str:
 
 
 def _state_times(
-    key: str, entries: Iterable[Json], began_ns: int, now_ns: int
+    key: str, entries: Iterable[Json], began_ns: int, now_ns: int, *, is_over: bool
 ) -> Iterable[StateTime]:
     """Time in each state, by machine: from the step into it to the step out of it, or until now."""
     spent: dict[tuple[str, str, str], list[float]] = {}
@@ -225,9 +257,12 @@ def _state_times(
             continue
         machine = (_about(key, entry), kind)
         begins_with_pod = kind in LASTING_MACHINES and machine not in present
-        state, since_ns = (source, began_ns) if begins_with_pod else present.get(machine, ("", 0))
+        begun = (source, began_ns) if begins_with_pod else ("", began_ns)
+        state, since_ns = present.get(machine, begun)
         present[machine] = (target, entry["time_ns"])
         seconds = entry["duration_seconds"]
+        if not source:
+            continue  # It began: what it was before has no name.
         if seconds is None and state == source:
             seconds = (entry["time_ns"] - since_ns) / 1e9
         if seconds is not None:
@@ -243,7 +278,7 @@ def _state_times(
             state=state,
             seconds=sum(durations),
             times=len(durations),
-            is_now=lasting.get((about, kind)) == state,
+            is_now=not is_over and lasting.get((about, kind)) == state,
         )
 
 

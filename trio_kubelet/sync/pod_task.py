@@ -226,7 +226,9 @@ class PodTask:
         }
         meta = self.pod.metadata
         with structlog.contextvars.bound_contextvars(pod=meta.key, uid=meta.uid):
-            added = Transition(source="", event="Added", target=self.state)
+            added = Transition(
+                source="", event="Added", target=self.state, details={"uid": meta.uid}
+            )
             self._shared.journal.transition(POD.name, meta.key, added)
             await self._wait_for_others()
             async with self._syncer.running():

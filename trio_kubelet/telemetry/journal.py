@@ -2,11 +2,12 @@
 
 Every transition of a state machine goes through `Journal.transition`, every noteworthy fact
 (an event, a bad manifest, a failed sync) through `Journal.note`. The journal is a bounded ring
-in memory: it costs the same after a year as after a minute. `/debug/journal` serves it, and
-`trio-kubelet timeline POD` prints one pod's part of it.
+in memory: it costs the same after a year as after a minute. What does not fit goes from the pod
+with the most entries, its oldest first, so that a noisy one does not drive out the story of others.
+`/debug/journal` serves it, and `trio-kubelet timeline POD` prints one pod's part of it.
 """
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
 from attrs import field, frozen
@@ -15,6 +16,8 @@ from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 
 DEFAULT_CAPACITY = 8192
+MOST_CHARACTERS = 1024
+"""Of one text in an entry; what containers print has no end."""
 
 
 @frozen(kw_only=True)
@@ -56,17 +59,31 @@ class Journal:
     `on_entry` is called with each.
     """
 
-    __slots__ = ("_clock", "_dropped", "_entries", "on_entry")
+    __slots__ = (
+        "_capacity",
+        "_clock",
+        "_dropped",
+        "_entries",
+        "_number",
+        "_owners",
+        "_sizes",
+        "on_entry",
+    )
 
     def __init__(self, clock: Clock, capacity: int = DEFAULT_CAPACITY) -> None:
         self._clock = clock
-        self._entries: deque[Entry] = deque(maxlen=capacity)
+        self._capacity = capacity
+        self._entries: OrderedDict[int, Entry] = OrderedDict()
+        self._number = 0
+        self._owners: dict[str, deque[int]] = {}
+        self._sizes: list[dict[str, None]] = [{}]
+        """The owners with so many entries, by that number."""
         self._dropped = 0
         self.on_entry: Callbacks[[Entry]] = Callbacks()
 
     @property
     def dropped(self) -> int:
-        """How many entries the ring has overwritten."""
+        """How many entries had to make room for others."""
         return self._dropped
 
     def transition(
@@ -82,11 +99,11 @@ class Journal:
                 kind=machine,
                 key=key,
                 event=made.event,
-                cause=made.cause,
+                cause=_cut(made.cause),
                 source=made.source,
                 target=made.target,
                 duration_seconds=made.duration_seconds,
-                details=made.details,
+                details={name: _cut(value) for name, value in made.details.items()},
             )
         )
 
@@ -107,20 +124,54 @@ class Journal:
                 kind=kind,
                 key=key,
                 event=event,
-                cause=cause,
+                cause=_cut(cause),
                 duration_seconds=duration_seconds,
-                details=details,
+                details={name: _cut(value) for name, value in details.items()},
             )
         )
 
     def entries(self, key: str = "") -> Iterator[Entry]:
         """All entries, oldest first; with `key`, those about it and about its parts."""
-        for entry in tuple(self._entries):
+        for entry in tuple(self._entries.values()):
             if not key or entry.key == key or entry.key.startswith(key + "/"):
                 yield entry
 
     def _append(self, entry: Entry) -> None:
-        if len(self._entries) == self._entries.maxlen:
-            self._dropped += 1
-        self._entries.append(entry)
+        if len(self._entries) == self._capacity:
+            self._drop_one()
+        self._number += 1
+        self._entries[self._number] = entry
+        owner = _owner(entry.key)
+        numbers = self._owners.setdefault(owner, deque())
+        numbers.append(self._number)
+        self._resized(owner, len(numbers) - 1, len(numbers))
         self.on_entry.call(entry)
+
+    def _drop_one(self) -> None:
+        """Drop the oldest entry of who has the most."""
+        owner = next(iter(self._sizes[-1]))
+        numbers = self._owners[owner]
+        del self._entries[numbers.popleft()]
+        self._dropped += 1
+        self._resized(owner, len(numbers) + 1, len(numbers))
+        if not numbers:
+            del self._owners[owner]
+
+    def _resized(self, owner: str, before: int, after: int) -> None:
+        self._sizes[before].pop(owner, None)
+        if after == len(self._sizes):
+            self._sizes.append({})
+        if after:
+            self._sizes[after][owner] = None
+        while len(self._sizes) > 1 and not self._sizes[-1]:
+            self._sizes.pop()
+
+
+def _owner(key: str) -> str:
+    """The pod of a key, or the key itself where it is a path, or one word."""
+    namespace, slash, rest = key.partition("/")
+    return f"{namespace}/{rest.partition('/')[0]}" if namespace and slash else key
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"

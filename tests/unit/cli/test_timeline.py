@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trio_kubelet.cli.timeline import duration, read_history, shorten_ids
+from trio_kubelet.cli.timeline import duration, incarnations, read_history, shorten_ids
 
 START_NS = 1_767_225_600_000_000_000
 KEY = "default/web-n"
@@ -137,3 +137,24 @@ def test_lengths_of_time_in_words(seconds: float, words: str) -> None:
 def test_only_ids_are_shortened() -> None:
     assert shorten_ids(f"exit code 3 of {'0f' * 32}") == "exit code 3 of 0f0f0f0f0f0f0"
     assert shorten_ids("localhost/lab/busybox:1") == "localhost/lab/busybox:1"
+
+
+def test_a_machine_that_begins_was_in_no_state_before() -> None:
+    history = read([entry(5.0, "probe", "Began", target="Waiting")])
+    assert [each for each in history.states if each.machine == "probe"] == []
+
+
+def test_pods_that_had_the_same_name_are_told_apart() -> None:
+    def life(at: float) -> list[dict[str, Any]]:
+        return [
+            entry(at, "pod", "Added", target="SyncPod", of="", details={"uid": f"u{at:.0f}"}),
+            entry(at + 1, "event", "Started"),
+        ]
+
+    lives = incarnations([*life(1), *life(10)])
+    assert [[each["event"] for each in life] for life in lives] == [["Added", "Started"]] * 2
+    now = datetime.fromtimestamp(START_NS / 1e9 + 20, UTC)
+    first = read_history(KEY, lives[0], None, now, is_over=True)
+    assert "UID u1," in first.headline
+    assert first.headline.endswith("followed by another one")
+    assert not any(each.is_now for each in first.states)

@@ -71,3 +71,39 @@ async def test_who_fails_when_told_of_an_event_fails_nobody_else(
     recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
     assert [event.reason for event in seen] == ["Starting"]
     assert "event handling failed" in capsys.readouterr().out
+
+
+async def test_a_noisy_pod_drives_out_its_own_story_alone() -> None:
+    journal = Journal(TrioClock(), capacity=20)
+    for number in range(5):
+        journal.note("sync", "default/quiet", str(number))
+        journal.note("sync", "default/quiet/c", str(number))
+    for number in range(500):
+        journal.note("sync", f"default/noisy/c{number % 3}", str(number))
+    # Each has half of the room, but for the one entry by which the noisy one has more.
+    assert len(list(journal.entries("default/quiet"))) == 9
+    assert [entry.event for entry in journal.entries("default/noisy")] == [
+        str(number) for number in range(489, 500)
+    ]
+    assert journal.dropped == 490
+
+
+async def test_pods_that_come_later_have_room_too() -> None:
+    journal = Journal(TrioClock(), capacity=100)
+    for pod in range(50):
+        for number in range(10):
+            journal.note("sync", f"default/pod-{pod}", str(number))
+    kept = [len(list(journal.entries(f"default/pod-{pod}"))) for pod in range(50)]
+    assert sum(kept) == 100
+    assert set(kept) <= {1, 2, 3}
+
+
+async def test_texts_are_cut() -> None:
+    journal = Journal(TrioClock())
+    journal.note("probe", "default/web/c", "Failed", "x" * 100_000, output="y" * 100_000)
+    made = Transition(
+        source="a", event="e", target="b", cause="x" * 5000, details={"d": "y" * 5000}
+    )
+    journal.transition("probe", "default/web/c", made)
+    for entry in journal.entries():
+        assert {len(entry.cause), *map(len, entry.details.values())} == {1025}
