@@ -11,8 +11,15 @@ from attrs import evolve
 from tests.apiserver.faults import RequestFault
 from tests.simulation.health import HEALTH_ANNOTATION, behaviours_with_health, health_of
 from tests.simulation.scenes import Scene, play, pod, remove_manifest, write_manifest
-from trio_kubelet.hollow import CallFault, HollowOptions, HollowRegistry, ScriptedFaults
+from trio_kubelet.hollow import (
+    BEHAVIOUR_ANNOTATION,
+    CallFault,
+    HollowOptions,
+    HollowRegistry,
+    ScriptedFaults,
+)
 from trio_kubelet.k8s import (
+    EVENTS,
     PODS,
     Container,
     IntOrString,
@@ -60,6 +67,31 @@ def test_a_container_that_outlives_its_sandbox_is_replaced_at_once(tmp_path: Pat
         await trio.sleep(5)
         (container,) = scene.running()
         assert container.sandbox is not sandbox
+
+    play(tmp_path, scene)
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure"])
+def test_no_status_is_refused_while_a_new_sandbox_is_initialized(
+    tmp_path: Path, policy: str
+) -> None:
+    async def scene(scene: Scene) -> None:
+        one = pod(policy=policy)
+        init = Container(name="init", image="registry.example.com/app:1")
+        annotations = {f"{BEHAVIOUR_ANNOTATION}.init": "{runSeconds: 2}"}
+        one = evolve(
+            one,
+            metadata=evolve(one.metadata, annotations=annotations),
+            spec=evolve(one.spec, init_containers=(init,)),
+        )
+        scene.put(one)
+        await trio.sleep(30)
+        (sandbox,) = scene.runtime.sandboxes
+        scene.runtime.sandboxes.fail(sandbox.id)
+        await trio.sleep(30)
+        (shown,) = scene.status().init_container_statuses
+        assert (shown.restart_count, scene.status().phase) == (1, "Running")
+        assert "FailedStatusUpdate" not in {e.reason for e in scene.node.api.all(EVENTS)}
 
     play(tmp_path, scene)
 

@@ -10,15 +10,18 @@ from collections.abc import Iterable, Iterator
 
 from attrs import evolve
 
+from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import (
     TERMINAL_PHASES,
     ConditionStatus,
     ContainerStatus,
+    Pod,
     PodCondition,
     PodConditionType,
     PodPhase,
     PodStatus,
 )
+from trio_kubelet.restarts import may_restart_all, restart_terms
 from trio_kubelet.status.conditions import ENDED_REASONS, OWN_CONDITIONS
 from trio_kubelet.status.container_statuses import terminated
 
@@ -80,6 +83,32 @@ def _closed(conditions: Iterable[PodCondition], phase: PodPhase) -> Iterator[Pod
             yield evolve(condition, status=ConditionStatus.FALSE.value, reason=ENDED_REASONS[phase])
         else:
             yield condition
+
+
+def with_final_ends_of_init(pod: Pod, own: PodStatus) -> PodStatus:
+    """The node's status, as far as the API takes it of init containers that run once more.
+
+    A new sandbox is initialized anew, but the API lets no container of `pod`, which is as the API
+    shows it, back from an end that the policy makes final: it stays shown until the next one.
+    """
+    if may_restart_all(pod):
+        return own
+    ends = {
+        status.name: end.exit_code
+        for status in pod.status.init_container_statuses
+        if (end := terminated(status)) is not None
+    }
+    # The API goes by the policy as for a regular container: under Always no end is final.
+    final = {
+        container.name
+        for container in pod.spec.init_containers
+        if container.name in ends
+        and not restarts_after(
+            restart_terms(pod, container, ContainerRole.REGULAR), ends[container.name]
+        )
+    }
+    known = tuple(s for s in pod.status.init_container_statuses if s.name in final)
+    return evolve(own, init_container_statuses=_kept_ends(known, own.init_container_statuses))
 
 
 def _kept_ends(

@@ -21,7 +21,7 @@ from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
-from trio_kubelet.status.merge import merged_status
+from trio_kubelet.status.merge import merged_status, with_final_ends_of_init
 from trio_kubelet.status.patch import Json, status_patch
 from trio_kubelet.work_queue import Retry, WorkQueue
 
@@ -168,9 +168,10 @@ class StatusWriter:
                 if not reported.is_refused:
                     reported.changed_at = None
                 return
-            wanted = merged_status(known, own)
+            shown = with_final_ends_of_init(reported.object, own)
+            wanted = merged_status(known, shown)
             if reported.keeps_ends:
-                kept = merged_status(known, own, keeps_ends=True)
+                kept = merged_status(known, shown, keeps_ends=True)
                 wanted, reported.keeps_ends = kept, kept != wanted
             body = status_patch(reported.object.metadata.uid, known, wanted)
             if body is None or body["status"].items() <= sent.items():
@@ -182,7 +183,7 @@ class StatusWriter:
             except ApiError as error:
                 if error.code == INVALID and not reported.keeps_ends:
                     self._refused(uid, reported, error)
-                    reported.keeps_ends = merged_status(known, own, keeps_ends=True) != wanted
+                    reported.keeps_ends = merged_status(known, shown, keeps_ends=True) != wanted
                     if reported.keeps_ends:
                         continue
                 if not _may_help_to_repeat(error):
