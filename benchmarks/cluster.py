@@ -53,8 +53,10 @@ GOALS: Mapping[str, float] = {
     "created to Ready": 0.5,
     "deleted to gone": 0.3,
     "50 at once, all Ready": 0.75,
+    "50 at once, all Ready and told": 1.0,
     "50 at once, the median pod": 0.45,
     "100 at once, all Ready": 0.65,
+    "100 at once, all Ready and told": 1.0,
     "100 at once, the median pod": 0.4,
     "50 at once, all gone": 1.0,
     "100 at once, all gone": 1.0,
@@ -69,7 +71,16 @@ PROBED = "created to Ready with a readiness probe"
 GOAL_PROBED_MS = 30.0
 """How much later a pod may be Ready whose probe succeeds at once."""
 
-ENDS = ("50 at once, all gone", "100 at once, all gone", "CPU for a whole life")
+ENDS = (
+    "50 at once, all Ready",
+    "50 at once, all Ready and told",
+    "100 at once, all Ready",
+    "100 at once, all Ready and told",
+    "50 at once, all gone",
+    "100 at once, all gone",
+    "CPU for a pod",
+    "CPU for a whole life",
+)
 """The figures of `cluster-ends`."""
 SINGLE = ("created to Ready", "deleted to gone")
 """The figures of `cluster-single`, beside that of a pod with a probe."""
@@ -318,6 +329,8 @@ def _at_once(node: BenchmarkedNode, count: int, number: int, *, is_whole: bool =
     times = [at - began_at for at in pods.wait_ready(names).values()]
     node.note(f"{count} at once, all Ready", max(times))
     node.note(f"{count} at once, the median pod", statistics.median(times))
+    told = [at - began_at for at in pods.wait_told(names).values()]
+    node.note(f"{count} at once, all Ready and told", max(*times, *told))
     if count == MOST:
         node.note("CPU for a pod", (cpu_seconds(pid) - used) / count)
     time.sleep(SETTLE_SECONDS)

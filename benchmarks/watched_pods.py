@@ -17,6 +17,7 @@ from lab import LabError
 from lab.cluster_api import AwayError, ClusterApi, Json
 
 PODS = "/api/v1/namespaces/default/pods"
+EVENTS = "/api/v1/namespaces/default/events"
 CREATORS = 8
 DEADLINE_SECONDS = 180.0
 
@@ -33,14 +34,21 @@ class WatchedPods:
         self._changed = threading.Condition()
         self._ready: dict[str, float] = {}
         self._gone: dict[str, float] = {}
-        self._open = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._told: dict[str, float] = {}
+        self._open = threading.Barrier(3, timeout=DEADLINE_SECONDS)
+        self._threads = [
+            threading.Thread(target=watch, daemon=True)
+            for watch in (self._watch_pods, self._watch_events)
+        ]
         self._creators = ThreadPoolExecutor(CREATORS)
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        if not self._open.wait(DEADLINE_SECONDS):
-            raise LabError("the watch of the benchmark did not open")
+        for thread in self._threads:
+            thread.start()
+        try:
+            self._open.wait()
+        except threading.BrokenBarrierError as error:
+            raise LabError("the watches of the benchmark did not open") from error
         return self
 
     def __exit__(
@@ -70,6 +78,10 @@ class WatchedPods:
         """When each of these became Ready. Raises LabError."""
         return self._wait(self._ready, names, "Ready")
 
+    def wait_told(self, names: Collection[str]) -> Mapping[str, float]:
+        """When the event came that each of these was started, the last of a start. LabError."""
+        return self._wait(self._told, names, "told of")
+
     def wait_gone(self, names: Collection[str]) -> Mapping[str, float]:
         """When each of these was gone. Raises LabError."""
         return self._wait(self._gone, names, "gone")
@@ -89,13 +101,28 @@ class WatchedPods:
                 raise LabError(f"{missing} of {len(names)} pods did not become {what}")
             return {name: seen[name] for name in names}
 
-    def _watch(self) -> None:
+    def _watch_events(self) -> None:
+        with (
+            suppress(AwayError),
+            self._api.watch(
+                EVENTS, deadline_seconds=3600.0, fieldSelector="reason=Started"
+            ) as seen,
+        ):
+            self._open.wait()
+            for event in seen:
+                with self._changed:
+                    self._told.setdefault(
+                        event["object"]["involvedObject"]["name"], time.monotonic()
+                    )
+                    self._changed.notify_all()
+
+    def _watch_pods(self) -> None:
         selector = f"spec.nodeName={self._node}"
         with (
             suppress(AwayError),  # the control plane was stopped: the end of the benchmark
             self._api.watch(PODS, deadline_seconds=3600.0, fieldSelector=selector) as events,
         ):
-            self._open.set()
+            self._open.wait()
             for event in events:
                 self._take(event, time.monotonic())
 

@@ -137,7 +137,7 @@ async def test_what_the_runtime_runs_is_listed() -> None:
 
 async def test_the_journal_is_shown_whole_or_for_one_pod() -> None:
     journal = Journal(TrioClock(), capacity=3)
-    for key in ("default/old", "default/web", "default/web/main", "default/web2"):
+    for key in ("default/web/old", "default/web", "default/web/main", "default/web2"):
         journal.note("event", key, "Started", "Container started", type="Normal")
     routes = journal_routes(journal)
     whole = orjson.loads(content(await get(routes, "/debug/journal")))
