@@ -159,14 +159,18 @@ class LabAgent:
         return {pod["metadata"]["name"]: pod for pod in listed}
 
     def ask(self, path: str) -> Json:
+        """Ask the agent's own socket for JSON. Raises OSError when nobody answers."""
+        answer: Json = json.loads(self.read(path))
+        return answer
+
+    def read(self, path: str) -> bytes:
         """Ask the agent's own socket. Raises OSError when nobody answers."""
         connection = _UnixConnection(str(self.root / "agent.sock"))
         try:
             connection.request("GET", path)
-            answer: Json = json.loads(connection.getresponse().read())
+            return connection.getresponse().read()
         finally:
             connection.close()
-        return answer
 
     def wait_for(
         self, holds: Callable[[dict[str, Json]], bool], *, deadline_seconds: float = 120
