@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attrs import frozen
 
-from benchmarks.figures import resident_mib
+from benchmarks.idle import resident_mib
 from lab.agent import LabAgent, is_running, pod_manifest
 from lab.processes import wait_until
 
