@@ -21,11 +21,14 @@ def write_whole(
 ) -> None:
     """Replace a file. With `folder_mode` its folder is made if there is none.
 
-    `durable`: the content is on the disk before it takes the old one's place. Raises OSError that
-    names the file itself, however it was to be written.
+    `durable`: the content is on the disk before it takes the old one's place, and it has taken it
+    when this returns, whatever becomes of the machine's power. Raises OSError that names the file
+    itself, however it was to be written.
     """
-    if folder_mode is not None:
+    if folder_mode is not None and not path.parent.is_dir():
         path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        if durable:
+            sync_folder(path.parent.parent)
     write_all_whole({path: data}, mode=mode, durable=durable)
 
 
@@ -44,6 +47,20 @@ def write_all_whole(
             _sync(path, file)
         for path, file in files.items():
             Path(file.name).replace(path)
+    for folder in {path.parent for path in contents} if durable else ():
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Let the names in a folder reach the disk: what was renamed, made or removed there.
+
+    Raises OSError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync(path: Path, file: IO[bytes]) -> None:

@@ -73,3 +73,43 @@ def test_of_several_files_the_one_is_named_that_does_not_reach_the_disk(
         write_all_whole({first: b"new", second: b"new"}, durable=True)
     assert raised.value.filename == str(first)
     assert names(tmp_path) == []
+
+
+class Disk:
+    """What reaches the disk, in its order: contents and names that were synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.log: list[str] = []
+        really_replace = Path.replace
+
+        def fsync(descriptor: int) -> None:
+            path = Path(f"/proc/self/fd/{descriptor}").readlink()
+            self.log.append(f"sync {path.name}")
+
+        def replace(path: Path, target: Path) -> Path:
+            self.log.append(f"rename {path.name} {target.name}")
+            return really_replace(path, target)
+
+        monkeypatch.setattr("trio_kubelet.whole_files.os.fsync", fsync)
+        monkeypatch.setattr(Path, "replace", replace)
+
+
+def test_what_is_durable_is_on_the_disk_with_its_name_when_it_returns(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    write_whole(tmp_path / "made" / "file", b"new", folder_mode=0o700, durable=True)
+    assert disk.log == [
+        f"sync {tmp_path.name}",
+        "sync .file.new",
+        "rename .file.new file",
+        "sync made",
+    ]
+
+
+def test_what_need_not_be_durable_waits_for_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    write_whole(tmp_path / "file", b"new")
+    assert disk.log == ["rename .file.new file"]

@@ -134,7 +134,7 @@ class PullRecordFolder(Generic[T]):
         """Write one as a whole, in the place of what was there."""
         self.make()
         path = self._path / file_name(self._key(value))
-        write_whole(path, printed(value).encode())
+        write_whole(path, printed(value).encode(), durable=True)
 
     def remove(self, name: str) -> None:
         """Remove a file, by its name; one that is gone is fine."""

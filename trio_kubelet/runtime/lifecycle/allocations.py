@@ -205,7 +205,7 @@ class Allocations:
             if not records and not path.exists():
                 continue
             text = last[1] if last is not None and last[0] == records else printed(records)
-            write_whole(path, text.encode(), folder_mode=0o750)
+            write_whole(path, text.encode(), folder_mode=0o750, durable=True)
             last = (records, text)
 
 
