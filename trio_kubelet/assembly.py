@@ -50,7 +50,7 @@ from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges
+from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges, ids_of_sandboxes
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.admission.pressure import refused_under_pressure
@@ -157,6 +157,7 @@ async def assemble(core: Core, runtime: AnsweredRuntime, cluster: Cluster | Stan
         await volumes.pods_on_disk(),
         ids_per_pod=(namespaces.ids_per_pod if namespaces else None) or IDS_PER_POD,
         max_pods=core.settings.configuration.max_pods,
+        ask=partial(ids_of_sandboxes, core.client),
     )
     storage = PodStorage(volumes, cluster.references, core.recorder, node, files, id_ranges)
     here = _Here(node=node, files=files, id_ranges=id_ranges)

@@ -2,8 +2,9 @@
 
 Ranges are of one length and never overlap. What a pod was given is in the file `userns` in its
 folder, in the Go kubelet's form, and lasts as long as the folder, over a restart of the agent and a
-change of agents. The ids come from the subordinate ids of the user `kubelet`, or, where there are
-none, from all that are above those of the host.
+change of agents. Where that file cannot be understood, the runtime says what the pod's sandbox has,
+and until it has said so nobody is given a range. The ids come from the subordinate ids of the user
+`kubelet`, or, where there are none, from all that are above those of the host.
 """
 
 import json
@@ -11,7 +12,7 @@ import pwd
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,11 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.k8s import Pod
+from trio_kubelet.rpc import RpcError, unless_gone
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.names import pod_directory
+from trio_kubelet.runtime.config.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.threads import run_in_thread
@@ -180,15 +183,45 @@ def mapping_of(config: cri.PodSandboxConfig) -> IdMapping | None:
     return IdMapping(host_id=ids.host_id, length=ids.length, container_id=ids.container_id)
 
 
+async def ids_of_sandboxes(client: RuntimeClient, uid: str) -> IdMapping | None:
+    """The range that the sandboxes of a pod have; None where there are none, or on the node's ids.
+
+    Raises RpcError.
+    """
+    of_pod = cri.PodSandboxFilter(label_selector={POD_UID_LABEL: uid})
+    for sandbox in await client.list_pod_sandboxes(of_pod):
+        response = await unless_gone(client.pod_sandbox_status(sandbox.id))
+        if response is None:
+            continue
+        options = response.status.linux.namespaces.options.userns_options
+        for ids in options.uids:
+            return IdMapping(host_id=ids.host_id, length=ids.length, container_id=ids.container_id)
+    return None
+
+
+async def _no_sandboxes(_uid: str) -> IdMapping | None:
+    await trio.lowlevel.checkpoint()
+    return None
+
+
 class PodIdRanges:
     """Owns the ranges of all pods. `root` is `--root-dir`; files are used in threads of `limiter`.
 
-    `pool` is None where ids are configured that cannot be used; `problem` says then why.
+    `pool` is None where ids are configured that cannot be used; `problem` says then why. `ask`
+    returns what the sandbox of a pod has, and raises RpcError.
     """
 
     def __init__(
-        self, root: Path, limiter: trio.CapacityLimiter, pool: IdPool | None, problem: str = ""
+        self,
+        root: Path,
+        limiter: trio.CapacityLimiter,
+        pool: IdPool | None,
+        problem: str = "",
+        ask: Callable[[str], Awaitable[IdMapping | None]] = _no_sandboxes,
     ) -> None:
+        self._ask = ask
+        self._unknown: set[str] = set()
+        self._finding_out = trio.Lock()
         self._root = str(root)
         self._limiter = limiter
         self._pool = pool
@@ -197,17 +230,23 @@ class PodIdRanges:
 
     @classmethod
     async def open(
-        cls, root: Path, uids: Iterable[str], *, ids_per_pod: int, max_pods: int
+        cls,
+        root: Path,
+        uids: Iterable[str],
+        *,
+        ids_per_pod: int,
+        max_pods: int,
+        ask: Callable[[str], Awaitable[IdMapping | None]] = _no_sandboxes,
     ) -> "PodIdRanges":
         """Find the pool, and take note of what pods with a folder, `uids`, were given before."""
         limiter = trio.CapacityLimiter(1)
         try:
             subordinate = await read_subordinate_ids(limiter)
             pool = id_pool(subordinate, ids_per_pod=ids_per_pod, max_pods=max_pods)
-            ranges = cls(root, limiter, pool)
+            ranges = cls(root, limiter, pool, ask=ask)
         except ValueError as error:
             log.warning("no user namespaces for pods", error=str(error))
-            ranges = cls(root, limiter, None, str(error))
+            ranges = cls(root, limiter, None, str(error), ask)
         read = partial(ranges._read_all, tuple(uids))
         ranges._given.update(await run_in_thread(read, limiter=limiter))
         return ranges
@@ -238,6 +277,9 @@ class PodIdRanges:
             return None
         if uid in self._given:
             return self._given[uid]
+        await self._find_out()
+        if uid in self._given:
+            return self._given[uid]
         mapping = self._given[uid] = self._next()
         try:
             keep = partial(self._keep, uid, mapping)
@@ -254,6 +296,28 @@ class PodIdRanges:
     def release(self, uid: str) -> None:
         """The pod's folder is gone: others may have its ids."""
         self._given.pop(uid, None)
+        self._unknown.discard(uid)
+
+    async def _find_out(self) -> None:
+        """Ask the runtime for the ranges of pods whose files cannot be understood; mend the files.
+
+        Raises ConfigError where the runtime does not say, or a file cannot be written.
+        """
+        async with self._finding_out:
+            for uid in sorted(self._unknown):
+                path = self._path(uid)
+                try:
+                    mapping = await self._ask(uid)
+                    mend = partial(_mend, path, mapping)
+                    await run_in_thread(mend, limiter=self._limiter)
+                except (RpcError, OSError) as error:
+                    raise ConfigError(
+                        f"{path} is damaged, and what its pod was given is not known yet: {error}"
+                    ) from error
+                if mapping is not None:
+                    self._given[uid] = mapping
+                self._unknown.discard(uid)
+                log.info("damaged file of a user namespace mended", file=str(path))
 
     def _next(self) -> IdMapping:
         if self._pool is None:
@@ -271,7 +335,7 @@ class PodIdRanges:
         try:
             return parsed(path.read_text())
         except FileNotFoundError:
-            write_whole(path, printed(mapping).encode(), folder_mode=0o750)
+            write_whole(path, printed(mapping).encode(), folder_mode=0o750, durable=True)
             return mapping
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
@@ -286,7 +350,16 @@ class PodIdRanges:
             except (OSError, ValueError) as error:
                 path = str(self._path(uid))
                 log.warning("user namespace of a pod is unreadable", file=path, error=str(error))
+                self._unknown.add(uid)
         return found
 
     def _path(self, uid: str) -> Path:
         return Path(pod_directory(self._root, uid), FILE_NAME)
+
+
+def _mend(path: Path, mapping: IdMapping | None) -> None:
+    """Write what the pod has; without a sandbox it has nothing. Blocks; raises OSError."""
+    if mapping is None:
+        path.unlink(missing_ok=True)
+    else:
+        write_whole(path, printed(mapping).encode(), durable=True)

@@ -14,6 +14,7 @@ from trio_kubelet.k8s import (
     Pod,
     PodSpec,
 )
+from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime import user_namespaces
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -254,13 +255,38 @@ async def test_ranges_of_other_lengths_and_places_are_nobody_elses(tmp_path: Pat
     assert [each.host_id for each in given if each] == [4 * LENGTH, 6 * LENGTH]
 
 
-async def test_a_damaged_file_keeps_its_pod_from_starting_and_no_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["", "{", '{"uidMappings":[]}', "\0" * 100])
+async def test_of_a_damaged_file_the_runtime_knows_what_the_pod_was_given(
+    tmp_path: Path, content: str
+) -> None:
+    file = tmp_path / "pods" / "bad" / "userns"
+    file.parent.mkdir(parents=True)
+    file.write_text(content)
+    has = IdMapping(host_id=LENGTH, length=LENGTH)
+    answers: list[IdMapping | RpcError | None] = [RpcError(Code.UNAVAILABLE, "away"), has]
+
+    async def ask(uid: str) -> IdMapping | None:
+        assert uid == "bad"
+        await trio.lowlevel.checkpoint()
+        answer = answers.pop(0)
+        if isinstance(answer, RpcError):
+            raise answer
+        return answer
+
+    ranges = await PodIdRanges.open(tmp_path, ("bad",), ids_per_pod=LENGTH, max_pods=110, ask=ask)
+    with pytest.raises(ConfigError, match=r"bad/userns is damaged, .* not known yet: .*away"):
+        await ranges.mapping(asking("good"))
+    assert await ranges.mapping(asking("good")) == IdMapping(host_id=2 * LENGTH, length=LENGTH)
+    assert await ranges.mapping(asking("bad")) == has
+    assert parsed(file.read_text()) == has
+
+
+async def test_a_damaged_file_of_a_pod_without_a_sandbox_is_nobodys(tmp_path: Path) -> None:
     (tmp_path / "pods" / "bad").mkdir(parents=True)
     (tmp_path / "pods" / "bad" / "userns").write_text("{")
     ranges = await started(tmp_path, "bad")
-    with pytest.raises(ConfigError, match="bad/userns"):
-        await ranges.mapping(asking("bad"))
-    assert await ranges.mapping(asking("good")) is not None
+    given = [await ranges.mapping(asking(uid)) for uid in ("good", "bad")]
+    assert [each.host_id for each in given if each] == [LENGTH, 2 * LENGTH]
 
 
 async def test_where_ids_cannot_be_used_there_are_none(
