@@ -30,6 +30,8 @@ WALK_SECONDS = 20.0
 REST_FACTOR = 20
 FIRST_SECONDS = 1.0
 LOG_PERIOD_SECONDS = 60.0
+ETC_HOSTS, CONTAINERS = "etc-hosts", "containers"
+"""In a pod's folder; see `runtime/config/names.py`."""
 _BLOCK = 512
 _CHECK_EVERY = 512
 
@@ -54,12 +56,14 @@ class PodPaths:
 class PodDisk:
     """What a walk has found: volumes, and logs by the names of containers.
 
-    `seconds` is how long each volume took that is there.
+    `seconds` is how long each volume took that is there. `files` are the hosts file and the
+    termination messages, which containers may write as much into as they like.
     """
 
     volumes: tuple[VolumeStats, ...] = ()
     seconds: tuple[float, ...] = ()
     logs: Mapping[str, Filesystem] = field(factory=dict)
+    files: Filesystem | None = None
 
 
 @frozen(kw_only=True)
@@ -150,7 +154,8 @@ def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDis
         found = _filesystem(folder, now_ns, deadline)
         if found is not None:
             logs[folder.name] = found
-    return PodDisk(volumes=tuple(volumes), seconds=tuple(seconds), logs=logs)
+    files = _own_files(pod.volumes.parent, now_ns, deadline)
+    return PodDisk(volumes=tuple(volumes), seconds=tuple(seconds), logs=logs, files=files)
 
 
 def walked(folder: Path, deadline: float) -> Walked:
@@ -193,6 +198,21 @@ def _filesystem(folder: Path, now_ns: int, deadline: float) -> Filesystem | None
     try:
         found = walked(folder, deadline)
         return filesystem(os.statvfs(folder), now_ns, used=found.used, inodes_used=found.inodes)
+    except OSError:
+        return None
+
+
+def _own_files(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
+    """What the agent's own files in a pod's folder take; None if that is gone."""
+    used = inodes = 0
+    with suppress(OSError):
+        status = (folder / ETC_HOSTS).lstat()
+        used, inodes = status.st_blocks * _BLOCK, 1
+    with suppress(OSError):
+        found = walked(folder / CONTAINERS, deadline)
+        used, inodes = used + found.used, inodes + found.inodes
+    try:
+        return filesystem(os.statvfs(folder), now_ns, used=used, inodes_used=inodes)
     except OSError:
         return None
 

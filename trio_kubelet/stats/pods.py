@@ -173,7 +173,7 @@ def _total_memory(memories: list[MemoryUsage]) -> MemoryUsage:
 def ephemeral_storage(
     containers: Iterable[ContainerStats], disk: PodDisk | None, whole: Filesystem | None
 ) -> Filesystem | None:
-    """What a pod uses of the node's own disk: layers, logs, and the volumes that are there.
+    """What a pod uses of the node's own disk: layers, logs, volumes, hosts file and messages.
 
     None until all of it is known.
     """
@@ -182,6 +182,7 @@ def ephemeral_storage(
     parts = [each.root for each in containers]
     parts += [volume.filesystem for volume in disk.volumes if volume.ephemeral]
     parts += disk.logs.values()
+    parts += [disk.files] if disk.files is not None else []
     known = [each for each in parts if each is not None]
     return evolve(
         whole,

@@ -123,3 +123,18 @@ async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
         monkeypatch.undo()
         assert (await usages.get([paths]))["uid"].volumes == ()
         nursery.cancel_scope.cancel()
+
+
+def test_what_containers_write_into_the_files_of_the_agent_counts(tmp_path: Path) -> None:
+    folder = tmp_path / "uid"
+    (folder / "containers" / "c").mkdir(parents=True)
+    (folder / "volumes").mkdir()
+    paths = PodPaths(uid="uid", volumes=folder / "volumes", logs=tmp_path / "logs")
+    empty = pod_disk(paths, 1).files
+    assert empty is not None
+    (folder / "etc-hosts").write_bytes(b"x" * 100_000)
+    (folder / "containers" / "c" / "1234abcd").write_bytes(b"x" * 200_000)
+    full = pod_disk(paths, 1).files
+    assert full is not None
+    assert (full.used or 0) - (empty.used or 0) >= 300_000
+    assert (full.inodes_used or 0) - (empty.inodes_used or 0) == 2
