@@ -21,7 +21,7 @@ from trio_kubelet.k8s import Probe
 from trio_kubelet.probes import AskOverNetwork
 from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
-from trio_kubelet.probes.runner import Target
+from trio_kubelet.probes.share import Target
 from trio_kubelet.rpc import Code, RpcError
 
 HEALTH_ANNOTATION = "simulation.trio-kubelet.dev/health"

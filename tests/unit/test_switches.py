@@ -19,7 +19,7 @@ NOT_FOUND = (404, "404 page not found\n")
 NO_POD = (404, "pod does not exist")
 NO_DEBUGGING = (405, "Debug endpoints are disabled.\n")
 LOG = "/containerLogs/ns/p/c"
-NO_STREAM = "/containerLogs/ns/p/c?stream=nothing"
+STREAM = "/containerLogs/ns/p/c?stream=Stdout"
 FILE, QUERY = "/logs/no-such-file", "/logs/?query=%20"
 CHECKPOINT = ("POST", "/checkpoint/ns/p/c")
 VERBOSITY = ("PUT", "/debug/flags/v")
@@ -31,7 +31,7 @@ DEBUGGING = (
 
 USUAL: Mapping[Asked, Answer] = {
     ("GET", LOG): (404, 'pod "p" does not exist'),
-    ("GET", NO_STREAM): (404, 'pod "p" does not exist'),
+    ("GET", STREAM): (422, '{"message": "Invalid request."}'),
     ("POST", "/exec/ns/p/c?output=1"): NO_POD,
     ("POST", "/attach/ns/p/c?output=1"): NO_POD,
     ("POST", "/portForward/ns/p"): NO_POD,
@@ -123,7 +123,7 @@ async def answers(root: Path, gates: Mapping[str, bool], **fields: Any) -> Mappi
         (
             {"PodLogsQuerySplitStreams": True},
             {},
-            {("GET", NO_STREAM): (422, '{"message": "Invalid request."}')},
+            {("GET", STREAM): (404, 'pod "p" does not exist')},
         ),
     ],
 )

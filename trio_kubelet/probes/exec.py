@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from trio_kubelet.fair_limiter import Share
-from trio_kubelet.k8s import Container, ExecAction
+from trio_kubelet.k8s import ExecAction
 from trio_kubelet.probes.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
@@ -12,7 +12,7 @@ from trio_kubelet.probes.result import (
     ProbeResult,
     failure,
 )
-from trio_kubelet.probes.share import BYTE_SECONDS, ProbeShare
+from trio_kubelet.probes.share import BYTE_SECONDS, Target
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.environment import LARGE, LARGE_BYTES
@@ -40,36 +40,35 @@ class ExecSync(Protocol):
 async def probe_exec(
     exec_sync: ExecSync,
     action: ExecAction,
-    container: Container,
-    container_id: str,
+    target: Target,
     timeout_seconds: int,
     threads: Share,
-    share: ProbeShare,
 ) -> ProbeResult:
     """Run the command; exit code 0 is success. Raises ProbeError where it could not be run.
 
     Variables are expanded from the spec alone, where those that come from elsewhere are empty; with
     one of the `threads` where the command is long. What it prints counts as work for the pod.
     """
+    env = target.container.env
 
     def expanded() -> Sequence[str]:
-        return expand_all(action.command, {each.name: each.value for each in container.env})
+        return expand_all(action.command, {each.name: each.value for each in env})
 
-    is_large = len(container.env) > LARGE or sum(map(len, action.command)) > LARGE_BYTES
+    is_large = len(env) > LARGE or sum(map(len, action.command)) > LARGE_BYTES
     try:
         command = await threads.run_sync(expanded) if is_large else expanded()
     except TooLargeError:
         problem = f"command is too large: expanded it would have more than {MAX_BYTES} bytes"
         raise ProbeError(problem) from None
     try:
-        result = await exec_sync(container_id, command, timeout_seconds)
+        result = await exec_sync(target.container_id, command, timeout_seconds)
     except RpcError as error:
         if error.code is Code.DEADLINE_EXCEEDED:
             late = f"timed out after {timeout_seconds}s"
             output = f'command timed out: "{shown_command(command)}" {late}'
             return ProbeResult(outcome=ProbeOutcome.FAILURE, output=output, timed_out=True)
         raise ProbeError(rpc_words(error.code, error.message)) from error
-    share.use((len(result.stdout) + len(result.stderr)) * BYTE_SECONDS)
+    target.share.use((len(result.stdout) + len(result.stderr)) * BYTE_SECONDS)
     output = (result.stdout + result.stderr)[:OUTPUT_LIMIT_BYTES].decode(errors="replace")
     if result.exit_code != 0:
         return failure(output, cut_off=result.exit_code == KILLED)

@@ -36,11 +36,10 @@ from trio_kubelet.probes.result import FinishedRun, ProbeError, ProbeOutcome, Pr
 from trio_kubelet.probes.runner import (
     ProbeMessage,
     ProbeRunner,
-    Target,
     message_of,
     message_of_error,
 )
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.probes.share import ProbeShare, Target
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.observed import ObservedContainer
 from trio_kubelet.status import ProbeVerdict

@@ -11,13 +11,13 @@ from attrs import field, frozen
 
 from state_machines.probe import ProbeKind
 from trio_kubelet.fair_limiter import FairLimiter
-from trio_kubelet.k8s import Container, Probe
+from trio_kubelet.k8s import Probe
 from trio_kubelet.probes.dial import Dialer, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.http import HttpProber
 from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.probes.share import Target
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -26,16 +26,6 @@ from trio_kubelet.telemetry import EventType
 MOST_TRIES = 3
 LOOK_SECONDS = 1.0
 """A runtime that takes longer to say whether a container runs is not waited for."""
-
-
-@frozen(kw_only=True)
-class Target:
-    """Whom a probe asks: an instance of a container, with the address and share of its pod."""
-
-    container: Container
-    container_id: str
-    pod_ip: str
-    share: ProbeShare
 
 
 AskOverNetwork = Callable[[Probe, Target, int], Awaitable[ProbeResult]]
@@ -99,11 +89,9 @@ class ProbeRunner:
         result = await probe_exec(
             self.client.exec_sync,
             probe.exec,
-            target.container,
-            target.container_id,
+            target,
             seconds,
             self._threads.share(target.share.uid),
-            target.share,
         )
         if result.timed_out and not self.exec_timeouts:
             raise ProbeError(result.output)

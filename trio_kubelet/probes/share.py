@@ -8,8 +8,10 @@ do not notice.
 
 import structlog
 import trio
+from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.k8s import Container
 from trio_kubelet.retries import Retries
 
 log = structlog.get_logger("probes")
@@ -57,3 +59,13 @@ class ProbeShare:
         passed = max(0.0, now - self._filled_at) if self._filled_at is not None else 0.0
         self._left_seconds = min(SAVED_SECONDS, self._left_seconds + passed * SHARE)
         self._filled_at = now
+
+
+@frozen(kw_only=True)
+class Target:
+    """Whom a probe asks: an instance of a container, with the address and share of its pod."""
+
+    container: Container
+    container_id: str
+    pod_ip: str
+    share: ProbeShare

@@ -41,7 +41,7 @@ from trio_kubelet.probes.dial import Dialer, DialError, probe_tcp
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.probes.grpc import probe_grpc
 from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.probes.share import ProbeShare, Target
 from trio_kubelet.probes.stream import ProbeStream
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -425,11 +425,9 @@ async def execute(result: cri.ExecSyncResponse | RpcError) -> tuple[ProbeResult,
     answer_ = await probe_exec(
         shell,  # type: ignore[arg-type]
         action,
-        container,
-        "id",
+        Target(container=container, container_id="id", pod_ip="", share=ProbeShare()),
         3,
         threads,
-        ProbeShare(),
     )
     return answer_, shell
 
@@ -448,11 +446,9 @@ async def test_a_long_command_is_expanded_beside_the_event_loop() -> None:
         await probe_exec(
             shell,  # type: ignore[arg-type]
             ExecAction(command=command),
-            container,
-            "id",
+            Target(container=container, container_id="id", pod_ip="", share=ProbeShare()),
             3,
             threads.share("id"),
-            ProbeShare(),
         )
     assert shell.asked[-1][1] == ["true", *["a" * 20_000] * 20]
     assert not threads.held
