@@ -118,7 +118,7 @@ def test_a_manifest_that_goes_and_comes_back_is_a_new_incarnation(
     )
     after = node.wait_for_incarnation(manifest, before)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
-    assert status_of(after, "c")["restartCount"] == 0
+    assert status_of(after, "c")["restartCount"] == 1
     wait_for_notes(tmp_path, "begins", "ends", "begins")
     node.remove("comes-back")
 

@@ -186,7 +186,7 @@ def test_only_cpu_and_memory_has_nothing_else(node: Node, busy: Json) -> None:
     names = {
         path.split(".")[2].removesuffix("[]") for path, _ in paths(told) if path[1:5] == "node"
     }
-    assert names == {"nodeName", "startTime", "systemContainers", "cpu", "memory"}
+    assert names == {"nodeName", "startTime", "systemContainers", "cpu", "memory", "swap"}
     pod = stats_of(told, busy)
     assert pod.keys() == {"podRef", "startTime", "containers", "cpu", "memory"}
     assert all(each.keys() == {"name", "startTime", "cpu", "memory"} for each in pod["containers"])
