@@ -1,5 +1,5 @@
 """What is done to pods through the container runtime, and how it looks afterwards.
 
-`actions.py` decides (pure), `pod_runtime.py` carries out, `client.py` speaks CRI, `observed.py`
+`planning.py` decides (pure), `pod_runtime.py` carries out, `client.py` speaks CRI, `observed.py`
 holds what was seen.
 """

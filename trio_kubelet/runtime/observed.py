@@ -1,7 +1,7 @@
 """What the runtime shows of a pod: frozen values, made once for each inspection.
 
 The relist (`pleg/`) and each pod's own task read the runtime and turn its messages into these
-values; everything that decides (`runtime/lifecycle/actions.py`, `status/`, housekeeping) reads
+values; everything that decides (`runtime/lifecycle/planning.py`, `status/`, housekeeping) reads
 only them.
 No CRI message travels further than this file and `runtime/client.py`.
 """
@@ -96,6 +96,18 @@ class ObservedSandbox:
     annotations: Mapping[str, str] = field(factory=dict)
 
 
+@frozen
+class Unusable:
+    """A sandbox that containers cannot go into."""
+
+    why: str
+
+
+@frozen
+class Absent:
+    """There is no sandbox."""
+
+
 @frozen(kw_only=True)
 class ObservedPod:
     """All that the runtime shows of one pod.
@@ -127,17 +139,20 @@ class ObservedPod:
             return self.sandboxes[0]
         return None
 
-    def usable_sandbox(self, *, host_network: bool) -> ObservedSandbox | None:
-        """The newest sandbox if containers can go into it.
-
-        It must be the only ready one, be on the network that the pod wants, and have an address
-        there.
-        """
-        newest = self.ready_sandbox
-        if newest is None or sum(sandbox.ready for sandbox in self.sandboxes) > 1:
-            return None
-        fits = newest.host_network is host_network and bool(host_network or newest.ips)
-        return newest if fits else None
+    def usable_sandbox(self, *, host_network: bool) -> "ObservedSandbox | Unusable | Absent":
+        """The newest sandbox if containers can go into it."""
+        if not self.sandboxes:
+            return Absent()
+        newest = self.sandboxes[0]
+        if not newest.ready:
+            return Unusable("it is not ready")
+        if sum(sandbox.ready for sandbox in self.sandboxes) > 1:
+            return Unusable("another one is ready, too")
+        if newest.host_network is not host_network:
+            return Unusable("it is on another network than the pod wants")
+        if not host_network and not newest.ips:
+            return Unusable("it has no address")
+        return newest
 
     @property
     def is_running(self) -> bool:

@@ -21,9 +21,8 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
-from trio_kubelet.restarts import init_role, may_restart_all
-from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
+from trio_kubelet.runtime.restarts import init_role, is_restarting_all, may_restart_all
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
 from trio_kubelet.status.context import PodStatusContext
 
@@ -144,7 +143,8 @@ def _condition(
 def _ready_to_start_containers(pod: Pod, observed: ObservedPod) -> PodCondition:
     """KEP-3085: whether there is a sandbox, with its network, that containers can go into."""
     sandbox = observed.usable_sandbox(host_network=bool(pod.spec.host_network))
-    return _condition(PodConditionType.READY_TO_START_CONTAINERS, holds=sandbox is not None)
+    holds = isinstance(sandbox, ObservedSandbox)
+    return _condition(PodConditionType.READY_TO_START_CONTAINERS, holds=holds)
 
 
 def _all_containers_restarting(

@@ -30,12 +30,11 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeMountStatus,
 )
-from trio_kubelet.restarts import init_role, restart_terms
 from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.runtime.restarts import init_role, is_restarting_all, restart_terms
 from trio_kubelet.status.container_resources import actual_resources
 from trio_kubelet.status.context import ProbeVerdict, StatusContext
 

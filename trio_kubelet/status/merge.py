@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
     PodPhase,
     PodStatus,
 )
-from trio_kubelet.restarts import may_restart_all, restart_terms
+from trio_kubelet.runtime.restarts import may_restart_all, restart_terms
 from trio_kubelet.status.conditions import ENDED_REASONS, OWN_CONDITIONS
 from trio_kubelet.status.container_statuses import terminated
 

@@ -12,9 +12,13 @@ from enum import StrEnum
 from state_machines.container import ContainerRole, restarts_after
 from trio_kubelet.k8s import TERMINAL_PHASES, Container, ContainerStatus, Pod, PodPhase
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.restarts import init_role, may_restart_all, restart_terms
-from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
 from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.restarts import (
+    init_role,
+    is_restarting_all,
+    may_restart_all,
+    restart_terms,
+)
 from trio_kubelet.status.container_statuses import ContainerStatuses, last_terminated, terminated
 from trio_kubelet.status.context import PodStatusContext
 

@@ -35,7 +35,7 @@ from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
 from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.status.container_resources import pending_resize, resize_message

@@ -40,8 +40,7 @@ from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
-from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
-from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts

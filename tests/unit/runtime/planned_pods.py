@@ -7,9 +7,9 @@ from attrs import evolve
 from state_machines.backoff import Backoff
 from trio_kubelet.k8s import Container, EphemeralContainer, ObjectMeta, Pod, PodSpec
 from trio_kubelet.runtime.config.container_hash import container_hash
-from trio_kubelet.runtime.lifecycle.actions import plan_pod
 from trio_kubelet.runtime.lifecycle.container_table import ContainerTable
-from trio_kubelet.runtime.lifecycle.plan import PlanContext, PodActions
+from trio_kubelet.runtime.lifecycle.plan import NewSandbox, Plan, PlanContext
+from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -122,7 +122,7 @@ def planned(
     given: PlanContext = GIVEN,
     *,
     backoffs: Mapping[str, Backoff] | None = None,
-) -> PodActions:
+) -> Plan:
     """The plan, whose decisions the table allows."""
     containers = table(pod, observed)
     records = {
@@ -134,13 +134,13 @@ def planned(
     return plan
 
 
-def summary(plan: PodActions) -> str:
+def summary(plan: Plan) -> str:
     """A plan in a few words: `stop pod, sandbox 1, stop a, start a b, wait c`."""
     words = []
     if plan.stop_pod:
         words.append("stop pod")
-    if plan.create_sandbox:
-        words.append(f"sandbox {plan.attempt}")
+    if isinstance(plan.sandbox, NewSandbox):
+        words.append(f"sandbox {plan.sandbox.attempt}")
     if plan.stop:
         words.append("stop " + " ".join(order.container.name for order in plan.stop))
     if plan.start:

@@ -82,6 +82,18 @@ async def test_no_container_is_to_run_again_in_a_pod_that_its_plan_gives_up(
         assert containers.restarting == set()
 
 
+async def test_the_journal_says_why_a_sandbox_was_replaced(
+    mock_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        containers = at.open()
+        outcome = await at.sync(POD, containers)
+        await at.client.stop_pod_sandbox(outcome.observed.sandboxes[0].id)
+        await at.sync(POD, containers)
+        notes = {entry.event: entry.cause for entry in at.journal.entries(POD.metadata.key)}
+        assert notes["SandboxReplaced"] == "it is not ready"
+
+
 async def test_a_sandbox_is_made_with_the_handler_of_the_pods_runtime_class(
     mock_clock: MockClock, tmp_path: Path
 ) -> None:

@@ -19,10 +19,10 @@ from trio_kubelet.k8s import (
     ContainerRestartRuleOnExitCodes,
     Pod,
 )
-from trio_kubelet.runtime.lifecycle.actions import plan_pod
-from trio_kubelet.runtime.lifecycle.plan import PlanContext, PodActions
-from trio_kubelet.runtime.lifecycle.restart_of_all import is_restarting_all
+from trio_kubelet.runtime.lifecycle.plan import Plan, PlanContext
+from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.runtime.restarts import is_restarting_all
 
 RULE = ContainerRestartRule(
     action="RestartAllContainers",
@@ -46,7 +46,7 @@ OF_SIDECAR = pod(container("main"), init=(with_rule(SIDE),))
 OF_INIT = pod(container("main"), init=(SIDE, with_rule(INIT)))
 
 
-def words(plan: PodActions) -> str:
+def words(plan: Plan) -> str:
     parts = [
         *(f"kill {order.container.name}" for order in plan.stop if order.at_once),
         *(f"stop {order.container.name}" for order in plan.stop if not order.at_once),
@@ -131,7 +131,7 @@ def test_when_all_are_removed_the_pod_starts_as_a_new_one_and_counts_on() -> Non
     containers.observe(POD, gone)
     plan = plan_pod(POD, gone, PlanContext(now_ns=0, containers=containers.records))
     assert plan.starts_over
-    assert not plan.create_sandbox
+    assert plan.sandbox is gone.ready_sandbox
     assert words(plan) == "start init"
     (order,) = plan.start
     assert order.predecessor is not None

@@ -17,7 +17,7 @@ from tests.unit.runtime.planned_pods import (
     summary,
     table,
 )
-from trio_kubelet.runtime.lifecycle.actions import plan_pod
+from trio_kubelet.runtime.lifecycle.planning import plan_pod
 
 
 @pytest.mark.parametrize(("ran_seconds", "expected"), [(9.9, "wait a"), (10.0, "start a")])

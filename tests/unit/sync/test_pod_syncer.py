@@ -32,7 +32,7 @@ from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure
 from trio_kubelet.sync.pod_syncer import (

@@ -146,7 +146,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "Started", "Container started"): Said(STARTER),
     ("event", "Killing", "Stopping container"): Said(STOPPER),
     ("event", "Killing", "Container <name> failed liveness probe"): Said(
-        f"{STOPPER} runtime/lifecycle/actions.py",
+        f"{STOPPER} runtime/lifecycle/planning.py",
         parts=("Container ", " failed ", " probe", ", will be restarted"),
     ),
     ("event", "Killing", "FailedPostStartHook"): Said(f"{STOPPER} {STARTER}"),
@@ -225,7 +225,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("waiting", "ContainerCreating", ""): Said(STATUSES),
     ("waiting", "PodInitializing", ""): Said(STATUSES),
     ("waiting", "CrashLoopBackOff", "back-off"): Said(
-        "runtime/lifecycle/container_table.py runtime/lifecycle/plan.py",
+        "runtime/lifecycle/container_table.py runtime/lifecycle/planning.py",
         parts=("back-off ", " restarting failed container="),
     ),
     ("waiting", "ImagePullBackOff", "Back-off pulling image"): Said(

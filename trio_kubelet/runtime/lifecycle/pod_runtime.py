@@ -2,13 +2,13 @@
 
 `PodContainers` is what one incarnation of a pod has in the runtime, and owns what is remembered
 of it: the table of its containers, its images, the tasks beside its containers. `sync` plans
-(`actions.py`), carries out, inspects, and plans again until nothing is left to do now: when a
+(`planning.py`), carries out, inspects, and plans again until nothing is left to do now: when a
 sidecar has started, the next init container begins without waiting for a relist. What can overlap
 does: images are pulled and volumes made while the sandbox is. After each round the pod is inspected
 and put into the cache, so that its status is sent without a relist.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
@@ -18,6 +18,7 @@ from attrs import evolve, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import ContainerStage
+from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.machine import IllegalTransition
 from state_machines.pod import ORPHAN_GRACE_SECONDS, StopEvidence
 from trio_kubelet.clock import Clock
@@ -33,7 +34,6 @@ from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_conta
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
-from trio_kubelet.runtime.lifecycle.actions import plan_pod
 from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStarter,
     ContainerStartError,
@@ -50,30 +50,32 @@ from trio_kubelet.runtime.lifecycle.container_table import (
     Reason,
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers, OpenProbes
-from trio_kubelet.runtime.lifecycle.plan import (
-    Done,
-    Made,
-    PlanContext,
-    PodActions,
-    RuntimeOutcome,
-    StartContainer,
-    due_ns,
-    failed_outcome,
-    have_stopped,
-    is_empty,
-)
+from trio_kubelet.runtime.lifecycle.plan import NewSandbox, Plan, PlanContext, StartContainer
+from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
 
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
+IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 
 
 EnsureImage = Callable[[Pod, Container, PodImages, cri.PodSandboxConfig], Awaitable[cri.Image]]
 """Returns a container's image, pulled if its policy says so. Raises ImageError; may wait long."""
+
+
+@frozen(kw_only=True)
+class RuntimeOutcome:
+    """The result of a sync."""
+
+    observed: ObservedPod
+    failed: bool = False
+    """Something did not work and is to be tried again."""
+    due_ns: int | None = None
+    """When a postponed container may start, at the earliest, in nanoseconds since the epoch."""
 
 
 @frozen(kw_only=True)
@@ -206,7 +208,7 @@ class PodContainers:
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
 
-    async def _look(self, pod: Pod, made: Made | None) -> ObservedPod:
+    async def _look(self, pod: Pod, made: "_Made | None") -> ObservedPod:
         """Look at what was just made, if that is all there is of the pod; else at what there is.
 
         To ask what there is takes twice the calls, which counts when many pods start.
@@ -227,11 +229,13 @@ class PodContainers:
     async def _sync(self, work: "_Work") -> RuntimeOutcome:
         pod, observed = work.pod, work.before
         self._observe(pod, observed)
-        rounds = 6 + len(pod.spec.init_containers)
-        for _ in range(rounds):
+        # A pod whose containers all restart takes the most rounds: they are stopped, removed, the
+        # cause after the others; then comes each init container, the regular ones, and a look that
+        # finds nothing to do. The others have their turn if a sandbox or a container ends at once.
+        for _ in range(6 + len(pod.spec.init_containers)):
             plan = plan_pod(pod, observed, self._context())
             self._table.decide(pod, plan.decisions)
-            self._is_given_up = plan.stop_pod and not plan.create_sandbox
+            self._is_given_up = plan.gives_up
             self._note_postponed(pod, plan)
             if plan.starts_over:
                 self._table.start_over()
@@ -241,21 +245,23 @@ class PodContainers:
                 done = await self._carry_out(work, plan, observed)
             finally:
                 self.acted_at = trio.current_time()
-            observed = await self._look(pod, done.made if is_empty(observed) else None)
+            observed = await self._look(pod, done.made if _is_empty(observed) else None)
             self._observe(pod, observed)
             if plan.stop:
                 work.report(observed)  # What takes its place may have to wait for its image.
-            still_running = () if have_stopped(observed, plan.stop) else (STILL_RUNNING,)
-            if failures := (*done.failures, *still_running):
-                return failed_outcome(observed, plan, failures)
-            if plan.stop_pod and not plan.create_sandbox:
+            living = {container.id for container in observed.living}
+            still_running = any(order.container.id in living for order in plan.stop)
+            failures = (*done.failures, STILL_RUNNING) if still_running else done.failures
+            if failures:
+                return _failed(observed, plan, failures)
+            if plan.gives_up:
                 break
         else:
             # What the last look showed has no plan yet, and nobody else will tell of it.
             return RuntimeOutcome(observed=observed, due_ns=self._parts.clock.now_ns())
         surplus = surplus_containers(observed, self._parts.dead_per_container)
         await self._parts.remover.remove_containers(observed, surplus)
-        return RuntimeOutcome(observed=observed, due_ns=due_ns(plan))
+        return RuntimeOutcome(observed=observed, due_ns=plan.due_ns)
 
     def _context(self) -> PlanContext:
         return PlanContext(
@@ -288,7 +294,7 @@ class PodContainers:
             if container is not None:
                 self._probes.container_started(pod, container, instance)
 
-    async def _carry_out(self, work: "_Work", plan: PodActions, observed: ObservedPod) -> Done:
+    async def _carry_out(self, work: "_Work", plan: Plan, observed: ObservedPod) -> "_Done":
         parts, pod = self._parts, work.pod
         if plan.stop_pod:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
@@ -297,50 +303,52 @@ class PodContainers:
         if plan.remove:
             work.report(observed)  # What ended how is known from the status alone after that.
             await parts.remover.remove_containers(observed, plan.remove, keep_logs=True)
-        if not plan.create_sandbox and not plan.start:
-            return Done()
+        sandbox = plan.sandbox
+        if sandbox is None or not (plan.start or isinstance(sandbox, NewSandbox)):
+            return _Done()
         if plan.stop_pod:
             # Nothing is made before all that it replaces was seen to have stopped.
             seen = await self.look(pod)
             self._observe(pod, seen)
             if seen.living:
-                return Done(failures=(STILL_RUNNING,))
+                return _Done(failures=(STILL_RUNNING,))
             work.report(seen)
-        if plan.sandbox_changed:
-            parts.recorder.pod(
-                pod,
-                EventType.NORMAL,
-                "SandboxChanged",
-                "Pod sandbox changed, it will be killed and re-created.",
-            )
+        if isinstance(sandbox, NewSandbox) and sandbox.replaces:
+            self._tell_of_replaced_sandbox(pod, sandbox.replaces)
         try:
-            return await self._start_all(work, plan, observed)
+            return await self._start_all(work, sandbox, plan.start, observed)
         except SandboxError as error:
             parts.sandboxes.failed(pod, error)
-            return Done(failures=(NO_SANDBOX,))
+            return _Done(failures=(NO_SANDBOX,))
 
-    async def _start_all(self, work: "_Work", plan: PodActions, observed: ObservedPod) -> Done:
+    async def _start_all(
+        self,
+        work: "_Work",
+        sandbox: NewSandbox | ObservedSandbox,
+        orders: Sequence[StartContainer],
+        observed: ObservedPod,
+    ) -> "_Done":
         """Make the sandbox while images are got, then start containers in their order.
 
         Raises SandboxError.
         """
         parts, pod = self._parts, work.pod
-        config = await parts.sandboxes.config(pod, plan)
-        images = {order.container.name: Future[cri.Image]() for order in plan.start}
-        done: list[Done] = []
+        config = await parts.sandboxes.config(pod, sandbox)
+        images = {order.container.name: Future[cri.Image]() for order in orders}
+        done: list[_Done] = []
 
         async def start() -> None:
-            sandbox = await parts.sandboxes.ensure(pod, plan, config, observed)
+            ready = await parts.sandboxes.ensure(pod, sandbox, config)
             context = StartContext(
-                pod=pod, sandbox=sandbox, inputs=await work.inputs.result(), observed=observed
+                pod=pod, sandbox=ready, inputs=await work.inputs.result(), observed=observed
             )
-            done.append(await self._start_in(context, plan.start, images, work))
+            done.append(await self._start_in(context, orders, images, work))
 
         async def get_image(container: Container) -> None:
             find = partial(self._find_image, pod, container, config)
             await images[container.name].run(find)
 
-        await run_concurrently(start, *(partial(get_image, each.container) for each in plan.start))
+        await run_concurrently(start, *(partial(get_image, each.container) for each in orders))
         return done[0]
 
     async def _start_in(
@@ -349,7 +357,7 @@ class PodContainers:
         orders: Iterable[StartContainer],
         images: Mapping[str, Future[cri.Image]],
         work: "_Work",
-    ) -> Done:
+    ) -> "_Done":
         """Start containers in a sandbox, one after another, each when its image is there."""
         parts = self._parts
         made: list[str] = []
@@ -361,7 +369,7 @@ class PodContainers:
                 continue
             if not images[name].is_settled:
                 if made or context.observed.living:
-                    so_far = Made(sandbox_id=context.sandbox.id, containers=tuple(made))
+                    so_far = _Made(sandbox_id=context.sandbox.id, containers=tuple(made))
                     await self._wait_for(images[name], so_far, context.observed, work)
                 elif context.observed is not work.before:
                     work.report(context.observed)  # What has run in this sync has ended since.
@@ -376,11 +384,11 @@ class PodContainers:
             else:
                 self._table.started(name)
         if failures:
-            return Done(failures=tuple(failures))
-        return Done(made=Made(sandbox_id=context.sandbox.id, containers=tuple(made)))
+            return _Done(failures=tuple(failures))
+        return _Done(made=_Made(sandbox_id=context.sandbox.id, containers=tuple(made)))
 
     async def _wait_for(
-        self, image: Future[cri.Image], made: Made, before: ObservedPod, work: "_Work"
+        self, image: Future[cri.Image], made: "_Made", before: ObservedPod, work: "_Work"
     ) -> None:
         """Report what runs, then wait until an image is there or cannot be had.
 
@@ -388,7 +396,7 @@ class PodContainers:
         whoever learns of a change to report it.
         """
         self.acted_at = trio.current_time()
-        observed = await self._look(work.pod, made if is_empty(before) else None)
+        observed = await self._look(work.pod, made if _is_empty(before) else None)
         self._observe(work.pod, observed)
         work.report(observed)
         self.waits_for_image = True
@@ -408,7 +416,14 @@ class PodContainers:
             self._table.waits(container.name, _reason_of(error))
             raise
 
-    def _note_postponed(self, pod: Pod, plan: PodActions) -> None:
+    def _tell_of_replaced_sandbox(self, pod: Pod, why: str) -> None:
+        key = pod.metadata.key
+        log.info("sandbox cannot be used, making another", pod=key, why=why)
+        self._parts.journal.note("sandbox", key, "SandboxReplaced", why)
+        message = "Pod sandbox changed, it will be killed and re-created."
+        self._parts.recorder.pod(pod, EventType.NORMAL, "SandboxChanged", message)
+
+    def _note_postponed(self, pod: Pod, plan: Plan) -> None:
         """Containers in back-off say so in their status, and once for each wait in an event."""
         for postponed in plan.postponed:
             name = postponed.container.name
@@ -425,7 +440,7 @@ class PodContainers:
 
 @frozen
 class _Work:
-    """What one sync is made with."""
+    """The arguments of one sync."""
 
     pod: Pod
     before: ObservedPod
@@ -433,7 +448,42 @@ class _Work:
     report: Callable[[ObservedPod], object]
 
 
+@frozen(kw_only=True)
+class _Made:
+    """A sandbox and the containers that were started in it, by their ids."""
+
+    sandbox_id: str
+    containers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class _Done:
+    """The result of a plan: why something failed, else what was made, if anything was."""
+
+    failures: tuple[Reason, ...] = ()
+    made: _Made | None = None
+
+
+def _is_empty(observed: ObservedPod) -> bool:
+    """True if nothing of the pod was there: then what was just made is all."""
+    return not observed.sandboxes and not observed.containers
+
+
+def _failed(observed: ObservedPod, plan: Plan, failures: Iterable[Reason]) -> RuntimeOutcome:
+    """Ask for another try of what did not work: soon, or when its image's back-off is over.
+
+    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
+    then the status says ImagePullBackOff.
+    """
+    times = [reason.until_ns for reason in failures if reason.until_ns is not None]
+    return RuntimeOutcome(
+        observed=observed,
+        failed=any(reason.reason != IMAGE_PULL_BACK_OFF for reason in failures),
+        due_ns=min([*times, *([] if plan.due_ns is None else [plan.due_ns])], default=None),
+    )
+
+
 def _reason_of(error: ImageError | ContainerStartError) -> Reason:
-    """What the status of a container says that could not be started."""
+    """Put into a status why a container could not be started."""
     until_ns = error.until_ns if isinstance(error, ImageError) else None
     return Reason(reason=error.reason, message=error.message, until_ns=until_ns)

@@ -19,10 +19,10 @@ from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
 from trio_kubelet.runtime.features import RuntimeFeatures
-from trio_kubelet.runtime.lifecycle.plan import PodActions
+from trio_kubelet.runtime.lifecycle.plan import NewSandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedSandbox
 from trio_kubelet.runtime.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.user_namespaces import check_support
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -91,19 +91,22 @@ class SandboxCreator:
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
     user_namespace: Callable[[Pod], Awaitable[IdMapping | None]] = no_user_namespace
 
-    async def config(self, pod: Pod, plan: PodActions) -> cri.PodSandboxConfig:
-        """What the sandbox is, or was, made with; its log folder is there. Raises SandboxError."""
+    async def config(self, pod: Pod, sandbox: NewSandbox | ObservedSandbox) -> cri.PodSandboxConfig:
+        """Make the config that the sandbox is, or was, made with, and the folder of its logs.
+
+        Raises SandboxError.
+        """
         try:
             prepare = partial(self._prepare, pod)
             node_dns = await self.files.share(pod.metadata.uid).run_sync(prepare)
             dns, warnings = dns_config(pod, node_dns)
             security = SecurityFacts(user_namespace=await self.user_namespace(pod))
             config = sandbox_config(
-                pod, self.node, attempt=plan.attempt, dns=dns, security=security
+                pod, self.node, attempt=sandbox.attempt, dns=dns, security=security
             )
         except (ConfigError, OSError) as error:
             raise SandboxError.not_made(str(error)) from error
-        for warning in warnings if plan.create_sandbox else ():
+        for warning in warnings if isinstance(sandbox, NewSandbox) else ():
             if warning.for_node:
                 self.recorder.node(EventType.WARNING, warning.reason, warning.message)
             else:
@@ -111,20 +114,19 @@ class SandboxCreator:
         return config
 
     async def ensure(
-        self, pod: Pod, plan: PodActions, config: cri.PodSandboxConfig, observed: ObservedPod
+        self, pod: Pod, sandbox: NewSandbox | ObservedSandbox, config: cri.PodSandboxConfig
     ) -> ReadySandbox:
-        """The sandbox to work in, made if the plan says so. Raises SandboxError.
+        """Return the sandbox to work in; a new one is made. Raises SandboxError.
 
         Cancelled, the call in flight may still make one.
         """
-        if plan.create_sandbox:
+        if isinstance(sandbox, NewSandbox):
             return await self._create(pod, config)
-        present = observed.ready_sandbox
         return ReadySandbox(
-            id=plan.sandbox_id,
+            id=sandbox.id,
             config=config,
-            ips=by_family(present.ips, self.node.host_ips) if present is not None else (),
-            runtime_handler=present.runtime_handler if present is not None else "",
+            ips=by_family(sandbox.ips, self.node.host_ips),
+            runtime_handler=sandbox.runtime_handler,
         )
 
     def failed(self, pod: Pod, error: SandboxError) -> None:

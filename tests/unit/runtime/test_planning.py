@@ -18,9 +18,11 @@ from tests.unit.runtime.planned_pods import (
     table,
 )
 from trio_kubelet.k8s import Pod, Probe
-from trio_kubelet.runtime.lifecycle.actions import plan_pod
+from trio_kubelet.runtime.lifecycle.plan import NewSandbox
+from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.observed import (
     ObservedPod,
+    ObservedSandbox,
     ObservedState,
 )
 
@@ -358,3 +360,19 @@ def test_a_container_that_somebody_removed_while_it_ran_is_made_anew() -> None:
     containers.observe(pod, observed)
     plan = plan_pod(pod, observed, evolve(GIVEN, containers=containers.records))
     assert summary(plan) == "start a"
+
+
+@pytest.mark.parametrize(
+    ("found", "host_network", "why"),
+    [
+        ((sandbox(ready=False),), False, "it is not ready"),
+        ((sandbox(attempt=1), sandbox()), False, "another one is ready, too"),
+        ((sandbox(),), True, "it is on another network than the pod wants"),
+        ((sandbox(ips=()),), False, "it has no address"),
+    ],
+)
+def test_a_sandbox_that_cannot_be_used_is_replaced_for_a_reason(
+    found: tuple[ObservedSandbox, ...], host_network: bool, why: str
+) -> None:
+    new = planned(make_pod("a", host_network=host_network), observe(*found)).sandbox
+    assert new == NewSandbox(attempt=found[0].attempt + 1, replaces=why)
