@@ -63,6 +63,7 @@ class Checkpoints:
         id_ = self._running(pod, container)
         if id_ is None:
             raise RequestError(500, f"{failed} (container {container} not found)")
+        request.will_last()
         try:
             await self.runtime.checkpoint_container(id_, str(path), timeout)
         except RpcError as error:

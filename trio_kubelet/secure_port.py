@@ -30,14 +30,20 @@ from trio_kubelet.server.access import (
     guard,
 )
 from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
-from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.tls import over_tls
+from trio_kubelet.server.turns import Turns
 from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("server")
 
-LIMITS = Limits(connections=512, connections_of_a_peer=400, take_seconds=4 * 3600.0)
-"""All that users ask of a node's pods comes from the API server: one peer with many of them.
+LIMITS = Limits(
+    connections=512,
+    connections_of_a_peer=400,
+    lasting_requests=320,
+    take_seconds=4 * 3600.0,
+)
+"""All that users ask of a node's pods comes from the API server: one peer with many of them. Of its
+connections 80 are left for requests that do not last.
 
 Who reads a log page by page (`kubectl logs POD | less`) takes nothing while he reads one. The Go
 kubelet gives a response four hours; here who takes nothing goes first to make room.

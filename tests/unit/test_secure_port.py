@@ -4,7 +4,7 @@ import errno
 import ssl
 import stat
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -63,6 +63,16 @@ class Endless:
         return Response()
 
 
+async def stream(request: Request) -> Response:
+    request.will_last()
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield b"begun"
+        await trio.sleep_forever()
+
+    return Response(body=body())
+
+
 ROUTES = [Route("GET", f"/{name}", who) for name in ("pods", "stats", "healthz")]
 
 
@@ -107,7 +117,11 @@ class Node:
             ),
             clock=SystemClock(),
             node_name="a",
-            routes=(*ROUTES, Route("POST", "/run", self.endless.answer)),
+            routes=(
+                *ROUTES,
+                Route("POST", "/run", self.endless.answer),
+                Route("GET", "/stats/{namespace}", stream),
+            ),
             reviews=self.server.client() if has_api_server else None,
         )
         with trio.fail_after(60):

@@ -3,7 +3,8 @@
 import shutil
 import ssl
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import httpx
 import pytest
 import structlog
 import trio
+import trustme
 from attrs import field, frozen
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -20,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tests.missing import do_without
 from tests.unit.server.serving import open_files
 from tests.unit.test_secure_port import HOST, RIGHTS, Node, until, user
+from trio_kubelet.secure_port import LIMITS
 
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 MANY = 500
@@ -145,6 +148,62 @@ async def test_handshakes_that_never_end_keep_nobody_out(node: Node) -> None:
         async with node.client(jo) as client:
             assert (await client.get("/pods")).status_code == 200
     assert open_files() <= before
+
+
+@asynccontextmanager
+async def clients(
+    node: Node, number: int, address: str, *heads: str, shown: trustme.LeafCert | None = None
+) -> AsyncIterator[list[trio.SSLStream[trio.SocketStream]]]:
+    """Clients at an address, each of which has asked once, with these lines."""
+    context, streams = node.trusting(), list[trio.SSLStream[trio.SocketStream]]()
+    if shown is not None:
+        shown.configure_cert(context)
+    for count in range(number):
+        transport = await trio.open_tcp_stream(HOST, node.port, local_address=address)
+        streams.append(trio.SSLStream(transport, context, server_hostname=HOST))
+        lines = (line.format(count) for line in heads)
+        try:
+            await streams[-1].send_all("\r\n".join([*lines, "Host: x", "", ""]).encode())
+        except trio.BrokenResourceError:
+            continue  # It has made room for another.
+    try:
+        yield streams
+    finally:
+        for stream in streams:
+            await trio.aclose_forcefully(stream)
+
+
+async def test_tokens_of_nobody_keep_nobody_out(node: Node) -> None:
+    jo, guess = user(node.authority, "jo"), ("GET /pods HTTP/1.1", "Authorization: Bearer x{}")
+    async with (
+        node.serving(node.configuration()),
+        clients(node, 300, "127.0.0.2", *guess),
+        clients(node, 300, "127.0.0.3", *guess),
+    ):
+        for _ in range(20):
+            async with node.client(jo) as client:
+                assert (await client.get("/pods")).status_code == 200
+        asked = sum(request.resource == "tokenreviews" for request in node.server.requests)
+        assert 0 < asked < 300, "they wait for their turns, and for the peer's own guesses"
+
+
+async def test_streams_of_one_namespace_leave_room_for_all_others(node: Node) -> None:
+    ann = user(node.authority, "ann")
+    node.server.reviews.rights.add(("ann", "get", "stats"))
+    greedy, other = "GET /stats/greedy HTTP/1.1", "GET /stats/other HTTP/1.1"
+    async with (
+        node.serving(node.configuration()),
+        clients(node, LIMITS.connections_of_a_peer, HOST, greedy, shown=ann) as streams,
+    ):
+        with trio.fail_after(60):
+            said = [bytes(await stream.receive_some()).split()[1] for stream in streams]
+        assert said.count(b"200") == LIMITS.lasting_requests
+        assert said.count(b"429") == LIMITS.connections_of_a_peer - LIMITS.lasting_requests
+        async with node.client(ann) as client:
+            assert (await client.get("/stats")).status_code == 200
+        async with clients(node, 10, HOST, other, shown=ann) as others:
+            for stream in others:
+                assert bytes(await stream.receive_some()).split()[1] == b"200"
 
 
 async def test_tls_is_not_negotiated_again(node: Node) -> None:

@@ -46,6 +46,8 @@ class ContainerLogs:
             found = self._container(uid, id_)
             return found is None or found.state is not ObservedState.RUNNING
 
+        if options.follow:
+            request.will_last()
         body = self.reader.read(place, options, uid, has_ended)
         try:
             await anext(body)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 import trio
 
-from trio_kubelet.server.connections import Place
+from trio_kubelet.server.connections import ClientGoneError, Place
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import ClientCertificate, Peer, TcpPeer, UnixPeer
 from trio_kubelet.server.tls import shown_certificate
@@ -25,10 +25,6 @@ _PEER_CREDENTIALS = struct.Struct("3i")
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
-class ClientGoneError(Exception):
-    """The client has gone, or had to go."""
-
-
 class Client:
     """The client of one connection; `limits` say how long it is waited for."""
 
@@ -36,15 +32,9 @@ class Client:
         self.stream = stream
         self.peer = peer
         self.limits = limits
-        self.gone = False
-        self._place = place
+        self.place = place
         self._ahead = bytearray()
         self._ended = False
-
-    @property
-    def closing(self) -> bool:
-        """Whether the server ends, so that this request is the last."""
-        return self._place.closing
 
     @cached_property
     def certificate(self) -> ClientCertificate | None:
@@ -66,6 +56,9 @@ class Client:
             return b""
         with self._waiting(seconds, for_request=for_request):
             received = await self.stream.receive_some(READ_BYTES)
+            if for_request and not self.place.is_known and isinstance(self.stream, TlsStream):
+                # To read a head and to answer it costs some hundred microseconds.
+                await self.stream.turn()
         return bytes(received)
 
     async def read_ahead(self) -> None:
@@ -78,12 +71,12 @@ class Client:
             try:
                 data = await self.stream.receive_some(READ_BYTES)
             except trio.BrokenResourceError as error:
-                self.gone = True
+                self.place.gone = True
                 raise ClientGoneError from error
             self._ahead += data
             self._ended = not data
         if self._ended and isinstance(self.stream, TlsStream):
-            self.gone = True
+            self.place.gone = True
             raise ClientGoneError
 
     async def send(self, data: bytes) -> None:
@@ -117,13 +110,13 @@ class Client:
     @contextmanager
     def _waiting(self, seconds: float, *, for_request: bool = False) -> Iterator[None]:
         try:
-            with self._place.waiting(seconds, for_request=for_request) as scope:
+            with self.place.waiting(seconds, for_request=for_request) as scope:
                 yield
         except trio.BrokenResourceError as error:
-            self.gone = True
+            self.place.gone = True
             raise ClientGoneError from error
-        if scope.cancelled_caught or self._place.evicted:
-            self.gone = True
+        if scope.cancelled_caught or self.place.gone:
+            self.place.gone = True
             raise ClientGoneError
 
 
@@ -167,7 +160,7 @@ class UpgradedStream(trio.abc.Stream):
         try:
             yield
         except trio.BrokenResourceError:
-            self._client.gone = True
+            self._client.place.gone = True
             raise
 
 

@@ -5,7 +5,8 @@ from http.client import responses
 import h11
 import trio
 
-from trio_kubelet.server.client import Client, ClientGoneError
+from trio_kubelet.server.client import Client
+from trio_kubelet.server.connections import ClientGoneError
 from trio_kubelet.server.exchange import Exchange, error_response
 from trio_kubelet.server.messages import Handler, RequestError
 from trio_kubelet.server.request_head import check_head
@@ -30,7 +31,7 @@ class Connection:
             while (head := await self._next_head(patience)) is not None:
                 exchange = Exchange(self._http, self._client, head)
                 if not await exchange.run(self._handler):
-                    if not exchange.request_read and not self._client.gone:
+                    if not exchange.request_read and not self._client.place.gone:
                         await self._client.linger()
                     return
                 self._http.start_next_cycle()

@@ -1,22 +1,43 @@
-"""Which connections there are, and which one has to go when there are too many.
+"""The connections of a server: which one has to go when there are too many.
 
-It is the one whose client has let the server wait longest: one that is idle, sends nothing or
-takes nothing. A request is waited for from its begin, so a client that sends it byte by byte gains
-nothing. So no number of slow clients keeps others from asking. Connections that the server
-itself is at work for are left alone; when there are only such, a new one is refused.
+Of a connection whose requests were let in the server waits for the client or is at work for it;
+the latter is left alone. A connection that has proven nothing yet may have to go even while it is
+looked into who asks. What has to go to make room: first such connections, of the peer that has the
+most of them; then those whose clients let the server wait. Of these it is the one that has waited
+longest. A request is waited for from its begin, so a client that sends it byte by byte gains
+nothing. When the server is at work for all, a new connection is refused.
+
+A request that lasts as long as its client likes (a followed log, a command) is counted for its
+owner, the namespace of the pod. When there are as many as may be, the owner that has the most
+loses its newest one to an owner that has fewer. So there is always room for short requests, also
+of a peer that passes on what many users ask.
 """
 
 from collections import Counter
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 
+import structlog
 import trio
 
 from trio_kubelet.server.limits import Limits
 
+log = structlog.get_logger("server")
+
+REFUSALS_IN_A_ROW = 3
+"""So often a connection may ask without being let in; then it is closed."""
+
 
 class NoPlaceError(Exception):
     """There are too many connections, and none of them waits for its client."""
+
+
+class ClientGoneError(Exception):
+    """The client has gone, or had to go."""
+
+
+class TooManyLastingError(Exception):
+    """There are too many requests that last."""
 
 
 class Place:
@@ -24,14 +45,24 @@ class Place:
 
     def __init__(self, table: "ConnectionTable", peer: Hashable) -> None:
         self.peer = peer
-        self.evicted = False
+        self.gone = False
+        """The client has gone, or its place was needed."""
+        self.is_known = False
+        """The last request was let in, and not as anybody's."""
         self.waits_since = 0.0
         self._table = table
         self._awaits_request = False
+        self._refusals = 0
+        self._work: trio.CancelScope | None = None
+
+    @classmethod
+    def alone(cls) -> "Place":
+        """Make the place of a connection that shares its server with no other."""
+        return cls(ConnectionTable(Limits()), "")
 
     @property
     def closing(self) -> bool:
-        """Whether the server ends, so that this request is the connection's last."""
+        """True if the server ends, so that this request is the connection's last."""
         return self._table.closing
 
     @contextmanager
@@ -47,6 +78,49 @@ class Place:
         with trio.move_on_after(seconds) as scope, self._table.listed(self, scope, for_request):
             yield scope
 
+    @contextmanager
+    def under_review(self) -> Iterator[None]:
+        """While it is looked into who asks, and whether he may.
+
+        Raises ClientGoneError if meanwhile the connection had to make room.
+        """
+        self.is_known = False
+        with trio.CancelScope() as scope, self._table.listed(self, scope, for_request=False):
+            yield
+        if scope.cancelled_caught or self.gone:
+            self.gone = True
+            raise ClientGoneError
+
+    def let_in(self, *, known: bool) -> None:
+        """Note that the request was let in; `known`: its user has shown who he is."""
+        self.is_known = known
+        self._refusals = 0
+
+    def refused(self) -> bool:
+        """Note that the request was not let in; True if the connection is to be closed."""
+        self._refusals += 1
+        return self._refusals >= REFUSALS_IN_A_ROW
+
+    @contextmanager
+    def working(self, work: trio.CancelScope) -> Iterator[None]:
+        """While a request is answered, within `work`."""
+        self._work = work
+        try:
+            yield
+        finally:
+            self._work = None
+            self._table.stop_lasting(self)
+
+    def last(self, owner: str) -> None:
+        """Count the request as one that lasts, for its owner. Raises TooManyLastingError."""
+        self._table.start_lasting(self, owner)
+
+    def make_room(self) -> None:
+        """End the request that is being answered, and the connection with it."""
+        self.gone = True
+        if self._work is not None:
+            self._work.cancel()
+
 
 class ConnectionTable:
     """The connections of one server."""
@@ -58,6 +132,8 @@ class ConnectionTable:
         self._of_peer: Counter[Hashable] = Counter()
         self._waiting: dict[Place, trio.CancelScope] = {}
         self._between_requests: set[Place] = set()
+        self._lasting: dict[Place, str] = {}
+        """The owners of requests that last, in the order in which they began."""
 
     @contextmanager
     def place(self, peer: Hashable) -> Iterator[Place]:
@@ -73,7 +149,7 @@ class ConnectionTable:
 
     @contextmanager
     def listed(self, place: Place, scope: trio.CancelScope, for_request: bool) -> Iterator[None]:
-        """List a place as one that waits for its client, within `scope`."""
+        """List a place as one that can be taken away, by cancelling `scope`."""
         self._waiting[place] = scope
         if for_request:
             self._between_requests.add(place)
@@ -91,6 +167,25 @@ class ConnectionTable:
         for place in self._between_requests:
             self._waiting[place].cancel()
 
+    def start_lasting(self, place: Place, owner: str) -> None:
+        """Count a request as one that lasts. Raises TooManyLastingError."""
+        limit = self._limits.lasting_requests
+        if len(self._lasting) >= limit:
+            held = Counter(self._lasting.values())
+            most, number = held.most_common(1)[0]
+            if number <= held[owner] + 1:
+                words = f"too many requests at once that last: {owner or 'the node'} has "
+                raise TooManyLastingError(f"{words}{held[owner]} of {limit}; try again later")
+            newest = next(each for each in reversed(self._lasting) if self._lasting[each] == most)
+            log.warning("request ended to make room", of=most, had=number, limit=limit, to=owner)
+            self.stop_lasting(newest)
+            newest.make_room()
+        self._lasting[place] = owner
+
+    def stop_lasting(self, place: Place) -> None:
+        """Count the request of this connection no more."""
+        self._lasting.pop(place, None)
+
     def _make_room(self, peer: Hashable) -> None:
         if self._of_peer[peer] >= self._limits.connections_of_a_peer:
             candidates = [place for place in self._waiting if place.peer == peer]
@@ -98,11 +193,15 @@ class ConnectionTable:
             candidates = list(self._waiting)
         else:
             return
-        candidates = [place for place in candidates if not place.evicted]
+        candidates = [place for place in candidates if not place.gone]
+        if unknown := [place for place in candidates if not place.is_known]:
+            of_peer = Counter(place.peer for place in unknown)
+            most = max(of_peer.values())
+            candidates = [place for place in unknown if of_peer[place.peer] == most]
         if not candidates:
             raise NoPlaceError
         longest = min(candidates, key=lambda place: place.waits_since)
-        longest.evicted = True
+        longest.gone = True
         self._waiting[longest].cancel()
         self._remove(longest)
 

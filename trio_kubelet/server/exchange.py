@@ -15,7 +15,8 @@ import h11
 import structlog
 import trio
 
-from trio_kubelet.server.client import Client, ClientGoneError, UpgradedStream
+from trio_kubelet.server.client import Client, UpgradedStream
+from trio_kubelet.server.connections import ClientGoneError
 from trio_kubelet.server.messages import (
     Handler,
     HeaderPairs,
@@ -73,9 +74,10 @@ class Exchange:
         """Answer the request. Whether there may be another one on this connection."""
         again = False
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._watch_client, nursery.cancel_scope)
-            again = await self._answer(handler)
-            nursery.cancel_scope.cancel()
+            with self._client.place.working(nursery.cancel_scope):
+                nursery.start_soon(self._watch_client, nursery.cancel_scope)
+                again = await self._answer(handler)
+                nursery.cancel_scope.cancel()
         return again
 
     async def _watch_client(self, work: trio.CancelScope) -> None:
@@ -86,7 +88,7 @@ class Exchange:
             work.cancel()
             return
         await self._streaming.wait()
-        self._client.gone = True
+        self._client.place.gone = True
         work.cancel()
 
     async def _answer(self, handler: Handler) -> bool:
@@ -104,8 +106,10 @@ class Exchange:
                 raise TypeError("a handler must either respond or switch protocols")
         except RequestError as error:
             return None if self._switched else error_response(error)
+        except ClientGoneError:
+            return None
         except Exception:
-            if self._client.gone:
+            if self._client.place.gone:
                 return None
             log.exception("HTTP request handler failed", method=self._method, path=self._path)
             return None if self._switched else FAILED
@@ -125,6 +129,7 @@ class Exchange:
             query=query,
             headers=self._headers,
             peer=self._client.peer,
+            place=self._client.place,
             certificate=self._client.certificate,
             body=RequestBody(self._receive_piece, None if chunked else length),
             may_switch=self._may_switch,
@@ -180,7 +185,7 @@ class Exchange:
 
     async def _send(self, response: Response) -> bool:
         """Send a response; whether there may be another request on this connection."""
-        last = self._client.closing or not self._drop_body()
+        last = self._client.place.closing or not self._drop_body()
         try:
             head = self._head(response, last)
         except BAD_HEADERS:
@@ -220,7 +225,7 @@ class Exchange:
                     await self._client.send(self._http.send(h11.Data(data=piece)))
             await self._client.send(self._http.send(h11.EndOfMessage()))
         except Exception:
-            if self._client.gone:
+            if self._client.place.gone:
                 return False
             log.exception("HTTP response body failed", method=self._method, path=self._path)
             if self._http.their_http_version == b"1.0":

@@ -10,6 +10,8 @@ class Limits:
     connections: int = 64
     connections_of_a_peer: int = 48
     """Of one address, or one user on a Unix socket."""
+    lasting_requests: int = 32
+    """Those that last as long as their clients like: followed logs, commands, forwarded ports."""
     head_bytes: int = 32 * 1024
     """The request line and all headers."""
     headers: int = 100

@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mappi
 import trio
 from attrs import field, frozen
 
+from trio_kubelet.server.connections import Place, TooManyLastingError
+
 MAX_BODY_BYTES = 64 * 1024
 """The longest body of a request whose route says nothing else."""
 
@@ -142,11 +144,24 @@ class Request:
     query: Values = Values()
     headers: Headers = Headers()
     peer: Peer = TcpPeer("127.0.0.1", 0)
+    place: Place = field(factory=Place.alone)
+    """The connection that it came on, among the others."""
     certificate: ClientCertificate | None = None
     body: RequestBody = field(factory=RequestBody)
     may_switch: bool = False
     """Whether `switch_protocols` will do it: asked for with all that belongs to it, no body."""
     _switch_protocols: SwitchProtocols = _no_upgrade
+
+    def will_last(self) -> None:
+        """Count this request as one that lasts, for the namespace that its path names.
+
+        Raises RequestError (429) if there are too many. It may have to end for one of another
+        namespace, and is cancelled then.
+        """
+        try:
+            self.place.last(self.parameters.get("namespace", ""))
+        except TooManyLastingError as error:
+            raise RequestError(429, str(error)) from None
 
     async def switch_protocols(self, headers: HeaderPairs) -> trio.abc.Stream:
         """Answer 101 with these headers and take over the connection, with what was read ahead.

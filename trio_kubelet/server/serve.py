@@ -6,9 +6,9 @@ from contextlib import suppress
 import structlog
 import trio
 
-from trio_kubelet.server.client import GOODBYE_SECONDS, Client, ClientGoneError, peer_of
+from trio_kubelet.server.client import GOODBYE_SECONDS, Client, peer_of
 from trio_kubelet.server.connection import Connection
-from trio_kubelet.server.connections import ConnectionTable, NoPlaceError
+from trio_kubelet.server.connections import ClientGoneError, ConnectionTable, NoPlaceError
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import Handler, Peer, TcpPeer
 

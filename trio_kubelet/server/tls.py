@@ -13,9 +13,9 @@ from attrs import field, frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
-from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.messages import ClientCertificate
 from trio_kubelet.server.tls_stream import TlsStream
+from trio_kubelet.server.turns import Turns
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 What the API server passes on to a command comes in many small records, and each that is read by
 itself is passed on by itself, which costs several times what its bytes do. Reads of a handshake
-wait for their turns (`handshakes`).
+wait for their turns (`turns.py`), and so do requests of clients that have proven nothing yet.
 """
 
 import ssl
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import trio
 
-from trio_kubelet.server.handshakes import Turn
+from trio_kubelet.server.turns import Turn
 
 RECEIVE_BYTES = 64 * 1024
 SEND_BYTES = 1 << 20
@@ -31,7 +31,8 @@ class TlsStream(trio.abc.Stream):
         self.connection = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self._turn = turn
+        self.turn = turn
+        """Waits for the turn of the client's peer."""
         self._flushing = trio.Lock()
         self._at_work: set[str] = set()
         self._has_ended = self._is_broken = self._is_closed = False
@@ -52,7 +53,7 @@ class TlsStream(trio.abc.Stream):
             while not self._shook_hands():
                 await self._flush()
                 await self._fill()
-                await self._turn()
+                await self.turn()
         except ssl.SSLError as error:
             await self._flush()
             self._is_broken = True

@@ -93,6 +93,7 @@ class PodStreams:
     async def run(self, request: Request) -> Response:
         """Run a command to its end; what it has said on both streams."""
         id_, command = self._container_id(request), request.query.first("cmd")
+        request.will_last()
         try:
             done = await self.runtime.exec_sync(id_, command.split(" "), 0)
         except RpcError as error:
@@ -106,6 +107,7 @@ class PodStreams:
     async def _stream(self, request: Request, ask: Callable[[], Awaitable[str]]) -> Response | None:
         if not request.may_switch:  # The runtime runs a command before the client is answered.
             raise RequestError(400, "Upgrade request required")
+        request.will_last()
         try:
             url = await ask()
         except RpcError as error:

@@ -29,9 +29,14 @@ from trio_kubelet.server.access import (
     guard,
     user_of_certificate,
 )
-from trio_kubelet.server.access.authentication import bearer_token
-from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
-from trio_kubelet.server.messages import ClientCertificate, Headers
+from trio_kubelet.server.access.authentication import (
+    AFTER_A_BAD_TOKEN_SECONDS,
+    REVIEWS_OF_A_PEER,
+    bearer_token,
+)
+from trio_kubelet.server.access.expiring_cache import MAX_ENTRIES, Expiring, ExpiringCache
+from trio_kubelet.server.connections import REFUSALS_IN_A_ROW, Place
+from trio_kubelet.server.messages import ClientCertificate, Headers, TcpPeer
 
 NODE = "a"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -261,21 +266,60 @@ async def test_tokens_count_for_nothing_where_they_are_not_accepted(
 
 # What is kept
 
+PEER = TcpPeer("10.0.0.1", 40_000)
+
 
 async def test_answers_hold_for_their_time(autojump_clock: trio.testing.MockClock) -> None:
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo"}
     tokens = TokenReviewer(server.client(), 120)
     for _ in range(3):
-        assert await tokens.user("good")
-        assert await tokens.user("bad") is None
+        assert await tokens.user("good", PEER)
+        assert await tokens.user("bad", PEER) is None
     assert len(server.requests) == 2
     server.reviews.users.clear()
     await trio.sleep(119)
-    assert await tokens.user("good")
+    assert await tokens.user("good", PEER)
     await trio.sleep(2)
-    assert await tokens.user("good") is None
+    assert await tokens.user("good", PEER) is None
     assert len(server.requests) == 3
+
+
+async def test_bad_tokens_of_one_peer_delay_no_other_and_drive_out_no_good_one(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    server = ApiServer()
+    server.reviews.users |= {name: {"username": name} for name in ("known", "new")}
+    tokens = TokenReviewer(server.client(), 120)
+    assert await tokens.user("known", PEER)
+    begun = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        for number in range(2 * MAX_ENTRIES):
+            nursery.start_soon(tokens.user, f"bad {number}", PEER)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(server.requests) == 1 + REVIEWS_OF_A_PEER
+        assert await tokens.user("new", evolve(PEER, host="10.0.0.2"))
+        assert trio.current_time() == begun, "the other peer has waited for none of them"
+    of_each = 2 * MAX_ENTRIES / REVIEWS_OF_A_PEER
+    assert trio.current_time() - begun == pytest.approx(of_each * AFTER_A_BAD_TOKEN_SECONDS)
+
+
+async def test_good_tokens_stay_known_while_bad_ones_come(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    answers: ExpiringCache[str, str] = ExpiringCache(max_entries=2)
+    asked = list[str]()
+
+    async def ask(key: str) -> str:
+        async def fetch() -> Expiring[str]:
+            asked.append(key)
+            return Expiring("jo" if key == "good" else "", 60)
+
+        return await answers.get(key, fetch)
+
+    for key in ("good", "bad 1", "bad 2", "bad 3", "good"):
+        await ask(key)
+    assert asked == ["good", "bad 1", "bad 2", "bad 3"]
 
 
 async def test_rights_hold_longer_than_refusals(autojump_clock: trio.testing.MockClock) -> None:
@@ -376,6 +420,32 @@ async def test_only_who_has_a_right_reaches_a_handler(
     assert answer is not None
     assert (answer.status, answer.body) == (401, b"Unauthorized")
     assert len(called) == int(status == 200)
+
+
+async def test_a_connection_that_is_refused_again_and_again_is_closed() -> None:
+    async def answer(_request: Request) -> Response:
+        return Response()
+
+    async def allow(_user: User, attributes: Attributes) -> bool:
+        return attributes.subresource == "stats"
+
+    server = ApiServer()
+    server.reviews.users["good"] = {"username": "jo"}
+    authenticator = Authenticator(TrioClock(), tokens=TokenReviewer(server.client(), 60))
+    handle, place = guard(answer, authenticator, allow, fine_grained=True), Place.alone()
+
+    async def is_closed(path: str, token: str) -> bool:
+        found = await handle(evolve(with_token(token), path=path, place=place))
+        assert found is not None
+        return ("Connection", "close") in found.headers
+
+    asked = [("/pods", "good"), ("/stats/", "bad")] * REFUSALS_IN_A_ROW
+    answers = [await is_closed(*each) for each in asked[:REFUSALS_IN_A_ROW]]
+    assert answers == [False] * (REFUSALS_IN_A_ROW - 1) + [True]
+    known = [place.is_known]
+    assert not await is_closed("/stats/", "good")
+    assert [*known, place.is_known] == [False, True]
+    assert not await is_closed("/pods", "good"), "they are counted from the begin again"
 
 
 async def test_without_an_api_server_what_is_kept_counts_and_all_else_is_denied() -> None:

@@ -19,9 +19,9 @@ from tests.unit.server.serving import (
     serving,
 )
 from trio_kubelet.server import Request, RequestError, Response, listen_tcp, serve_http
-from trio_kubelet.server.handshakes import Turns
 from trio_kubelet.server.messages import TcpPeer
 from trio_kubelet.server.tls import over_tls
+from trio_kubelet.server.turns import Turns
 
 
 async def test_a_handler_gets_the_request_and_the_client_its_response() -> None:

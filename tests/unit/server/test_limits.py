@@ -1,13 +1,14 @@
 """Clients that are slow or too many, and a server that ends while it is asked."""
 
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
 import structlog
 import trio
+from attrs import evolve
 from trio.testing import MockClock
 
 from tests.unit.server.serving import (
@@ -23,7 +24,12 @@ from tests.unit.server.serving import (
 )
 from trio_kubelet.secure_port import LIMITS
 from trio_kubelet.server import Limits, Request, Response, listen_tcp, listen_unix, serve_http
-from trio_kubelet.server.connections import ConnectionTable, NoPlaceError
+from trio_kubelet.server.connections import (
+    ClientGoneError,
+    ConnectionTable,
+    NoPlaceError,
+    TooManyLastingError,
+)
 
 # The time that a limit gives; what a test does within it may take as long on a busy machine.
 SHORT = 0.5
@@ -204,6 +210,100 @@ async def test_a_request_is_waited_for_from_its_begin_however_it_comes(
             await trio.sleep(1)
             with slow.waiting(60, for_request=True) as slow_wait, table.place("new"):
                 assert (slow_wait.cancel_called, honest_wait.cancel_called) == (True, False)
+
+
+async def test_a_client_about_whom_nothing_is_known_makes_room_before_others() -> None:
+    table = ConnectionTable(Limits(connections=2))
+    with table.place("a") as known, table.place("b") as unknown:
+        known.let_in(known=True)
+        with (
+            known.waiting(60) as known_wait,
+            unknown.waiting(60) as unknown_wait,
+            table.place("c"),
+        ):
+            assert (known_wait.cancel_called, unknown_wait.cancel_called) == (False, True)
+
+
+async def test_a_request_under_review_makes_room_and_one_that_was_let_in_does_not() -> None:
+    table = ConnectionTable(Limits(connections=2))
+    with table.place("a") as let_in, table.place("b") as reviewed:
+        with let_in.under_review():
+            pass
+        let_in.let_in(known=True)
+        with pytest.raises(ClientGoneError), reviewed.under_review(), table.place("c"):
+            await trio.lowlevel.checkpoint()
+        with table.place("c"), pytest.raises(NoPlaceError):
+            table.place("d").__enter__()
+
+
+async def test_the_peer_with_the_most_unknown_clients_makes_room() -> None:
+    table = ConnectionTable(Limits(connections=4))
+    with ExitStack() as stack:
+        few = stack.enter_context(table.place("few"))
+        waits = [stack.enter_context(few.waiting(60))]
+        for _ in range(3):
+            place = stack.enter_context(table.place("many"))
+            waits.append(stack.enter_context(place.waiting(60)))
+        for _ in range(2):
+            stack.enter_context(table.place("new"))
+        assert [wait.cancel_called for wait in waits] == [False, True, True, False]
+
+
+async def test_requests_that_last_are_shared_by_their_owners() -> None:
+    table = ConnectionTable(Limits(lasting_requests=4))
+    with ExitStack() as stack:
+
+        def last(owner: str) -> trio.CancelScope:
+            place, work = stack.enter_context(table.place("proxy")), trio.CancelScope()
+            stack.enter_context(place.working(work))
+            place.last(owner)
+            return work
+
+        greedy = [last("greedy") for _ in range(4)]
+        with pytest.raises(TooManyLastingError, match="greedy has 4 of 4"):
+            last("greedy")
+        modest = [last("modest"), last("modest")]
+        assert [work.cancel_called for work in greedy] == [False, False, True, True]
+        with pytest.raises(TooManyLastingError, match="modest has 2 of 4"):
+            last("modest")
+        third = last("third")
+        assert [work.cancel_called for work in (*greedy[:2], *modest, third)].count(True) == 1
+
+
+async def test_a_request_that_has_ended_lasts_no_more() -> None:
+    table = ConnectionTable(Limits(lasting_requests=1))
+    with table.place("proxy") as place:
+        for _ in range(3):
+            with place.working(trio.CancelScope()):
+                place.last("ns")
+
+
+async def test_a_stream_that_has_to_make_room_ends_and_those_of_others_go_on() -> None:
+    async def endless(request: Request) -> Response:
+        evolve(request, parameters={"namespace": request.path[1:]}).will_last()
+
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"begun"
+            await trio.sleep_forever()
+
+        return Response(body=body())
+
+    with structlog.testing.capture_logs() as logs:
+        async with serving(endless, Limits(lasting_requests=2)) as port:
+            streams = []
+            for path in ("/a", "/a", "/b"):
+                streams.append(await connect(port, head(path) + b"\r\n"))
+                await until(streams[-1], b"begun")
+            assert await everything(streams[1]) == b""
+            refused = await everything(await connect(port, last("/b")))
+            assert b"429" in refused
+            assert b"b has 1 of 2; try again later" in refused
+            for stream in (streams[0], streams[2]):
+                with trio.move_on_after(0.05) as scope:
+                    await stream.receive_some()
+                assert scope.cancelled_caught, "nothing has come, and no end"
+                await stream.aclose()
+    assert [entry["event"] for entry in logs] == ["request ended to make room"]
 
 
 async def test_a_connection_that_went_to_make_room_is_not_counted_twice() -> None:

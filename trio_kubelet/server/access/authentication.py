@@ -12,10 +12,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import structlog
+import trio
 from attrs import define, field
 from cryptography import x509
 
 from trio_kubelet.clock import Clock
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import TOKEN_REVIEWS, TokenReview, TokenReviewSpec
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
@@ -27,7 +29,7 @@ from trio_kubelet.server.access.users import (
     is_valid_at,
     user_of_certificate,
 )
-from trio_kubelet.server.messages import ClientCertificate, Headers, Request
+from trio_kubelet.server.messages import ClientCertificate, Headers, Peer, Request, TcpPeer
 
 log = structlog.get_logger("server")
 
@@ -41,10 +43,17 @@ def bearer_token(headers: Headers) -> str | None:
     return token.strip().partition(" ")[0] if scheme.lower() == "bearer" else ""
 
 
+REVIEWS_AT_ONCE, REVIEWS_OF_A_PEER = 16, 4
+
+AFTER_A_BAD_TOKEN_SECONDS = 0.1
+"""So long the place of a review stays taken when the token was nobody's, against guessing."""
+
+
 class TokenReviewer:
     """Asks the API server whose a token is; `seconds` is how long its answers hold.
 
-    Of tokens only hashes are kept, which are good for nothing outside this process.
+    Of tokens only hashes are kept, which are good for nothing outside this process. Peers take
+    turns.
     """
 
     def __init__(self, api: Api, seconds: float) -> None:
@@ -52,21 +61,28 @@ class TokenReviewer:
         self._seconds = seconds
         self._key = secrets.token_bytes(32)
         self._reviews: ExpiringCache[bytes, User | None] = ExpiringCache()
+        self._turns = FairLimiter(REVIEWS_AT_ONCE, REVIEWS_OF_A_PEER)
 
-    async def user(self, token: str) -> User | None:
+    async def user(self, token: str, peer: Peer) -> User | None:
         """Whose token it is, None if nobody's. Raises ApiError."""
 
         async def fetch() -> Expiring[User | None]:
-            review = TokenReview(spec=TokenReviewSpec(token=token))
-            status = (await self._api.create(TOKEN_REVIEWS, review)).status
-            found = status.user
-            if not status.authenticated or found is None:
-                return Expiring(None, self._seconds)
-            user = User(found.username, found.uid, found.groups, found.extra)
+            async with self._turns.share(peer.host if isinstance(peer, TcpPeer) else ""):
+                user = await self._review(token)
+                if user is None:
+                    await trio.sleep(AFTER_A_BAD_TOKEN_SECONDS)
             return Expiring(user, self._seconds)
 
         digest = hmac.digest(self._key, token.encode(), hashlib.sha256)
         return await self._reviews.get(digest, fetch)
+
+    async def _review(self, token: str) -> User | None:
+        review = TokenReview(spec=TokenReviewSpec(token=token))
+        status = (await self._api.create(TOKEN_REVIEWS, review)).status
+        found = status.user
+        if not status.authenticated or found is None:
+            return None
+        return User(found.username, found.uid, found.groups, found.extra)
 
 
 @define
@@ -93,13 +109,13 @@ class Authenticator:
                 return authenticated(user)
         token = bearer_token(request.headers)
         if self.tokens is not None and token != "":
-            user = await self._user_of_token(self.tokens, token) if token else None
+            user = await self._user_of_token(self.tokens, token, request.peer) if token else None
             return None if user is None else authenticated(user)
         return NOBODY if self.anonymous and not bad else None
 
-    async def _user_of_token(self, tokens: TokenReviewer, token: str) -> User | None:
+    async def _user_of_token(self, tokens: TokenReviewer, token: str, peer: Peer) -> User | None:
         try:
-            return await tokens.user(token)
+            return await tokens.user(token, peer)
         except ApiError as error:
             log.warning("token review failed", error=str(error))
             return None

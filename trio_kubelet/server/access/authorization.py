@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 
 from attrs import frozen
 
+from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import (
     SUBJECT_ACCESS_REVIEWS,
     ResourceAttributes,
@@ -34,14 +35,21 @@ class AnswerSeconds:
     denied: float
 
 
+REVIEWS_AT_ONCE, REVIEWS_OF_A_USER = 16, 4
+
+
 class Webhook:
-    """Mode Webhook: the API server decides (SubjectAccessReview), and its answers are kept."""
+    """Mode Webhook: the API server decides (SubjectAccessReview), and its answers are kept.
+
+    Users take turns.
+    """
 
     def __init__(self, api: Api, node_name: str, seconds: AnswerSeconds) -> None:
         self._api = api
         self._node_name = node_name
         self._seconds = seconds
         self._reviews: ExpiringCache[bytes, bool] = ExpiringCache()
+        self._turns = FairLimiter(REVIEWS_AT_ONCE, REVIEWS_OF_A_USER)
 
     async def allows(self, user: User, attributes: Attributes) -> bool:
         """Ask, unless there is an answer that holds. Raises ApiError."""
@@ -61,7 +69,8 @@ class Webhook:
 
         async def fetch() -> Expiring[bool]:
             review = SubjectAccessReview(spec=spec)
-            status = (await self._api.create(SUBJECT_ACCESS_REVIEWS, review)).status
+            async with self._turns.share(user.name):
+                status = (await self._api.create(SUBJECT_ACCESS_REVIEWS, review)).status
             allowed = status.allowed and not status.denied
             return Expiring(allowed, self._seconds.allowed if allowed else self._seconds.denied)
 

@@ -1,12 +1,14 @@
 """A cache of the API server's reviews, each of which holds for its own time.
 
 Several callers that want one key share one fetch. Errors are not cached. The table is bounded:
-the entry that was used least recently is evicted first.
+the entry that was used least recently is evicted first. Values that are true and those that are
+not have a table each, so that refusals, which anybody can make, evict no permission.
 """
 
+import math
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Generic, TypeVar, cast
 
 import trio
 from attrs import define, field, frozen
@@ -39,7 +41,10 @@ class ExpiringCache(Generic[K, V]):
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
         self._max_entries = max_entries
-        self._entries: OrderedDict[K, tuple[V, float]] = OrderedDict()
+        self._tables: Mapping[bool, OrderedDict[K, tuple[V, float]]] = {
+            True: OrderedDict(),
+            False: OrderedDict(),
+        }
         self._fetches: dict[K, _Fetch[V]] = {}
 
     async def get(self, key: K, fetch: Callable[[], Awaitable[Expiring[V]]]) -> V:
@@ -48,11 +53,11 @@ class ExpiringCache(Generic[K, V]):
         If the caller that fetches is cancelled, one of those that wait for it fetches again.
         """
         while True:
-            if key in self._entries:
-                value, until = self._entries[key]
+            for entries in self._tables.values():
+                value, until = entries.get(key, (None, -math.inf))
                 if trio.current_time() < until:
-                    self._entries.move_to_end(key)
-                    return value
+                    entries.move_to_end(key)
+                    return cast("V", value)
             pending = self._fetches.get(key)
             if pending is None:
                 return await self._fetch(key, fetch)
@@ -72,8 +77,9 @@ class ExpiringCache(Generic[K, V]):
         finally:
             del self._fetches[key]
             pending.ended.set()
-        self._entries[key] = result.value, trio.current_time() + result.seconds
-        self._entries.move_to_end(key)
-        while len(self._entries) > self._max_entries:
-            self._entries.popitem(last=False)
+        entries = self._tables[bool(result.value)]
+        entries[key] = result.value, trio.current_time() + result.seconds
+        entries.move_to_end(key)
+        while len(entries) > self._max_entries:
+            entries.popitem(last=False)
         return result.value

@@ -1,12 +1,13 @@
 """The handler before all others: nobody gets past it whom the rules do not let in."""
 
 import structlog
+from attrs import evolve
 
 from trio_kubelet.k8s.client import ApiError
 from trio_kubelet.server.access.attributes import Attributes, attributes_of
 from trio_kubelet.server.access.authentication import Authenticator
 from trio_kubelet.server.access.authorization import Authorize
-from trio_kubelet.server.access.users import User
+from trio_kubelet.server.access.users import NOBODY, User
 from trio_kubelet.server.messages import Handler, Request, Response
 
 log = structlog.get_logger("server")
@@ -20,10 +21,11 @@ def guard(
     `fine_grained` is the gate KubeletFineGrainedAuthz.
     """
 
-    async def handle(request: Request) -> Response | None:
+    async def review(request: Request) -> User | Response:
+        """Find out who asks, and return him if he may, else what he is told."""
         user = await authenticator.user(request)
         if user is None:
-            return _unauthorized(request)
+            return Response(status=401, body=b"Unauthorized")
         wanted = attributes_of(request.method, request.path, fine_grained=fine_grained)
         try:
             allowed = await _any_allowed(authorize, user, wanted)
@@ -32,7 +34,20 @@ def guard(
             return Response(status=500, body=_words("Authorization error", user, wanted))
         if not allowed:
             return Response(status=403, body=_words("Forbidden", user, wanted))
-        return await handler(request)
+        return user
+
+    async def handle(request: Request) -> Response | None:
+        with request.place.under_review():
+            found = await review(request)
+        if isinstance(found, User):
+            request.place.let_in(known=found != NOBODY)
+            return await handler(request)
+        # Of the client a new connection is wanted after some refusals, and at once if its
+        # certificate is not good any more.
+        is_last = request.place.refused()
+        if is_last or (found.status == 401 and request.certificate is not None):
+            return evolve(found, headers=(("Connection", "close"),))
+        return found
 
     return handle
 
@@ -42,12 +57,6 @@ async def _any_allowed(authorize: Authorize, user: User, wanted: tuple[Attribute
         if await authorize(user, attributes):
             return True
     return False
-
-
-def _unauthorized(request: Request) -> Response:
-    """A client whose certificate is no good any more is to make a new connection."""
-    headers = () if request.certificate is None else (("Connection", "close"),)
-    return Response(status=401, headers=headers, body=b"Unauthorized")
 
 
 def _words(what: str, user: User, wanted: tuple[Attributes, ...]) -> bytes:

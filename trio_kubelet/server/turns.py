@@ -1,9 +1,10 @@
-"""TLS handshakes take turns: many at once neither hold up the event loop nor each other's peers.
+"""Clients that have proven nothing yet take turns, and hold up neither the loop nor each other.
 
-A handshake costs a millisecond of the processor at the moment at which its bytes are read. Five
-hundred that are ready at once would run one after the other with nothing between them. So each
-read of a connection that has made none yet waits for its turn: a few for each round of the event
-loop, peers one after the other, so who opens many delays nobody else.
+A handshake costs a millisecond of the processor at the moment at which its bytes are read, a
+request that is not let in some hundred microseconds. Five hundred that are ready at once would run
+one after the other with nothing between them. So each read of such a connection waits for its turn:
+a few for each round of the event loop, peers one after the other, so that many connections of one
+delay no other.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""TLS handshakes take turns."""
+"""Clients that have proven nothing yet take turns."""
 
 import gc
 import ssl
@@ -18,13 +18,13 @@ from tests.unit.server.serving import (
     open_files,
     until,
 )
-from trio_kubelet.server import Limits, handshakes, listen_tcp, serve_http
+from trio_kubelet.server import Limits, Request, Response, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
 from trio_kubelet.server.connection import Connection
 from trio_kubelet.server.connections import Place
-from trio_kubelet.server.handshakes import TURNS_IN_A_ROUND, Turns
-from trio_kubelet.server.tls import ServerTls, over_tls, server_context
+from trio_kubelet.server.tls import ServerContext, ServerTls, over_tls, server_context
 from trio_kubelet.server.tls_stream import TlsStream
+from trio_kubelet.server.turns import TURNS_IN_A_ROUND, Turns
 
 SLOW = 60
 OF_CONNECTIONS = (trio.SSLStream, TlsStream, Client, Connection, Place)
@@ -53,7 +53,7 @@ async def test_peers_take_turns_however_many_one_of_them_opens() -> None:
 async def test_only_a_few_go_on_in_a_round_of_the_event_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(handshakes, "TURNS_IN_A_ROUND", 1)
+    monkeypatch.setattr("trio_kubelet.server.turns.TURNS_IN_A_ROUND", 1)
     turns, in_rounds, rounds = Turns(), list[int](), 0
 
     async def wait() -> None:
@@ -96,25 +96,64 @@ async def test_who_goes_away_takes_nobody_s_turn(rounds: int) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking() -> None:
+def contexts() -> tuple[ServerContext, ssl.SSLContext]:
+    """Those of a server and of its clients."""
     with making_test_data():
         authority = trustme.CA()
         issued = authority.issue_cert("127.0.0.1")
         client_side = ssl.create_default_context()
         authority.configure_trust(client_side)
         certificate = b"".join(pem.bytes() for pem in issued.cert_chain_pems)
-        context = server_context(ServerTls(certificate, issued.private_key_pem.bytes()))
-    (listener,) = await listen_tcp("127.0.0.1", 0)
-    port = listener.socket.getsockname()[1]
-    turns = Turns()
+        return server_context(ServerTls(certificate, issued.private_key_pem.bytes())), client_side
 
-    async def ask(text: bytes) -> trio.SSLStream[trio.SocketStream]:
-        transport = await trio.open_tcp_stream("127.0.0.1", port)
-        stream = trio.SSLStream(
-            transport, client_side, server_hostname="127.0.0.1", https_compatible=True
-        )
-        await stream.send_all(text)
-        return stream
+
+async def connect_over_tls(
+    port: int, context: ssl.SSLContext, text: bytes
+) -> trio.SSLStream[trio.SocketStream]:
+    transport = await trio.open_tcp_stream("127.0.0.1", port)
+    stream = trio.SSLStream(transport, context, server_hostname="127.0.0.1", https_compatible=True)
+    await stream.send_all(text)
+    return stream
+
+
+async def test_requests_wait_for_their_turns_until_one_was_let_in() -> None:
+    async def let_in(request: Request) -> Response:
+        request.place.let_in(known=request.path == "/known")
+        return Response(body=request.path.encode())
+
+    context, client_side = contexts()
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    ask = partial(connect_over_tls, listener.socket.getsockname()[1], client_side)
+    turns, giving = Turns(), trio.CancelScope()
+
+    async def give() -> None:
+        with giving:
+            await turns.give()
+
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give)
+            await nursery.start(serve_http, over_tls([listener], lambda: context, turns), let_in)
+            unknown, known = [await ask(head(path) + b"\r\n") for path in ("/unknown", "/known")]
+            await until(unknown, b"/unknown")
+            await until(known, b"/known")
+            giving.cancel()
+            for stream in (unknown, known):
+                await stream.send_all(head("/again") + b"\r\n")
+            await until(known, b"/again")
+            with trio.move_on_after(0.05) as patience:
+                await unknown.receive_some()
+            assert patience.cancelled_caught, "it is not answered before its turn"
+            for stream in (unknown, known):
+                await trio.aclose_forcefully(stream)
+            nursery.cancel_scope.cancel()
+
+
+async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking() -> None:
+    context, client_side = contexts()
+    (listener,) = await listen_tcp("127.0.0.1", 0)
+    ask = partial(connect_over_tls, listener.socket.getsockname()[1], client_side)
+    turns = Turns()
 
     async def attack() -> None:
         slow = [await ask(head("/")) for _ in range(SLOW)]
