@@ -25,6 +25,7 @@ class RequestFault:
 
     verb: str = ""
     resource: str = ""
+    namespace: str = ""
     name: str = ""
     subresource: str | None = None
     code: int = 0
@@ -41,6 +42,7 @@ class RequestFault:
             self.times > 0
             and self.verb in ("", received.verb)
             and self.resource in ("", received.resource)
+            and self.namespace in ("", received.namespace)
             and self.name in ("", received.name)
             and self.subresource in (None, received.subresource)
         )

@@ -11,14 +11,14 @@ Kubernetes clients, in this order:
 Nothing here is I/O: `Correlator.correlate` takes an event and the time, and says what to do.
 """
 
+import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Generic, TypeVar, final
 
-import attrs
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from trio_kubelet.k8s import Event
+from trio_kubelet.k8s import Event, Time
 
 COMBINED = "(combined from similar events): "
 ALIKE_MESSAGES = 10
@@ -41,10 +41,19 @@ class Correlated:
 
 @frozen(kw_only=True)
 class _Alike:
-    """The messages of one reason for one object, and when the last one came."""
+    """The messages of one reason for one object, by their digests, and when the last one came."""
 
-    messages: frozenset[str]
+    messages: frozenset[bytes]
     last_ns: int
+
+
+@frozen(kw_only=True)
+class _Said:
+    """What was said: the event in the API, and how often it happened."""
+
+    name: str
+    first_timestamp: Time | None
+    count: int
 
 
 @frozen(kw_only=True)
@@ -82,24 +91,27 @@ class Correlator:
     """Remembers what was said lately. One owner, who feeds it every event in order."""
 
     _alike: _Recent[_Alike] = field(factory=_Recent, init=False)
-    _said: _Recent[Event] = field(factory=_Recent, init=False)
+    _said: _Recent[_Said] = field(factory=_Recent, init=False)
     _tokens: _Recent[_Tokens] = field(factory=_Recent, init=False)
 
     def correlate(self, event: Event, now_ns: int) -> Correlated | None:
         """Say what becomes of a new event (count 1); None: it is left out."""
         combined = self._is_one_of_many(event, now_ns)
         if combined:
-            event = attrs.evolve(event, message=COMBINED + event.message)
-        key = _group(event) if combined else (*_group(event), event.message, _place(event))
+            event = evolve(event, message=COMBINED + event.message)
+        key = _group(event) if combined else (*_group(event), _digest(event.message), _place(event))
         before = self._said.get(key)
         if before is not None:
-            event = attrs.evolve(
+            event = evolve(
                 event,
-                metadata=before.metadata,
+                metadata=evolve(event.metadata, name=before.name),
                 first_timestamp=before.first_timestamp,
-                count=(before.count or 1) + 1,
+                count=before.count + 1,
             )
-        self._said.put(key, event)
+        said = _Said(
+            name=event.metadata.name, first_timestamp=event.first_timestamp, count=event.count or 1
+        )
+        self._said.put(key, said)
         if not self._may_speak(event, now_ns):
             return None
         return Correlated(event=event, key=key, repeats=before is not None)
@@ -113,10 +125,10 @@ class Correlator:
         known = self._alike.get(key)
         is_old = known is None or now_ns - known.last_ns > ALIKE_SECONDS * 1e9
         messages = frozenset() if known is None or is_old else known.messages
-        is_new_one = event.message not in messages
-        many = is_new_one and len(messages) >= ALIKE_MESSAGES - 1
+        digest = _digest(event.message)
+        many = digest not in messages and len(messages) >= ALIKE_MESSAGES - 1
         if not many:
-            messages |= {event.message}
+            messages |= {digest}
         self._alike.put(key, _Alike(messages=messages, last_ns=now_ns))
         return many
 
@@ -128,6 +140,11 @@ class Correlator:
         allowed = left >= 1
         self._tokens.put(key, _Tokens(left=left - 1 if allowed else left, as_of_ns=now_ns))
         return allowed
+
+
+def _digest(message: str) -> bytes:
+    """Sixteen bytes that stand for a message, which may be a thousand times as long."""
+    return hashlib.blake2b(message.encode(errors="backslashreplace"), digest_size=16).digest()
 
 
 def _speaker(event: Event) -> tuple[str, ...]:

@@ -1,18 +1,22 @@
 """Writes events to the API server: of each pod in the order in which they were recorded.
 
 Recording never waits: events go into bounded queues, and what does not fit is dropped and
-counted. Pods take turns, so that one that has much to say stands before nobody else. While the API
-server is away events stay there; what it refuses is logged and dropped. Warnings have queues and a
-writer of their own: somebody may be looking for them. Those that are no warnings let a start that
-is under way go first, for a second: half of a start's requests are events.
+counted. Pods take turns, so that one that has much to say stands before nobody else; one whose
+event could not be written waits for the next try, and holds up no other. While the API server is
+away events stay there; what it refuses is logged and dropped, and what it answers with an error
+again and again, too. Warnings have queues and writers of their own: somebody may be looking for
+them. Those that are no warnings let a start that is under way go first, for a second: half of a
+start's requests are events.
 """
 
+import math
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import structlog
 import trio
+from attrs import define, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.clock import Clock
@@ -40,7 +44,11 @@ RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=10.0)
 PATIENCE_SECONDS = 1.0
 """How long an event that is no warning waits for an idle node at most."""
 WRITERS = 4
-"""Requests at once for events that are no warnings: so many keep up with a burst of starts."""
+"""Requests at once for warnings, and for the others: so many keep up with a burst of starts."""
+MOST_TRIES = 12
+"""So often an event is sent that is answered with an error; as often as the Go kubelet sends it."""
+MOST_RETRY_AFTER_SECONDS = 60.0
+"""The longest wait that an answer can ask for."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
 """What the API server takes of a message, in characters."""
@@ -91,20 +99,21 @@ class EventWriter:
     async def run(self, api: Api) -> None:
         """Write events for ever. Cancelling loses those that wait."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._write_warnings, api)
             for _ in range(WRITERS):
+                nursery.start_soon(self._write_warnings, api)
                 nursery.start_soon(self._write_others, api)
 
     async def _write_warnings(self, api: Api) -> None:
         while True:
-            async with self._warnings.next() as event:
-                await self._write_safely(api, event)
+            async with self._warnings.next() as waiting:
+                await self._write_safely(api, self._warnings, waiting)
 
     async def _write_others(self, api: Api) -> None:
         while True:
-            async with self._others.next() as event:
-                await self._wait_until_idle(event)
-                await self._write_safely(api, event)
+            async with self._others.next() as waiting:
+                if waiting.correlated is None:
+                    await self._wait_until_idle(waiting.event)
+                await self._write_safely(api, self._others, waiting)
 
     async def _wait_until_idle(self, event: Event) -> None:
         """Let others go first, unless the event has waited long or the queue fills up."""
@@ -116,37 +125,53 @@ class EventWriter:
         with trio.move_on_after(min(max(left, 0.0), PATIENCE_SECONDS)):
             await self._wait_idle()
 
-    async def _write_safely(self, api: Api, event: Event) -> None:
+    async def _write_safely(self, api: Api, turns: "_Turns", waiting: "_Waiting") -> None:
         """Write one event; a bug that it brings out does not hold up the others."""
         try:
-            await self._write_next(api, event)
+            await self._write_next(api, turns, waiting)
         except Exception:
+            event = waiting.event
             about = event.involved_object
             log.exception(
                 "event write failed", object=f"{about.namespace}/{about.name}", reason=event.reason
             )
 
-    async def _write_next(self, api: Api, event: Event) -> None:
+    async def _write_next(self, api: Api, turns: "_Turns", waiting: "_Waiting") -> None:
         if self._dropped:
             log.warning("events dropped", number=self._dropped)
             self._dropped = 0
-        correlated = self._correlator.correlate(event, self._clock.now_ns())
-        if correlated is not None:
-            await self._write(api, correlated)
-
-    async def _write(self, api: Api, correlated: Correlated) -> None:
-        retries = Retries(RETRY)
-        while True:
-            try:
-                await _send(api, correlated)
-            except ApiError as error:
-                if not error.is_retriable:
-                    self._correlator.forget(correlated.key)
-                    log.warning("event rejected by the API server", error=str(error))
-                    return
-                await retries.wait(at_least=error.retry_after_seconds)
-            else:
+        if waiting.correlated is None:
+            waiting.correlated = self._correlator.correlate(waiting.event, self._clock.now_ns())
+        if waiting.correlated is None:
+            return
+        try:
+            await _send(api, waiting.correlated)
+        except ApiError as error:
+            waiting.answered_errors += not error.is_unreachable
+            if error.is_retriable and waiting.answered_errors < MOST_TRIES:
+                asked_for = min(error.retry_after_seconds or 0.0, MOST_RETRY_AFTER_SECONDS)
+                turns.put_back(waiting, waiting.retries.next_seconds(at_least=asked_for))
                 return
+            self._correlator.forget(waiting.correlated.key)
+            about, tries = waiting.event.involved_object, waiting.answered_errors
+            log.warning(
+                "event rejected by the API server",
+                object=f"{about.namespace}/{about.name}",
+                reason=waiting.event.reason,
+                tries=tries,
+                error=str(error),
+            )
+
+
+@define
+class _Waiting:
+    """An event on its way, and what its tries have come to."""
+
+    event: Event
+    correlated: Correlated | None = None
+    """The form in which it was tried; None before the first try."""
+    answered_errors: int = 0
+    retries: Retries = field(factory=lambda: Retries(RETRY))
 
 
 class _Turns:
@@ -155,14 +180,16 @@ class _Turns:
     def __init__(self, size: int) -> None:
         self.count = 0
         self._size = size
-        self._waiting: OrderedDict[str, deque[Event]] = OrderedDict()
+        self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         self._busy: set[str] = set()
+        self._not_before: dict[str, float] = {}
+        """When the next event of a pod may be tried, in trio's time."""
         self._changed = trio.Event()
 
     def put(self, event: Event) -> bool:
         """Let an event wait; False if one of the pod with the most of them was dropped for it."""
         key = event.involved_object.uid
-        self._waiting.setdefault(key, deque()).append(event)
+        self._waiting.setdefault(key, deque()).append(_Waiting(event))
         self.count += 1
         self._tell()
         if self.count <= self._size:
@@ -170,28 +197,50 @@ class _Turns:
         longest = max(reversed(self._waiting), key=lambda each: len(self._waiting[each]))
         self._waiting[longest].pop()
         if not self._waiting[longest]:
-            del self._waiting[longest]
+            self._forget(longest)
         self.count -= 1
         return False
 
+    def put_back(self, waiting: _Waiting, seconds: float) -> None:
+        """Let an event that could not be written wait for so long, before the others of its pod."""
+        key = waiting.event.involved_object.uid
+        self._waiting.setdefault(key, deque()).appendleft(waiting)
+        self._waiting.move_to_end(key)
+        self._not_before[key] = trio.current_time() + seconds
+        self.count += 1
+
     @asynccontextmanager
-    async def next(self) -> AsyncIterator[Event]:
+    async def next(self) -> AsyncIterator[_Waiting]:
         """Wait for the next event; no other of its pod is given while this is held."""
-        while (key := next((k for k in self._waiting if k not in self._busy), None)) is None:
-            await self._changed.wait()
-        waiting = self._waiting[key]
-        event = waiting.popleft()
+        while (key := self._next_pod()) is None:
+            free = self._waiting.keys() - self._busy
+            wake_at = min((self._not_before[each] for each in free), default=math.inf)
+            with trio.move_on_at(wake_at):
+                await self._changed.wait()
+        queue = self._waiting[key]
+        waiting = queue.popleft()
         self.count -= 1
-        if waiting:
+        if queue:
             self._waiting.move_to_end(key)
         else:
-            del self._waiting[key]
+            self._forget(key)
         self._busy.add(key)
         try:
-            yield event
+            yield waiting
         finally:
             self._busy.discard(key)
             self._tell()
+
+    def _next_pod(self) -> str | None:
+        now = trio.current_time()
+        for key in self._waiting:
+            if key not in self._busy and self._not_before.get(key, now) <= now:
+                return key
+        return None
+
+    def _forget(self, key: str) -> None:
+        del self._waiting[key]
+        self._not_before.pop(key, None)
 
     def _tell(self) -> None:
         self._changed.set()

@@ -3,10 +3,11 @@
 Every transition of a state machine goes through `Journal.transition`, every noteworthy fact
 (an event, a bad manifest, a failed sync) through `Journal.note`. The journal is a bounded ring
 in memory: it costs the same after a year as after a minute. What does not fit goes from the pod
-with the most entries, its oldest first, so that a noisy one does not drive out the story of others.
+with the most of it, its oldest first, so that a noisy one does not drive out the story of others.
 `/debug/journal` serves it, and `trio-kubelet timeline POD` prints one pod's part of it.
 """
 
+import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
 
@@ -16,6 +17,7 @@ from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 
 DEFAULT_CAPACITY = 8192
+"""In entries of a kibibyte of text; longer ones count as several."""
 MOST_CHARACTERS = 1024
 """Of one text in an entry; what containers print has no end."""
 
@@ -66,6 +68,8 @@ class Journal:
         "_entries",
         "_number",
         "_owners",
+        "_size",
+        "_size_of",
         "_sizes",
         "on_entry",
     )
@@ -76,8 +80,10 @@ class Journal:
         self._entries: OrderedDict[int, Entry] = OrderedDict()
         self._number = 0
         self._owners: dict[str, deque[int]] = {}
+        self._size = 0
+        self._size_of: dict[str, int] = {}
         self._sizes: list[dict[str, None]] = [{}]
-        """The owners with so many entries, by that number."""
+        """The owners with entries of such a size together, by that size."""
         self._dropped = 0
         self.on_entry: Callbacks[[Entry]] = Callbacks()
 
@@ -137,34 +143,43 @@ class Journal:
                 yield entry
 
     def _append(self, entry: Entry) -> None:
-        if len(self._entries) == self._capacity:
+        size = _size(entry)
+        while self._entries and self._size + size > self._capacity:
             self._drop_one()
         self._number += 1
         self._entries[self._number] = entry
         owner = _owner(entry.key)
-        numbers = self._owners.setdefault(owner, deque())
-        numbers.append(self._number)
-        self._resized(owner, len(numbers) - 1, len(numbers))
+        self._owners.setdefault(owner, deque()).append(self._number)
+        self._resize(owner, size)
         self.on_entry.call(entry)
 
     def _drop_one(self) -> None:
         """Drop the oldest entry of who has the most."""
         owner = next(iter(self._sizes[-1]))
         numbers = self._owners[owner]
-        del self._entries[numbers.popleft()]
+        dropped = self._entries.pop(numbers.popleft())
         self._dropped += 1
-        self._resized(owner, len(numbers) + 1, len(numbers))
+        self._resize(owner, -_size(dropped))
         if not numbers:
             del self._owners[owner]
 
-    def _resized(self, owner: str, before: int, after: int) -> None:
+    def _resize(self, owner: str, by: int) -> None:
+        before = self._size_of.pop(owner, 0)
+        after = before + by
+        self._size += by
         self._sizes[before].pop(owner, None)
-        if after == len(self._sizes):
-            self._sizes.append({})
         if after:
+            self._size_of[owner] = after
+            self._sizes.extend({} for _ in range(len(self._sizes), after + 1))
             self._sizes[after][owner] = None
         while len(self._sizes) > 1 and not self._sizes[-1]:
             self._sizes.pop()
+
+
+def _size(entry: Entry) -> int:
+    """One, and one more for each kibibyte that its texts take in memory."""
+    texts = (entry.key, entry.cause, *entry.details.values())
+    return 1 + sum(map(sys.getsizeof, texts)) // 1024
 
 
 def _owner(key: str) -> str:

@@ -6,7 +6,8 @@ people: time, level, sentence, `key=value`. JSON has the keys that Kubernetes' p
 
 Writing never waits: what a full pipe does not take is kept (8 MiB at most) and tried again with
 the next entry, then dropped and counted. Values under telling names (`token`, `authorization`)
-are not written. Where stderr is the journal of systemd, each entry has its priority there.
+are not written, long ones are cut. Where stderr is the journal of systemd, each entry has its
+priority there.
 """
 
 import atexit
@@ -42,6 +43,9 @@ SECRET_NAMES = frozenset(
         "token",
     }
 )
+MOST_CHARACTERS = 4096
+"""Of one value; some come from containers and have no end."""
+MOST_TRACEBACK_CHARACTERS = 64 * 1024
 STDERR = 2
 PRIORITIES = {"debug": 7, "info": 6, "warning": 4, "error": 3, "critical": 2}
 """Levels as syslog numbers them; journalctl shows and filters by them."""
@@ -96,6 +100,7 @@ def configure_logging(settings: "Settings", write: Callable[[str], None] | None 
             _add_frame,
             _spell_out_exception,
             _hide_secrets,
+            _cut_long_values,
             lambda _logger, _name, entry: render(entry),
         ],
         wrapper_class=_logger_class(options.verbosity),
@@ -288,6 +293,16 @@ def _hide_secrets(_logger: Any, _name: str, entry: Entry) -> Entry:
             entry[name] = "<hidden>"
         elif isinstance(value, bytes):
             entry[name] = f"<{len(value)} bytes>"
+    return entry
+
+
+def _cut_long_values(_logger: Any, _name: str, entry: Entry) -> Entry:
+    for name, value in entry.items():
+        if not isinstance(value, int | float | None):
+            most = MOST_TRACEBACK_CHARACTERS if name == "traceback" else MOST_CHARACTERS
+            text = value if isinstance(value, str) else str(value)
+            if len(text) > most:
+                entry[name] = f"{text[:most]}…"
     return entry
 
 

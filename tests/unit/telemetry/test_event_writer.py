@@ -16,7 +16,14 @@ from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 from trio_kubelet.telemetry.correlation import Correlated, Correlator
-from trio_kubelet.telemetry.event_writer import PATIENCE_SECONDS, EventWriter, at_once
+from trio_kubelet.telemetry.event_writer import (
+    MOST_RETRY_AFTER_SECONDS,
+    MOST_TRIES,
+    PATIENCE_SECONDS,
+    WRITERS,
+    EventWriter,
+    at_once,
+)
 
 QUEUE_SIZE = 20
 POD = Pod(
@@ -226,6 +233,40 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
             assert {event.message for event in at.events()} == {"good"}
     named = [entry for entry in logs if entry["event"] == "event write failed"]
     assert [entry["object"] for entry in named] == ["shop/web", "shop/web"]
+
+
+@pytest.mark.parametrize("kind", list(EventType))
+async def test_events_that_are_answered_with_errors_hold_up_no_other_pod(
+    kind: EventType, autojump_clock: MockClock
+) -> None:
+    pods = 2 * WRITERS
+    with capture_logs() as logs:
+        async with node() as at:
+            at.server.faults.add(RequestFault(code=503, namespace="bad", retry_after=10**9))
+            for number in range(pods):
+                pod = named(number)
+                pod = evolve(pod, metadata=evolve(pod.metadata, namespace="bad"))
+                at.recorder.pod(pod, kind, "Failed", "bad")
+                at.recorder.pod(pod, kind, "Failed", "behind it")
+            at.recorder.pod(POD, kind, "Failed", "good")
+            began = trio.current_time()
+            await at.server.until(at.events)
+            assert trio.current_time() == began
+            await trio.sleep(3 * MOST_TRIES * MOST_RETRY_AFTER_SECONDS)
+            assert at.messages() == [("good", 1)]
+    given_up = [entry for entry in logs if entry["event"] == "event rejected by the API server"]
+    assert {entry["tries"] for entry in given_up} == {MOST_TRIES}
+    assert len(given_up) == 2 * pods
+
+
+async def test_an_event_that_could_not_be_written_comes_before_the_next_of_its_pod(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.faults.add(RequestFault(code=500, times=3))
+        for message in ("one", "two", "one"):
+            at.fail(message)
+        await at.server.until(lambda: at.messages() == [("one", 2), ("two", 1)])
 
 
 def named(number: int) -> Pod:

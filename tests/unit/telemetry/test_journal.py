@@ -107,3 +107,17 @@ async def test_texts_are_cut() -> None:
     journal.transition("probe", "default/web/c", made)
     for entry in journal.entries():
         assert {len(entry.cause), *map(len, entry.details.values())} == {1025}
+
+
+async def test_long_entries_count_as_several_and_memory_is_bounded() -> None:
+    journal = Journal(TrioClock(), capacity=20)
+    journal.note("sync", "default/quiet", "seen")
+    for number in range(100):
+        journal.note("sync", f"default/loud-{number % 3}", "said", "🌊" * 2000, more="x" * 2000)
+    left = list(journal.entries())
+    assert left[0].key == "default/quiet"
+    assert sum(len(each.cause.encode()) for each in left) < 20 * 1024
+    assert journal.dropped == 101 - len(left)
+    for number in range(20):
+        journal.note("sync", f"default/{number}", "seen")
+    assert [each.key for each in journal.entries()] == [f"default/{n}" for n in range(20)]

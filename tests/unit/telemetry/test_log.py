@@ -14,6 +14,7 @@ from attrs import evolve
 
 from trio_kubelet.config import Settings
 from trio_kubelet.telemetry.log import (
+    MOST_CHARACTERS,
     PatientWriter,
     configure_logging,
     is_journal,
@@ -44,6 +45,15 @@ def configured(*, log_format: str = "text", verbosity: int = 0) -> list[str]:
 def test_text_has_time_level_sentence_and_facts_in_one_line() -> None:
     entry = {"timestamp": 1769860800.25, "level": "info", "event": "pod admitted", "pod": "ns/web"}
     assert render_text(entry) == "2026-01-31T12:00:00.250Z INFO    pod admitted pod=ns/web"
+
+
+@pytest.mark.parametrize("log_format", ["text", "json"])
+def test_long_values_are_cut(log_format: str) -> None:
+    lines = configured(log_format=log_format)
+    structlog.get_logger("x").info("said", message="x" * 10**6, names=["x" * 10**6], number=10**9)
+    (line,) = lines
+    assert len(line) < 3 * MOST_CHARACTERS
+    assert "1000000000" in line
 
 
 @pytest.mark.parametrize(
