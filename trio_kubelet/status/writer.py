@@ -205,9 +205,15 @@ class StatusWriter:
 
     async def _patch(self, reported: _Reported, body: Json) -> None:
         meta = reported.object.metadata
-        answer = await self._api.patch(
-            PODS, meta.name, meta.namespace, body=body, subresource="status"
-        )
+        try:
+            answer = await self._api.patch(
+                PODS, meta.name, meta.namespace, body=body, subresource="status"
+            )
+        except ApiError as error:
+            # Where another pod has the name by now, the status of this one is invalid, too.
+            if error.code == INVALID and (unknown := await self._refresh(reported)) is not None:
+                raise unknown from error
+            raise
         self._queue.answered()
         if is_newer(answer.metadata, reported.object.metadata):
             # The spec is held once: that of the answer is another copy of it.
