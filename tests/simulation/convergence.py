@@ -5,6 +5,7 @@ their shapes say; and what is told of them is what the runtime shows.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,15 +19,19 @@ from tests.simulation.record import Life, Record, Wanted
 from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
+from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.node.lease import LEASE_NAMESPACE
 from trio_kubelet.pod_source import CONFIG_MIRROR
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.telemetry.correlation import ALIKE_MESSAGES, SPAM_BURST
 
 LEASE_SECONDS = 40.0
 LEAST_LEFT_SECONDS = 15.0
 """Of the life of a token: what a fifth of it has left after the longest time between syncs."""
 LATE_SECONDS = 90.0
 """How long a container that failed a probe may take to end: its grace, with slow calls."""
+EVENT_SECONDS = 10.0
+"""How long after its occasion an event is in the API, where nothing fails."""
 TOLD_WITHIN_NS = 1_000_000_000
 """How long after a change of a container its status may be on its way."""
 LATEST_LOOK_SECONDS = 320.0
@@ -117,6 +122,31 @@ def bad_tokens(node: Node, record: Record) -> Iterator[str]:
             yield f"the token of pod {uid} is for {bound}"
         if (seconds := claims["exp"] - node.clock.now_ns() / 1e9) < LEAST_LEFT_SECONDS:
             yield f"the token of pod {uid} is good for {seconds:.0f} s"
+
+
+def untold_events(node: Node, record: Record) -> Iterator[str]:
+    """The events of this agent that users should see in the API, and do not.
+
+    Pods that have much to say are left out: some of their events are, too, or are combined.
+    """
+    if node.agent is None:
+        return
+    told = {
+        (event.involved_object.uid, event.reason, event.message) for event in node.api.all(EVENTS)
+    }
+    recorded = [(at, event.pod.metadata, event) for at, event in node.agent.recorded if event.pod]
+    said = Counter(meta.uid for _, meta, _ in recorded)
+    messages: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for _, meta, event in recorded:
+        messages[meta.uid, event.reason].add(event.message)
+    for recorded_at, meta, event in recorded:
+        kinds = len(messages[meta.uid, event.reason])
+        may_be_left_out = said[meta.uid] > SPAM_BURST or kinds >= ALIKE_MESSAGES
+        is_new = trio.current_time() - recorded_at < EVENT_SECONDS
+        if may_be_left_out or is_new or (meta.key, event.reason) in record.refused_events:
+            continue
+        if (meta.uid, event.reason, event.message) not in told:
+            yield f"{event.reason} of pod {meta.uid}, recorded at {recorded_at:.0f}"
 
 
 def _old_message_files(node: Node, uid: str) -> Iterator[str]:

@@ -92,6 +92,8 @@ class Invariants:
         if entry["level"] in ("error", "critical") or "exc_info" in entry:
             trace = traceback.format_exc() if "exc_info" in entry else ""
             self.violated("error in the log:", self.record.lines[-1], trace)
+        if entry["event"] == "event rejected by the API server":
+            self.record.refused_events.add((str(entry["object"]), str(entry["reason"])))
         if entry["event"] == "pod status refused as invalid":
             self.violated("the API was told what no pod's life allows:", self.record.lines[-1])
 

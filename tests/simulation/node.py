@@ -38,6 +38,7 @@ from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.telemetry.journal import Entry
 
 LogEntry = Mapping[str, object]
@@ -105,6 +106,11 @@ class SimulatedAgent(Agent):
 
         super().__init__(settings, clock, host, open_clients=clients)
         self.core.statuses.on_change.add(on_status)
+        self.recorded: list[tuple[float, RecordedEvent]] = []
+        """All events of this agent, and when it recorded them."""
+        self.core.recorder.on_event.add(
+            lambda event: self.recorded.append((trio.current_time(), event))
+        )
         self._tasks: PodTasks | None = None
 
     async def serve(self) -> None:

@@ -125,6 +125,8 @@ class Record:
     """Ids of the containers that the runtime lost sight of, or that somebody else removed."""
     steps: Counter[tuple[str, str, str]] = field(factory=Counter)
     """How often agents stepped machines: by machine, event and target."""
+    refused_events: set[tuple[str, str]] = field(factory=set)
+    """Pods and reasons of events that the API server would not have."""
     loses_events: bool = False
     """Whether events are lost, so that what containers do may be seen minutes later."""
     runtime_away_until: float = -1e9

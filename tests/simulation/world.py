@@ -18,7 +18,7 @@ from attrs import evolve
 
 from state_machines.probe import ProbeKind
 from tests.apiserver.faults import RequestFault
-from tests.simulation.convergence import bad_tokens, leftovers, unsettled
+from tests.simulation.convergence import bad_tokens, leftovers, unsettled, untold_events
 from tests.simulation.disk import Disk
 from tests.simulation.fault_schedule import FaultSchedule
 from tests.simulation.health import (
@@ -202,6 +202,8 @@ class World:
                 await trio.sleep(GLANCE_SECONDS)
                 for problem in bad_tokens(self._node, self._record):
                     self._invariants.violated("not renewed:", problem)
+                for problem in untold_events(self._node, self._record):
+                    self._invariants.violated("not told:", problem)
         for problem in unsettled(self._node, self._record):
             self._invariants.violated("not settled:", problem)
 
