@@ -31,6 +31,8 @@ from trio_kubelet.server.request_head import path_and_query
 log = structlog.get_logger("server")
 
 WITHOUT_BODY = (204, 304)
+PIECE_BYTES = 1 << 20
+"""Of a body that is there as a whole: to copy tens of megabytes in one turn holds the loop."""
 BAD_HEADERS = (h11.LocalProtocolError, UnicodeEncodeError)
 FAILED = Response(status=500, body=b"500 internal server error\n")
 
@@ -206,8 +208,11 @@ class Exchange:
 
     async def _send_whole(self, head: h11.Response, body: bytes) -> None:
         data = self._http.send(head)
-        if body:
-            data += self._http.send(h11.Data(data=body))
+        for start in range(0, len(body), PIECE_BYTES):
+            if start:
+                await self._client.send(data)
+                data = b""
+            data += self._http.send(h11.Data(data=body[start : start + PIECE_BYTES]))
         await self._client.send(data + self._http.send(h11.EndOfMessage()))
 
     async def _send_stream(self, head: h11.Response, pieces: AsyncGenerator[bytes, None]) -> bool:
