@@ -7,6 +7,7 @@ What is left of it when the agent is killed goes with the next content. Everythi
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import takewhile
 from pathlib import Path
 from typing import IO
 
@@ -25,10 +26,8 @@ def write_whole(
     when this returns, whatever becomes of the machine's power. Raises OSError that names the file
     itself, however it was to be written.
     """
-    if folder_mode is not None and not path.parent.is_dir():
-        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
-        if durable:
-            sync_folder(path.parent.parent)
+    if folder_mode is not None:
+        make_folder(path.parent, folder_mode, durable=durable)
     write_all_whole({path: data}, mode=mode, durable=durable)
 
 
@@ -49,6 +48,18 @@ def write_all_whole(
             Path(file.name).replace(path)
     for folder in {path.parent for path in contents} if durable else ():
         sync_folder(folder)
+
+
+def make_folder(folder: Path, mode: int, *, durable: bool = False) -> None:
+    """Make a folder, and those above it, where there is none; `durable` as in `write_whole`.
+
+    Raises OSError.
+    """
+    missing = takewhile(lambda each: not each.is_dir(), (folder, *folder.parents))
+    for each in reversed([*missing]):
+        each.mkdir(mode=mode, exist_ok=True)
+        if durable:
+            sync_folder(each.parent)
 
 
 def sync_folder(folder: Path) -> None:

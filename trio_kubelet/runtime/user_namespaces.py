@@ -30,7 +30,7 @@ from trio_kubelet.runtime.config.names import POD_UID_LABEL, pod_directory
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE, IdMapping
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.threads import run_in_thread
-from trio_kubelet.whole_files import write_whole
+from trio_kubelet.whole_files import sync_folder, write_whole
 
 log = structlog.get_logger("runtime")
 
@@ -336,6 +336,8 @@ class PodIdRanges:
             return parsed(path.read_text())
         except FileNotFoundError:
             write_whole(path, printed(mapping).encode(), folder_mode=0o750, durable=True)
+            # The pod's folder may be there for its volumes, and not on the disk yet.
+            sync_folder(path.parent.parent)
             return mapping
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error

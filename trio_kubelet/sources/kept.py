@@ -19,7 +19,7 @@ from attrs import evolve, frozen
 from trio_kubelet.sources.documents import InvalidManifest
 from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
 from trio_kubelet.sources.static import is_pod_uid
-from trio_kubelet.whole_files import write_all_whole
+from trio_kubelet.whole_files import make_folder, write_all_whole
 
 log = structlog.get_logger("sources")
 
@@ -94,7 +94,7 @@ class KeptManifests:
     def _write(self, records: Records) -> None:
         if not records:
             return
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._folder, 0o700, durable=True)
         contents = {self._path(origin): _content(origin, pods) for origin, pods in records.items()}
         write_all_whole(contents, durable=True)
 

@@ -19,7 +19,7 @@ from trio_kubelet.config.codec import decode, to_wire
 from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.json_text import go_json
-from trio_kubelet.whole_files import write_whole
+from trio_kubelet.whole_files import make_folder, write_whole
 
 log = structlog.get_logger("images")
 
@@ -101,8 +101,7 @@ class PullRecordFolder(Generic[T]):
 
     def make(self) -> None:
         """Make the folder, for the agent's user alone."""
-        for folder in (self._path.parent, self._path):
-            folder.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        make_folder(self._path, _FOLDER_MODE, durable=True)
 
     def read(self) -> FolderContent[T]:
         """Read all files; what is of an older version is written anew, as the Go kubelet does it.
@@ -137,7 +136,10 @@ class PullRecordFolder(Generic[T]):
         write_whole(path, printed(value).encode(), durable=True)
 
     def remove(self, name: str) -> None:
-        """Remove a file, by its name; one that is gone is fine."""
+        """Remove a file, by its name; one that is gone is fine.
+
+        It need not be durable: an intent or a record that is back denies, and allows nobody more.
+        """
         (self._path / name).unlink(missing_ok=True)
 
     def _files(self) -> Iterator[Path]:
