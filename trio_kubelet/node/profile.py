@@ -64,7 +64,6 @@ class NodeProfile:
     features: frozenset[str] = IMPLEMENTED_FEATURES
     update_seconds: float = 10.0
     report_seconds: float = 300.0
-    lease_seconds: int = 40
 
 
 def node_profile(settings: Settings, machine: MachineInfo, resources: NodeAmounts) -> NodeProfile:
@@ -91,7 +90,6 @@ def node_profile(settings: Settings, machine: MachineInfo, resources: NodeAmount
         gates=settings.gates,
         update_seconds=configuration.node_status_update_frequency.total_seconds(),
         report_seconds=configuration.node_status_report_frequency.total_seconds(),
-        lease_seconds=configuration.node_lease_duration_seconds,
     )
 
 

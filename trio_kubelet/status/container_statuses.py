@@ -30,10 +30,9 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeMountStatus,
 )
-from trio_kubelet.runtime import observed as runtime
 from trio_kubelet.runtime.config.mounts import path_in_container
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, restart_terms
 from trio_kubelet.status.container_resources import actual_resources
 from trio_kubelet.status.context import ProbeVerdict, StatusContext
@@ -237,12 +236,12 @@ def _observed_status(
         ),
     )
     status = evolve(status, restart_count=_restart_count(status, newest, before))
-    if newest.state is runtime.ObservedState.RUNNING:
+    if newest.state is ObservedState.RUNNING:
         running = ContainerStateRunning(started_at=_time(newest.started_at))
         status = evolve(status, state=ContainerState(running=running))
-    elif newest.state is runtime.ObservedState.EXITED:
+    elif newest.state is ObservedState.EXITED:
         status = evolve(status, state=_exited(context, newest))
-    elif newest.state is runtime.ObservedState.UNKNOWN:
+    elif newest.state is ObservedState.UNKNOWN:
         status = _lost(status, before)
     return evolve(status, last_state=_last_state(context, status, instances[1:], before))
 
@@ -252,7 +251,7 @@ def _resources(
 ) -> ResourceRequirements:
     """What a container that runs may use; what others are to get."""
     allocated = container.resources or ResourceRequirements()
-    if newest.state is not runtime.ObservedState.RUNNING:
+    if newest.state is not ObservedState.RUNNING:
         return allocated
     return actual_resources(allocated, context.given.actuated.get(container.name), newest.resources)
 
@@ -282,7 +281,7 @@ def _restart_count(
     if before is None:
         return newest.restart_count
     is_new = (
-        newest.state is runtime.ObservedState.RUNNING
+        newest.state is ObservedState.RUNNING
         and before.container_id not in ("", status.container_id)
         and (terminated(before) is not None or last_terminated(before) is not None)
     )
@@ -304,7 +303,7 @@ def _last_state(
     is_own = told is not None and told.container_id == status.container_id
     if is_own and terminated(status) is not None:
         return ContainerState(terminated=told)
-    if older and older[0].state is runtime.ObservedState.EXITED:
+    if older and older[0].state is ObservedState.EXITED:
         return _exited(context, older[0])
     if before is None:
         return None
@@ -452,7 +451,7 @@ def _waiting(reason: Reason) -> ContainerState:
 def _any_regular_made(pod: Pod, observed: ObservedPod) -> bool:
     names = {container.name for container in pod.spec.containers}
     return any(
-        container.name in names and container.state is not runtime.ObservedState.UNKNOWN
+        container.name in names and container.state is not ObservedState.UNKNOWN
         for container in observed.containers
     )
 

@@ -34,8 +34,8 @@ from trio_kubelet.sync.admission import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
     NOT_KILLED_IN_TIME,
-    PREEMPTED,
     PREEMPTING,
+    PREEMPTION_MESSAGE,
     WAITING_FOR_PREEMPTED_PODS,
     AdmissionResult,
     Preemption,
@@ -326,11 +326,11 @@ class SyncLoop:
         """End the victims. Pods that need their resources wait until they have stopped."""
         for victim in preemption.victims:
             log.info("preempting pod", pod=victim.metadata.key, critical=pod.metadata.key)
-            self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTED)
+            self._recorder.pod(victim, EventType.WARNING, PREEMPTING, PREEMPTION_MESSAGE)
             ending = Ending(
                 causes=(PodEvent.PREEMPTED,),
                 reason=PREEMPTING,
-                message=PREEMPTED,
+                message=PREEMPTION_MESSAGE,
                 disruption=DISRUPTED,
             )
             self._preemptions.preempt(victim)

@@ -29,7 +29,7 @@ def test_without_settings_it_is_what_a_kubelet_is_by_default() -> None:
     assert found.name == "node-1"
     assert found.kubelet_version == "v1.36.3"
     assert found.resources.capacity["pods"] == Quantity(110)
-    assert (found.update_seconds, found.report_seconds, found.lease_seconds) == (10, 300, 40)
+    assert (found.update_seconds, found.report_seconds) == (10, 300)
     assert found.max_images == 50
     assert found.register_node
     assert found.controller_attaches_volumes

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import pytest
 from attrs import evolve
 
+from state_machines.container import ContainerEvent
 from tests.unit.runtime.planned_pods import (
     GIVEN,
     container,
@@ -266,13 +267,18 @@ def test_a_sidecar_whose_startup_probe_has_not_succeeded_holds_up_the_next() -> 
 
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [("Always", "stop a"), ("OnFailure", "stop a"), ("Never", "stop a")],
+    [
+        ("Always", ContainerEvent.REPLACED),
+        ("OnFailure", ContainerEvent.REPLACED),
+        ("Never", ContainerEvent.STOPPED),
+    ],
 )
-def test_a_failed_probe_restarts_as_the_policy_says(policy: str, expected: str) -> None:
+def test_a_failed_probe_restarts_as_the_policy_says(policy: str, expected: ContainerEvent) -> None:
     pod = make_pod("a", "b", policy=policy)
     observed = observe(sandbox(), seen("a"), seen("b"))
     given = evolve(GIVEN, failed_probes={"a-s0": "liveness"})
-    assert summary(planned(pod, observed, given)) == expected
+    plan = planned(pod, observed, given)
+    assert (summary(plan), [each.event for each in plan.decisions]) == ("stop a", [expected])
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from trio_kubelet.sync.admission.preemption import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
     NOT_KILLED_IN_TIME,
-    PREEMPTED,
     PREEMPTING,
+    PREEMPTION_MESSAGE,
     WAITING_FOR_PREEMPTED_PODS,
 )
 
@@ -21,8 +21,8 @@ __all__ = [
     "DISRUPTED",
     "EXCEEDED_GRACE_PERIOD",
     "NOT_KILLED_IN_TIME",
-    "PREEMPTED",
     "PREEMPTING",
+    "PREEMPTION_MESSAGE",
     "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
     "AdmissionResult",

@@ -16,7 +16,7 @@ from trio_kubelet.sync.admission.resource_fit import request
 PREEMPTING = "Preempting"
 """The reason of the victims' event and status."""
 
-PREEMPTED = "Preempted in order to admit critical pod"
+PREEMPTION_MESSAGE = "Preempted in order to admit critical pod"
 """The message of the victims' event and status."""
 
 DISRUPTED = "Pod was preempted by Kubelet to accommodate a critical pod."
