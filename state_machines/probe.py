@@ -86,6 +86,14 @@ class ProbeEvidence:
     threshold: int = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeVerdict:
+    """The answers of all probes of a running container: past its startup probe, and ready."""
+
+    started: bool = True
+    ready: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Streak:
     """How often in a row a probe has come out one way."""

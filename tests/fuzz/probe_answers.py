@@ -24,9 +24,9 @@ from tests.unit.probes.servers import server_tls
 from tests.unit.server.serving import open_files
 from trio_kubelet.k8s import Container, Probe
 from trio_kubelet.k8s.codec import decode
-from trio_kubelet.probes.result import ProbeError, ProbeResult
+from trio_kubelet.pod_clients.result import ProbeError, ProbeResult
+from trio_kubelet.pod_clients.share import ProbeShare, Target
 from trio_kubelet.probes.runner import NodeNetwork
-from trio_kubelet.probes.share import ProbeShare, Target
 
 LOOPBACK = "127.0.0.1"
 SERVING = b"\0\0\0\0\2\x08\1"

@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 from hypothesis import given
 from hypothesis import strategies as st
 
+from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import (
     Container,
     ContainerRestartRule,
@@ -29,7 +30,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict
+from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.context import PodStatusContext
 from trio_kubelet.status.generate import pod_status
 

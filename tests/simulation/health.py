@@ -18,10 +18,10 @@ from state_machines.probe import ProbeKind
 from trio_kubelet.hollow import Behaviour, ExecResult, Invocation, behaviour_of
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import Probe
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult, failure
+from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.probes import AskOverNetwork
 from trio_kubelet.probes.exec import KILLED
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
-from trio_kubelet.probes.share import Target
 from trio_kubelet.rpc import Code, RpcError
 
 HEALTH_ANNOTATION = "simulation.trio-kubelet.dev/health"

@@ -29,6 +29,7 @@ LAYERS: dict[str, set[str]] = {
             "mountinfo",
             "concurrency",
             "future",
+            "pod_clients",
             "pod_source",
         ),
         *("callbacks", "errors", "retries", "unix_sockets", "threads", "whole_files", "work_queue"),
@@ -90,6 +91,11 @@ def imports(module: str) -> set[str]:
     return set(chain.from_iterable(_imported(node) for node in ast.walk(tree)))
 
 
+def ours(module: str) -> set[str]:
+    """Those that are of the project."""
+    return {name for name in imports(module) if name.startswith("trio_kubelet.")}
+
+
 def _imported(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (name.name for name in node.names)
@@ -130,8 +136,24 @@ def test_the_map_in_the_docs_shows_every_package_and_module() -> None:
 @pytest.mark.parametrize("module", under("trio_kubelet"))
 def test_a_module_imports_from_its_own_layer_and_those_beneath(module: str) -> None:
     own = HEIGHT.get(place(module), -1)
-    ours = (name for name in imports(module) if name.startswith("trio_kubelet."))
-    assert {name for name in ours if place(name) and HEIGHT[place(name)] > own} == set()
+    assert {name for name in ours(module) if place(name) and HEIGHT[place(name)] > own} == set()
+
+
+def test_no_package_imports_one_that_imports_it() -> None:
+    imported = {
+        package: {
+            place(name) for module in under(f"trio_kubelet.{package}") for name in ours(module)
+        }
+        - {package, ""}
+        for package in HEIGHT
+    }
+    while leaves := {package for package, others in imported.items() if not others}:
+        imported = {
+            package: others - leaves
+            for package, others in imported.items()
+            if package not in leaves
+        }
+    assert imported == {}
 
 
 @pytest.mark.parametrize("module", under("trio_kubelet.runtime"))

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from trio_kubelet.fair_limiter import Share
 from trio_kubelet.k8s import ExecAction
-from trio_kubelet.probes.result import (
+from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
     ProbeOutcome,
     ProbeResult,
     failure,
 )
-from trio_kubelet.probes.share import BYTE_SECONDS, Target
+from trio_kubelet.pod_clients.share import BYTE_SECONDS, Target
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.environment import LARGE, LARGE_BYTES

@@ -23,6 +23,7 @@ from state_machines.probe import (
     ProbeEvidence,
     ProbeKind,
     ProbeState,
+    ProbeVerdict,
     Streak,
     Verdict,
     first_run_seconds,
@@ -32,17 +33,16 @@ from state_machines.probe import (
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
-from trio_kubelet.probes.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import ProbeShare, Target
 from trio_kubelet.probes.runner import (
     ProbeMessage,
     ProbeRunner,
     message_of,
     message_of_error,
 )
-from trio_kubelet.probes.share import ProbeShare, Target
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.observed import ObservedContainer
-from trio_kubelet.status import ProbeVerdict
 from trio_kubelet.telemetry import EventRecorder, Journal, Transition
 
 log = structlog.get_logger("probes")

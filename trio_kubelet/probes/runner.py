@@ -12,12 +12,12 @@ from attrs import field, frozen
 from state_machines.probe import ProbeKind
 from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Probe
-from trio_kubelet.probes.dial import Dialer, probe_tcp
+from trio_kubelet.pod_clients.dial import Dialer, probe_tcp
+from trio_kubelet.pod_clients.grpc import probe_grpc
+from trio_kubelet.pod_clients.http import HttpProber
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.probes.exec import probe_exec
-from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.http import HttpProber
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import Target
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

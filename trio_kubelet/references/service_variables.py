@@ -7,7 +7,9 @@ Docker's links were. Pure.
 from collections.abc import Iterable, Mapping
 
 from trio_kubelet.k8s import Service, ServicePort
-from trio_kubelet.runtime.config.environment import MAX_VARIABLES
+
+MAX_VARIABLES = 65_536
+"""5,000 services with a named port each have 40,000. Each is a message to the runtime, too."""
 
 API_SERVICE = ("default", "kubernetes")
 """Namespace and name of the API server's own service, which every container is told of."""

@@ -7,14 +7,13 @@ the status before; its parts are `phase`, `container_statuses` and `conditions`.
 (patch.py), and takes pods out of the API of which nothing is left here.
 """
 
-from trio_kubelet.status.context import Failure, NodeIdentity, ProbeVerdict
+from trio_kubelet.status.context import Failure, NodeIdentity
 from trio_kubelet.status.statuses import Statuses, StatusReporter
 from trio_kubelet.status.writer import StatusWriter
 
 __all__ = [
     "Failure",
     "NodeIdentity",
-    "ProbeVerdict",
     "StatusReporter",
     "StatusWriter",
     "Statuses",

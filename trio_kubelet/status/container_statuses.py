@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from attrs import evolve, frozen
 
 from state_machines.container import ContainerRole, restarts_after
+from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import (
     ConditionStatus,
     Container,
@@ -35,7 +36,7 @@ from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, restart_terms
 from trio_kubelet.status.container_resources import actual_resources
-from trio_kubelet.status.context import ProbeVerdict, StatusContext
+from trio_kubelet.status.context import StatusContext
 
 UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"

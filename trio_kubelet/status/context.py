@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from attrs import field, frozen
 
+from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
@@ -38,14 +39,6 @@ class NodeIdentity:
     host_ips: tuple[str, ...] = ()
     runtime_name: str = "containerd"
     recursive_read_only: frozenset[str] = frozenset()
-
-
-@frozen(kw_only=True)
-class ProbeVerdict:
-    """What probes say of a running container: past its startup probe, and ready."""
-
-    started: bool = True
-    ready: bool = True
 
 
 @frozen(kw_only=True)

@@ -49,8 +49,8 @@ from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.hollow.records import HollowSandbox
 from trio_kubelet.k8s import Pod, PodStatus, Probe
 from trio_kubelet.node.machine import MachineInfo, read_machine
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
-from trio_kubelet.probes.share import Target
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult, failure
+from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

@@ -5,11 +5,11 @@ import pytest
 from lab.ports import LOOPBACK
 from lab.probe_targets import ProbeTargetsProcess
 from trio_kubelet.k8s import Container, GRPCAction, HTTPGetAction, IntOrString, TCPSocketAction
-from trio_kubelet.probes.dial import Dialer, probe_tcp
-from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.http import HttpProber
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.dial import Dialer, probe_tcp
+from trio_kubelet.pod_clients.grpc import probe_grpc
+from trio_kubelet.pod_clients.http import HttpProber
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome
+from trio_kubelet.pod_clients.share import ProbeShare
 
 PATIENCE_SECONDS = 30
 SOON_SECONDS = 0.2

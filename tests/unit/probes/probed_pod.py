@@ -20,11 +20,11 @@ from trio_kubelet.k8s import (
     PodStatus,
     Probe,
 )
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
 from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.pod_probes import PodProbes
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import Target
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

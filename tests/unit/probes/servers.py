@@ -13,7 +13,7 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamEnded
 
-from trio_kubelet.probes.result import ProbeResult
+from trio_kubelet.pod_clients.result import ProbeResult
 
 LOOPBACK = "127.0.0.1"
 BEATS = 3

@@ -28,10 +28,15 @@ from tests.unit.probes.servers import (
     serving,
 )
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.probes.dial import LOOKUPS_OF_A_NAME, LOOKUPS_OF_A_POD, Dialer, DialError
-from trio_kubelet.probes.http import HEAD_TIMEOUT, HttpProber, may_be_kept, plain_response
-from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.dial import LOOKUPS_OF_A_NAME, LOOKUPS_OF_A_POD, Dialer, DialError
+from trio_kubelet.pod_clients.http import HEAD_TIMEOUT, HttpProber, may_be_kept, plain_response
+from trio_kubelet.pod_clients.result import (
+    OUTPUT_LIMIT_BYTES,
+    ProbeError,
+    ProbeOutcome,
+    ProbeResult,
+)
+from trio_kubelet.pod_clients.share import ProbeShare
 
 CONTAINER = Container(name="c")
 PATIENCE_SECONDS = 30
@@ -225,7 +230,7 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
 ) -> None:
     for limit in ("http.HEAD_LIMIT_BYTES", "http.MOST_INFORMATIONAL", "http.MOST_HEADER_LINES"):
         monkeypatch.setattr(f"trio_kubelet.probes.{limit}", sys.maxsize // 2)
-    monkeypatch.setattr("trio_kubelet.probes.stream.MOST_BYTES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.pod_clients.stream.MOST_BYTES", sys.maxsize)
     with flooding(b"", CONTINUE * 1000) as (port, begun):
         assert await lets_others_run(lambda: ask(port), begun)
 

@@ -13,11 +13,16 @@ from tests.turns import LIMIT_SECONDS
 from tests.unit.probes.servers import LOOPBACK, answer, goodbye, http, http2, server_tls, serving
 from tests.unit.probes.test_http import ask
 from trio_kubelet.k8s import HTTPHeader
-from trio_kubelet.probes.http2 import ANSWER_LIMIT_BYTES, Http2Get
-from trio_kubelet.probes.http_request import HttpRequest
-from trio_kubelet.probes.http_response import HttpError
-from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.http2 import ANSWER_LIMIT_BYTES, Http2Get
+from trio_kubelet.pod_clients.http_request import HttpRequest
+from trio_kubelet.pod_clients.http_response import HttpError
+from trio_kubelet.pod_clients.result import (
+    OUTPUT_LIMIT_BYTES,
+    ProbeError,
+    ProbeOutcome,
+    ProbeResult,
+)
+from trio_kubelet.pod_clients.share import ProbeShare
 
 Answer = Callable[[H2Connection, int], None]
 NO_PUSH, PUSH = b"\0\2\0\0\0\0", b"\0\2\0\0\0\1"

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from lab.probe_targets import grpc_answer
 from tests.unit.probes.servers import goodbye
-from trio_kubelet.probes.http2_frames import STREAM, ServerFrames
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.http2_frames import STREAM, ServerFrames
+from trio_kubelet.pod_clients.share import ProbeShare
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 ANSWER = SETTINGS + (grpc_answer("ok", STREAM) or b"")

@@ -10,11 +10,11 @@ import pytest
 
 from tests.unit.probes.servers import LOOPBACK, no_descriptors
 from trio_kubelet.k8s import Container, GRPCAction, HTTPGetAction, IntOrString, TCPSocketAction
-from trio_kubelet.probes.dial import Dialer, probe_tcp
-from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.http import HttpProber
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.dial import Dialer, probe_tcp
+from trio_kubelet.pod_clients.grpc import probe_grpc
+from trio_kubelet.pod_clients.http import HttpProber
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import ProbeShare
 
 PORT = 1
 

@@ -4,7 +4,7 @@ import pytest
 from attrs import evolve
 from trio.testing import MockClock
 
-from state_machines.probe import ProbeKind, Verdict
+from state_machines.probe import ProbeKind, ProbeVerdict, Verdict
 from tests.unit.probes.probed_pod import (
     BY_COMMAND,
     CUT_OFF,
@@ -16,8 +16,7 @@ from tests.unit.probes.probed_pod import (
     told,
 )
 from trio_kubelet.k8s import Probe
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.status import ProbeVerdict
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
 
 
 async def test_readiness_is_asked_for_at_once_and_then_each_period(

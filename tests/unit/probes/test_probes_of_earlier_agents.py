@@ -6,13 +6,12 @@ import pytest
 from attrs import evolve
 from trio.testing import MockClock
 
-from state_machines.probe import ProbeKind, Verdict
+from state_machines.probe import ProbeKind, ProbeVerdict, Verdict
 from tests.unit.probes.probed_pod import EVERY_10_S, ILL, POD, mirror, node, told
 from trio_kubelet.k8s import (
     ContainerStatus,
     PodStatus,
 )
-from trio_kubelet.status import ProbeVerdict
 
 
 async def test_an_agent_that_is_started_goes_on_where_the_last_one_was(

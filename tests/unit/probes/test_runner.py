@@ -10,10 +10,10 @@ from trio.testing import MockClock
 
 from state_machines.probe import ProbeKind
 from trio_kubelet.k8s import Container, ExecAction, HTTPGetAction, Probe
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
+from trio_kubelet.pod_clients.share import ProbeShare, Target
 from trio_kubelet.probes import NodeNetwork, ProbeRunner, answer_for_all
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.probes.runner import ProbeMessage, message_of, message_of_error
-from trio_kubelet.probes.share import ProbeShare, Target
 from trio_kubelet.rpc import Code, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

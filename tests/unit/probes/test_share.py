@@ -5,7 +5,7 @@ import trio
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
-from trio_kubelet.probes.share import SAVED_SECONDS, SHARE, ProbeShare
+from trio_kubelet.pod_clients.share import SAVED_SECONDS, SHARE, ProbeShare
 
 
 async def test_who_has_used_nothing_does_not_wait(mock_clock: MockClock) -> None:

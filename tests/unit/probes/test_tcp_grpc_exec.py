@@ -37,12 +37,17 @@ from trio_kubelet.k8s import (
     IntOrString,
     TCPSocketAction,
 )
-from trio_kubelet.probes.dial import Dialer, DialError, probe_tcp
+from trio_kubelet.pod_clients.dial import Dialer, DialError, probe_tcp
+from trio_kubelet.pod_clients.grpc import probe_grpc
+from trio_kubelet.pod_clients.result import (
+    OUTPUT_LIMIT_BYTES,
+    ProbeError,
+    ProbeOutcome,
+    ProbeResult,
+)
+from trio_kubelet.pod_clients.share import ProbeShare, Target
+from trio_kubelet.pod_clients.stream import ProbeStream
 from trio_kubelet.probes.exec import probe_exec
-from trio_kubelet.probes.grpc import probe_grpc
-from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES, ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.probes.share import ProbeShare, Target
-from trio_kubelet.probes.stream import ProbeStream
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -87,7 +92,7 @@ async def test_a_name_with_one_family_that_does_not_answer_is_asked_by_the_other
                 (socket.AF_INET6, kind, 0, "", silent.getsockname()),
                 (socket.AF_INET, kind, 0, "", (LOOPBACK, port)),
             ]
-            monkeypatch.setattr("trio_kubelet.probes.dial.OTHER_FAMILY_SECONDS", 0.0)
+            monkeypatch.setattr("trio_kubelet.pod_clients.dial.OTHER_FAMILY_SECONDS", 0.0)
             monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
             action = TCPSocketAction(host="dual.example", port=IntOrString(port))
             came = await probe_tcp(Dialer(), action, Container(), LOOPBACK, 30, ProbeShare())
@@ -295,7 +300,7 @@ class TellingDialer(Dialer):
 
 
 async def test_a_server_that_comes_up_in_time_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trio_kubelet.probes.grpc.CONNECT_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr("trio_kubelet.pod_clients.grpc.CONNECT_AGAIN_SECONDS", 0.0)
     refused = 0
 
     def come_up() -> None:
@@ -379,9 +384,9 @@ async def test_a_call_without_an_end_is_not_read_for_ever() -> None:
 async def test_a_server_that_floods_the_call_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.probes.grpc.CALL_LIMIT_BYTES", sys.maxsize)
-    monkeypatch.setattr("trio_kubelet.probes.http2_frames.MOST_FRAMES", sys.maxsize)
-    monkeypatch.setattr("trio_kubelet.probes.stream.MOST_BYTES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.pod_clients.grpc.CALL_LIMIT_BYTES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.pod_clients.http2_frames.MOST_FRAMES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.pod_clients.stream.MOST_BYTES", sys.maxsize)
     with flooding(SETTINGS, PRIORITIES) as (port, begun):
         assert await lets_others_run(lambda: check(port), begun)
 

@@ -3,8 +3,11 @@
 import pytest
 
 from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
-from trio_kubelet.references.service_variables import service_variables, visible_services
-from trio_kubelet.runtime.config.environment import MAX_VARIABLES
+from trio_kubelet.references.service_variables import (
+    MAX_VARIABLES,
+    service_variables,
+    visible_services,
+)
 
 
 def service(

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import (
     Container,
     EphemeralContainer,
@@ -20,7 +21,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.status import Failure, NodeIdentity, ProbeVerdict
+from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.context import PodStatusContext
 from trio_kubelet.status.generate import pod_status
 

@@ -2,6 +2,7 @@
 
 import pytest
 
+from state_machines.probe import ProbeVerdict
 from tests.unit.status.pods import (
     EXITED,
     NOTHING,
@@ -17,7 +18,7 @@ from tests.unit.status.pods import (
 )
 from trio_kubelet.k8s import Container, Pod, PodCondition, PodStatus, Time
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import Failure, ProbeVerdict
+from trio_kubelet.status import Failure
 
 INIT = (Container(name="i"), Container(name="j"))
 

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from state_machines.probe import ProbeVerdict
 from tests.unit.status.pods import (
     CREATED,
     EXITED,
@@ -40,7 +41,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod, ObservedUser
-from trio_kubelet.status import NodeIdentity, ProbeVerdict
+from trio_kubelet.status import NodeIdentity
 
 CRASH_LOOP = Reason(
     reason="CrashLoopBackOff",

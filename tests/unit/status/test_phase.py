@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from state_machines.probe import ProbeVerdict
 from tests.unit.status.pods import (
     CREATED,
     EXITED,
@@ -29,7 +30,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import Failure, ProbeVerdict
+from trio_kubelet.status import Failure
 
 INIT = (Container(name="i"),)
 TWO_INITS = (Container(name="i"), Container(name="j"))

@@ -6,6 +6,7 @@ from typing import Any
 import trio
 from attrs import evolve
 
+from state_machines.probe import ProbeVerdict
 from tests.unit.status.pods import EXITED, NOW, RUNNING, SECOND, a_pod, instance, seen
 from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import (
@@ -21,7 +22,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
-from trio_kubelet.status import NodeIdentity, ProbeVerdict, Statuses, StatusReporter
+from trio_kubelet.status import NodeIdentity, Statuses, StatusReporter
 
 
 class SetClock:

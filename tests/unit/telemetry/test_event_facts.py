@@ -181,11 +181,11 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "FailedMount", "MountVolume.SetUp failed"): Said(f"{STORAGE} volumes/plugin.py"),
     ("event", "Unhealthy", "Liveness probe failed"): Said(PROBES, parts=(" probe failed: ",)),
     ("event", "Unhealthy", "Readiness probe failed: Get"): Said(
-        f"{PROBES} probes/http.py probes/dial.py",
+        f"{PROBES} pod_clients/http.py pod_clients/dial.py",
         parts=(" probe failed: ", 'Get "', "dial tcp ", ": connect: "),
     ),
     ("event", "Unhealthy", "Readiness probe failed: dial"): Said(
-        f"{PROBES} probes/dial.py", parts=(" probe failed: ", "dial tcp ", ": connect: ")
+        f"{PROBES} pod_clients/dial.py", parts=(" probe failed: ", "dial tcp ", ": connect: ")
     ),
     ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
     ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,

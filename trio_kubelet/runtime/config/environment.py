@@ -22,6 +22,7 @@ from trio_kubelet.k8s import (
     Quantity,
     SecretKeySelector,
 )
+from trio_kubelet.references.service_variables import MAX_VARIABLES
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import (
     MAX_BYTES,
@@ -35,8 +36,6 @@ from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, reso
 T = TypeVar("T")
 
 NO_ENV_FILE = "couldn't parse env file"
-MAX_VARIABLES = 65_536
-"""5,000 services with a named port each have 40,000. Each is a message to the runtime, too."""
 MAX_WRITTEN_BYTES = 4 * MAX_BYTES
 MAX_WRITTEN_VARIABLES = 2 * MAX_VARIABLES
 """Of all that is written, also what is overridden by what comes later: that is work, too."""

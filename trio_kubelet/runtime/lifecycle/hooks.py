@@ -13,12 +13,12 @@ from attrs import evolve, field, frozen
 
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Container, HTTPGetAction, LifecycleHandler, Pod
-from trio_kubelet.probes.dial import Dialer, host_port
-from trio_kubelet.probes.http import PLAIN_ANSWER, HttpProber
-from trio_kubelet.probes.http_request import HttpRequest, RedirectError, http_request
-from trio_kubelet.probes.http_response import HttpError
-from trio_kubelet.probes.result import ProbeError, user_agent
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.dial import Dialer, host_port
+from trio_kubelet.pod_clients.http import PLAIN_ANSWER, HttpProber
+from trio_kubelet.pod_clients.http_request import HttpRequest, RedirectError, http_request
+from trio_kubelet.pod_clients.http_response import HttpError
+from trio_kubelet.pod_clients.result import ProbeError, user_agent
+from trio_kubelet.pod_clients.share import ProbeShare
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.expansion import shown_command

@@ -31,15 +31,15 @@ from h2.events import (
 from h2.exceptions import ProtocolError
 
 from trio_kubelet.k8s import Duration, GRPCAction
-from trio_kubelet.probes.dial import Dialer, DialError, host_port
-from trio_kubelet.probes.http2_frames import (
+from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
+from trio_kubelet.pod_clients.http2_frames import (
     STREAM,
     GoAway,
     ServerFrames,
     TooManyFramesError,
     error_name,
 )
-from trio_kubelet.probes.result import (
+from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     USER_AGENT,
     ProbeError,
@@ -47,8 +47,8 @@ from trio_kubelet.probes.result import (
     ProbeResult,
     failure,
 )
-from trio_kubelet.probes.share import ProbeShare
-from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
+from trio_kubelet.pod_clients.share import ProbeShare
+from trio_kubelet.pod_clients.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 from trio_kubelet.rpc import Code, code_of_reset, rpc_words
 
 METHOD = "/grpc.health.v1.Health/Check"

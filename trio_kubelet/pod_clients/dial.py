@@ -20,8 +20,8 @@ from attrs import frozen
 
 from trio_kubelet.fair_limiter import FairLimiter, Share
 from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
-from trio_kubelet.probes.result import ProbeError, ProbeOutcome, ProbeResult, failure
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult, failure
+from trio_kubelet.pod_clients.share import ProbeShare
 from trio_kubelet.threads import NoThreadError, run_in_thread_now
 
 LOOKUPS = 32

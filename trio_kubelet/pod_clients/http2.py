@@ -14,11 +14,11 @@ from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, Stream
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
-from trio_kubelet.probes.http2_frames import STREAM, GoAway, ServerFrames, error_name
-from trio_kubelet.probes.http_request import HttpRequest
-from trio_kubelet.probes.http_response import HttpError, ProbeResponse
-from trio_kubelet.probes.result import OUTPUT_LIMIT_BYTES
-from trio_kubelet.probes.share import ProbeShare
+from trio_kubelet.pod_clients.http2_frames import STREAM, GoAway, ServerFrames, error_name
+from trio_kubelet.pod_clients.http_request import HttpRequest
+from trio_kubelet.pod_clients.http_response import HttpError, ProbeResponse
+from trio_kubelet.pod_clients.result import OUTPUT_LIMIT_BYTES
+from trio_kubelet.pod_clients.share import ProbeShare
 
 PROTOCOL = "h2"
 ANSWER_LIMIT_BYTES = 64 * 1024

@@ -15,7 +15,7 @@ from h2.errors import ErrorCodes
 from h2.events import Event
 from h2.exceptions import FrameTooLargeError, ProtocolError
 
-from trio_kubelet.probes.share import FRAME_SECONDS, ProbeShare
+from trio_kubelet.pod_clients.share import FRAME_SECONDS, ProbeShare
 
 MOST_FRAMES = 256
 """Of all kinds, until a response has ended: each costs as much as hundreds of bytes."""

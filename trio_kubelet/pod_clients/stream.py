@@ -10,8 +10,8 @@ import socket
 
 import trio
 
-from trio_kubelet.probes.dial import host_port
-from trio_kubelet.probes.share import BYTE_SECONDS, READ_SECONDS, ProbeShare
+from trio_kubelet.pod_clients.dial import host_port
+from trio_kubelet.pod_clients.share import BYTE_SECONDS, READ_SECONDS, ProbeShare
 
 RECEIVE_BYTES = 16 * 1024
 BEGINNING_BYTES = 64

@@ -13,8 +13,8 @@ from attrs import evolve, frozen
 
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Container, HTTPGetAction
-from trio_kubelet.probes.dial import host_port, port_number
-from trio_kubelet.probes.result import USER_AGENT
+from trio_kubelet.pod_clients.dial import host_port, port_number
+from trio_kubelet.pod_clients.result import USER_AGENT
 
 MOST_REDIRECTS = 10
 REDIRECTS = frozenset({301, 302, 303, 307, 308})

@@ -18,9 +18,9 @@ import trio
 from attrs import define, field
 
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction
-from trio_kubelet.probes.dial import Dialer, DialError, host_port
-from trio_kubelet.probes.http2 import PROTOCOL, Http2Get
-from trio_kubelet.probes.http_request import (
+from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
+from trio_kubelet.pod_clients.http2 import PROTOCOL, Http2Get
+from trio_kubelet.pod_clients.http_request import (
     MOST_REDIRECTS,
     REDIRECTS,
     HttpRequest,
@@ -30,16 +30,16 @@ from trio_kubelet.probes.http_request import (
     location_of,
     redirected,
 )
-from trio_kubelet.probes.http_response import HttpError, ProbeResponse
-from trio_kubelet.probes.result import (
+from trio_kubelet.pod_clients.http_response import HttpError, ProbeResponse
+from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
     ProbeOutcome,
     ProbeResult,
     failure,
 )
-from trio_kubelet.probes.share import LINE_SECONDS, PIECE_SECONDS, REDIRECT_SECONDS, ProbeShare
-from trio_kubelet.probes.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
+from trio_kubelet.pod_clients.share import LINE_SECONDS, PIECE_SECONDS, REDIRECT_SECONDS, ProbeShare
+from trio_kubelet.pod_clients.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
 
 HEAD_LIMIT_BYTES = 64 * 1024
 """How much is read until the head of a response is complete, with informational ones before it."""
