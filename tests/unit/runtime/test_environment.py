@@ -21,9 +21,9 @@ from trio_kubelet.k8s import (
     SecretEnvSource,
     SecretKeySelector,
 )
+from trio_kubelet.references.service_variables import MAX_VARIABLES
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
-    MAX_VARIABLES,
     MAX_WRITTEN_BYTES,
     MAX_WRITTEN_VARIABLES,
     EnvironmentFacts,
