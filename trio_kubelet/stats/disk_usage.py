@@ -20,7 +20,7 @@ from attrs import field, frozen
 
 from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.clock import Clock
-from trio_kubelet.stats.shared import Tasks
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.stats.values import Filesystem, VolumeStats
 from trio_kubelet.threads import run_in_thread
 
@@ -87,7 +87,7 @@ class DiskUsages:
     what each walk that came to its end has found.
     """
 
-    def __init__(self, tasks: Tasks, clock: Clock, volume_seconds: float) -> None:
+    def __init__(self, tasks: BackgroundTasks, clock: Clock, volume_seconds: float) -> None:
         self._tasks = tasks
         self._clock = clock
         self._with_volumes = volume_seconds >= 0

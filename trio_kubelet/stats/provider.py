@@ -17,7 +17,7 @@ import trio
 from attrs import evolve, frozen
 
 from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import run_concurrently
+from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
@@ -32,7 +32,7 @@ from trio_kubelet.stats.runtime_stats import (
     runtime_filesystem,
     runtime_sandboxes,
 )
-from trio_kubelet.stats.shared import Shared, Tasks
+from trio_kubelet.stats.shared import Shared
 from trio_kubelet.stats.values import Filesystem, NodeStats, Stats
 from trio_kubelet.threads import run_in_thread
 
@@ -79,7 +79,7 @@ class StatsProvider:
     """Reads for all readers, who wait until it runs. `on_disk_walk` is as in `DiskUsages`."""
 
     def __init__(self, sources: StatsSources) -> None:
-        tasks = self._tasks = Tasks()
+        tasks = self._tasks = BackgroundTasks()
         self._sources = sources
         self._threads = trio.CapacityLimiter(1)
         self._disk_threads = trio.CapacityLimiter(1)

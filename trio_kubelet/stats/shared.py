@@ -1,7 +1,6 @@
 """A value that is worked out for all who ask at the same time, and holds for a while.
 
-The work runs in a task of its owner: a reader that goes away takes nothing from the others. Tasks
-may be asked for before the owner runs; they begin with it.
+The work runs in a task of its owner: a reader that goes away takes nothing from the others.
 """
 
 from collections.abc import Awaitable, Callable
@@ -10,36 +9,10 @@ from typing import Generic, TypeVar
 
 import trio
 
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.future import Future
 
 T = TypeVar("T")
-Work = Callable[[], Awaitable[object]]
-
-
-class Tasks:
-    """Where the work of one owner runs."""
-
-    __slots__ = ("_asked_for", "_nursery")
-
-    def __init__(self) -> None:
-        self._asked_for: list[Work] = []
-        self._nursery: trio.Nursery | None = None
-
-    def start(self, work: Work) -> None:
-        """Run this beside all else, as soon as tasks can run."""
-        if self._nursery is None:
-            self._asked_for.append(work)
-        else:
-            self._nursery.start_soon(work)
-
-    async def run(self) -> None:
-        """Run what is asked for until cancelled."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for work in self._asked_for:
-                nursery.start_soon(work)
-            self._asked_for.clear()
-            await trio.sleep_forever()
 
 
 class Shared(Generic[T]):
@@ -47,7 +20,9 @@ class Shared(Generic[T]):
 
     __slots__ = ("_began_at", "_future", "_seconds", "_tasks", "_value", "_work")
 
-    def __init__(self, tasks: Tasks, work: Callable[[], Awaitable[T]], seconds: float) -> None:
+    def __init__(
+        self, tasks: BackgroundTasks, work: Callable[[], Awaitable[T]], seconds: float
+    ) -> None:
         """What the work has come to holds for so long after its begin."""
         self._tasks = tasks
         self._work = work

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from tests.trio_clock import TrioClock
+from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
     DiskUsages,
@@ -16,7 +17,6 @@ from trio_kubelet.stats.disk_usage import (
     pod_disk,
     walked,
 )
-from trio_kubelet.stats.shared import Tasks
 
 KI = 1 << 10
 
@@ -87,7 +87,7 @@ def test_a_pod_without_files_has_none(tmp_path: Path) -> None:
 
 
 async def test_the_first_reader_waits_and_later_ones_have_what_is_known(paths: PodPaths) -> None:
-    tasks = Tasks()
+    tasks = BackgroundTasks()
     usages = DiskUsages(tasks, TrioClock(), 60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
@@ -100,7 +100,7 @@ async def test_the_first_reader_waits_and_later_ones_have_what_is_known(paths: P
 
 
 async def test_volumes_are_not_looked_at_where_that_is_switched_off(paths: PodPaths) -> None:
-    tasks = Tasks()
+    tasks = BackgroundTasks()
     usages = DiskUsages(tasks, TrioClock(), -1)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
@@ -115,7 +115,7 @@ async def test_a_pod_with_too_many_files_has_no_figures_and_rests(
 ) -> None:
     monkeypatch.setattr(disk_usage, "WALK_SECONDS", -1.0)
     monkeypatch.setattr(disk_usage, "_CHECK_EVERY", 1)
-    tasks = Tasks()
+    tasks = BackgroundTasks()
     usages = DiskUsages(tasks, TrioClock(), 60)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)

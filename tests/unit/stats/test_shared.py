@@ -4,7 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.stats.shared import Shared, Tasks
+from trio_kubelet.concurrency import BackgroundTasks
+from trio_kubelet.stats.shared import Shared
 
 
 class Work:
@@ -23,7 +24,7 @@ class Work:
 
 
 async def test_readers_at_the_same_time_share_it(autojump_clock: MockClock) -> None:
-    tasks, work, found = Tasks(), Work(), list[int]()
+    tasks, work, found = BackgroundTasks(), Work(), list[int]()
     shared = Shared(tasks, work, 10)
 
     async def read() -> None:
@@ -43,7 +44,7 @@ async def test_readers_at_the_same_time_share_it(autojump_clock: MockClock) -> N
 
 
 async def test_nothing_is_done_unless_somebody_asks(autojump_clock: MockClock) -> None:
-    tasks, work = Tasks(), Work()
+    tasks, work = BackgroundTasks(), Work()
     Shared(tasks, work, 10)
     with trio.move_on_after(60):
         await tasks.run()
@@ -53,7 +54,7 @@ async def test_nothing_is_done_unless_somebody_asks(autojump_clock: MockClock) -
 async def test_a_reader_that_goes_away_takes_nothing_from_the_others(
     autojump_clock: MockClock,
 ) -> None:
-    tasks, work = Tasks(), Work()
+    tasks, work = BackgroundTasks(), Work()
     shared = Shared(tasks, work, 10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
@@ -67,7 +68,7 @@ async def test_a_reader_that_goes_away_takes_nothing_from_the_others(
 async def test_an_error_is_told_to_all_who_wait_and_kept_by_nobody(
     autojump_clock: MockClock,
 ) -> None:
-    tasks, work = Tasks(), Work(fails=True)
+    tasks, work = BackgroundTasks(), Work(fails=True)
     shared = Shared(tasks, work, 10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
@@ -79,7 +80,7 @@ async def test_an_error_is_told_to_all_who_wait_and_kept_by_nobody(
 
 
 async def test_who_asks_before_the_owner_runs_waits_for_it(autojump_clock: MockClock) -> None:
-    tasks, work = Tasks(), Work()
+    tasks, work = BackgroundTasks(), Work()
     shared = Shared(tasks, work, 10)
     async with trio.open_nursery() as nursery:
 
