@@ -23,7 +23,7 @@ class Shared(Generic[T]):
     def __init__(
         self, tasks: BackgroundTasks, work: Callable[[], Awaitable[T]], seconds: float
     ) -> None:
-        """What the work has come to holds for so long after its begin."""
+        """Make a value that holds for `seconds` after the begin of its work."""
         self._tasks = tasks
         self._work = work
         self._seconds = seconds
