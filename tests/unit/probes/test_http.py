@@ -229,7 +229,7 @@ async def test_a_server_that_floods_the_probe_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for limit in ("http.HEAD_LIMIT_BYTES", "http.MOST_INFORMATIONAL", "http.MOST_HEADER_LINES"):
-        monkeypatch.setattr(f"trio_kubelet.probes.{limit}", sys.maxsize // 2)
+        monkeypatch.setattr(f"trio_kubelet.pod_clients.{limit}", sys.maxsize // 2)
     monkeypatch.setattr("trio_kubelet.pod_clients.stream.MOST_BYTES", sys.maxsize)
     with flooding(b"", CONTINUE * 1000) as (port, begun):
         assert await lets_others_run(lambda: ask(port), begun)
