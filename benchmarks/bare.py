@@ -24,7 +24,7 @@ from trio_kubelet.runtime.config.mounts import MountSources, container_mounts
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import make_container_files, make_pod_log_directory
-from trio_kubelet.sources.static import checked_pod, with_uid
+from trio_kubelet.sources.static_pods import checked_pod, with_uid
 
 _SOME_ADDRESS = "10.0.0.1"
 """Stands for the pod's own in its hosts file, which is written before there is one."""

@@ -19,7 +19,6 @@ from attrs import frozen
 
 from benchmarks.figures import Figure, spread
 from lab.processes import wait_until
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop
@@ -28,6 +27,7 @@ from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
 from trio_kubelet.runtime.inspection import PodInspector
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
 NAME = "relist"

@@ -1,6 +1,6 @@
 """Waiting longer after each failure, up to a cap.
 
-`delay_seconds` is for requests that are repeated until they succeed (`trio_kubelet/retries.py`).
+`delay_seconds` is for requests that are repeated until they succeed (`tasks/retries.py`).
 For containers and images a back-off is a value: how long to wait, and when that was decided. It
 is forgotten when a failure comes so late that the attempt before it must have gone well. There
 the first failure costs nothing: the second attempt is made at once (0, 10, 20, 40 s, ...).
@@ -16,7 +16,7 @@ NANOSECONDS = 1_000_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffPolicy:
-    """How a delay grows, in seconds.
+    """The growth of a delay, in seconds.
 
     `forget_after_seconds` is how long after the last decision a failure must come to count as
     the first one again. A delay may be stretched by up to the share `jitter` of it, so that what
@@ -32,7 +32,7 @@ class BackoffPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How long to wait after a failure, as decided at `decided_at_ns`."""
+    """The wait after a failure, as decided at `decided_at_ns`."""
 
     delay_seconds: float
     decided_at_ns: int
@@ -77,5 +77,5 @@ def remaining_seconds(
 
 
 def is_forgotten(backoff: Backoff, policy: BackoffPolicy, *, failed_at_ns: int) -> bool:
-    """Whether the attempt went well for so long that its failure counts as a first one."""
+    """True if the attempt went well for so long that its failure counts as a first one."""
     return failed_at_ns - backoff.decided_at_ns > policy.forget_after_seconds * NANOSECONDS

@@ -45,9 +45,12 @@ from enum import StrEnum
 from state_machines.backoff import BackoffPolicy
 from state_machines.machine import Row, Start, StateMachine
 
+UNKNOWN_EXIT_CODE = 137
+"""The exit code of an instance of which nobody knows how it ended, as if it was killed."""
+
 
 class ContainerStage(StrEnum):
-    """What is known of the newest instance of a container."""
+    """The facts that are known of the newest instance of a container."""
 
     WAITING = "Waiting"
     CREATED = "Created"
@@ -60,7 +63,7 @@ class ContainerStage(StrEnum):
 
 
 class ContainerEvent(StrEnum):
-    """What can happen to a container. The first five are seen, the others decided."""
+    """Events of a container. The first five are seen, the others decided."""
 
     CREATED = "Created"
     """A listing shows the instance, and that it was not started."""
@@ -90,8 +93,11 @@ class RestartPolicy(StrEnum):
     NEVER = "Never"
 
 
+_POLICIES = frozenset(RestartPolicy)
+
+
 class ContainerRole(StrEnum):
-    """What a container is in its pod."""
+    """The part of a container in its pod."""
 
     REGULAR = "regular"
     INIT = "init"
@@ -101,7 +107,7 @@ class ContainerRole(StrEnum):
 
 
 class RestartAction(StrEnum):
-    """What a restart rule asks for (ContainerRestartRule.action)."""
+    """The action of a restart rule (ContainerRestartRule.action)."""
 
     RESTART = "Restart"
     RESTART_ALL_CONTAINERS = "RestartAllContainers"
@@ -119,7 +125,7 @@ class RestartRule:
     exit_codes: frozenset[int] = frozenset()
 
     def matches(self, exit_code: int) -> bool:
-        """Whether the rule speaks of this exit code. Unknown operators never match."""
+        """True if the rule speaks of this exit code. Unknown operators never match."""
         if self.operator == "In":
             return exit_code in self.exit_codes
         return self.operator == "NotIn" and exit_code not in self.exit_codes
@@ -141,26 +147,24 @@ class RestartTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartEvidence:
-    """What decides whether another instance follows: the terms, and how the last one ended."""
+    """Evidence for another instance: the terms, and how the last one ended."""
 
     terms: RestartTerms
     exit_code: int = 0
 
 
 def policy_restarts_it(evidence: RestartEvidence) -> bool:
-    """Whether the container's terms ask for a restart after this exit."""
+    """True if the container's terms ask for a restart after this exit."""
     return restarts_after(evidence.terms, evidence.exit_code)
 
 
 def it_may_be_repeated(evidence: RestartEvidence) -> bool:
-    """Whether an instance of unknown outcome is made anew.
+    """True if an instance of unknown outcome is made anew.
 
-    An ephemeral container runs once in its life, and an init container of a pod that never
-    restarts fails it.
+    Its status says that it was killed, and the API server lets none back from an end that its
+    policy makes final: so it counts as that end.
     """
-    if evidence.terms.role is ContainerRole.INIT:
-        return effective_policy(evidence.terms) is not RestartPolicy.NEVER
-    return evidence.terms.role is not ContainerRole.EPHEMERAL
+    return restarts_after(evidence.terms, UNKNOWN_EXIT_CODE)
 
 
 S, E = ContainerStage, ContainerEvent
@@ -254,7 +258,7 @@ def effective_policy(terms: RestartTerms) -> RestartPolicy:
         return RestartPolicy.NEVER
     if terms.role is ContainerRole.SIDECAR:
         return RestartPolicy.ALWAYS
-    known = [p for p in (terms.container_policy, terms.pod_policy) if p in list(RestartPolicy)]
+    known = [p for p in (terms.container_policy, terms.pod_policy) if p in _POLICIES]
     policy = RestartPolicy(known[0]) if known else RestartPolicy.ALWAYS
     if terms.role is ContainerRole.INIT and policy is RestartPolicy.ALWAYS:
         return RestartPolicy.ON_FAILURE
@@ -274,12 +278,12 @@ def restart_action(terms: RestartTerms, exit_code: int) -> RestartAction | None:
 
 
 def restarts_all(terms: RestartTerms, exit_code: int) -> bool:
-    """Whether this exit restarts all containers of the pod, init containers too (KEP-5532)."""
+    """True if this exit restarts all containers of the pod, init containers too (KEP-5532)."""
     return restart_action(terms, exit_code) is RestartAction.RESTART_ALL_CONTAINERS
 
 
 def restarts_after(terms: RestartTerms, exit_code: int) -> bool:
-    """Whether an instance that ended with this exit code is followed by another one."""
+    """True if an instance that ended with this exit code is followed by another one."""
     if restart_action(terms, exit_code) is not None:
         return True
     policy = effective_policy(terms)

@@ -36,7 +36,7 @@ IMAGE_BACKOFF = BackoffPolicy(initial_seconds=10.0, cap_seconds=300.0, forget_af
 
 
 class ImageState(StrEnum):
-    """What stands between a container and its image."""
+    """States on a container's way to its image."""
 
     UNCHECKED = "Unchecked"
     PULLING = "Pulling"
@@ -47,7 +47,7 @@ class ImageState(StrEnum):
 
 
 class ImageEvent(StrEnum):
-    """What can happen on the way to an image."""
+    """Events on the way to an image."""
 
     LOOKED = "Looked"
     """The runtime said whether it has the image."""
@@ -75,7 +75,7 @@ class PullPolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageEvidence:
-    """What the runtime showed, for `ImageEvent.LOOKED`.
+    """The runtime's answer, as evidence for `ImageEvent.LOOKED`.
 
     `allowed` is False if the image is there, but was pulled with credentials that this pod has
     not shown (gate KubeletEnsureSecretPulledImages). `in_back_off` is True if a pull for another
@@ -89,29 +89,29 @@ class ImageEvidence:
 
 
 def needs_pull(evidence: ImageEvidence) -> bool:
-    """Whether the policy asks for a pull."""
+    """True if the policy asks for a pull."""
     if evidence.policy is PullPolicy.IF_NOT_PRESENT:
         return not (evidence.present and evidence.allowed)
     return evidence.policy is PullPolicy.ALWAYS
 
 
 def must_pull(evidence: ImageEvidence) -> bool:
-    """Whether the policy asks for a pull, and nothing is to be waited for."""
+    """True if the policy asks for a pull, and nothing is to be waited for."""
     return needs_pull(evidence) and not evidence.in_back_off
 
 
 def must_wait(evidence: ImageEvidence) -> bool:
-    """Whether the policy asks for a pull that has to wait."""
+    """True if the policy asks for a pull that has to wait."""
     return needs_pull(evidence) and evidence.in_back_off
 
 
 def is_usable(evidence: ImageEvidence) -> bool:
-    """Whether the container can be made from what is there."""
+    """True if the container can be made from what is there."""
     return evidence.present and evidence.allowed and not needs_pull(evidence)
 
 
 def must_not_pull(evidence: ImageEvidence) -> bool:
-    """Whether the image cannot be used and the policy forbids to pull it."""
+    """True if the image cannot be used and the policy forbids to pull it."""
     return not needs_pull(evidence) and not is_usable(evidence)
 
 

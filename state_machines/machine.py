@@ -99,11 +99,11 @@ class Row(Generic[S, E, C]):
 
     @property
     def stays(self) -> bool:
-        """Whether the event is taken note of without leaving the state."""
+        """True if the event is taken note of without leaving the state."""
         return self.source is self.target
 
     def holds(self, evidence: C | None) -> bool:
-        """Whether the row may be taken. Without evidence no guard holds."""
+        """True if the row may be taken. Without evidence no guard holds."""
         return self.guard is None or (evidence is not None and self.guard(evidence))
 
 
@@ -145,7 +145,7 @@ class StateMachine(Generic[S, E, C]):
         return tuple(type(self.rows[0].event))
 
     def is_terminal(self, state: S) -> bool:
-        """Whether the lifecycle is over: nothing leads out of this state."""
+        """True if the lifecycle is over: nothing leads out of this state."""
         return state in self.terminal
 
     def rows_from(self, state: S) -> tuple[Row[S, E, C], ...]:
@@ -179,7 +179,7 @@ class StateMachine(Generic[S, E, C]):
         return self.row(state, event, evidence).target
 
     def allows(self, state: S, event: E, evidence: C | None = None) -> bool:
-        """Whether `step` would accept this."""
+        """True if `step` would accept this."""
         return any(row.holds(evidence) for row in self._rows_at.get((state, event), ()))
 
 

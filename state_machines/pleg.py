@@ -1,5 +1,5 @@
 # ruff: noqa: E501 - a row of a table is one line
-"""How the agent learns what happens to containers: by looking, or by being told.
+"""The ways in which the agent learns of containers: by looking, or by being told.
 
 Theory of operation
 ===================
@@ -42,7 +42,7 @@ PROOF_DOUBLINGS = 7
 
 
 class PlegState(StrEnum):
-    """How far the runtime's events are trusted."""
+    """Degrees of trust in the runtime's events."""
 
     GENERIC = "Generic"
     CONNECTING = "Connecting"
@@ -52,7 +52,7 @@ class PlegState(StrEnum):
 
 
 class PlegEvent(StrEnum):
-    """What changes that trust."""
+    """Events that change that trust."""
 
     RUNTIME_KNOWN = "RuntimeKnown"
     """The runtime told its name and version, at first or after it was away."""
@@ -72,7 +72,7 @@ class PlegEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeTraits:
-    """What is known of a runtime's events before the first one arrives."""
+    """The knowledge of a runtime's events before the first one arrives."""
 
     streams_events: bool
     shares_channel: bool = False
@@ -80,7 +80,7 @@ class RuntimeTraits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """What was seen of this stream: changes announced since the last miss, and all misses."""
+    """The record of this stream: changes announced since the last miss, and all misses."""
 
     announced: int
     misses: int = 0
@@ -90,22 +90,22 @@ PlegEvidence = RuntimeTraits | Proof
 
 
 def it_streams_events(evidence: PlegEvidence) -> bool:
-    """Whether there are events to be had."""
+    """True if there are events to be had."""
     return isinstance(evidence, RuntimeTraits) and evidence.streams_events
 
 
 def it_shares_a_channel(evidence: PlegEvidence) -> bool:
-    """Whether other listeners take events away from this one."""
+    """True if other listeners take events away from this one."""
     return isinstance(evidence, RuntimeTraits) and evidence.shares_channel
 
 
 def it_has_its_own_channel(evidence: PlegEvidence) -> bool:
-    """Whether each listener gets every event."""
+    """True if each listener gets every event."""
     return isinstance(evidence, RuntimeTraits) and not evidence.shares_channel
 
 
 def enough_was_announced(evidence: PlegEvidence) -> bool:
-    """Whether the changes announced in a row make a proof."""
+    """True if the changes announced in a row make a proof."""
     return isinstance(evidence, Proof) and evidence.announced >= changes_to_prove(evidence.misses)
 
 
@@ -176,7 +176,7 @@ def relist_period_seconds(state: PlegState) -> float:
 
 
 def relist_is_due(source: PlegState, event: PlegEvent, target: PlegState) -> bool:
-    """Whether a step makes the next relist due now, however long ago the last one was."""
+    """True if a step makes the next relist due now, however long ago the last one was."""
     is_more_often = relist_period_seconds(target) < relist_period_seconds(source)
     return event in _RELIST_AT_ONCE or is_more_often
 
@@ -192,7 +192,7 @@ def health_threshold_seconds(state: PlegState, trusted_age_seconds: float = 0.0)
 
 
 def uses_events(state: PlegState) -> bool:
-    """Whether an event of the runtime leads to an inspection of its pod."""
+    """True if an event of the runtime leads to an inspection of its pod."""
     return state in (S.PROVING, S.EVENTED, S.HINTED)
 
 

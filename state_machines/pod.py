@@ -61,7 +61,7 @@ class PodState(StrEnum):
 
 
 class PodEvent(StrEnum):
-    """What can happen to a pod."""
+    """Events of a pod."""
 
     CHANGED = "Changed"
     """There is a newer version of its spec, metadata or status."""
@@ -91,7 +91,7 @@ class PodEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopEvidence:
-    """What a listing showed, for `PodEvent.CONTAINERS_STOPPED`.
+    """The result of a listing, as evidence for `PodEvent.CONTAINERS_STOPPED`.
 
     `listed_at` is when the runtime was asked (before the request was sent) and
     `last_call_ended_at` when the last call that could have started or stopped something had
@@ -105,7 +105,7 @@ class StopEvidence:
 
 
 def seen_stopped(evidence: StopEvidence) -> bool:
-    """Whether a fresh listing shows nothing running.
+    """True if a fresh listing shows nothing running.
 
     Equal times are fresh: who lists after a call has ended may do so in the same instant.
     """
@@ -162,7 +162,7 @@ FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED})
 
 
 def may_have_running_containers(state: PodState) -> bool:
-    """Whether a container of the pod may be running: if not, its volumes may go."""
+    """True if a container of the pod may be running: if not, its volumes may go."""
     return state in (S.SYNC_POD, S.TERMINATING)
 
 
@@ -179,7 +179,7 @@ def own_ending(*, phase_is_terminal: bool, deadline_exceeded: bool) -> PodEvent 
 def is_deadline_exceeded(
     *, active_deadline_seconds: int | None, started_at_ns: int | None, now_ns: int
 ) -> bool:
-    """Whether spec.activeDeadlineSeconds is over, counted from status.startTime.
+    """True if spec.activeDeadlineSeconds is over, counted from status.startTime.
 
     Times are in nanoseconds since the epoch. A pod without a deadline or a start time never
     exceeds it.

@@ -1,4 +1,4 @@
-"""How the ends of a pod add up, and what they cut short.
+"""The sum of a pod's endings, and the work that they cut short.
 
 Many things can end a pod, several of them at once (`pod.py`). The first cause stays and is what
 the status reports, a grace period only shrinks, and what goes with the pod goes. A pod that should
@@ -79,7 +79,7 @@ def new_events(known: Ending, merged: Ending) -> tuple[PodEvent, ...]:
 
 
 def cuts_work_short(state: PodState, known: Ending | None, new: Ending | None) -> bool:
-    """Whether a new ending makes what is under way for the pod pointless.
+    """True if a new ending makes what is under way for the pod pointless.
 
     `known` is all that was asked for before. What is done for a pod that should run is; a stop
     that is under way is only where it has less time now; what gives back what a pod held never.
@@ -94,7 +94,7 @@ def cuts_work_short(state: PodState, known: Ending | None, new: Ending | None) -
 
 
 def takes_turns(state: PodState, *, is_static: bool) -> bool:
-    """Whether an incarnation that begins in this state waits for those that had its name.
+    """True if an incarnation that begins in this state waits for those that had its name.
 
     A static pod does until they are released. One that only clears away what is left of a pod
     takes nothing that others of its name could want.

@@ -24,7 +24,7 @@ from state_machines.machine import Row, Start, StateMachine
 
 
 class PressureState(StrEnum):
-    """How it is with one pressure."""
+    """States of one pressure."""
 
     RELIEVED = "Relieved"
     UNDER = "Under"
@@ -32,7 +32,7 @@ class PressureState(StrEnum):
 
 
 class PressureEvent(StrEnum):
-    """What a measurement can show."""
+    """Results of a measurement."""
 
     CROSSED = "Crossed"
     """At least one threshold is crossed."""
@@ -49,12 +49,12 @@ class PressureEvidence:
 
 
 def kept_for_long_enough(evidence: PressureEvidence) -> bool:
-    """Whether the node is past going to and fro."""
+    """True if the node is past going to and fro."""
     return evidence.kept_seconds >= evidence.transition_seconds
 
 
 def is_shown(state: PressureState) -> bool:
-    """Whether the node's condition is True."""
+    """True if the node's condition is True."""
     return state is not PressureState.RELIEVED
 
 

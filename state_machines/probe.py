@@ -31,7 +31,7 @@ from state_machines.machine import Row, Start, StateMachine
 
 
 class ProbeKind(StrEnum):
-    """What a probe decides: whether its container is restarted, serves, or has started up."""
+    """The purpose of a probe: to restart a container, to have it serve, to tell that it started."""
 
     LIVENESS = "Liveness"
     READINESS = "Readiness"
@@ -39,7 +39,7 @@ class ProbeKind(StrEnum):
 
 
 class Verdict(StrEnum):
-    """What a probe says of its container."""
+    """Verdicts of a probe on its container."""
 
     SUCCESS = "Success"
     FAILURE = "Failure"
@@ -47,7 +47,7 @@ class Verdict(StrEnum):
 
 
 class ProbeState(StrEnum):
-    """How far a probe is."""
+    """States of a probe."""
 
     HELD = "Held"
     UNDECIDED = "Undecided"
@@ -59,7 +59,7 @@ class ProbeState(StrEnum):
 
 
 class ProbeEvent(StrEnum):
-    """What can happen to a probe."""
+    """Events of a probe."""
 
     STARTED_UP = "StartedUp"
     """The startup probe of its container has succeeded."""
@@ -96,7 +96,7 @@ class ProbeVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Streak:
-    """How often in a row a probe has come out one way."""
+    """The runs in a row in which a probe has come out one way."""
 
     succeeded: bool = False
     length: int = 0
@@ -114,7 +114,7 @@ FIRST_VERDICTS: Mapping[ProbeKind, Verdict] = {
     ProbeKind.READINESS: Verdict.FAILURE,
     ProbeKind.STARTUP: Verdict.UNKNOWN,
 }
-"""What holds before a threshold was reached, and where none will be."""
+"""The verdict before a threshold was reached, and where none will be."""
 
 RUNS_IN = frozenset({ProbeState.UNDECIDED, ProbeState.PASSING, ProbeState.FAILING})
 """The states in which a probe is run."""
@@ -149,27 +149,27 @@ def first_run_seconds(
 
 
 def decides_startup(evidence: ProbeEvidence) -> bool:
-    """Whether a startup probe has succeeded often enough."""
+    """True if a startup probe has succeeded often enough."""
     return evidence.kind is ProbeKind.STARTUP and often_enough(evidence)
 
 
 def costs_the_container(evidence: ProbeEvidence) -> bool:
-    """Whether a probe that restarts its container has failed often enough."""
+    """True if a probe that restarts its container has failed often enough."""
     return evidence.kind is not ProbeKind.READINESS and often_enough(evidence)
 
 
 def often_enough(evidence: ProbeEvidence) -> bool:
-    """Whether the threshold is reached."""
+    """True if the threshold is reached."""
     return evidence.in_a_row >= evidence.threshold
 
 
 def asks_for_startup(evidence: ProbeEvidence) -> bool:
-    """Whether the probe says that its container has started up."""
+    """True if the probe says that its container has started up."""
     return evidence.kind is ProbeKind.STARTUP
 
 
 def asks_for_readiness(evidence: ProbeEvidence) -> bool:
-    """Whether the probe is wanted until the container has ended."""
+    """True if the probe is wanted until the container has ended."""
     return evidence.kind is ProbeKind.READINESS
 
 

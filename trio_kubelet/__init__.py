@@ -1,6 +1,6 @@
 """trio-kubelet: a Kubernetes node agent in Python on Trio.
 
-`main.py` runs the agent; every part is a package whose docstring says what it is for.
+`agent/main.py` runs the agent; every part is a package whose docstring says what it is for.
 `docs/architecture.md` shows how the agent starts, and how a pod flows through the parts.
 """
 

@@ -22,7 +22,7 @@ PATH_PART = (
 
 
 def is_unicode(text: str) -> bool:
-    """Whether the text has no lone surrogates."""
+    """True if the text has no lone surrogates."""
     if text.isascii():
         return True
     try:
@@ -43,7 +43,7 @@ def boolean(text: str) -> bool | None:
 
 
 def is_path_part(text: str) -> bool:
-    """Whether the text names one file or folder, as names and UIDs of objects in the API do."""
+    """True if the text names one file or folder, as names and UIDs of objects in the API do."""
     return _PATH_PART.fullmatch(text) is not None
 
 

@@ -38,12 +38,12 @@ def source_of(pod: "Pod") -> str:
 
 
 def is_static(pod: "Pod") -> bool:
-    """Whether the pod came from a file or a URL and not from the API server."""
+    """True if the pod came from a file or a URL and not from the API server."""
     return source_of(pod) != Source.API
 
 
 def is_critical(pod: "Pod") -> bool:
-    """Whether the node should rather lose any other pod: static, a mirror, or by its priority."""
+    """True if the node should rather lose any other pod: static, a mirror, or by its priority."""
     if is_static(pod) or CONFIG_MIRROR in pod.metadata.annotations:
         return True
     return (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY

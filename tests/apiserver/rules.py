@@ -23,13 +23,13 @@ from tests.apiserver.answers import (
 )
 from tests.apiserver.patches import json_merge, strategic_merge
 from tests.apiserver.storage import Data, Resource, Storage
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import PodStatus, Time, ValidationError
 from trio_kubelet.k8s.client import PatchType
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.defaults import with_defaults
 from trio_kubelet.k8s.kinds import KINDS, PODS, SERVICE_ACCOUNTS, Kind
 from trio_kubelet.resources import qos_class
+from trio_kubelet.tasks.clock import Clock
 
 HAS_STATUS = frozenset({"pods", "nodes", "certificatesigningrequests", "services"})
 """Resources whose status is written through a subresource alone."""
@@ -296,17 +296,18 @@ def _check_ends(current: Data, data: Data) -> None:
     """Refuse what the API server calls invalid: a way back from an end that is final."""
     if current.get("kind") != "Pod":
         return
-    spec, name = current["spec"], current["metadata"]["name"]
+    name = current["metadata"]["name"]
     problems = [
         f"status.{statuses}[{position}].state: Forbidden: may not be transitioned to "
         "non-terminated state"
         for statuses, containers in (
             ("containerStatuses", "containers"),
             ("initContainerStatuses", "initContainers"),
+            ("ephemeralContainerStatuses", "ephemeralContainers"),
         )
         for position, before in enumerate(current.get("status", {}).get(statuses, ()))
         if "terminated" in before.get("state", {})
-        and not _may_restart(spec, containers, before)
+        and not _may_restart(current["spec"], containers, before)
         and any(
             after["name"] == before["name"] and "terminated" not in after.get("state", {})
             for after in data.get("status", {}).get(statuses, ())
@@ -318,20 +319,36 @@ def _check_ends(current: Data, data: Data) -> None:
 
 
 def _may_restart(spec: Data, containers: str, status: Data) -> bool:
-    """Whether the policies of a pod let a container run again after this end."""
+    """True if the policies of a pod let a container run again after this end.
+
+    Ephemeral containers never do, and nothing is known of one that the pod does not have.
+    """
+    if containers == "ephemeralContainers":
+        return False
     every = (*spec.get("containers", ()), *spec.get("initContainers", ()))
     rules = [rule for each in every for rule in each.get("restartPolicyRules", ())]
     if any(rule.get("action") == "RestartAllContainers" for rule in rules):
         return True
-    spec_of = {each["name"]: each for each in spec.get(containers, ())}
-    container = spec_of.get(status["name"], {})
+    own = (each for each in spec.get(containers, ()) if each["name"] == status["name"])
+    container = next(own, None)
+    if container is None:
+        return False
     exit_code = status["state"]["terminated"].get("exitCode", 0)
-    for rule in container.get("restartPolicyRules", ()):
-        codes = rule.get("exitCodes", {})
-        if (exit_code in codes.get("values", ())) == (codes.get("operator") == "In"):
-            return True
-    policy = container.get("restartPolicy") or spec.get("restartPolicy", "Always")
+    policy = container.get("restartPolicy")
+    if policy and _deciding_rule(container, exit_code) == "Restart":
+        return True
+    policy = policy or spec.get("restartPolicy", "Always")
     return bool(policy == "Always" or (policy == "OnFailure" and exit_code != 0))
+
+
+def _deciding_rule(container: Data, exit_code: int) -> str | None:
+    """Return the action of the first of a container's rules that an exit code matches."""
+    for rule in container.get("restartPolicyRules", ()):
+        codes = rule.get("exitCodes") or {}
+        matching = {"In": True, "NotIn": False}.get(codes.get("operator", ""))
+        if (exit_code in codes.get("values", ())) is matching:
+            return str(rule.get("action"))
+    return None
 
 
 def _with_status(current: Data, data: Data) -> Data:

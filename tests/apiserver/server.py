@@ -22,11 +22,11 @@ from tests.apiserver.selectors import selector
 from tests.apiserver.storage import Data, Resource, Storage
 from tests.apiserver.watches import WatchStream
 from tests.trio_clock import TrioClock
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client import ApiClient, PatchType
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.tasks.clock import Clock
 
 T = TypeVar("T", bound=ApiType)
 

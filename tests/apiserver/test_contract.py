@@ -23,7 +23,7 @@ from trio_kubelet.k8s import (
     TokenRequestSpec,
 )
 from trio_kubelet.k8s.client import ApiError, Frame, FrameType, PatchType
-from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS
 
 DEADLINE_SECONDS = 30
@@ -472,67 +472,3 @@ async def test_a_watch_may_begin_with_all_that_there_is(api: Api) -> None:
             while not (seen and seen[-1].initial_events_end):
                 seen.append(await anext(frames))
     assert [frame.type for frame in seen] == [FrameType.ADDED, FrameType.BOOKMARK]
-
-
-# Ends that are final
-
-
-def with_state(state: dict[str, Any]) -> dict[str, Any]:
-    statuses = [{"name": "c", "image": "i", "imageID": "", "ready": False, "restartCount": 0}]
-    statuses[0]["state"] = state
-    return {"status": {"containerStatuses": statuses}}
-
-
-RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [7]}}
-
-
-@pytest.mark.parametrize(
-    ("pod_policy", "container", "exit_code", "may_go_back"),
-    [
-        ("Always", {}, 0, True),
-        ("OnFailure", {}, 1, True),
-        ("OnFailure", {}, 0, False),
-        ("Never", {}, 0, False),
-        ("Never", {}, 1, False),
-        ("Never", {"restart_policy": "Always"}, 0, True),
-        ("Always", {"restart_policy": "Never"}, 1, False),
-        ("Never", {"restart_policy": "Never", "restart_policy_rules": (RULE,)}, 7, True),
-        ("Never", {"restart_policy": "Never", "restart_policy_rules": (RULE,)}, 1, False),
-    ],
-)
-async def test_a_container_comes_back_from_an_end_only_as_its_policy_says(
-    api: Api, pod_policy: str, container: dict[str, Any], exit_code: int, may_go_back: bool
-) -> None:
-    document = {
-        "metadata": {"name": "web"},
-        "spec": {
-            "nodeName": "n1",
-            "restartPolicy": pod_policy,
-            "automountServiceAccountToken": False,
-            "containers": [
-                {
-                    "name": "c",
-                    "image": "i",
-                    **({"restartPolicy": container["restart_policy"]} if container else {}),
-                    "restartPolicyRules": list(container.get("restart_policy_rules", ())),
-                }
-            ],
-        },
-    }
-    await api.client.create(PODS, decode(Pod, document), api.namespace)
-    await patch_pod(api, with_state({"running": {}}), subresource="status")
-    await patch_pod(api, with_state({"waiting": {"reason": "R"}}), subresource="status")
-    await patch_pod(api, with_state({"terminated": {"exitCode": exit_code}}), subresource="status")
-    back = patch_pod(api, with_state({"waiting": {"reason": "R"}}), subresource="status")
-    if may_go_back:
-        state = (await back).status.container_statuses[0].state
-        assert state is not None
-        assert state.waiting is not None
-        return
-    with pytest.raises(ApiError) as caught:
-        await back
-    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
-    assert (
-        "status.containerStatuses[0].state: Forbidden: may not be transitioned to non-terminated "
-        "state" in str(caught.value)
-    )

@@ -14,7 +14,6 @@ from lab.images import BUSYBOX, BUSYBOX_AS_USER
 from tests.containerds import Containerds
 from tests.cri.node import CGROUP_PARENT, MISSING_PROGRAM, Node
 from tests.missing import do_without
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import (
     Behaviour,
     HollowOptions,
@@ -25,6 +24,7 @@ from trio_kubelet.hollow import (
     open_hollow_runtime,
 )
 from trio_kubelet.rpc import Channel, InProcess, open_rpc_loop, serve
+from trio_kubelet.tasks.clock import SystemClock
 
 
 def behaviour_with_missing_program(invocation: Invocation) -> Behaviour:

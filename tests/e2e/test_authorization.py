@@ -70,10 +70,9 @@ def here(cell: Cell, table: Mapping[Cell, Answer]) -> Answer:
     if cell.path not in UNKNOWN_PATHS:
         return answer
     verb = VERBS.get(cell.method, "")
-    subresource = "spec" if cell.path == "/spec/" else "proxy"
-    if cell.caller in ("API server", f"{verb} {subresource}"):
+    if cell.caller in ("API server", f"{verb} proxy"):
         return answer
     if cell.caller in UNKNOWN_TO_ANYBODY:
         return Answer("401", "" if cell.method == "HEAD" else "Unauthorized")
-    asked = f"verb={verb}, resource=nodes, subresource(s)=[{subresource}]"
+    asked = f"verb={verb}, resource=nodes, subresource(s)=[proxy]"
     return Answer("403", "" if cell.method == "HEAD" else f"Forbidden (user=<user>, {asked})")

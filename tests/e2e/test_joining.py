@@ -15,17 +15,17 @@ from lab.agent import LabAgent
 from lab.control_plane import ControlPlane
 from tests.e2e.cluster import is_ready as is_node_ready
 from tests.unit.node.nodes import GIB, a_machine, a_profile, seen
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import LEASES, NODES, ContainerImage, Node, Quantity
 from trio_kubelet.k8s.client import ApiClients, ApiError, open_api_clients
 from trio_kubelet.node.bootstrap import bootstrap
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.lease import LEASE_NAMESPACE, NodeLease
-from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView
 from trio_kubelet.resources.node import MachineSize
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 NAME = "joining"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.fuzz.values import ValueGenerator, as_json
 from trio_kubelet.errors import StartError
-from trio_kubelet.mountinfo import parse_mountinfo
+from trio_kubelet.kernel.mountinfo import parse_mountinfo
 from trio_kubelet.node.machine import read_machine
 
 GOOD: Mapping[str, bytes] = {

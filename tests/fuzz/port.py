@@ -26,14 +26,15 @@ from structlog.typing import EventDict
 from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
 from tests.unit.server.serving import at_most_open_files, open_files
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
-from trio_kubelet.node_endpoints import NodeEndpoints
-from trio_kubelet.pod_endpoints import PodEndpoints
+from trio_kubelet.logs.journal import SystemdJournal
+from trio_kubelet.logs.system_logs import SystemLogs, system_log_routes
+from trio_kubelet.ports.node_endpoints import NodeEndpoints
+from trio_kubelet.ports.pod_endpoints import PodEndpoints
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
@@ -48,12 +49,11 @@ from trio_kubelet.server import (
     Route,
     healthz_routes,
     listen_tcp,
-    read_only_routes,
+    pod_routes,
     route_requests,
     serve_http,
 )
-from trio_kubelet.system_logs import SystemLogs, system_log_routes
-from trio_kubelet.system_logs.journal import SystemdJournal
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
 CLIENTS = 8
@@ -250,7 +250,7 @@ def _routes(root: Path, runtime: Any, nursery: trio.Nursery) -> Sequence[Route]:
     logs = SystemLogs(queries=True, root=root / "log", journal=journal)
     switched_off = "/logs/{rest...}"
     return (
-        *read_only_routes(lambda: [POD]),
+        *pod_routes(lambda: [POD]),
         *healthz_routes({"ping": lambda: "", "log": lambda: ""}),
         *pods.open(nursery),
         *(route for route in node.routes() if route.pattern != switched_off),

@@ -20,7 +20,7 @@ from h2.exceptions import ProtocolError
 
 from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
-from tests.unit.probes.servers import server_tls
+from tests.unit.pod_clients.servers import server_tls
 from tests.unit.server.serving import open_files
 from trio_kubelet.k8s import Container, Probe
 from trio_kubelet.k8s.codec import decode

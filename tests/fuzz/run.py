@@ -58,8 +58,8 @@ from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.pod_source import Source
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.sources.documents import InvalidManifest, load_pod_documents
 from trio_kubelet.sources.manifests import ManifestReader
+from trio_kubelet.sources.static_pods import InvalidManifest, load_pod_documents
 from trio_kubelet.volumes import mount
 
 MANIFEST_URL = "http://manifests.test/pods"

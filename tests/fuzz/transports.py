@@ -17,7 +17,7 @@ from attrs import define, field
 from tests.fuzz.values import ValueGenerator, as_json
 from tests.simulation.node import ApiTransport
 from tests.simulation.transport import WrappedRuntime
-from trio_kubelet.rpc import RpcError
+from trio_kubelet.rpc import FieldCut, RpcError
 from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub, method_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -65,6 +65,7 @@ class FuzzedRuntime(WrappedRuntime):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         """As `Transport.unary_raw`."""
         name, answer_type = method_of(method).name, method_of(method).response_type
@@ -72,7 +73,9 @@ class FuzzedRuntime(WrappedRuntime):
         if asked.startswith(STRANGE) and name in _STATUSES:
             await trio.lowlevel.checkpoint()
             return bytes(self._strange_status(name, asked))
-        answer = await super().unary_raw(method, request, deadline_seconds=deadline_seconds)
+        answer = await super().unary_raw(
+            method, request, deadline_seconds=deadline_seconds, cut=cut
+        )
         if name in _LISTS:
             if not self._noise.comes(self._chance):
                 return answer

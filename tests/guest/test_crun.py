@@ -19,7 +19,7 @@ LIMITS = {"limits": {"cpu": "200m", "memory": "32Mi"}}
 # Prints the interfaces of each pod by its UID, as statistics have them.
 NETWORKS = """
 import json
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.stats.cgroup_reader import CgroupReader, Depth, Stopwatch
 reader = CgroupReader(tree=CgroupTree.find(mount_points()))

@@ -14,7 +14,7 @@ import trio
 from lab.orphans import cgroup_of_ours
 from lab.processes import wait_until
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupConfig, Cgroups, CgroupSettings, CgroupTree
 from trio_kubelet.resources.cgroups import CgroupBusy
 from trio_kubelet.resources.oom_kills import OomKills

@@ -26,7 +26,7 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeProjection,
 )
-from trio_kubelet.mountinfo import MountPoint, mount_points, mounts_at_or_below
+from trio_kubelet.kernel.mountinfo import MountPoint, mount_points, mounts_at_or_below
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.mount import unmount

@@ -21,7 +21,7 @@ from tests.integration.pods import (
     status_of,
     until_term,
 )
-from tests.unit.probes.servers import health
+from tests.unit.pod_clients.servers import health
 
 EACH_SECOND: Mapping[str, int] = {"periodSeconds": 1, "timeoutSeconds": 5, "failureThreshold": 2}
 WEB_CONTAINER: Json = {

@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 import trio
 
-from trio_kubelet.clock import SystemClock
+from trio_kubelet.config.eviction import Signal
 from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.pressure_monitor import PERIOD_SECONDS, PressureMonitor
 from trio_kubelet.node.signals import MeasurementSources, measure
-from trio_kubelet.node.thresholds import Signal, configured_thresholds
+from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.resources import CgroupTree
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes.mount import mount, unmount
 

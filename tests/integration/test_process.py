@@ -30,7 +30,7 @@ CONTAINER = {"name": "main", "image": "busybox", "command": ["sleep", "1000"]}
 
 AS_NOBODY = """
 import encodings.utf_8_sig, os, sys
-import trio_kubelet.main, trio_kubelet.cli.commands, trio_kubelet.telemetry.log
+import trio_kubelet.agent.main, trio_kubelet.cli.commands, trio_kubelet.telemetry.log
 from trio_kubelet.cli.start import start
 os.setuid(65534)
 sys.exit(start(sys.argv[1:], "trio-kubelet run"))

@@ -8,13 +8,11 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-import trio
 from attrs import evolve
 
 from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from lab.registry import NAME, PASSWORD, USER, Registry
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, Secret
 from trio_kubelet.rpc import Channel, open_rpc_loop
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -25,6 +23,8 @@ from trio_kubelet.runtime.images.manager import ImageError, ImageManager, PullRa
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_record_files import file_name
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
+from trio_kubelet.tasks.clock import SystemClock
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="shop", uid="u1"))
@@ -73,7 +73,7 @@ def images(
         recorder=EventRecorder(journal, "node"),
         journal=journal,
         clock=clock,
-        limiter=trio.CapacityLimiter(1),
+        limiter=FairLimiter(1, 1),
         rate=PullRate(0, 0),
         read_keyring=lambda: node,
         pod_keyring=pod_keyring,

@@ -15,7 +15,7 @@ from lab.containerd import Containerd
 from lab.images import BUSYBOX
 from lab.orphans import cgroup_of_ours
 from lab.processes import wait_until
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.rpc import Channel, Code, RpcError, open_rpc_loop, present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

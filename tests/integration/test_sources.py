@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import trio
 
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_files, watch_manifest_url
-from trio_kubelet.sources.static_pods import SendPods
+from trio_kubelet.sources.manifest_source import SendPods
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 from trio_kubelet.volumes.mount import mount, unmount
 

@@ -10,7 +10,7 @@ import pytest
 from lab.agent import Json, pod_manifest
 from lab.processes import wait_until
 from tests.integration.pods import DEADLINE_SECONDS, Node, container_ids, shell
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupTree
 from trio_kubelet.stats.kernel_text import key_values
 

@@ -18,7 +18,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
-from trio_kubelet.mountinfo import MountPoint, mount_of, mount_points, mounts_at_or_below
+from trio_kubelet.kernel.mountinfo import MountPoint, mount_of, mount_points, mounts_at_or_below
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.mount import MS_BIND, MS_PRIVATE, make_shared, mount, unmount
 from trio_kubelet.volumes.plugin import VolumeBusy, VolumeError

@@ -14,8 +14,8 @@ import trio
 from tests.apiserver.rules import claims_of
 from tests.simulation.health import health_of
 from tests.simulation.node import NODE, Node
-from tests.simulation.pods import Fate
 from tests.simulation.record import Life, Record, Wanted
+from tests.simulation.shapes import Fate
 from tests.simulation.shared import files_of
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.k8s import LEASES, NODES, PODS, ContainerStatus, Pod, PodStatus
@@ -228,8 +228,9 @@ def _missed_fate(
             yield f"it should wait; {sorted(running)} run, phase {status.phase}"
     else:
         phase = {Fate.SUCCEEDS: "Succeeded", Fate.FAILS: "Failed"}[shape.fate]
-        # Without its sandbox a pod that never restarts stays as it is, as in the Go kubelet.
-        is_bound = not (wanted.harmed and shape.never_restarts)
+        # Without its sandbox a pod that never restarts stays as it is, as in the Go kubelet; and an
+        # end that nobody wanted may be one that no rule lets its container come back from.
+        is_bound = not (wanted.harmed and (shape.never_restarts or shape.retried_names))
         if running or (is_bound and status.phase != phase):
             yield f"it should have ended; {sorted(running)} run, phase {status.phase}"
 

@@ -1,5 +1,6 @@
 """The day of a seed: a node, its world and what watches them, from begin to report."""
 
+import random
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +12,9 @@ from attrs import frozen
 from tests.simulation.determinism import deterministic
 from tests.simulation.disk import Disk
 from tests.simulation.invariants import Invariants
+from tests.simulation.power import Power
 from tests.simulation.record import Record
-from tests.simulation.world import ROUNDS, World
+from tests.simulation.world import ROUNDS, Machine, World
 
 
 @frozen(kw_only=True)
@@ -42,9 +44,11 @@ async def _live(seed: int, rounds: int, root: Path) -> Report:
     invariants = Invariants(record)
     began = trio.current_time()
     disk = Disk(root / "kubelet", root / "logs")
-    with disk.mounted():
+    power = Power(root / "kubelet", random.Random(seed + 4))
+    with disk.mounted(), power.watched():
         async with trio.open_nursery() as nursery:
-            world = World(seed, root, disk, invariants, nursery)
+            machine = Machine(root, disk, power)
+            world = World(seed, machine, invariants, nursery)
             await world.live(rounds)
             nursery.cancel_scope.cancel()
     return Report(

@@ -17,7 +17,8 @@ import structlog
 from trio._core import _run
 
 from tests.file_work import in_place
-from trio_kubelet import agent, cluster
+from trio_kubelet.agent import cluster
+from trio_kubelet.agent import start as agent
 
 LONGEST_FILE_WORK_SECONDS = 0.02
 

@@ -7,6 +7,7 @@ world itself is to blame: it killed the container, set the clock, cut a call off
 import math
 import traceback
 from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import takewhile
 
 import trio
@@ -14,16 +15,16 @@ import trio
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
 from tests.apiserver.storage import Change
+from tests.simulation.given import made_of_anothers_image, resized, wrong_ids
 from tests.simulation.node import LogEntry, Node
 from tests.simulation.record import Kind, Life, Record
+from tests.simulation.shapes import RETRIED
+from tests.simulation.statuses import ENDS, serves_without_being_ready, steps_back
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.k8s import PODS, ContainerStatus, Pod, PodStatus
 from trio_kubelet.k8s.codec import decode
-from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.config.security import IdMapping
-from trio_kubelet.runtime.user_namespaces import mapping_of
 from trio_kubelet.sources.apiserver import is_mirror
 from trio_kubelet.telemetry.journal import Entry
 
@@ -35,8 +36,15 @@ SLACK_SECONDS = 30.0
 CUT_OFF_SECONDS = 10.0
 LONGEST_UNSEEN_SECONDS = 320.0
 """From the end of a container until a relist shows it, if nothing else does."""
-PHASES = ("Pending", "Running", "Succeeded", "Failed")
-ENDS = ("Succeeded", "Failed")
+DAMAGED = frozenset(
+    {
+        "image pull record is malformed",
+        "user namespace of a pod is unreadable",
+        "damaged allocation checkpoint set aside",
+        "manifest copy is unreadable",
+    }
+)
+"""What the agent logs of files that it has written itself; no failure of power damages them."""
 
 
 class Invariants:
@@ -66,11 +74,15 @@ class Invariants:
         if container_id == sandbox.id:
             if kind == Kind.CONTAINER_STARTED_EVENT:
                 self._note_all(self._two_sandboxes(uid, sandbox))
-                self._note_all(self._wrong_ids(uid, sandbox))
+                self._note_all(wrong_ids(self.record, self.node.runtime, sandbox))
             return
         life = self.record.lives[uid][container_id]
         rules = {
-            Kind.CONTAINER_CREATED_EVENT: (self._counted_without_a_start,),
+            Kind.CONTAINER_CREATED_EVENT: (
+                self._counted_without_a_start,
+                partial(made_of_anothers_image, self.record),
+                partial(resized, self.record),
+            ),
             Kind.CONTAINER_STARTED_EVENT: (
                 self._two_running,
                 self._started_while_ending,
@@ -94,6 +106,8 @@ class Invariants:
             self.violated("error in the log:", self.record.lines[-1], trace)
         if entry["event"] == "event rejected by the API server":
             self.record.refused_events.add((str(entry["object"]), str(entry["reason"])))
+        if entry["event"] in DAMAGED:
+            self.violated("a file that the agent keeps is damaged:", self.record.lines[-1])
         if entry["event"] == "pod status refused as invalid":
             self.violated("the API was told what no pod's life allows:", self.record.lines[-1])
 
@@ -121,7 +135,7 @@ class Invariants:
         self._told[uid] = incarnation, status
         wanted = self.record.wanted.get(uid)
         if known == incarnation and wanted is not None:
-            for problem in _steps_back(before, status, begins_anew=wanted.may_begin_anew):
+            for problem in steps_back(before, status, begins_anew=wanted.may_begin_anew):
                 self.violated("status of", uid, problem)
         for told in (*status.init_container_statuses, *status.container_statuses):
             self._note_all(self._wrongly_ready(pod, told))
@@ -133,7 +147,7 @@ class Invariants:
         before = decode(Pod, change.before) if change.before is not None else None
         after = decode(Pod, change.after) if change.after is not None else None
         if after is not None:
-            self._note_all(_serves_without_being_ready(after))
+            self._note_all(serves_without_being_ready(after))
             for shown in (*after.status.init_container_statuses, *after.status.container_statuses):
                 self._shown_ready[_id_of(shown)] = shown.ready
         if before is not None and after is not None:
@@ -266,36 +280,20 @@ class Invariants:
         if life.name not in wanted.shape.sidecar_names and done:
             yield f"init container {life.name} of pod {uid} runs again, and had succeeded"
 
-    def _wrong_ids(self, uid: str, sandbox: HollowSandbox) -> Iterator[str]:
-        """A pod in a user namespace has ids of its own as long as it is there."""
-        ids = mapping_of(sandbox.config)
-        wanted = self.record.wanted.get(uid)
-        if wanted is not None:
-            if wanted.shape.has_own_ids is not (ids is not None):
-                yield f"pod {uid} has the ids {ids}, its own: {wanted.shape.has_own_ids}"
-            if wanted.ids is not None and wanted.ids != ids:
-                yield f"the ids of pod {uid} went from {wanted.ids} to {ids}"
-            wanted.ids = ids
-        assert self.node is not None
-        for other in self.node.runtime.sandboxes:
-            theirs = mapping_of(other.config)
-            if ids is None or theirs is None or not other.ready or _uid(other) == uid:
-                continue
-            first, last = max(ids.host_id, theirs.host_id), min(_end(ids), _end(theirs))
-            if first < last:
-                yield f"pods {uid} and {_uid(other)} share ids from {first} on"
-
     def _restarted_against_policy(self, uid: str, life: Life) -> Iterator[str]:
+        """Under Never an end is final, unless a rule lets the container retry that exit."""
         wanted = self.record.wanted.get(uid)
-        if wanted is None or not wanted.shape.never_restarts:
+        if wanted is None or life.name in wanted.shape.sidecar_names:
             return
-        if life.name in wanted.shape.sidecar_names or wanted.touched_at > life.created_at:
+        is_retried = life.name in wanted.shape.retried_names
+        if not (is_retried or wanted.shape.never_restarts) or wanted.touched_at > life.created_at:
             return
         for other in self.record.earlier(uid, life):
             if other.container.id in self.record.lost:
                 continue  # how it ended nobody knew
             if other.ended_at is not None and other.created_at > wanted.touched_at:
-                yield f"{life.name} of pod {uid} runs again although its policy is Never"
+                if not is_retried or other.container.exit_code != RETRIED:
+                    yield f"{life.name} of pod {uid} runs again although its policy is Never"
                 return
 
     def _restarted_too_soon(self, uid: str, life: Life) -> Iterator[str]:
@@ -309,8 +307,8 @@ class Invariants:
         if last.sandbox_id in self.record.killed:
             return  # it was stopped for want of a sandbox, and need not wait for another
         wanted = self.record.wanted.get(uid)
-        if wanted is None or wanted.touched_at > last.created_at:
-            self._backoffs.pop(key, None)
+        if wanted is None or wanted.touched_at > last.created_at or life.image != last.image:
+            self._backoffs.pop(key, None)  # it may have been made while the pod was changed
             return
         if (
             self._was_restarted_with_all(uid, last)
@@ -411,7 +409,7 @@ class Invariants:
         if not is_mirror(before):
             wanted = self.record.wanted.get(before.metadata.uid)
             begins_anew = wanted is not None and wanted.may_begin_anew
-            for problem in _steps_back(was, is_, begins_anew=begins_anew):
+            for problem in steps_back(was, is_, begins_anew=begins_anew):
                 yield f"what the API shows of {name}: {problem}"
         elif was.phase in ENDS and is_.phase != was.phase:
             yield f"what the API shows of {name}: phase went from {was.phase} to {is_.phase}"
@@ -438,22 +436,6 @@ def _gone_before(life: Life, causes: Iterable[Life]) -> list[float]:
     return [at for at in gone if at <= life.created_at]
 
 
-def _steps_back(before: PodStatus, after: PodStatus, *, begins_anew: bool) -> Iterator[str]:
-    """What a status took back, unless its pod may be initialized once more."""
-    back = PHASES.index(after.phase) < PHASES.index(before.phase) and not begins_anew
-    if back or (before.phase in ENDS and after.phase != before.phase):
-        yield f"phase went from {before.phase} to {after.phase}"
-    counts = _restarts(before)
-    for name, count in _restarts(after).items():
-        if count < counts.get(name, 0):
-            yield f"restarts of {name} went from {counts[name]} to {count}"
-
-
-def _restarts(status: PodStatus) -> dict[str, int]:
-    containers = (*status.init_container_statuses, *status.container_statuses)
-    return {container.name: container.restart_count for container in containers}
-
-
 def _is_alive(container: HollowContainer) -> bool:
     """Whether it runs."""
     return bool(container.state == cri.ContainerState.CONTAINER_RUNNING)
@@ -461,10 +443,6 @@ def _is_alive(container: HollowContainer) -> bool:
 
 def _belongs(container: HollowContainer, uid: str) -> bool:
     return bool(container.sandbox.config.metadata.uid == uid)
-
-
-def _end(ids: IdMapping) -> int:
-    return ids.host_id + ids.length
 
 
 def _uid(sandbox: HollowSandbox) -> str:
@@ -478,22 +456,6 @@ def _runs(life: Life) -> bool:
 def _started_up(life: Life) -> bool:
     health = life.health
     return life.started_at is not None and (health is None or health.may_be_started)
-
-
-def _serves_without_being_ready(pod: Pod) -> Iterator[str]:
-    """A pod that Services send requests to, although a container of it is not ready for them."""
-    status = pod.status
-    conditions = {each.type: each.status for each in status.conditions}
-    if conditions.get("Ready") != "True" or not status.pod_ip:
-        return
-    name = pod.metadata.name
-    if conditions.get("ContainersReady") != "True":
-        yield f"the API shows {name} as ready, and its containers not"
-    sidecars = {c.name for c in pod.spec.init_containers if is_sidecar(c)}
-    serving = [s for s in status.init_container_statuses if s.name in sidecars]
-    for shown in (*serving, *status.container_statuses):
-        if not shown.ready or shown.state is None or shown.state.running is None:
-            yield f"the API shows {name} as ready, and its container {shown.name} is not"
 
 
 def _id_of(status: ContainerStatus) -> str:

@@ -21,9 +21,9 @@ from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
-from trio_kubelet.agent import Agent, Pods
-from trio_kubelet.assembly import PodParts
-from trio_kubelet.cluster import Cluster, Standalone
+from trio_kubelet.agent.assembly import PodParts
+from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.start import Agent, Pods
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings

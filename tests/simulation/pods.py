@@ -1,153 +1,39 @@
-"""The pods of a simulated day: documents of many shapes, and what must become of each.
-
-A shape is made by chance, its fate is not: whatever happens to agent and runtime, a pod whose
-containers nobody kills ends up as its fate says.
-"""
+"""Makes the pods of a simulated day by chance: documents of many shapes, each with its fate."""
 
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from enum import StrEnum
 from typing import Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
 from state_machines.probe import ProbeKind
 from tests.simulation.health import COMMAND, HEALTH_ANNOTATION
+from tests.simulation.shapes import (
+    ACCOUNT,
+    LOGIN,
+    NAMESPACE,
+    PASSWORDS,
+    PRIVATE_IMAGES,
+    REGISTRY,
+    RESTARTS_ALL,
+    RETRIED,
+    SETTINGS,
+    TOKEN_SECONDS,
+    UNREACHABLE,
+    Document,
+    Fate,
+    Shape,
+)
 from trio_kubelet.hollow import BEHAVIOUR_ANNOTATION
 
-REGISTRY = "registry.example.com"
-UNREACHABLE = "unreachable.example.com"
-NAMESPACE = "default"
-SETTINGS = ("settings-1", "settings-2", "settings-3")
-"""Config maps that pods share."""
-PASSWORDS = ("password-1", "password-2")
-"""Secrets that pods share."""
-ACCOUNT = "default"
-"""The service account of all pods."""
-TOKEN_SECONDS = 600
-"""How long the token of a pod is good for: the API allows no less."""
-
-RESTARTS_ALL = 42
-"""The exit code by which a container restarts all of its pod."""
-
-Document = Mapping[str, Any]
 Behaviour = dict[str, Any]
 
-
-class Fate(StrEnum):
-    """What becomes of a pod that is left alone."""
-
-    RUNS = "runs"
-    SUCCEEDS = "succeeds"
-    FAILS = "fails"
-    CRASHES = "crashes"
-    """Its containers run and end and run again, for ever."""
-    WAITS = "waits"
-    """It never gets a regular container started."""
-
+PULL_POLICIES = ("IfNotPresent", "IfNotPresent", "Never", "Always")
 
 CHANGE_IMAGES = frozenset({Fate.RUNS, Fate.SUCCEEDS, Fate.FAILS})
 """Of such pods owners change images too, under all restart policies."""
-
-
-@frozen(kw_only=True)
-class Shape:
-    """A pod as its owner wants it."""
-
-    document: Document
-    fate: Fate
-
-    @property
-    def uid(self) -> str:
-        """metadata.uid, which each document has."""
-        return str(self.document["metadata"]["uid"])
-
-    @property
-    def name(self) -> str:
-        """metadata.name."""
-        return str(self.document["metadata"]["name"])
-
-    def with_uid(self, uid: str) -> "Shape":
-        """The same pod under the UID that somebody gave it."""
-        metadata = {**self.document["metadata"], "uid": uid}
-        return evolve(self, document={**self.document, "metadata": metadata})
-
-    @property
-    def never_restarts(self) -> bool:
-        """Whether no container of the pod may run twice."""
-        return bool(self.document["spec"].get("restartPolicy") == "Never")
-
-    @property
-    def images(self) -> Mapping[str, str]:
-        """The image of each container by its name."""
-        spec = self.document["spec"]
-        containers = (*spec.get("initContainers", ()), *spec["containers"])
-        return {container["name"]: container["image"] for container in containers}
-
-    @property
-    def restarting_names(self) -> frozenset[str]:
-        """The containers whose exit may restart all of the pod."""
-        containers = self.document["spec"]["containers"]
-        return frozenset(c["name"] for c in containers if "restartPolicyRules" in c)
-
-    @property
-    def has_own_ids(self) -> bool:
-        """Whether the pod runs in a user namespace of its own."""
-        return self.document["spec"].get("hostUsers") is False
-
-    @property
-    def has_deadline(self) -> bool:
-        """Whether the pod may run for some time only."""
-        return "activeDeadlineSeconds" in self.document["spec"]
-
-    @property
-    def post_start_seconds(self) -> float:
-        """How long the first container's postStart hook sleeps; nobody looks at it meanwhile."""
-        hooks = self.document["spec"]["containers"][0].get("lifecycle", {})
-        return float(hooks["postStart"]["sleep"]["seconds"]) if "postStart" in hooks else 0.0
-
-    @property
-    def wants_port(self) -> bool:
-        """Whether the pod can be rejected because another one has its port."""
-        return any("ports" in container for container in self.document["spec"]["containers"])
-
-    @property
-    def shared(self) -> str:
-        """The config map or secret that the pod has in a volume; empty if it has none."""
-        for volume in self._volumes:
-            if "configMap" in volume:
-                return str(volume["configMap"]["name"])
-            if "secret" in volume:
-                return str(volume["secret"]["secretName"])
-        return ""
-
-    @property
-    def has_token(self) -> bool:
-        """Whether the pod has a token of its service account in a volume."""
-        return any("projected" in volume for volume in self._volumes)
-
-    @property
-    def _volumes(self) -> Sequence[Document]:
-        volumes: Sequence[Document] = self.document["spec"].get("volumes", ())
-        return volumes
-
-    @property
-    def init_names(self) -> tuple[str, ...]:
-        """The init containers in their order, sidecars included."""
-        return tuple(c["name"] for c in self.document["spec"].get("initContainers", ()))
-
-    @property
-    def sidecar_names(self) -> frozenset[str]:
-        """The init containers that run as long as the pod."""
-        containers = self.document["spec"].get("initContainers", ())
-        return frozenset(c["name"] for c in containers if "restartPolicy" in c)
-
-    @property
-    def regular_names(self) -> tuple[str, ...]:
-        """The names of spec.containers."""
-        return tuple(c["name"] for c in self.document["spec"]["containers"])
 
 
 class PodMaker:
@@ -167,10 +53,12 @@ class PodMaker:
             (1, self._failing_init),
             (1, self._crashing_init),
             (1, self._imageless),
+            (2, self._uninvited),
             (1, self._overdue),
             (1, self._unstartable),
             (1, self._ailing),
             (2, self._restarting_all),
+            (3, self._retried_job),
         )
 
     def make(self, *, is_static: bool) -> Shape:
@@ -190,12 +78,18 @@ class PodMaker:
         return f"{first:08x}-0000-4000-8000-{last:012x}"
 
     def changed(self, shape: Shape) -> Shape:
-        """The pod with another label; a steady one or a job perhaps with another image."""
+        """The pod with another label; a steady one or a job perhaps with another image.
+
+        One that asks for cpu may ask for another amount, which nobody gives it.
+        """
         document = deepcopy(dict(shape.document))
         document["metadata"].setdefault("labels", {})["turn"] = str(self._chance.getrandbits(20))
         if shape.fate in CHANGE_IMAGES and self._chance.random() < 0.5:
             container = self._chance.choice(document["spec"]["containers"])
             container["image"] = self._image()
+        for container in document["spec"]["containers"]:
+            if "resources" in container:
+                container["resources"] = self._requests()
         return evolve(shape, document=document)
 
     def renamed(self, shape: Shape) -> Shape:
@@ -253,6 +147,14 @@ class PodMaker:
         document["spec"]["containers"][0].update(image=image, imagePullPolicy=policy)
         return evolve(shape, document=document)
 
+    def _uninvited(self) -> Shape:
+        """A pod that names a private image, and has no login for it."""
+        shape = self._pod(Fate.WAITS, regular=[self._runs_for_ever()])
+        document = deepcopy(dict(shape.document))
+        image, policy = self._chance.choice(PRIVATE_IMAGES), self._chance.choice(PULL_POLICIES)
+        document["spec"]["containers"][0].update(image=image, imagePullPolicy=policy)
+        return evolve(shape, document=document)
+
     def _overdue(self) -> Shape:
         deadline = self._chance.randint(20, 400)
         return self._pod(
@@ -280,6 +182,27 @@ class PodMaker:
         exits = {"operator": "In", "values": [RESTARTS_ALL]}
         rule = {"action": "RestartAllContainers", "exitCodes": exits}
         document["spec"]["containers"][0].update(restartPolicy="Always", restartPolicyRules=[rule])
+        return evolve(shape, document=document)
+
+    def _retried_job(self) -> Shape:
+        """A pod whose containers end for good, but for exits that a rule lets them retry.
+
+        A first rule that matches no exit of theirs decides nothing.
+        """
+        policy = self._chance.choice(("Always", "OnFailure", "Never"))
+        fate, exit_code = self._chance.choice(((Fate.SUCCEEDS, 0), (Fate.FAILS, 4)))
+        retries = [self._ends(RETRIED, longest=20) for _ in range(self._chance.choice((0, 1, 2)))]
+        regular: list[Behaviour] = [{"attempts": [*retries, self._ends(exit_code, longest=60)]}]
+        if self._chance.random() < 0.5:
+            regular.append(self._ends(0, longest=100))
+        shape = self._pod(fate, policy=policy, regular=regular)
+        document = deepcopy(dict(shape.document))
+        rules = [
+            {"action": "Restart", "exitCodes": {"operator": "In", "values": [code]}}
+            for code in (RETRIED + 1, RETRIED)
+        ]
+        for container in document["spec"]["containers"]:
+            container.update(restartPolicy="Never", restartPolicyRules=rules)
         return evolve(shape, document=document)
 
     def _with_probes(self, shape: Shape) -> Shape:
@@ -367,6 +290,10 @@ class PodMaker:
     def _seconds(self, longest: float) -> float:
         return round(self._chance.choice((0.0, self._chance.uniform(0, longest))), 2)
 
+    def _requests(self) -> Document:
+        """Amounts that differ in the runtime's shares, and of which there is enough for all."""
+        return {"requests": {"cpu": f"{self._chance.choice((4, 8, 12))}m"}}
+
     def _image(self) -> str:
         return f"{REGISTRY}/app:{self._chance.randint(1, 8)}"
 
@@ -411,6 +338,8 @@ class PodMaker:
             container["restartPolicy"] = "Always"
         if self._chance.random() < 0.15:
             container["imagePullPolicy"] = "Always"
+        if self._chance.random() < 0.3:
+            container["resources"] = self._requests()
         annotations[f"{BEHAVIOUR_ANNOTATION}.{name}"] = json.dumps(script.get("attempts", script))
         return container
 
@@ -437,9 +366,12 @@ class PodMaker:
         return evolve(shape, document=document)
 
     def _with_extras_of_api(self, shape: Shape) -> Shape:
-        """The pod with shared objects, a token, and a port of the host, each now and then."""
+        """The pod with what only an API server gives, and a port of the host, each now and then."""
         document = deepcopy(dict(shape.document))
         spec = document["spec"]
+        if shape.fate is Fate.RUNS and self._chance.random() < 0.4:
+            spec["imagePullSecrets"] = [{"name": LOGIN}]
+            spec["containers"][0]["image"] = self._chance.choice(PRIVATE_IMAGES)
         if self._chance.random() < 0.4:
             self._give_shared(spec)
         if self._chance.random() < 0.3:

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from tests.simulation.health import ContainerHealth, health_of
 from tests.simulation.node import LogEntry
-from tests.simulation.pods import RESTARTS_ALL, Shape
+from tests.simulation.shapes import RESTARTS_ALL, Shape
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.security import IdMapping
@@ -44,6 +44,8 @@ class Wanted:
     """Somebody killed a container or a sandbox of it."""
     ids: IdMapping | None = None
     """The range of ids that it was given."""
+    cpu_shares: dict[str, int] = field(factory=dict)
+    """What its containers were made with first, by their names."""
 
     @property
     def may_begin_anew(self) -> bool:
@@ -132,6 +134,8 @@ class Record:
     runtime_away_until: float = -1e9
     """When the runtime that somebody restarted last is back: nobody sees what ends before."""
     clock_jumped_at: float = -1e9
+    disk_full_until: float = -1e9
+    """When there was room on the disk again, for ever if there is none: nothing was kept before."""
     cut_off_at: float = -1e9
     """When the agent was last killed: its calls may still take effect for some seconds."""
     lines: list[str] = field(factory=list)

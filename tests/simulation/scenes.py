@@ -24,12 +24,12 @@ RUNNING = cri.ContainerState.CONTAINER_RUNNING
 
 @define
 class Watcher:
-    """Remembers errors."""
+    """Remembers errors, and statuses that the API server refused."""
 
     errors: list[LogEntry] = field(factory=list)
 
     def on_log(self, entry: LogEntry) -> None:
-        if entry["level"] == "error":
+        if entry["level"] == "error" or entry["event"] == "pod status refused as invalid":
             self.errors.append(entry)
 
     def on_status(self, pod: Pod, status: PodStatus) -> None:

@@ -1,12 +1,13 @@
-"""What simulated pods share: config maps, secrets, and the service account of their tokens."""
+"""What simulated pods share: config maps, secrets, their service account, and a pull secret."""
 
+import json
 import random
 from collections.abc import Mapping
 
 from attrs import evolve
 
 from tests.apiserver.server import ApiServer
-from tests.simulation.pods import ACCOUNT, NAMESPACE, PASSWORDS, SETTINGS
+from tests.simulation.shapes import ACCOUNT, LOGIN, NAMESPACE, PASSWORDS, PRIVATE, SETTINGS
 from trio_kubelet.k8s import (
     CONFIG_MAPS,
     SECRETS,
@@ -16,6 +17,9 @@ from trio_kubelet.k8s import (
     Secret,
     ServiceAccount,
 )
+
+USER, PASSWORD = "user", "password"
+"""The login for private images."""
 
 
 class SharedObjects:
@@ -29,6 +33,13 @@ class SharedObjects:
         """Create every object, with some content."""
         account = ServiceAccount(metadata=ObjectMeta(name=ACCOUNT, namespace=NAMESPACE))
         self._api.create(SERVICE_ACCOUNTS, account)
+        logins = {"auths": {PRIVATE: {"username": USER, "password": PASSWORD}}}
+        login = Secret(
+            metadata=ObjectMeta(name=LOGIN, namespace=NAMESPACE),
+            type="kubernetes.io/dockerconfigjson",
+            data={".dockerconfigjson": json.dumps(logins).encode()},
+        )
+        self._api.create(SECRETS, login)
         for name in (*SETTINGS, *PASSWORDS):
             self.create(name)
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import trio
 
-from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc import Code, FieldCut, Head, InProcess, RpcError
 from trio_kubelet.rpc.methods import RequestT, ResponseT, StreamStub, UnaryStub, method_of
 from trio_kubelet.rpc.responses import within
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -35,9 +35,11 @@ class WrappedRuntime(InProcess):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        head: Head | None = None,
     ) -> AsyncIterator[AsyncIterator[ResponseT]]:
         """As `Transport.stream`."""
-        async with super().stream(method, request, deadline_seconds=deadline_seconds) as answers:
+        stream = super().stream(method, request, deadline_seconds=deadline_seconds, head=head)
+        async with stream as answers:
             yield self.on_stream(method_of(method).response_type, answers)
 
     def on_stream(
@@ -80,8 +82,9 @@ class RuntimeTransport(WrappedRuntime):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> ResponseT:
-        """As `Transport.unary`."""
+        """As `Transport.unary`; no command prints so much that it would be cut."""
         called = method_of(method)
         handler: Callable[[RequestT], Awaitable[ResponseT]] = getattr(self._service, called.name)
 
@@ -106,10 +109,11 @@ class RuntimeTransport(WrappedRuntime):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         """As `Transport.unary_raw`."""
         return await self._cuttable(
-            super().unary_raw(method, request, deadline_seconds=deadline_seconds)
+            super().unary_raw(method, request, deadline_seconds=deadline_seconds, cut=cut)
         )
 
     async def _cuttable(self, call: Awaitable[T]) -> T:

@@ -13,9 +13,9 @@ from tests.unit.runtime.test_user_namespaces import asking
 from tests.unit.sources.manifest_texts import kept, manifest
 from tests.unit.sources.test_kept import records as manifests
 from trio_kubelet.k8s.codec import encode
+from trio_kubelet.kernel.whole_files import write_all_whole, write_whole
 from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.user_namespaces import PodIdRanges
-from trio_kubelet.whole_files import write_all_whole, write_whole
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import trio
 
-from tests.unit.test_agent_start import start
+from tests.unit.agent.test_start import start
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.server import Request, RequestError, Response, route_requests
 from trio_kubelet.server.messages import Values
@@ -58,8 +58,7 @@ async def answers(root: Path, gates: Mapping[str, bool], **fields: Any) -> Mappi
     effective = FeatureGates({**FeatureGates(), **gates})
     async with start(root, gates=effective, **fields) as starting, trio.open_nursery() as nursery:
         agent = starting.agent
-        routes = (*agent._listeners.public_routes(), *agent._debugging_routes(nursery))
-        handle = route_requests(routes)
+        handle = route_requests(agent.routes(nursery))
         nursery.start_soon(agent._monitoring.run)
         for method, target in USUAL:
             path, _, query = target.partition("?")

@@ -75,7 +75,7 @@ def pod_row(pod: Json, now: datetime) -> PodRow:
 
 
 def pod_summary(pod: Json) -> PodSummary:
-    """What kubectl would say of a pod."""
+    """The word that kubectl has for a pod's state."""
     spec, status = pod["spec"], pod.get("status", {})
     sidecars = {
         container["name"]
@@ -113,7 +113,7 @@ def pod_summary(pod: Json) -> PodSummary:
 
 
 def _init_word(statuses: Sequence[Json], sidecars: Iterable[str], total: int) -> str:
-    """What the first init container that is not through says of the pod; empty if all are."""
+    """The word of the first init container that is not through; empty if all are."""
     for position, each in enumerate(statuses):
         state = each.get("state", {})
         ended, waiting = state.get("terminated"), state.get("waiting", {}).get("reason", "")
@@ -130,7 +130,7 @@ def _init_word(statuses: Sequence[Json], sidecars: Iterable[str], total: int) ->
 
 
 def _word(status: Json) -> str:
-    """What one container says of its pod; empty if all is well with it."""
+    """The word of one container for its pod; empty if all is well with it."""
     state = status.get("state", {})
     if reason := state.get("waiting", {}).get("reason"):
         return str(reason)

@@ -16,7 +16,7 @@ YOUNG_OBJECTS = 10_000
 are values."""
 
 TURN_SECONDS = 0.001
-"""How long the event loop may go on while a thread waits to run Python (by default 5 ms). File
+"""The time that the event loop may go on while a thread waits to run Python (by default 5 ms). File
 work is many short system calls, and its thread waits like that after each of them."""
 
 
@@ -51,7 +51,7 @@ def _run(settings: Settings) -> int:
     gc.disable()
     import structlog
 
-    from trio_kubelet.main import run_agent
+    from trio_kubelet.agent.main import run_agent
     from trio_kubelet.telemetry.log import configure_logging
 
     # Modules and classes stay for ever. A search through them takes time from a burst of pods.

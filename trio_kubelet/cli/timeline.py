@@ -130,7 +130,7 @@ class TimelineLine:
 
 @frozen(kw_only=True)
 class StateTime:
-    """How long the pod, an image or a container was in one state. `is_now`: it still is."""
+    """The time of the pod, an image or a container in one state. `is_now`: it still is."""
 
     about: str
     machine: str
@@ -168,7 +168,7 @@ def read_history(
     *,
     is_over: bool = False,
 ) -> History:
-    """What the journal's entries about a pod tell; `pod` is its object if it is there still.
+    """The story that the journal's entries tell of a pod; `pod` is its object if it is there still.
 
     `is_over`: another pod of the same name came after it, so it is in no state now.
     """
@@ -306,7 +306,7 @@ def shorten_ids(text: str) -> str:
 
 
 def lines_table(lines: Iterable[TimelineLine]) -> "Table":
-    """What happened, for rich."""
+    """The entries as a table of rich."""
     from rich.table import Table
     from rich.text import Text
 

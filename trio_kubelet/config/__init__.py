@@ -1,4 +1,4 @@
-"""What the agent is told: flags, the KubeletConfiguration file and its drop-ins, feature gates.
+"""The agent's settings: flags, the KubeletConfiguration file and its drop-ins, feature gates.
 
 `load(arguments)` turns a command line into `Settings`, or raises `ConfigurationError` with all
 that is wrong; `examine` tells also what the agent would only warn of. The rest of the agent reads

@@ -26,7 +26,7 @@ _INVALID = object()
 
 @frozen
 class Decoded(Generic[T]):
-    """What came out: the value (defaults where a field was wrong), and what was found wrong."""
+    """The decoded value (defaults where a field was wrong), and the problems that were found."""
 
     value: T
     problems: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What becomes of each field of the configuration and of each option of the node in this agent.
+"""The support of each field of the configuration and of each option of the node in this agent.
 
 Every field is in exactly one of the groups, by its path or by that of a part that it belongs to;
 `tests/unit/config/test_support.py` holds the groups against the API and against the code that

@@ -1,4 +1,4 @@
-"""How a field of the configuration is declared, and what the codec reads off it.
+"""The declaration of the configuration's fields, and the facts that the codec reads off it.
 
 The API tells two kinds of optional fields apart. A plain field cannot say "zero": `maxPods: 0`
 means the default, and a zero is left out when it is written. A nullable field (a pointer in the
@@ -54,7 +54,7 @@ def part(name: str, cls: type[Any]) -> Any:
 
 
 def api_field_of(attribute: "attrs.Attribute[Any]") -> ApiField:
-    """What the API knows of a declared field."""
+    """The API's facts of a declared field."""
     api_field: ApiField = attribute.metadata[ApiField]
     return api_field
 

@@ -1,4 +1,4 @@
-"""What the values of the flags look like, and how they are read.
+"""The syntax of the flags' values, and their readers.
 
 A `FlagKind` has the type's name as `--help` shows it and a function from the text to the value that
 the configuration holds. Flags that build a list or a map may be repeated: the function gets what

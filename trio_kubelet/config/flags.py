@@ -19,7 +19,7 @@ from trio_kubelet.config.options import NodeOptions
 
 @frozen
 class CommandLine:
-    """What a command line asked for.
+    """The settings of a command line.
 
     `fields` has the values for the configuration by their paths (`authorization.mode`), `given`
     the names of all flags that occurred, in order.

@@ -1,4 +1,4 @@
-"""What becomes of each feature gate in this agent.
+"""The support of each feature gate in this agent.
 
 Every gate is in exactly one of the groups; `tests/unit/config/test_support.py` holds them against
 the table of gates and against the code that asks for one. Who begins to ask for a gate moves it to

@@ -10,7 +10,7 @@ from attrs import frozen
 
 
 class Stage(StrEnum):
-    """How far a feature has come."""
+    """Stages of a feature."""
 
     ALPHA = "ALPHA"
     BETA = "BETA"

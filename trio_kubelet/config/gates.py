@@ -43,12 +43,12 @@ DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
 
 @frozen
 class FeatureGates(Mapping[str, bool]):
-    """What holds for each known gate; as a mapping it has all of them, the collective ones too."""
+    """The value of each known gate; as a mapping it has all of them, the collective ones too."""
 
     _values: Mapping[str, bool] = field(factory=lambda: _effective({}))
 
     def enabled(self, name: str) -> bool:
-        """Whether the feature is on. An unknown name is a bug of the caller: KeyError."""
+        """True if the feature is on. An unknown name is a bug of the caller: KeyError."""
         return self._values[name]
 
     def __getitem__(self, name: str) -> bool:

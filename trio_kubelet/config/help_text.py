@@ -32,7 +32,7 @@ def default_text(flag: Flag) -> str:
 
 
 def flag_values(configuration: KubeletConfiguration, options: NodeOptions) -> Mapping[str, str]:
-    """What is in force for each flag, whether the command line or a file says it; no secret."""
+    """The value in force for each flag, whether the command line or a file says it; no secret."""
     wire = to_wire(configuration)
     values = {}
     for name, flag in FLAGS.items():

@@ -50,11 +50,11 @@ class Loaded:
     notes: tuple[str, ...] = ()
     given: Mapping[str, Any] = field(factory=dict)
     is_whole: bool = True
-    """Whether every file could be parsed: else what it says is missing from the configuration."""
+    """True if every file could be parsed: else what it says is missing from the configuration."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is to be said about files that are used all the same."""
+        """Warnings about files that are used all the same."""
         lenient = "using lenient decoding as strict decoding failed"
         odd = (f"{path}: {lenient}: {', '.join(odd)}" for path, odd in self.oddities.items())
         return (*odd, *self.notes)
@@ -95,13 +95,13 @@ class _Findings:
         self.is_whole = True
 
     def main_file(self, path: Path) -> dict[str, Any]:
-        """What the main file says; nothing if it cannot be parsed."""
+        """The content of the main file; nothing if it cannot be parsed."""
         content, oddities = self._content(path)
         self._note_oddities(path, oddities)
         return content
 
     def drop_ins(self, folder: Path) -> list[dict[str, Any]]:
-        """What each of the drop-ins says, in their order, without those that cannot be parsed."""
+        """The content of each drop-in, in their order, without those that cannot be parsed."""
         overlays = []
         for path in self._files(folder):
             if path.suffix != DROP_IN_SUFFIX:

@@ -33,14 +33,14 @@ class KubeletWebhookAuthentication:
 
 @frozen(kw_only=True)
 class KubeletAnonymousAuthentication:
-    """Whether requests without credentials are let in, as `system:anonymous`."""
+    """Lets requests without credentials in, as `system:anonymous`."""
 
     enabled: bool = nullable("enabled", False)
 
 
 @frozen(kw_only=True)
 class KubeletAuthentication:
-    """Who may speak to the agent's server."""
+    """The ways to prove an identity to the agent's server."""
 
     x509: KubeletX509Authentication = part("x509", KubeletX509Authentication)
     webhook: KubeletWebhookAuthentication = part("webhook", KubeletWebhookAuthentication)
@@ -49,7 +49,7 @@ class KubeletAuthentication:
 
 @frozen(kw_only=True)
 class KubeletWebhookAuthorization:
-    """How long the API server's answers to SubjectAccessReview are kept."""
+    """The time that the API server's answers to SubjectAccessReview are kept."""
 
     cache_authorized_ttl: timedelta = option("cacheAuthorizedTTL", seconds(300))
     cache_unauthorized_ttl: timedelta = option("cacheUnauthorizedTTL", seconds(30))
@@ -57,7 +57,7 @@ class KubeletWebhookAuthorization:
 
 @frozen(kw_only=True)
 class KubeletAuthorization:
-    """What those who are let in may do: `AlwaysAllow` or `Webhook`."""
+    """The rights of clients that are let in: `AlwaysAllow` or `Webhook`."""
 
     mode: str = option("mode", "Webhook")
     webhook: KubeletWebhookAuthorization = part("webhook", KubeletWebhookAuthorization)
@@ -65,7 +65,7 @@ class KubeletAuthorization:
 
 @frozen(kw_only=True)
 class MemorySwapConfiguration:
-    """Whether containers may swap: `NoSwap` (also the meaning of empty) or `LimitedSwap`."""
+    """The use of swap by containers: `NoSwap` (also the meaning of empty) or `LimitedSwap`."""
 
     swap_behavior: str = option("swapBehavior", "")
 
@@ -99,7 +99,7 @@ class MemoryReservation:
 
 @frozen(kw_only=True)
 class UserNamespaces:
-    """How many user and group ids each pod's user namespace has; None: 65536."""
+    """The number of user and group ids that each pod's user namespace has; None: 65536."""
 
     ids_per_pod: int | None = nullable("idsPerPod", bits=INT64)
 
@@ -132,7 +132,7 @@ class VModuleItem:
 
 @frozen(kw_only=True)
 class OutputRoutingOptions:
-    """Whether messages below error go to stdout, and through a buffer of how many bytes."""
+    """The split of messages below error to stdout, and the bytes of its buffer."""
 
     split_stream: bool = option("splitStream", False)
     info_buffer_size: Quantity = option("infoBufferSize", Quantity("0"), always=True)
@@ -140,7 +140,7 @@ class OutputRoutingOptions:
 
 @frozen(kw_only=True)
 class FormatOptions:
-    """What only one of the log formats understands."""
+    """Options that only one of the log formats understands."""
 
     text: OutputRoutingOptions = part("text", OutputRoutingOptions)
     json: OutputRoutingOptions = part("json", OutputRoutingOptions)

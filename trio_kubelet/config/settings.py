@@ -19,7 +19,7 @@ from trio_kubelet.config.support import given_fields, not_acted_on
 from trio_kubelet.config.validation import validate
 
 WRONG_FLAG = "failed to parse kubelet flag"
-"""How a problem of the command line itself begins."""
+"""The beginning of a problem of the command line itself."""
 
 
 class ConfigurationError(Exception):
@@ -45,7 +45,7 @@ class Settings:
 
 @frozen(kw_only=True)
 class Examination:
-    """What a command line and its files give, and everything that is wrong with them.
+    """The settings that a command line and its files give, and all problems of them.
 
     An agent does not start with `problems`. It does start with `oddities`, as the Go kubelet
     does, and warns of them; they are what a strict reader of the files would refuse.

@@ -1,4 +1,4 @@
-"""What this agent does not act on yet: no setting is ignored silently.
+"""The settings that this agent does not act on yet: no setting is ignored silently.
 
 `not_acted_on` names what was asked for and does not happen: fields and flags that were given
 another value than their default and that no part of the agent acts on, fields and gates that were
@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from trio_kubelet.config.codec import to_wire
+from trio_kubelet.config.eviction import IGNORED_SIGNALS
 from trio_kubelet.config.field_support import (
     ACTED_ON,
     ENDS_WITH_LOADING,
@@ -25,7 +26,6 @@ from trio_kubelet.config.flag_table import OPTION_FLAGS
 from trio_kubelet.config.gate_support import unheeded_gates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
-from trio_kubelet.config.validation_eviction import IGNORED_SIGNALS
 
 _HEEDED = ACTED_ON | ENDS_WITH_LOADING | WITHOUT_EFFECT_ANYWHERE | FIXED.keys()
 _USER_MAPS = frozenset({"evictionHard"})
@@ -35,7 +35,7 @@ _THRESHOLDS = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evict
 def not_acted_on(
     configuration: KubeletConfiguration, options: NodeOptions, given: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """What was asked for and has no effect: fields by path, gates, flags with their dashes.
+    """The settings without effect: fields by path, gates, flags with their dashes.
 
     `given` are the paths of the fields that a file or a flag sets, whatever their value.
     """

@@ -1,4 +1,4 @@
-"""What a configuration must fulfil, and the words in which it is refused.
+"""The rules that a configuration must fulfil, and the words in which it is refused.
 
 Each rule is a generator over the configuration and the gates that yields one line for each thing
 that is wrong; `validate` runs them all, so that a person mends a file in one go. The wording is
@@ -14,12 +14,12 @@ from datetime import timedelta
 
 from trio_kubelet import KUBERNETES_VERSION
 from trio_kubelet.config.durations import format_duration
+from trio_kubelet.config.eviction import validate_eviction
 from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
-from trio_kubelet.config.validation_eviction import parsed_quantity, validate_eviction
 from trio_kubelet.config.validation_logging import validate_logging, validate_tracing
 from trio_kubelet.config.validation_names import (
     image_pattern_problem,
@@ -214,9 +214,9 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     )
     for name, resources in reservations:
         for resource, amount in resources.items():
-            if (parsed_quantity(amount) or Quantity("-1")) < Quantity("0"):
+            if (_parsed_quantity(amount) or Quantity("-1")) < Quantity("0"):
                 yield f'{name} {resource} "{amount}" must be a quantity, and not negative'
-    if not parsed_quantity(configuration.container_log_max_size):
+    if not _parsed_quantity(configuration.container_log_max_size):
         yield (
             f"containerLogMaxSize (--container-log-max-size) "
             f'"{configuration.container_log_max_size}" must be a quantity greater than 0'
@@ -439,3 +439,10 @@ RULES: tuple[Rule, ...] = (
     _taints,
     _logging,
 )
+
+
+def _parsed_quantity(text: str) -> Quantity | None:
+    try:
+        return Quantity(text)
+    except ValueError:
+        return None

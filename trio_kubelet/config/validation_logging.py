@@ -11,7 +11,7 @@ MILLION = 1_000_000
 
 
 def validate_logging(logging: LoggingConfiguration, gates: FeatureGates) -> Iterator[str]:
-    """What is wrong with `logging`, one line each."""
+    """The problems of `logging`, one line each."""
     if logging.format not in LOG_FORMATS:
         yield f'logging.format: Invalid value: "{logging.format}": Unsupported log format'
     if logging.verbosity < 0:
@@ -35,7 +35,7 @@ def validate_logging(logging: LoggingConfiguration, gates: FeatureGates) -> Iter
 
 
 def validate_tracing(tracing: TracingConfiguration) -> Iterator[str]:
-    """What is wrong with `tracing`, one line each."""
+    """The problems of `tracing`, one line each."""
     rate = tracing.sampling_rate_per_million
     if rate is not None and not 0 <= rate <= MILLION:
         yield (

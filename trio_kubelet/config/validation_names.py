@@ -9,7 +9,7 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 
 def label_key_problem(key: str) -> str:
-    """What is wrong with a label's key, empty if nothing is."""
+    """The problem of a label's key, empty if there is none."""
     prefix, slash, name = key.rpartition("/")
     if slash and (len(prefix) > 253 or not _SUBDOMAIN.fullmatch(prefix)):
         return f'prefix "{prefix}" must be a DNS subdomain'
@@ -22,7 +22,7 @@ def label_key_problem(key: str) -> str:
 
 
 def label_value_problem(value: str) -> str:
-    """What is wrong with a label's value, empty if nothing is."""
+    """The problem of a label's value, empty if there is none."""
     if value and not _NAME.fullmatch(value):
         return (
             f'value "{value}" must be empty or have up to 63 letters, digits, dashes, underscores '
@@ -32,7 +32,7 @@ def label_value_problem(value: str) -> str:
 
 
 def image_pattern_problem(pattern: str) -> str:
-    """What is wrong with an entry of preloadedImagesVerificationAllowlist, empty if nothing is."""
+    """The problem of an entry of preloadedImagesVerificationAllowlist, empty if there is none."""
     if pattern != pattern.strip():
         return f"leading/trailing spaces are not allowed: {pattern}"
     name = pattern[:-1] if pattern.endswith("/*") else pattern

@@ -150,4 +150,4 @@ NODE_LABELS = frozenset(
     }
 )
 NODE_LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
-"""What a kubelet may set on its own node, of the labels that belong to Kubernetes."""
+"""The labels of Kubernetes that a kubelet may set on its own node."""

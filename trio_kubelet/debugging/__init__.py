@@ -1,8 +1,8 @@
-"""What the agent tells of its own process: profiles, tasks, and how much it logs.
+"""The agent's own process on view: profiles, tasks, and how much it logs.
 
-`stacks.py` collects, `pprof.py` puts it into the form that `go tool pprof` reads, `endpoint.py`
-answers under the paths that the Go kubelet has for it. `loop_meter.py` notices tasks that hold the
-event loop.
+`samples.py` collects stacks, also in the form that `go tool pprof` reads, `endpoint.py` answers
+under the paths that the Go kubelet has for it. `loop_meter.py` notices tasks that hold the event
+loop.
 """
 
 from trio_kubelet.debugging.endpoint import flag_routes, profile_routes

@@ -7,13 +7,18 @@ from functools import partial
 
 import trio
 
-from trio_kubelet.debugging.pprof import packed_profile
-from trio_kubelet.debugging.samples import Samples, sampled_processor
-from trio_kubelet.debugging.stacks import count_objects, task_lines, thread_lines
+from trio_kubelet.debugging.samples import (
+    Samples,
+    count_objects,
+    packed_profile,
+    sampled_processor,
+    task_lines,
+    thread_lines,
+)
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Request, RequestError, Response, Values
-from trio_kubelet.server.router import ANY, Route
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.server.router import ADMIN, ANY, Route
+from trio_kubelet.tasks.threads import run_in_thread
 
 PROFILE_SECONDS = 30
 MAX_PROFILE_SECONDS = 300
@@ -28,8 +33,8 @@ def profile_routes() -> Sequence[Route]:
     """Where the process spends its time, what it holds, which tasks and threads it has."""
     profiles = _Profiles()
     return (
-        Route("GET", "/debug/pprof/{profile...}", profiles.show),
-        Route("GET", "/debug/pprof/profile", profiles.cpu),
+        Route("GET", "/debug/pprof/{profile...}", profiles.show, ADMIN),
+        Route("GET", "/debug/pprof/profile", profiles.cpu, ADMIN),
     )
 
 
@@ -100,7 +105,7 @@ def flag_routes(set_verbosity: SetVerbosity) -> Sequence[Route]:
         set_verbosity(int(text))
         return _plain(200, f"successfully set klog.logging.verbosity to {int(text)}\n")
 
-    return (Route(ANY, "/debug/flags/v", answer),)
+    return (Route(ANY, "/debug/flags/v", answer, ADMIN),)
 
 
 def _seconds(query: Values) -> int:

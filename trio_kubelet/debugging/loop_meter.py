@@ -1,4 +1,4 @@
-"""Who holds the event loop: turns of tasks that use the processor for long.
+"""The holders of the event loop: turns of tasks that use the processor for long.
 
 All pods share one event loop. While a task has its turn, from one `await` that waits to the next,
 nobody else has theirs; so what holds up a probe or a heartbeat is found in the turn before it. The
@@ -19,10 +19,10 @@ import structlog
 import trio
 from attrs import asdict, frozen
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Request, Response
-from trio_kubelet.server.router import Route
+from trio_kubelet.server.router import ADMIN, Route
+from trio_kubelet.tasks.callbacks import Callbacks
 
 log = structlog.get_logger("loop")
 
@@ -60,7 +60,7 @@ class LoopMeter(trio.abc.Instrument):
 
     @property
     def count(self) -> int:
-        """How many long turns there were."""
+        """The number of long turns."""
         return self._count
 
     @property
@@ -138,4 +138,4 @@ def turn_routes(meter: LoopMeter) -> Sequence[Route]:
         body = dumps({"longerThanSeconds": LONG_SECONDS, "count": meter.count, "turns": turns})
         return Response(content_type="application/json", body=body)
 
-    return (Route("GET", "/debug/turns", show),)
+    return (Route("GET", "/debug/turns", show, ADMIN),)

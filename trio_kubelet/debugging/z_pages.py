@@ -11,7 +11,7 @@ from attrs import frozen
 
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.server.messages import Request, Response
-from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.server.router import ANY, Right, Route
 
 VERSIONS = ("v1beta1", "v1alpha1")
 GROUP = "config.k8s.io"
@@ -35,7 +35,7 @@ _NOT_ACCEPTABLE = {
 
 @frozen
 class ProgramFacts:
-    """What the agent is: when it was started, versions, and the paths that are not for pods."""
+    """Facts of the agent: when it was started, versions, and the paths that are not for pods."""
 
     started_at: datetime
     binary_version: str
@@ -73,7 +73,7 @@ def statusz_route(facts: ProgramFacts, now: Callable[[], datetime]) -> Route:
             "paths": list(facts.paths),
         }
 
-    return _page("Statusz", lines, fields)
+    return _page("Statusz", Right(subresource="statusz"), lines, fields)
 
 
 def flagz_route(flags: Callable[[], Mapping[str, str]]) -> Route:
@@ -82,11 +82,15 @@ def flagz_route(flags: Callable[[], Mapping[str, str]]) -> Route:
     def lines() -> Sequence[str]:
         return [f"{name} {value}" for name, value in sorted(flags().items())]
 
-    return _page("Flagz", lines, lambda: {"flags": dict(sorted(flags().items()))})
+    right = Right(subresource="configz")
+    return _page("Flagz", right, lines, lambda: {"flags": dict(sorted(flags().items()))})
 
 
 def _page(
-    kind: str, lines: Callable[[], Sequence[str]], fields: Callable[[], Mapping[str, object]]
+    kind: str,
+    right: Right,
+    lines: Callable[[], Sequence[str]],
+    fields: Callable[[], Mapping[str, object]],
 ) -> Route:
     async def answer(request: Request) -> Response:
         wanted = wanted_form(request.headers.first("accept"), kind)
@@ -109,7 +113,7 @@ def _page(
             body=dumps(found) if is_json else yaml.safe_dump(found).encode(),
         )
 
-    return Route(ANY, f"/{kind.lower()}", answer)
+    return Route(ANY, f"/{kind.lower()}", answer, right)
 
 
 def wanted_form(accept: str, kind: str) -> tuple[str, str] | None:

@@ -11,11 +11,11 @@ from pathlib import Path
 import click
 import trio
 
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow.images import HollowRegistry
 from trio_kubelet.hollow.options import HollowOptions, Latencies
 from trio_kubelet.hollow.runtime import open_hollow_runtime
 from trio_kubelet.rpc import open_rpc_loop, serve
+from trio_kubelet.tasks.clock import SystemClock
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What a hollow container does once it is started.
+"""The behaviour of a hollow container once it is started.
 
 A `Behaviour` is a value: how long the first process runs, how it ends, whether it obeys the stop
 signal, what it prints. When a container is created the runtime asks one function of type
@@ -29,7 +29,7 @@ class LogLine:
 
 @frozen(kw_only=True)
 class ExecResult:
-    """What a command run inside of the container answers after `run_seconds`."""
+    """The answer of a command run inside of the container after `run_seconds`."""
 
     exit_code: int = 0
     stdout: str = ""
@@ -64,7 +64,7 @@ class Behaviour:
 
 @frozen(kw_only=True)
 class Invocation:
-    """What is known of a container when it is created.
+    """The facts that are known of a container when it is created.
 
     `attempt` is the restart count in its metadata; `owns_pid_namespace` tells whether its
     process is number 1, for which the kernel drops signals that it has no handler for.

@@ -12,12 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 import trio
 from attrs import frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.records import HollowSandbox, container_status, sandbox_status
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.tasks.clock import Clock
 
 Observer = Callable[[int, str, HollowSandbox], None]
 """Takes what `Events.send` takes, at once and without loss."""
@@ -116,7 +116,7 @@ class Events:
 
 @frozen(kw_only=True)
 class Common:
-    """What the containers and the sandboxes of one runtime share; `ids` makes their ids."""
+    """The things that containers and sandboxes of one runtime share; `ids` makes their ids."""
 
     clock: Clock
     options: HollowOptions

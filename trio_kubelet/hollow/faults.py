@@ -1,4 +1,4 @@
-"""What may go wrong with a call: delays, errors, lost replies.
+"""Faults of a call: delays, errors, lost replies.
 
 The runtime asks its `Faults` once for each call, before anything happens, and does as the
 returned `CallFault` says. The simulation passes a seeded `RandomFaults`, tests a `ScriptedFaults`;
@@ -18,7 +18,7 @@ from trio_kubelet.rpc import Code, RpcError
 
 @frozen(kw_only=True)
 class CallFault:
-    """What happens to one call, in this order: delay, error, effect, lost reply.
+    """The faults of one call, in this order: delay, error, effect, lost reply.
 
     `error` is raised instead of the effect, `lost_reply` after it. With `outlives_cancel` the
     effect takes place even though the caller was cancelled while it waited, as it does in a
@@ -65,7 +65,7 @@ class ScriptedFaults:
 
 @frozen(kw_only=True)
 class FaultRates:
-    """How often each kind of fault hits a call, from 0 to 1, and how long delays may get."""
+    """The share of calls that each kind of fault hits, from 0 to 1, and the longest delays."""
 
     delay: float = 0.0
     error: float = 0.0

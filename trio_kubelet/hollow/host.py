@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.runtime import open_hollow_runtime
@@ -12,6 +11,7 @@ from trio_kubelet.node.host import Host, read_this_machine
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.probes import AskOverNetwork, answer_for_all
 from trio_kubelet.rpc import InProcess, Transport
+from trio_kubelet.tasks.clock import Clock
 
 
 def hollow_host(

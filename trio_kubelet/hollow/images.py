@@ -13,10 +13,10 @@ from collections.abc import Mapping
 import trio
 from attrs import evolve, field, frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, Reference, parse_reference
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.tasks.clock import Clock
 
 PAUSE_IMAGE = "registry.k8s.io/pause:3.10"
 _MEBIBYTE = 1 << 20
@@ -44,7 +44,7 @@ class RemoteImage:
 
 @frozen(kw_only=True)
 class HollowRegistry:
-    """What can be pulled.
+    """The images that can be pulled.
 
     `images` by full reference; with `has_all` unlisted ones exist too, and a pull of theirs takes
     `pull_seconds`. `unreachable` are the hosts (`docker.io`, `127.0.0.1:5000`) that are away.

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.behaviour import LogLine
 from trio_kubelet.hollow.records import HollowContainer
 from trio_kubelet.runtime.config.names import TERMINATION_MESSAGE_PATH_ANNOTATION
+from trio_kubelet.tasks.clock import Clock
 
 
 class LogWriter:

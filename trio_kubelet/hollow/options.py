@@ -1,4 +1,4 @@
-"""What a hollow runtime can be told to be: one frozen value."""
+"""The options of a hollow runtime: one frozen value."""
 
 from attrs import field, frozen
 
@@ -10,7 +10,7 @@ from trio_kubelet.hollow.images import HollowRegistry
 
 @frozen(kw_only=True)
 class Latencies:
-    """How long calls take, in seconds on trio's clock, beside what a behaviour asks for."""
+    """The durations of calls, in seconds on trio's clock, beside what a behaviour asks for."""
 
     run_pod_sandbox: float = 0.0
     stop_pod_sandbox: float = 0.0

@@ -20,7 +20,7 @@ WriteLine = Callable[[LogLine], Awaitable[None]]
 
 @frozen
 class End:
-    """How a process ended; `by_itself` is false when a signal did it."""
+    """The end of a process; `by_itself` is false when a signal did it."""
 
     exit_code: int
     reason: str = ""

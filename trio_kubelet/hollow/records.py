@@ -1,4 +1,4 @@
-"""What the hollow runtime knows of each sandbox and container, and its answers made of that.
+"""The hollow runtime's knowledge of each sandbox and container, and its answers made of that.
 
 A record is mutable and has one owner: `sandboxes.py` or `containers.py`. A container's state is
 read off its times, as containerd does it: finished means EXITED, started RUNNING, else CREATED;
@@ -83,13 +83,13 @@ class HollowSandbox:
 
 
 def uses_host_network(config: cri.PodSandboxConfig) -> bool:
-    """Whether the pod shares the node's network, so that it gets no IP of its own."""
+    """True if the pod shares the node's network, so that it gets no IP of its own."""
     options = config.linux.security_context.namespace_options
     return options.network == cri.NamespaceMode.NODE
 
 
 def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether all pairs of the selector are among the labels."""
+    """True if all pairs of the selector are among the labels."""
     return selector.items() <= labels.items()
 
 

@@ -13,7 +13,6 @@ from typing import TypeVar
 import trio
 from betterproto import Message
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.hollow.containers import HollowContainers, exec_sync
 from trio_kubelet.hollow.events import Common, Events
 from trio_kubelet.hollow.faults import CallFault
@@ -30,6 +29,7 @@ from trio_kubelet.hollow.sandboxes import NETWORK_NOT_READY, Sandboxes
 from trio_kubelet.hollow.stats import container_stats, sandbox_stats
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.tasks.clock import Clock
 
 _Request = TypeVar("_Request", bound=Message)
 _Response = TypeVar("_Response", bound=Message)

@@ -31,7 +31,7 @@ _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)([smhd]?)")
 
 
 def behaviour_of_command(argv: tuple[str, ...], owns_pid_namespace: bool = True) -> Behaviour:
-    """What a container with this command line does; with none it is a server that obeys TERM."""
+    """The behaviour of a container with this command; with none it is a server that obeys TERM."""
     if argv and _program(argv[0]) in _INITS:
         argv, owns_pid_namespace = argv[argv.index("--") + 1 if "--" in argv else 1 :], False
     if not argv or not _is_understood(argv):
@@ -50,7 +50,7 @@ def behaviour_of_command(argv: tuple[str, ...], owns_pid_namespace: bool = True)
 
 
 def result_of_exec(argv: tuple[str, ...]) -> ExecResult:
-    """What a command run inside of a container answers; an unknown one succeeds silently."""
+    """The answer of a command run inside of a container; an unknown one succeeds silently."""
     run = _Run()
     _command(run, list(argv))
     stdout, stderr = (

@@ -1,4 +1,4 @@
-"""How the API server answers when it has no object to give, and how deletions are asked for."""
+"""The API server's answers when it has no object to give, and the options of deletions."""
 
 from enum import StrEnum
 
@@ -42,7 +42,7 @@ class StatusCause(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class StatusDetails(ApiType):
-    """What a failure was about, and after how many seconds to try again."""
+    """The subject of a failure, and after how many seconds to try again."""
 
     name: str = ""
     group: str = ""
@@ -68,7 +68,7 @@ class ApiStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class Preconditions(ApiType):
-    """What the object must still be, or the deletion is refused with a conflict."""
+    """The UID and version that the object must still have; otherwise there is a conflict."""
 
     uid: str = ""
     resource_version: str = ""
@@ -76,7 +76,7 @@ class Preconditions(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class DeleteOptions(ApiType):
-    """How to delete; a grace of 0 seconds removes a pod's object at once."""
+    """The options of a deletion; a grace of 0 seconds removes a pod's object at once."""
 
     api_version: str = ""
     kind: str = ""

@@ -1,4 +1,4 @@
-"""What all API object classes share, and the marks that carry facts of the wire format.
+"""The base of all API object classes, and the marks that carry facts of the wire format.
 
 A class here is a frozen value. Absent and empty are the same for text, lists and maps, as in
 the API; booleans, numbers and messages are None when absent. `codec.py` reads the marks: the
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @frozen
 class IntegerBits:
-    """How wide a (signed) integer is on the wire."""
+    """The bits of a (signed) integer on the wire."""
 
     bits: int
 

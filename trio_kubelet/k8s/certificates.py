@@ -11,7 +11,7 @@ from trio_kubelet.k8s.time import Time
 
 @frozen(kw_only=True, repr=False, eq=False)
 class CertificateSigningRequestSpec(ApiType):
-    """What is to be signed, by whom and for what; `request` is PKCS#10 in PEM."""
+    """A wish for a certificate: the signer and the usages; `request` is PKCS#10 in PEM."""
 
     request: Mandatory[bytes] = b""
     signer_name: Mandatory[str] = ""
@@ -37,7 +37,7 @@ class CertificateSigningRequestCondition(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class CertificateSigningRequestStatus(ApiType):
-    """What became of the request; `certificate` is the chain in PEM, empty until it is issued."""
+    """The result of the request; `certificate` is the chain in PEM, empty until it is issued."""
 
     conditions: tuple[CertificateSigningRequestCondition, ...] = ()
     certificate: bytes = b""

@@ -15,14 +15,14 @@ from trio_kubelet.k8s.resources import VolumeResourceRequirements
 
 
 class PersistentVolumeMode(StrEnum):
-    """Whether a volume is a folder or a device."""
+    """True if a volume is a folder or a device."""
 
     BLOCK = "Block"
     FILESYSTEM = "Filesystem"
 
 
 class PersistentVolumeAccessMode(StrEnum):
-    """Who may mount a volume at the same time."""
+    """The nodes and pods that may mount a volume at the same time."""
 
     READ_WRITE_ONCE = "ReadWriteOnce"
     READ_ONLY_MANY = "ReadOnlyMany"
@@ -32,7 +32,7 @@ class PersistentVolumeAccessMode(StrEnum):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class PersistentVolumeClaimSpec(ApiType):
-    """What a claim asks for.
+    """The demands of a claim.
 
     `storage_class_name` None asks for the default class, an empty one for no class at all.
     """

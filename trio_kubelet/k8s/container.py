@@ -27,7 +27,7 @@ class Protocol(StrEnum):
 
 
 class ContainerRestartPolicy(StrEnum):
-    """Whether one container restarts; `Always` on an init container makes it a sidecar."""
+    """True if one container restarts; `Always` on an init container makes it a sidecar."""
 
     ALWAYS = "Always"
     NEVER = "Never"
@@ -35,14 +35,14 @@ class ContainerRestartPolicy(StrEnum):
 
 
 class ContainerRestartRuleAction(StrEnum):
-    """What a restart rule does when it matches."""
+    """The effect of a restart rule that matches."""
 
     RESTART = "Restart"
     RESTART_ALL_CONTAINERS = "RestartAllContainers"
 
 
 class ContainerRestartRuleOnExitCodesOperator(StrEnum):
-    """How an exit code is compared with the values of a rule."""
+    """Comparisons of an exit code with the values of a rule."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -57,7 +57,7 @@ class MountPropagationMode(StrEnum):
 
 
 class RecursiveReadOnlyMode(StrEnum):
-    """Whether mounts below a read-only mount are read-only, too."""
+    """True if mounts below a read-only mount are read-only, too."""
 
     DISABLED = "Disabled"
     IF_POSSIBLE = "IfPossible"

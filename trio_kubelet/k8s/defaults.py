@@ -74,7 +74,7 @@ _SOURCE_DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "scale_io": {"storage_mode": "ThinProvisioned", "fs_type": "xfs"},
 }
-"""What is set in a volume source where it is absent."""
+"""The values that are set in a volume source where it is absent."""
 
 
 def with_defaults(pod: Pod) -> Pod:

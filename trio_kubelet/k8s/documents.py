@@ -248,6 +248,8 @@ def _load_yaml(text: str, doubled: list[str] | None) -> Iterator[Any]:
 
 def _yaml_message(error: yaml.MarkedYAMLError) -> str:
     problem = " ".join(part for part in (error.context, error.problem) if part)
+    if "nesting depth" in problem:  # libyaml from 0.2.6 on, whose scanner is ahead of the events
+        problem = f"nested more than {MAX_DEPTH} levels deep"
     mark = error.problem_mark or error.context_mark
     if mark is None:
         return problem

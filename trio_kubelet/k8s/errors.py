@@ -1,4 +1,4 @@
-"""What is wrong with an object, field by field, in the API's words.
+"""The problems of an object, field by field, in the API's words.
 
 Decoding and validation both give `FieldError` values, all of an object at once, so that a
 person mends a manifest in one go. A text reads

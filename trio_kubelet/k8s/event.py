@@ -17,7 +17,7 @@ class EventSource(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class EventSeries(ApiType):
-    """How often an event of a series was seen, and when last."""
+    """The count of an event of a series, and its last time."""
 
     count: Int32 | None = None
     last_observed_time: MicroTime | None = None

@@ -21,6 +21,12 @@ _ENCODED_LENGTHS = {"sha256": 64, "sha384": 96, "sha512": 128}
 """The algorithms of digests, and the length of each one's digests in hexadecimal."""
 
 
+MAX_NAME_BYTES = 4096
+"""Registries have no longer names, of which the Go kubelet takes some 800 bytes at most."""
+SHOWN_CHARACTERS = 128
+"""Of a name that is longer than any can be."""
+
+
 class InvalidReferenceError(ValueError):
     """The text is no image reference; the message is the runtime's wording."""
 
@@ -46,6 +52,10 @@ class Reference:
 
 def parse_reference(text: str) -> Reference:
     """The full form of what a person wrote. Raises `InvalidReferenceError`."""
+    if is_too_long(text):
+        raise InvalidReferenceError(
+            f"invalid reference format: must have at most {MAX_NAME_BYTES} bytes"
+        )
     name, at, digest = text.partition("@")
     if at:
         _check_digest(digest)
@@ -63,6 +73,18 @@ def parse_reference(text: str) -> Reference:
     if digest:
         return Reference(f"{domain}/{path}", digest=digest)
     return Reference(f"{domain}/{path}", tag=tag or "latest")
+
+
+def is_too_long(text: str) -> bool:
+    """True if the text is too long for the name of any image, which nothing is to be done with."""
+    return len(text) > MAX_NAME_BYTES or (
+        not text.isascii() and len(text.encode(errors="surrogatepass")) > MAX_NAME_BYTES
+    )
+
+
+def shown_name(image: str) -> str:
+    """Return the name of an image as statuses and messages have it: one that is too long is cut."""
+    return f"{image[:SHOWN_CHARACTERS]}..." if is_too_long(image) else image
 
 
 def _check_digest(digest: str) -> None:

@@ -1,5 +1,6 @@
 """The kinds of objects that the agent asks the API server for, and the paths they live under."""
 
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 from urllib.parse import quote
 
@@ -14,7 +15,7 @@ from trio_kubelet.k8s.node import Node
 from trio_kubelet.k8s.pod import Pod
 from trio_kubelet.k8s.reviews import SubjectAccessReview, TokenReview
 from trio_kubelet.k8s.runtime_class import RuntimeClass
-from trio_kubelet.k8s.service import Service
+from trio_kubelet.k8s.service import Service, lighten_service
 from trio_kubelet.k8s.service_account import ServiceAccount
 
 T = TypeVar("T", bound=ApiType)
@@ -30,6 +31,8 @@ class Kind(Generic[T]):
     kind: str
     type: type[T]
     namespaced: bool = True
+    lighten: Callable[[dict[str, Any]], None] | None = None
+    """Takes what nobody here reads out of the JSON of an object that is listed or watched."""
 
     @property
     def api_version(self) -> str:
@@ -59,7 +62,7 @@ NODES = Kind(resource="nodes", kind="Node", type=Node, namespaced=False)
 EVENTS = Kind(resource="events", kind="Event", type=Event)
 SECRETS = Kind(resource="secrets", kind="Secret", type=Secret)
 CONFIG_MAPS = Kind(resource="configmaps", kind="ConfigMap", type=ConfigMap)
-SERVICES = Kind(resource="services", kind="Service", type=Service)
+SERVICES = Kind(resource="services", kind="Service", type=Service, lighten=lighten_service)
 SERVICE_ACCOUNTS = Kind(resource="serviceaccounts", kind="ServiceAccount", type=ServiceAccount)
 LEASES = Kind(group="coordination.k8s.io", resource="leases", kind="Lease", type=Lease)
 RUNTIME_CLASSES = Kind(

@@ -9,7 +9,7 @@ from trio_kubelet.k8s.time import MicroTime
 
 @frozen(kw_only=True, repr=False, eq=False)
 class LeaseSpec(ApiType):
-    """Who holds the lease, since when and for how long after each renewal."""
+    """The lease's holder, its begin, and its duration after each renewal."""
 
     holder_identity: str = ""
     lease_duration_seconds: Int32 | None = None

@@ -1,4 +1,4 @@
-"""What every API object carries: names, labels, owners, versions."""
+"""The metadata of every API object: names, labels, owners, versions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -64,7 +64,7 @@ class ObjectMeta(ApiType):
 
     @property
     def key(self) -> str:
-        """How logs, events and the journal name the object: `namespace/name`."""
+        """The object's name in logs, events and the journal: `namespace/name`."""
         return f"{self.namespace}/{self.name}"
 
 
@@ -104,7 +104,7 @@ class LabelSelector(ApiType):
 
 
 class LabelSelectorOperator(StrEnum):
-    """How a label is compared."""
+    """Comparisons of a label."""
 
     IN = "In"
     NOT_IN = "NotIn"

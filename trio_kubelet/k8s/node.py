@@ -33,7 +33,7 @@ class NodeConditionType(StrEnum):
 
 
 class NodeAddressType(StrEnum):
-    """What kind of name or address it is."""
+    """The kinds of names and addresses."""
 
     HOSTNAME = "Hostname"
     INTERNAL_IP = "InternalIP"
@@ -44,7 +44,7 @@ class NodeAddressType(StrEnum):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class Taint(ApiType):
-    """What keeps pods away from the node that do not tolerate it."""
+    """A mark that keeps pods away from the node which do not tolerate it."""
 
     key: Mandatory[str] = ""
     value: str = ""
@@ -82,7 +82,7 @@ class NodeConfigStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeSpec(ApiType):
-    """What the cluster decided about the node."""
+    """The cluster's decisions about the node."""
 
     config_source: NodeConfigSource | None = None
     external_id: str = field(default="", metadata=wire("externalID"))
@@ -137,7 +137,7 @@ class NodeDaemonEndpoints(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeSwapStatus(ApiType):
-    """How much swap the node has, in bytes."""
+    """The swap that the node has, in bytes."""
 
     capacity: Int64 | None = None
 
@@ -169,7 +169,7 @@ class AttachedVolume(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeRuntimeHandlerFeatures(ApiType):
-    """What a runtime handler can do."""
+    """The features of a runtime handler."""
 
     recursive_read_only_mounts: bool | None = None
     user_namespaces: bool | None = None
@@ -185,14 +185,14 @@ class NodeRuntimeHandler(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeFeatures(ApiType):
-    """What the runtime can do whatever the handler."""
+    """The features that the runtime has whatever the handler."""
 
     supplemental_groups_policy: bool | None = None
 
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeStatus(ApiType):
-    """What the node has, how it fares and what runs it.
+    """The node's resources, its state, and the system that runs it.
 
     `allocatable` is what pods may ask for in all: `capacity` less what is reserved.
     """

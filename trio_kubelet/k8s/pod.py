@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -13,6 +14,7 @@ from trio_kubelet.k8s.resources import PodResourceClaim, ResourceRequirements
 from trio_kubelet.k8s.scheduling import Affinity, Toleration, TopologySpreadConstraint
 from trio_kubelet.k8s.security import PodSecurityContext
 from trio_kubelet.k8s.status import PodStatus
+from trio_kubelet.k8s.totals import total_limits, total_requests
 from trio_kubelet.k8s.volumes import Volume
 
 
@@ -26,7 +28,7 @@ class DNSPolicy(StrEnum):
 
 
 class PreemptionPolicy(StrEnum):
-    """Whether the pod may push out others."""
+    """True if the pod may push out others."""
 
     PREEMPT_LOWER_PRIORITY = "PreemptLowerPriority"
     NEVER = "Never"
@@ -94,7 +96,7 @@ class PodSchedulingGroup(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class PodSpec(ApiType):
-    """What to run and how: what runs, how long, with what, how isolated, under which names, where.
+    """The wish for a pod: what runs, how long, with what, how isolated, under which names, where.
 
     `service_account` is the old name of `service_account_name`. `resources` are the pod's own
     (KEP-2837), beside those of its containers.
@@ -152,6 +154,18 @@ class PodSpec(ApiType):
     def all_containers(self) -> tuple[Container, ...]:
         """Its containers of all kinds: init containers, regular and ephemeral ones."""
         return (*self.init_containers, *self.containers, *self.ephemeral_containers)
+
+    # Summed up once for each spec: the admission of any pod asks for the sums of all others.
+
+    @cached_property
+    def total_requests(self) -> Mapping[str, Quantity]:
+        """The requests of its containers together, at the time at which they are the most."""
+        return total_requests(self)
+
+    @cached_property
+    def total_limits(self) -> Mapping[str, Quantity]:
+        """The sum of the limits that are set."""
+        return total_limits(self)
 
 
 @frozen(kw_only=True, repr=False, eq=False)

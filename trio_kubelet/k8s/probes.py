@@ -88,7 +88,7 @@ class Probe(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class LifecycleHandler(ApiType):
-    """What a hook does. Exactly one of the actions is set."""
+    """The action of a hook. Exactly one of the actions is set."""
 
     exec: ExecAction | None = None
     http_get: HTTPGetAction | None = None

@@ -27,7 +27,7 @@ _LARGEST_EXPONENT = 40
 
 
 class Notation(Enum):
-    """How a quantity is written."""
+    """Notations of a quantity."""
 
     DECIMAL = "decimal suffix"
     BINARY = "binary suffix"
@@ -87,7 +87,7 @@ class Quantity:
 
     @property
     def notation(self) -> Notation:
-        """How it is written."""
+        """Its notation."""
         return self._notation
 
     @property

@@ -9,7 +9,7 @@ from trio_kubelet.k8s.base import ApiType, Mandatory, wire
 from trio_kubelet.k8s.quantity import Quantity
 
 HUGEPAGES_PREFIX = "hugepages-"
-"""What the names of huge page resources begin with; the size of a page follows."""
+"""The beginning of the names of huge page resources; the size of a page follows."""
 
 
 class ResourceName(StrEnum):
@@ -32,7 +32,7 @@ class ResourceClaim(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ResourceRequirements(ApiType):
-    """What a container may use at most and what is set aside for it."""
+    """The most that a container may use, and the amounts that are set aside for it."""
 
     limits: Mapping[str, Quantity] = field(factory=dict)
     requests: Mapping[str, Quantity] = field(factory=dict)
@@ -57,7 +57,7 @@ class PodResourceClaim(ApiType):
 
 
 class ResourceResizeRestartPolicy(StrEnum):
-    """What a change of a resource does to the container."""
+    """The effect of a resource's change on the container."""
 
     NOT_REQUIRED = "NotRequired"
     RESTART_CONTAINER = "RestartContainer"
@@ -65,14 +65,14 @@ class ResourceResizeRestartPolicy(StrEnum):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ContainerResizePolicy(ApiType):
-    """Whether the container restarts when this resource is changed in place."""
+    """True if the container restarts when this resource is changed in place."""
 
     resource_name: Mandatory[str] = ""
     restart_policy: Mandatory[str] = ""
 
 
 class ResourceHealthStatus(StrEnum):
-    """How a device is."""
+    """The health of a device."""
 
     HEALTHY = "Healthy"
     UNHEALTHY = "Unhealthy"

@@ -49,7 +49,7 @@ class TokenReview(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ResourceAttributes(ApiType):
-    """What somebody wants to do with an object of the API."""
+    """The action that a user wants to take with an object of the API."""
 
     namespace: str = ""
     verb: str = ""
@@ -62,7 +62,7 @@ class ResourceAttributes(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class SubjectAccessReviewSpec(ApiType):
-    """Who wants to do what."""
+    """A user and the action that it wants to take."""
 
     resource_attributes: ResourceAttributes | None = None
     user: str = ""
@@ -73,7 +73,7 @@ class SubjectAccessReviewSpec(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class SubjectAccessReviewStatus(ApiType):
-    """Whether it is allowed; `evaluation_error` tells of rules that could not be looked at."""
+    """True if it is allowed; `evaluation_error` tells of rules that could not be looked at."""
 
     allowed: Mandatory[bool] = False
     denied: bool | None = None

@@ -12,7 +12,7 @@ from trio_kubelet.k8s.scheduling import Toleration
 
 @frozen(kw_only=True, repr=False, eq=False)
 class Overhead(ApiType):
-    """What each pod of the class needs besides its containers."""
+    """The resources that each pod of the class needs besides its containers."""
 
     pod_fixed: Mapping[str, Quantity] = field(factory=dict)
 

@@ -1,4 +1,4 @@
-"""What steers the scheduler. A node checks tolerations and node affinity at admission, too."""
+"""The scheduler's fields. A node checks tolerations and node affinity at admission, too."""
 
 from enum import StrEnum
 
@@ -9,7 +9,7 @@ from trio_kubelet.k8s.meta import LabelSelector
 
 
 class TaintEffect(StrEnum):
-    """What a taint does to pods that do not tolerate it."""
+    """The effect of a taint on pods that do not tolerate it."""
 
     NO_SCHEDULE = "NoSchedule"
     PREFER_NO_SCHEDULE = "PreferNoSchedule"
@@ -17,7 +17,7 @@ class TaintEffect(StrEnum):
 
 
 class TolerationOperator(StrEnum):
-    """How the value of a taint is compared; Lt and Gt compare integers."""
+    """Comparisons of a taint's value; Lt and Gt compare integers."""
 
     EXISTS = "Exists"
     EQUAL = "Equal"
@@ -26,7 +26,7 @@ class TolerationOperator(StrEnum):
 
 
 class NodeSelectorOperator(StrEnum):
-    """How a label of the node is compared."""
+    """Comparisons of a node's label."""
 
     IN = "In"
     NOT_IN = "NotIn"
@@ -37,14 +37,14 @@ class NodeSelectorOperator(StrEnum):
 
 
 class UnsatisfiableConstraintAction(StrEnum):
-    """What happens when pods cannot be spread as asked."""
+    """The consequence when pods cannot be spread as asked."""
 
     DO_NOT_SCHEDULE = "DoNotSchedule"
     SCHEDULE_ANYWAY = "ScheduleAnyway"
 
 
 class NodeInclusionPolicy(StrEnum):
-    """Whether affinity or taints narrow the nodes counted for spreading."""
+    """True if affinity or taints narrow the nodes counted for spreading."""
 
     IGNORE = "Ignore"
     HONOR = "Honor"
@@ -148,7 +148,7 @@ class Affinity(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class TopologySpreadConstraint(ApiType):
-    """How evenly pods are spread over a topology."""
+    """The spread of pods over a topology."""
 
     max_skew: Mandatory[Int32] = 0
     topology_key: Mandatory[str] = ""

@@ -38,14 +38,14 @@ class PodFSGroupChangePolicy(StrEnum):
 
 
 class SupplementalGroupsPolicy(StrEnum):
-    """Whether the groups that the image gives its user count."""
+    """True if the groups that the image gives its user count."""
 
     MERGE = "Merge"
     STRICT = "Strict"
 
 
 class PodSELinuxChangePolicy(StrEnum):
-    """How the SELinux label of a volume is changed."""
+    """The ways to change the SELinux label of a volume."""
 
     RECURSIVE = "Recursive"
     MOUNT_OPTION = "MountOption"

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from attrs import field, frozen
 
@@ -11,7 +12,7 @@ from trio_kubelet.k8s.meta import Condition, ObjectMeta
 
 
 class ServiceType(StrEnum):
-    """How a service is reached; an ExternalName has no address."""
+    """The kinds of services; an ExternalName has no address."""
 
     CLUSTER_IP = "ClusterIP"
     NODE_PORT = "NodePort"
@@ -33,7 +34,7 @@ class ServicePort(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ClientIPConfig(ApiType):
-    """How long a client stays with its pod."""
+    """The affinity of a client to its pod."""
 
     timeout_seconds: Int32 | None = None
 
@@ -101,7 +102,7 @@ class LoadBalancerStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ServiceStatus(ApiType):
-    """What became of a service."""
+    """The status of a service."""
 
     conditions: tuple[Condition, ...] = ()
     load_balancer: LoadBalancerStatus | None = None
@@ -116,3 +117,24 @@ class Service(ApiType):
     metadata: ObjectMeta = field(factory=ObjectMeta)
     spec: ServiceSpec = field(factory=ServiceSpec)
     status: ServiceStatus = field(factory=ServiceStatus)
+
+
+MOST_PORTS = 1000
+"""Of one service, of which containers are told: all services of a cluster are kept by each node."""
+
+_READ = {
+    "metadata": {"name", "namespace", "uid", "resourceVersion"},
+    "spec": {"clusterIP", "ports"},
+}
+
+
+def lighten_service(data: dict[str, Any]) -> None:
+    """Leave of a service what its variables are made of."""
+    data.pop("status", None)
+    for part, names in _READ.items():
+        values = data.get(part)
+        if isinstance(values, dict):
+            data[part] = {name: value for name, value in values.items() if name in names}
+    ports = data["spec"].get("ports") if isinstance(data.get("spec"), dict) else None
+    if isinstance(ports, list):
+        data["spec"]["ports"] = ports[:MOST_PORTS]

@@ -1,4 +1,4 @@
-"""What the node reports of a pod and its containers."""
+"""The node's reports of a pod and its containers."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -26,7 +26,7 @@ TERMINAL_PHASES = frozenset({PodPhase.SUCCEEDED, PodPhase.FAILED})
 
 
 class PodQOSClass(StrEnum):
-    """How a pod fares when the node runs short."""
+    """The class of a pod when the node runs short."""
 
     GUARANTEED = "Guaranteed"
     BURSTABLE = "Burstable"
@@ -34,7 +34,7 @@ class PodQOSClass(StrEnum):
 
 
 class ConditionStatus(StrEnum):
-    """What is known of a condition."""
+    """The value of a condition."""
 
     TRUE = "True"
     FALSE = "False"
@@ -130,14 +130,14 @@ class ImageVolumeStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class VolumeStatus(ApiType):
-    """What a mounted volume turned out to be."""
+    """The result of a volume's mount."""
 
     image: ImageVolumeStatus | None = None
 
 
 @frozen(kw_only=True, repr=False, eq=False)
 class VolumeMountStatus(ApiType):
-    """How a volume was mounted in fact."""
+    """The mount of a volume as it came out."""
 
     name: Mandatory[str] = ""
     mount_path: Mandatory[str] = ""
@@ -148,7 +148,7 @@ class VolumeMountStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ContainerStatus(ApiType):
-    """What is known of one container.
+    """The state of one container.
 
     `image` and `image_id` are what runs, not what the spec asks for. `resources` is what is
     enforced now, `allocated_resources` what the node has set aside.
@@ -214,7 +214,7 @@ class PodExtendedResourceClaimStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeAllocatableResourceClaimStatus(ApiType):
-    """What a claim takes out of the allocatable resources of the node."""
+    """The amounts that a claim takes out of the allocatable resources of the node."""
 
     containers: tuple[str, ...] = ()
     resource_claim_name: Mandatory[str] = ""
@@ -223,7 +223,7 @@ class NodeAllocatableResourceClaimStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class PodStatus(ApiType):
-    """What is known of a pod. The node writes it, the spec it only reads."""
+    """The state of a pod. The node writes it, the spec it only reads."""
 
     phase: str = ""
     reason: str = ""

@@ -1,4 +1,4 @@
-"""What all containers of a pod ask for together.
+"""The resources that all containers of a pod ask for together.
 
 Containers run at the same time, so theirs add up. Init containers run one after the other
 before them, each beside the restartable ones that were started earlier; the pod needs the
@@ -6,10 +6,13 @@ larger of the two. Pod-level resources and overhead are not looked at here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from trio_kubelet.k8s.container import Container, ContainerRestartPolicy
-from trio_kubelet.k8s.pod import PodSpec
 from trio_kubelet.k8s.quantity import Quantity
+
+if TYPE_CHECKING:  # A spec keeps its own totals, so its module imports this one.
+    from trio_kubelet.k8s.pod import PodSpec
 
 Amounts = Mapping[str, Quantity]
 
@@ -24,22 +27,22 @@ def container_limits(container: Container) -> Amounts:
     return container.resources.limits if container.resources is not None else {}
 
 
-def total_requests(spec: PodSpec) -> dict[str, Quantity]:
+def total_requests(spec: "PodSpec") -> dict[str, Quantity]:
     """Return what the containers of a pod need together at any one time."""
     return _total(spec, container_requests)
 
 
-def total_limits(spec: PodSpec) -> dict[str, Quantity]:
+def total_limits(spec: "PodSpec") -> dict[str, Quantity]:
     """Return the sum of the limits that are set; a container without one adds nothing."""
     return _total(spec, container_limits)
 
 
 def is_sidecar(container: Container) -> bool:
-    """Whether an init container is restartable and goes on running beside the others (KEP-753)."""
+    """True if an init container is restartable and goes on running beside the others (KEP-753)."""
     return container.restart_policy == ContainerRestartPolicy.ALWAYS
 
 
-def _total(spec: PodSpec, amounts_of: Callable[[Container], Amounts]) -> dict[str, Quantity]:
+def _total(spec: "PodSpec", amounts_of: Callable[[Container], Amounts]) -> dict[str, Quantity]:
     beside: dict[str, Quantity] = {}
     peak: dict[str, Quantity] = {}
     for container in spec.init_containers:

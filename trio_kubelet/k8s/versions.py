@@ -9,7 +9,7 @@ _NUMBER = re.compile(r"\d{1,39}", re.ASCII)
 
 
 def is_newer(version: ObjectMeta, known: ObjectMeta) -> bool:
-    """Whether `version` is younger than `known`, of the same object or of others of its kind.
+    """True if `version` is younger than `known`, of the same object or of others of its kind.
 
     Resource versions are numbers that grow (KEP-5504); where they are none, any other one than
     the known one counts as younger.

@@ -34,7 +34,7 @@ from trio_kubelet.k8s.quantity import Quantity
 
 
 class HostPathType(StrEnum):
-    """What must be at the path, or is made there; empty: no check."""
+    """The kind of file that must be at the path, or is made there; empty: no check."""
 
     UNSET = ""
     DIRECTORY_OR_CREATE = "DirectoryOrCreate"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.inotify import Inotify, InotifyEvent, InotifyMask
+from trio_kubelet.kernel.inotify import Inotify, InotifyEvent, InotifyMask
 from trio_kubelet.runtime.observed import ObservedPod
 
 _APPEARED = InotifyMask.CREATE | InotifyMask.MOVED_TO
@@ -48,7 +48,7 @@ class Follower:
 
 
 class LogChanges:
-    """Who follows which folder, by a queue that the first of them opens; `run` has to run."""
+    """The followers of folders, by a queue that the first of them opens; `run` has to run."""
 
     def __init__(self) -> None:
         self._inotify: Inotify | None = None

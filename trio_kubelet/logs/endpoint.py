@@ -5,15 +5,14 @@ from collections.abc import Callable, Sequence
 import structlog
 from attrs import frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
-from trio_kubelet.logs.choice import container_id, is_in_spec
 from trio_kubelet.logs.files import LogPlace, NoLogError, place_of
-from trio_kubelet.logs.options import log_options
+from trio_kubelet.logs.options import container_id, is_in_spec, log_options
 from trio_kubelet.logs.reader import LogReader
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server.messages import Request, RequestError, Response
-from trio_kubelet.server.router import Route
+from trio_kubelet.server.router import ADMIN, Route
+from trio_kubelet.tasks.clock import Clock
 
 log = structlog.get_logger("logs")
 
@@ -48,7 +47,7 @@ class ContainerLogs:
 
         if options.follow:
             request.will_last()
-        body = self.reader.read(place, options, uid, has_ended)
+        body = self.reader.read(place, options, pod.metadata, has_ended)
         try:
             await anext(body)
         except OSError as error:
@@ -83,7 +82,7 @@ class ContainerLogs:
 
 def log_routes(logs: ContainerLogs) -> Sequence[Route]:
     """The one route."""
-    return (Route("GET", "/containerLogs/{namespace}/{pod}/{container}", logs.answer),)
+    return (Route("GET", "/containerLogs/{namespace}/{pod}/{container}", logs.answer, ADMIN),)
 
 
 def _words(place: LogPlace, error: OSError) -> str:

@@ -24,7 +24,7 @@ from trio_kubelet.volumes.safe_open import open_file_beneath, open_folder_beneat
 log = structlog.get_logger("logs")
 
 BLOCK_BYTES = 64 * 1024
-STEP_BYTES = 8 * 1024 * 1024
+STEP_BYTES = 1024 * 1024
 """So much is searched in one go for the beginning of the last lines."""
 
 _PACKED = ".gz"
@@ -85,7 +85,7 @@ def open_newest(folder: int, name: str) -> OpenLog:
 
 
 def open_next(folder: int, name: str, known: OpenLog) -> list[OpenLog]:
-    """What follows a log that was rotated, oldest first; empty if it is still the newest.
+    """The files that follow a log which was rotated, oldest first; empty if it is still the newest.
 
     The oldest of the rotated ones that are new is the one that was read, unless that was removed.
     Raises OSError.
@@ -108,7 +108,7 @@ def rotated_names(names: Iterable[str], name: str) -> frozenset[str]:
 
 
 def _is_rotated_into(folder: int, name: str, read: os.stat_result) -> bool:
-    """Whether the log that is `read` was rotated into this one; a packed one tells by its size."""
+    """True if the log that is `read` was rotated into this one; a packed one tells by its size."""
     try:
         found = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -121,7 +121,7 @@ def _is_same(one: os.stat_result, other: os.stat_result) -> bool:
 
 
 def _packed_size(folder: int, name: str) -> int | None:
-    """How large a packed log was, modulo 4 GiB (RFC 1952); None if it is gone."""
+    """The size of a packed log, modulo 4 GiB (RFC 1952); None if it is gone."""
     try:
         with _open(folder, name + _PACKED) as packed:
             packed.seek(-_SIZE.size, os.SEEK_END)
@@ -156,7 +156,7 @@ def _open(folder: int, name: str) -> io.FileIO:
 
 
 def read_piece(file: BinaryIO, size: int) -> bytes:
-    """What comes next, empty at the end: a packed log that is damaged ends there. OSError."""
+    """The next bytes, empty at the end: a packed log that is damaged ends there. OSError."""
     try:
         return file.read(size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:

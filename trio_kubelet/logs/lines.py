@@ -29,11 +29,11 @@ class LogLines:
 
     @property
     def full(self) -> bool:
-        """Whether as much was sent as was asked for."""
+        """True if as much was sent as was asked for."""
         return self._left == 0
 
     def feed(self, data: bytes) -> bytes:
-        """What is to be sent of the next piece of a file."""
+        """The bytes to send of the next piece of a file."""
         lines = (self._carry + data).split(b"\n")
         self._carry = lines.pop()
         if self._skipping and lines:
@@ -68,7 +68,7 @@ class LogLines:
         return text if self._in_line else text + b"\n"
 
     def _is_due(self, time: bytes, since_ns: int) -> bool:
-        """Whether a line is new enough; so are all that follow one that is."""
+        """True if a line is new enough; so are all that follow one that is."""
         try:
             if parse_ns(time.decode("ascii", "replace")) < since_ns:
                 return False
@@ -79,7 +79,7 @@ class LogLines:
 
 
 def is_part(tags: bytes) -> bool:
-    """Whether these tags are those of a line that goes on in the next one."""
+    """True if these tags are those of a line that goes on in the next one."""
     return tags.partition(b":")[0] == b"P"
 
 

@@ -32,7 +32,7 @@ _KNOWN_LABELS = 2048
 
 @frozen(kw_only=True)
 class MachineFacts:
-    """What does not change while the machine runs."""
+    """The facts that do not change while the machine runs."""
 
     machine_id: str
     system_uuid: str

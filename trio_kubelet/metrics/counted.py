@@ -1,11 +1,11 @@
 """Counts what the agent does, being told of it.
 
-Nobody counts in the code that acts: `monitoring.py` adds these methods to the callbacks of those
-who act. What is known of a pod goes when its task has finished, so nothing grows with the pods that
-have been.
+Nobody counts in the code that acts: `agent/monitoring.py` adds these methods to the callbacks of
+those who act. What is known of a pod goes when its task has finished, so nothing grows with the
+pods that have been.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from attrs import define
 
@@ -13,7 +13,7 @@ from state_machines.image import IMAGE, ImageState
 from state_machines.pleg import PLEG, PlegEvent
 from state_machines.pod import POD, PodState
 from trio_kubelet.debugging import LongTurn
-from trio_kubelet.k8s import Pod, PodPhase, PodStatus
+from trio_kubelet.k8s import HUGEPAGES_PREFIX, Pod, PodPhase, PodStatus
 from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
@@ -30,8 +30,11 @@ from trio_kubelet.telemetry.journal import Entry
 CONTAINER, INIT_CONTAINER = "container", "init_container"
 EPHEMERAL_CONTAINER = "ephemeral_container"
 UNKNOWN = "unknown"
+OUT_OF = "OutOf"
+OUT_OF_FOREIGN_PAGES = "OutOfhugepages"
+"""The label of all sizes that the node does not have."""
 WALK = "du"
-"""What the Go kubelet calls counting files one by one, after the program that does it."""
+"""The Go kubelet's word for counting files one by one, after the program that does it."""
 
 _OF_CONTAINER = 4
 """Labels of a probe that are not about one run of it."""
@@ -46,7 +49,7 @@ _RESULTS = {
 
 @define
 class _Start:
-    """How far the start of a pod is. Times are nanoseconds since the epoch, 0 for none."""
+    """The progress of a pod's start. Times are nanoseconds since the epoch, 0 for none."""
 
     seen_at_ns: int
     pulls_from_ns: int = 0
@@ -59,7 +62,7 @@ class EventCounter:
     """Is told, and counts.
 
     `find_pod` gives a pod of the sources by its UID, `seen_ago` how many seconds ago it was seen
-    for the first time.
+    for the first time, `resources` the names of the node's own resources.
     """
 
     def __init__(
@@ -67,12 +70,14 @@ class EventCounter:
         now_ns: Callable[[], int],
         find_pod: Callable[[str], Pod | None],
         seen_ago: Callable[[str], float],
+        resources: Callable[[], Collection[str]],
     ) -> None:
         self.counts = Counts()
         self.probe_counts = ProbeCounts()
         self._now_ns = now_ns
         self._find_pod = find_pod
         self._seen_ago = seen_ago
+        self._resources = resources
         self._starts: dict[str, _Start] = {}
         self._uids: dict[str, str] = {}
         self._rejected: set[str] = set()
@@ -219,7 +224,7 @@ class EventCounter:
         self.counts.work_seconds.labels(kind).observe(seconds)
 
     def _start_of(self, pod: Pod) -> _Start:
-        """What is known of the start of a pod; its first status is told before its first work."""
+        """The known part of a pod's start; its first status is told before its first work."""
         meta = pod.metadata
         known = self._starts.get(meta.uid)
         if known is None:
@@ -235,9 +240,18 @@ class EventCounter:
         if status.phase == PodPhase.FAILED and status.message.startswith(POD_REJECTED):
             if uid not in self._rejected:
                 self._rejected.add(uid)
-                self.counts.rejections.labels(status.reason).inc()
+                self.counts.rejections.labels(self._rejection(status.reason)).inc()
         elif status.phase == PodPhase.RUNNING:
             self._runs(pod, status, start)
+
+    def _rejection(self, reason: str) -> str:
+        """The label of a reason: pods may ask for huge pages of as many sizes as there are names.
+
+        Of other resources that the node does not have pods are not told that it is out of them.
+        """
+        resource = reason.removeprefix(OUT_OF)
+        is_foreign = resource.startswith(HUGEPAGES_PREFIX) and resource not in self._resources()
+        return OUT_OF_FOREIGN_PAGES if is_foreign else reason
 
     def status_synced(self, seconds: float) -> None:
         """The API shows the newest status of a pod, so long after it began to differ."""

@@ -26,7 +26,7 @@ SHOWN_AS = {
 
 
 def static_label(*, static: bool) -> str:
-    """How the Go kubelet says whether pods are static."""
+    """The Go kubelet's words for static pods and others."""
     return "true" if static else ""
 
 
@@ -212,7 +212,7 @@ class Counts:
 
 
 class ProbeCounts:
-    """What is counted of probes, on a page of its own."""
+    """The counts of probes, on a page of its own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

@@ -9,7 +9,7 @@ from trio_kubelet.metrics.text import Family, Number, escaped
 from trio_kubelet.stats.values import CgroupIo, DiskIo
 
 SECTOR_BYTES = 512
-"""What the kernel counts in, whatever a disk's own sectors are."""
+"""The unit that the kernel counts in, whatever a disk's own sectors are."""
 
 _MILLISECONDS = 1e3
 

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from trio_kubelet.metrics.text import CONTENT_TYPE, accepts_gzip
 from trio_kubelet.server.messages import Request, Response
-from trio_kubelet.server.router import ANY, Route
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.server.router import ANY, Right, Route
+from trio_kubelet.tasks.threads import run_in_thread
 
 Scrape = Callable[[], Awaitable[bytes]]
 """Returns metrics as text, as they are now."""
@@ -18,7 +18,10 @@ _FAST = 1
 
 def metrics_routes(scrapes: Mapping[str, Scrape]) -> Sequence[Route]:
     """One route for each path, by any method as in the Go kubelet."""
-    return tuple(Route(ANY, path, _answer_with(scrape)) for path, scrape in scrapes.items())
+    return tuple(
+        Route(ANY, path, _answer_with(scrape), Right(subresource="metrics"), is_public=True)
+        for path, scrape in scrapes.items()
+    )
 
 
 def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:

@@ -12,22 +12,18 @@ from trio_kubelet.server.messages import Handler, Request, Response
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _STREAMS = frozenset({"exec", "attach", "portForward"})
 _LONG = _STREAMS | {"debug"}
-_PATHS = _LONG | {
-    *("checkpoint", "configz", "containerLogs", "flagz", "healthz", "logs", "metrics", "pods"),
-    *("run", "runningpods", "stats", "statusz"),
-}
-_METRICS = frozenset({"cadvisor", "probes", "resource"})
 OTHER = "other"
 
 
-def counted(handler: Handler, counts: Counts, server_type: str) -> Handler:
+def counted(handler: Handler, counts: Counts, server_type: str, known: frozenset[str]) -> Handler:
     """A handler that counts what it passes on: at its begin, at its end, and how long it took.
 
+    `known` are the labels of the routes; all other paths have one label together.
     A response that streams is over with its last piece, or when its client has gone.
     """
 
     async def handle(request: Request) -> Response | None:
-        path = path_label(request.path)
+        path = path_label(request.path, known)
         method = request.method if request.method in _METHODS else OTHER
         labels = (str(path in _LONG).lower(), method, path, server_type)
         if path in _STREAMS and "websocket" in request.headers.first("upgrade").lower():
@@ -68,11 +64,8 @@ async def _until_over(
                 yield piece
 
 
-def path_label(path: str) -> str:
-    """The first part of a path if it is one of ours; both of `/metrics/cadvisor` and the like."""
+def path_label(path: str, known: frozenset[str]) -> str:
+    """The label of a route that a path begins with: `metrics/cadvisor` goes before `metrics`."""
     first, _, rest = path.lstrip("/").partition("/")
-    if first not in _PATHS:
-        return OTHER
-    if first == "metrics" and rest.rstrip("/") in _METRICS:
-        return f"metrics/{rest.rstrip('/')}"
-    return first
+    both = f"{first}/{rest.rstrip('/')}"
+    return next((label for label in (both, first) if label in known), OTHER)

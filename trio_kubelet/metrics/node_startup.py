@@ -1,4 +1,4 @@
-"""How long a machine took to become a node: from its boot until its new Node object is ready.
+"""The time that a machine took to become a node: from its boot until its new Node object is ready.
 
 A node that the cluster knew before has not started up now, and none of this is said of it.
 """

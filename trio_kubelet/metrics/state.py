@@ -1,4 +1,4 @@
-"""What can be counted when somebody asks: pods, containers, the process. Pure, but for files."""
+"""Values counted when somebody asks: pods, containers, the process. Pure, but for files."""
 
 import resource
 from collections.abc import Iterable, Mapping
@@ -103,7 +103,7 @@ def _by_static(name: str, what: str, counts: Mapping[bool, int]) -> Family:
 
 
 def _no_work() -> Mapping[tuple[str, str, bool], int]:
-    """What is shown where there is no such pod."""
+    """The values where there is no such pod."""
     return {
         (config, lifecycle, static): 0
         for config, lifecycle, static in product(_CONFIGS, _LIFECYCLES, (False, True))
@@ -118,7 +118,7 @@ def _unknown_or(config: str, static: bool) -> str:
 
 
 def log_families(pods: Iterable[tuple[ObservedPod, PodDisk]]) -> Iterable[Family]:
-    """What the logs of containers take."""
+    """The bytes that the logs of containers take."""
     used = Family("kubelet_container_log_filesystem_used_bytes", "gauge", "Logs on the disk.")
     for pod, disk in pods:
         for name, found in disk.logs.items():

@@ -74,7 +74,7 @@ def exposition(families: Iterable[Family]) -> bytes:
 
 
 def families_of(metrics: Iterable[Metric], shown_as: Mapping[str, str]) -> Iterable[Family]:
-    """What the client library has counted. `shown_as` has the types of what it has no word for."""
+    """The client library's counts. `shown_as` has the types that it has no word for."""
     for metric in metrics:
         kind = shown_as.get(metric.name, metric.type)
         is_total = metric.type == "counter"
@@ -88,7 +88,7 @@ def families_of(metrics: Iterable[Metric], shown_as: Mapping[str, str]) -> Itera
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a client takes gzip (Accept-Encoding)."""
+    """True if a client takes gzip (Accept-Encoding)."""
     for part in accept_encoding.split(","):
         coding, _, quality = part.strip().lower().partition(";")
         if coding.strip() in ("gzip", "*"):

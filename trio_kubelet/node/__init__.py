@@ -5,7 +5,7 @@ is what the cluster says about it. `bootstrap.py` gets the node its first certif
 """
 
 from trio_kubelet.node.facts import gather_dns, gather_facts
-from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.observer import Pressures
 from trio_kubelet.node.profile import node_name, node_profile
 from trio_kubelet.node.resources import node_resources
 

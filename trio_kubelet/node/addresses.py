@@ -23,7 +23,7 @@ class AddressError(Exception):
 
 
 class HostNetwork:
-    """What the machine knows about addresses. Blocks."""
+    """The machine's knowledge of addresses. Blocks."""
 
     def resolve(self, name: str) -> Sequence[str]:
         """The addresses that a name has, none if it has none."""
@@ -34,7 +34,7 @@ class HostNetwork:
         return tuple(dict.fromkeys(str(each[4][0]) for each in found))
 
     def is_local(self, address: str) -> bool:
-        """Whether an interface has the address: only an own one can be bound to."""
+        """True if an interface has the address: only an own one can be bound to."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         try:
             with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -63,7 +63,7 @@ def parse_node_ip(text: str) -> tuple[str, ...]:
 
 
 def is_unspecified(address: str) -> bool:
-    """Whether an address is `0.0.0.0` or `::`, which only names a family."""
+    """True if an address is `0.0.0.0` or `::`, which only names a family."""
     return ip_address(address).is_unspecified
 
 

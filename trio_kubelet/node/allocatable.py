@@ -1,16 +1,20 @@
-"""How much the node has, and how much of it pods may ask for.
+"""The amounts that the node has, that pods may ask for, and that they may use together.
 
 `capacity` is the machine's size, `allocatable` what is left when the reservations of the system
 and of Kubernetes' own processes and the hard eviction thresholds are taken off (API fields
 kubeReserved, systemReserved, evictionHard of KubeletConfiguration). Huge pages are set aside from
 memory, so they come off allocatable memory too. All pure; amounts are Quantities.
+
+The cgroup above all pods gets allocatable without the eviction thresholds, so that eviction has
+room to act before the kernel does (enforceNodeAllocatable: pods). Without that enforcement it gets
+the whole machine: the CPU shares are needed all the same, the kernel's default would starve pods.
 """
 
-import struct
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from attrs import field, frozen
 
+from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s import (
@@ -18,6 +22,9 @@ from trio_kubelet.k8s import (
     Quantity,
 )
 from trio_kubelet.node.machine import MachineInfo
+from trio_kubelet.node.thresholds import hard_thresholds
+from trio_kubelet.resources import CgroupConfig
+from trio_kubelet.resources.cgroup_config import hugepage_limits, milli_cpu_to_shares
 
 Resources = Mapping[str, Quantity]
 
@@ -26,15 +33,13 @@ MEMORY = "memory"
 PODS = "pods"
 EPHEMERAL_STORAGE = "ephemeral-storage"
 
-EVICTION_SIGNALS = {"memory.available": MEMORY, "nodefs.available": EPHEMERAL_STORAGE}
+EVICTION_SIGNALS = {Signal.MEMORY: MEMORY, Signal.NODE_DISK: EPHEMERAL_STORAGE}
 """The hard eviction signals whose thresholds are kept from pods, and of which resource."""
-
-_NO_THRESHOLD = ("0%", "100%")
 
 
 @frozen(kw_only=True)
 class NodeAmounts:
-    """What the node has in all of each resource, and what of it pods may ask for."""
+    """The amounts that the node has in all, and those that pods may ask for."""
 
     capacity: Resources = field(factory=dict)
     allocatable: Resources = field(factory=dict)
@@ -42,11 +47,11 @@ class NodeAmounts:
 
 @frozen(kw_only=True)
 class Reservations:
-    """What pods may not have. `eviction` maps signals to thresholds: `100Mi`, `10%`."""
+    """The amounts that pods may not have: `eviction` is what the hard thresholds keep available."""
 
     system: Resources = field(factory=dict)
     kube: Resources = field(factory=dict)
-    eviction: Mapping[str, str] = field(factory=dict)
+    eviction: Mapping[Signal, ThresholdValue] = field(factory=dict)
 
 
 def reservations(configuration: KubeletConfiguration, options: NodeOptions) -> Reservations:
@@ -61,9 +66,9 @@ def reservations(configuration: KubeletConfiguration, options: NodeOptions) -> R
         kube.pop(CPU, None)
         system[CPU] = Quantity(reserved_cpus)
     ignored = options.experimental_allocatable_ignore_eviction
-    return Reservations(
-        system=system, kube=kube, eviction={} if ignored else configuration.eviction_hard
-    )
+    hard = () if ignored else hard_thresholds(configuration)
+    eviction = {threshold.signal: threshold.value for threshold in hard}
+    return Reservations(system=system, kube=kube, eviction=eviction)
 
 
 def _amounts(texts: Mapping[str, str]) -> dict[str, Quantity]:
@@ -71,7 +76,7 @@ def _amounts(texts: Mapping[str, str]) -> dict[str, Quantity]:
 
 
 def cpu_count(cpu_list: str) -> int:
-    """How many CPUs a list such as `0-2,7` names."""
+    """The number of CPUs in a list such as `0-2,7`."""
     cpus: set[int] = set()
     for part in filter(None, (part.strip() for part in cpu_list.split(","))):
         first, _, last = part.partition("-")
@@ -82,7 +87,7 @@ def cpu_count(cpu_list: str) -> int:
 def machine_capacity(
     machine: MachineInfo, *, max_pods: int, pods_per_core: int = 0, storage: bool = True
 ) -> Resources:
-    """What the node has. `storage` is localStorageCapacityIsolation: disk space is a resource."""
+    """The node's amounts. `storage` is localStorageCapacityIsolation: disk space is a resource."""
     cores = machine.size.cpu_milli // 1000
     found = {
         CPU: Quantity.from_milli(machine.size.cpu_milli),
@@ -98,7 +103,7 @@ def machine_capacity(
 
 
 def reserved(capacity: Resources, reservations: Reservations) -> Resources:
-    """What is taken off each resource of the machine; the number of pods is not reserved."""
+    """The reserved amounts of each resource of the machine; the number of pods is not reserved."""
     eviction = _eviction_reserve(capacity, reservations.eviction)
     sources = (reservations.system, reservations.kube, eviction)
     amounts = {
@@ -110,7 +115,7 @@ def reserved(capacity: Resources, reservations: Reservations) -> Resources:
 
 
 def allocatable(capacity: Resources, reservations: Reservations) -> Resources:
-    """What pods may ask for; never less than nothing.
+    """The amounts that pods may ask for; never less than nothing.
 
     `capacity` may hold resources that others announce (extended resources): they are not reduced.
     """
@@ -126,7 +131,7 @@ def allocatable(capacity: Resources, reservations: Reservations) -> Resources:
 
 
 def node_amounts(capacity: Resources, reservations: Reservations) -> NodeAmounts:
-    """What there is where so much is reserved."""
+    """The amounts of a node that reserves so much."""
     return NodeAmounts(capacity=capacity, allocatable=allocatable(capacity, reservations))
 
 
@@ -149,31 +154,49 @@ def _not_negative(amount: Quantity) -> Quantity:
     return amount if amount.nano >= 0 else Quantity.from_nano(0, amount.notation)
 
 
-def _eviction_reserve(capacity: Resources, thresholds: Mapping[str, str]) -> Resources:
+def _eviction_reserve(
+    capacity: Resources, thresholds: Mapping[Signal, ThresholdValue]
+) -> Resources:
     return {
-        resource: threshold_amount(thresholds[signal], capacity.get(resource, Quantity(0)))
+        resource: thresholds[signal].of(capacity.get(resource, Quantity(0)))
         for signal, resource in EVICTION_SIGNALS.items()
-        if signal in thresholds and is_threshold(thresholds[signal])
+        if signal in thresholds
     }
 
 
-def is_threshold(text: str) -> bool:
-    """Whether a threshold asks for anything: `0%` and `100%` turn one off."""
-    return text not in _NO_THRESHOLD
+ENFORCE_PODS = "pods"
+PIDS = "pid"
+"""A resource that can be reserved but is in no node's capacity."""
+
+ENFORCED_REASON = "NodeAllocatableEnforced"
+ENFORCED_MESSAGE = "Updated Node Allocatable limit across pods"
+FAILED_REASON = "FailedNodeAllocatableEnforcement"
 
 
-def threshold_amount(text: str, capacity: Quantity) -> Quantity:
-    """A threshold as an amount; percentages are of the capacity, in single precision.
+def pods_cgroup_config(
+    capacity: Resources,
+    reservations: Reservations,
+    enforced: Collection[str],
+    max_pids: int | None = None,
+) -> CgroupConfig:
+    """The values of the cgroup of all pods.
 
-    The Go kubelet keeps percentages as 32-bit floats: at the size of a disk that moves the
-    result by some thousand bytes, and allocatable of the same node must come out the same.
+    `enforced` is enforceNodeAllocatable; `max_pids` is how many processes the kernel allows in
+    all, None if unknown.
     """
-    if not text.endswith("%"):
-        return Quantity(text)
-    share = _single(_single(float(text[:-1])) / 100)
-    return Quantity.from_bytes(int(float(capacity.value) * share))
+    whole = {**capacity, **({PIDS: Quantity(max_pids)} if max_pids is not None else {})}
+    kept = Reservations(system=reservations.system, kube=reservations.kube)
+    taken = reserved(whole, kept) if ENFORCE_PODS in enforced else {}
+    nothing = Quantity(0)
+    left = {name: max(nothing, amount - taken.get(name, nothing)) for name, amount in whole.items()}
+    return CgroupConfig(
+        cpu_shares=milli_cpu_to_shares(left[CPU].milli_value),
+        memory_limit_bytes=left[MEMORY].value,
+        pids_limit=left[PIDS].value if PIDS in left else None,
+        hugepage_limits=hugepage_limits(left, ()),
+    )
 
 
-def _single(number: float) -> float:
-    (rounded,) = struct.unpack("f", struct.pack("f", number))
-    return float(rounded)
+def failed_message(cgroup: str, error: Exception) -> str:
+    """The event's message when the values could not be written."""
+    return f'Failed to update Node Allocatable Limits "{cgroup}": {error}'

@@ -1,22 +1,27 @@
-"""How a node gets its first certificate: TLS bootstrapping, as `kubeadm join` relies on it.
+"""The way to a node's first certificate: TLS bootstrapping, as `kubeadm join` relies on it.
 
 With the credentials of --bootstrap-kubeconfig, good for nothing else, the node asks the API server
 to sign a certificate for the user `system:node:NAME`, waits until somebody approves it, and writes
 the kubeconfig that it works with from then on. A kubeconfig whose certificate is still good ends it
 before it begins. Whatever interrupts it, the next attempt uses the same key and the same request.
 An API server that is away is waited for; what waiting does not mend is a `BootstrapError`.
+
+The cluster of the kubeconfig is that of the bootstrap kubeconfig; its user is the link to the
+current certificate, so that the file never changes when certificates are rotated.
 """
 
-from collections.abc import AsyncIterator, Callable
+import base64
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime
 from pathlib import Path
 
 import structlog
 import trio
+import yaml
 from attrs import define, field, frozen
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import (
     CERTIFICATE_SIGNING_REQUESTS,
     CertificateSigningRequest,
@@ -37,22 +42,89 @@ from trio_kubelet.k8s.client import (
     read_kubeconfig,
     reflect,
 )
+from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material
 from trio_kubelet.node.client_certificate import (
     CertificateStore,
     ClientKey,
     is_certificate_of,
     is_request_of,
     key_usages,
+    read_pair,
     request_name,
     signing_request,
     utc,
     write_private,
 )
-from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
-from trio_kubelet.retries import Retries
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("bootstrap")
+
+
+def node_kubeconfig(cluster: KubeconfigCluster, pair_path: Path) -> bytes:
+    """The kubeconfig of a node whose certificate and key are in one file."""
+    document = {
+        "apiVersion": "v1",
+        "clusters": [{"cluster": dict(_cluster(cluster)), "name": "default-cluster"}],
+        "contexts": [
+            {
+                "context": {
+                    "cluster": "default-cluster",
+                    "namespace": "default",
+                    "user": "default-auth",
+                },
+                "name": "default-context",
+            }
+        ],
+        "current-context": "default-context",
+        "kind": "Config",
+        "users": [
+            {
+                "name": "default-auth",
+                "user": {"client-certificate": str(pair_path), "client-key": str(pair_path)},
+            }
+        ],
+    }
+    return yaml.safe_dump(document).encode()
+
+
+def why_not_valid(path: Path, now: datetime) -> str:
+    """Why a kubeconfig holds no client certificate that is good now; empty if it holds one.
+
+    One with another kind of credentials (a token, a plugin) is not valid either: a node that is
+    told to bootstrap works with a certificate.
+    """
+    if not path.exists():
+        return f"{path} does not exist"
+    try:
+        user = read_kubeconfig(path).user
+        if not user.client_certificate:
+            return f"{path} has no client certificate"
+        pair = read_pair(_content(user.client_certificate), _content(user.client_key))
+    except KubeconfigError as error:
+        return str(error)
+    except (OSError, ValueError) as error:
+        return f"the client certificate of {path} cannot be read: {error}"
+    return "" if pair.is_valid_at(now) else f"the client certificate of {path} has expired"
+
+
+def _cluster(cluster: KubeconfigCluster) -> Mapping[str, object]:
+    authority = cluster.certificate_authority
+    fields: dict[str, object] = {
+        "server": cluster.server,
+        "certificate-authority": str(authority.path.absolute()) if authority.path else "",
+        "certificate-authority-data": base64.b64encode(authority.data).decode(),
+        "insecure-skip-tls-verify": cluster.insecure_skip_tls_verify,
+        "proxy-url": cluster.proxy_url,
+        "tls-server-name": cluster.tls_server_name,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _content(material: Material) -> bytes:
+    return material.data if material.path is None else material.path.read_bytes()
+
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
 APPROVAL_SECONDS = 3600.0
@@ -173,7 +245,7 @@ class _Asking:
         return found if self._is_usable(found, key) else None
 
     def _is_usable(self, found: CertificateSigningRequest, key: ClientKey) -> bool:
-        """Whether a request that is there is ours, and what was issued for it still good."""
+        """True if a request that is there is ours, and what was issued for it still good."""
         ours = is_request_of(found.spec.request, key, self.node_name)
         if found.spec.signer_name != SIGNER or not ours:
             return False
@@ -194,7 +266,7 @@ async def _issued(api: Api, request: CertificateSigningRequest) -> bytes:
 
 @define
 class _Waiting:
-    """What has been heard of a request. `scope` is cancelled when there is nothing to wait for."""
+    """The news of a request. `scope` is cancelled when there is nothing to wait for."""
 
     name: str
     uid: str

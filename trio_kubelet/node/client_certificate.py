@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from trio_kubelet.whole_files import write_whole
+from trio_kubelet.kernel.whole_files import write_whole
 
 ClientKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 """A key that is made here is ECDSA on P-256; one that an earlier kubelet left may be RSA."""
@@ -43,7 +43,7 @@ class ClientPair:
     key: ClientKey
 
     def is_valid_at(self, now: datetime) -> bool:
-        """Whether no certificate of the chain has expired, and the key is the leaf's."""
+        """True if no certificate of the chain has expired, and the key is the leaf's."""
         if any(now > certificate.not_valid_after_utc for certificate in self.chain):
             return False
         return self.chain[0].public_key() == self.key.public_key()
@@ -108,7 +108,7 @@ def is_certificate_of(chain_pem: bytes, key: ClientKey, now: datetime) -> bool:
 
 
 def key_usages(key: ClientKey) -> tuple[str, ...]:
-    """What the certificate is to be good for; an ECDSA key enciphers no keys."""
+    """The usages of the certificate; an ECDSA key enciphers no keys."""
     if isinstance(key, rsa.RSAPrivateKey):
         return (DIGITAL_SIGNATURE, CLIENT_AUTH, KEY_ENCIPHERMENT)
     return (DIGITAL_SIGNATURE, CLIENT_AUTH)

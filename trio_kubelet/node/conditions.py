@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import NodeCondition, NodeConditionType, Time
-from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.observer import Pressures
 
 TRUE, FALSE = "True", "False"
 READY_MESSAGE = "kubelet is posting ready status"
@@ -19,7 +19,7 @@ READY_MESSAGE = "kubelet is posting ready status"
 
 @frozen
 class Words:
-    """How one state of a condition is named: in the condition, and in the event."""
+    """The names of one state of a condition: in the condition, and in the event."""
 
     reason: str
     message: str

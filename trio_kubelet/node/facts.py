@@ -1,4 +1,4 @@
-"""What configs of pods need to know of the node, gathered once at the start. Blocking."""
+"""The facts of the node that configs of pods need, gathered once at the start. Blocking."""
 
 import os
 import resource
@@ -52,7 +52,7 @@ def gather_facts(
     cgroups: CgroupTree | None,
     driver: CgroupDriver,
 ) -> NodeFacts:
-    """What configs are made with. Where pods have cgroups, that of all pods is there already."""
+    """The facts for configs. Where pods have cgroups, that of all pods is there already."""
     configuration, options = settings.configuration, settings.options
     cpus = range(os.cpu_count() or 1)
     return NodeFacts(
@@ -88,7 +88,7 @@ def gather_facts(
 
 
 def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
-    """What pods get to know about name servers. Blocks.
+    """The name servers that pods get to know. Blocks.
 
     A resolv.conf that cannot be read is empty; raises ConfigError for one that makes no sense.
     """

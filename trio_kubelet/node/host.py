@@ -15,7 +15,8 @@ from attrs import frozen
 
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.facts import read_hosts
 from trio_kubelet.node.host_warnings import (
     HostWarning,
@@ -25,11 +26,10 @@ from trio_kubelet.node.host_warnings import (
 )
 from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
 from trio_kubelet.probes import AskOverNetwork, NodeNetwork
-from trio_kubelet.process import raise_open_files_limit, set_oom_score
 from trio_kubelet.resources import CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
 from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
 
 log = structlog.get_logger("node")

@@ -1,4 +1,4 @@
-"""What the node's users are told once at the start about its host, as events of the node.
+"""Warnings that the node's users are told once at the start about its host, as events of the node.
 
 Some hosts are refused, unless the configuration allows them.
 """
@@ -64,7 +64,7 @@ def host_problem(
 def host_warnings(
     cgroup_version: int, swap_areas: Sequence[str], *, noswap: bool
 ) -> tuple[HostWarning, ...]:
-    """What there is to warn of. `noswap`: file systems in memory are kept out of the swap."""
+    """The warnings. `noswap`: file systems in memory are kept out of the swap."""
     told = []
     if cgroup_version == 1:
         told.append(CGROUP_V1)
@@ -93,7 +93,7 @@ def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
 
 
 def resolv_conf_warnings(configuration: KubeletConfiguration) -> tuple[HostWarning, ...]:
-    """What pods cannot be given of the node's resolv.conf, or why it cannot be read. Blocks."""
+    """Warnings about the node's resolv.conf: parts that pods cannot have, or no file. Blocks."""
     path = configuration.resolv_conf
     if not path:
         return ()

@@ -14,11 +14,11 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import LEASES, Lease, LeaseSpec, MicroTime, Node, ObjectMeta, OwnerReference
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.node.view import NodeView
-from trio_kubelet.retries import Retries, stretched
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.retries import Retries, stretched
 
 log = structlog.get_logger("lease")
 
@@ -26,7 +26,7 @@ LEASE_NAMESPACE = "kube-node-lease"
 RENEW_FRACTION = 0.25
 JITTER = 0.04
 RENEWALS = 5
-"""How often a renewal is tried in one round."""
+"""The tries of a renewal in one round."""
 
 RETRY = BackoffPolicy(initial_seconds=0.2, cap_seconds=7.0)
 
@@ -92,7 +92,7 @@ class NodeLease:
             await self._renew(lease)
 
     async def _renew(self, lease: Lease) -> bool:
-        """Whether the lease could be written, after a few tries."""
+        """True if the lease could be written, after a few tries."""
         for _ in range(RENEWALS):
             try:
                 self._latest = await self._api.update(LEASES, self._renewed(lease))

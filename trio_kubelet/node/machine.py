@@ -1,4 +1,4 @@
-"""What the machine is: its identity, its kernel and distribution, its size.
+"""The machine's facts: its identity, its kernel and distribution, its size.
 
 Read once at the start, because none of it changes while the machine is up; a machine that was
 changed was rebooted, or its agent is restarted. Blocking. What cannot be read is empty: a node
@@ -44,7 +44,7 @@ GO_ARCHITECTURES = {
     "riscv64": "riscv64",
     "s390x": "s390x",
 }
-"""What Go, and so Kubernetes and the registries of images, calls the machine `uname -m` names."""
+"""The names that Go, Kubernetes and registries have for the machines of `uname -m`."""
 
 OPERATING_SYSTEM = "linux"
 
@@ -139,7 +139,7 @@ _SYSFS = Path("/sys")
 
 
 def apparmor_enabled(sysfs: Path = _SYSFS) -> bool:
-    """Whether AppArmor is on and its filesystem is there. Read once at the start; blocking."""
+    """True if AppArmor is on and its filesystem is there. Read once at the start; blocking."""
     if not (sysfs / "kernel/security/apparmor").exists():
         return False
     try:

@@ -13,21 +13,21 @@ import trio
 from attrs import define, field
 
 from state_machines.pressure import PRESSURE
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.node.observation import Pressures
-from trio_kubelet.node.pressure import PressureHistory, next_history
+from trio_kubelet.node.observer import Pressures
+from trio_kubelet.node.pressure import Observations, PressureHistory, next_history
 from trio_kubelet.node.signals import Measurement, MeasurementSources, measure
-from trio_kubelet.node.thresholds import Observations, Threshold
+from trio_kubelet.node.thresholds import Threshold
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import Journal, Transition
-from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("node")
 
 PERIOD_SECONDS = 10.0
 DEADLINE_SECONDS = 5.0
-"""How long a round waits for the runtime, and for the disks."""
+"""The time that a round waits for the runtime, and for the disks."""
 
 IMAGE_FOLDER_SECONDS = 300.0
 """Where images are is asked again so often: it changes with the runtime's configuration."""
@@ -53,7 +53,7 @@ class PressureMonitor:
     on_change: Callbacks[[]] = field(init=False, factory=Callbacks)
 
     def current(self) -> Pressures | None:
-        """What the node is under; None before it was measured for the first time."""
+        """The pressures that the node is under; None before it was measured for the first time."""
         return self._history.pressures if self._history is not None else None
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -119,13 +119,15 @@ class PressureMonitor:
         self._problems = dict(found.problems)
 
     def _tell_thresholds(self, before: PressureHistory, after: PressureHistory) -> None:
-        for threshold in after.crossed - before.crossed:
+        for threshold in after.crossed.keys() - before.crossed.keys():
             log.warning(
-                "eviction threshold crossed", signal=threshold.signal, threshold=threshold.value
+                "eviction threshold crossed",
+                signal=threshold.signal,
+                threshold=threshold.value.text,
             )
-        for threshold in before.crossed - after.crossed:
+        for threshold in before.crossed.keys() - after.crossed.keys():
             log.info(
                 "eviction threshold no longer crossed",
                 signal=threshold.signal,
-                threshold=threshold.value,
+                threshold=threshold.value.text,
             )

@@ -1,7 +1,7 @@
-"""What a node is told about itself: settings and machine, as one value for the pure functions.
+"""The node's profile: settings and machine, as one value for the pure functions.
 
 `node_profile` takes it out of the settings, so that status, registration and lease know nothing
-of flags and files. What changes while the agent runs is not here; see `observation.py`.
+of flags and files. What changes while the agent runs is not here; see `observer.py`.
 """
 
 import socket
@@ -26,7 +26,7 @@ EXTERNAL_CLOUD_PROVIDER = "external"
 IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
     {RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK}
 )
-"""What this agent can do of the features that nodes declare.
+"""The features that nodes declare and this agent has.
 
 The Go kubelet v1.36 declares ExtendWebSocketsToKubelet, InPlacePodLevelResourcesVerticalScaling,
 InPlacePodVerticalScalingInitContainers, RestartAllContainersOnContainerExits and

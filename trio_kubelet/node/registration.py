@@ -1,4 +1,4 @@
-"""How a node comes into the cluster: the object it makes, or what it mends on one that is there.
+"""A node's way into the cluster: the object it makes, or the changes to one that is there.
 
 Pure: `initial_node` is what is created; `adopted_node` is an object of an earlier agent, of the
 Go kubelet or of an administrator, with what belongs to a node put right. Labels that others set
@@ -23,7 +23,7 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.validation.resources import is_extended
 from trio_kubelet.node.allocatable import Resources, hugepage_names
 from trio_kubelet.node.machine import OPERATING_SYSTEM
-from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.status import node_ip_annotated, node_status
 

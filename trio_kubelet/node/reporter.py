@@ -3,39 +3,93 @@
 A report is due after ten seconds if something has changed (nodeStatusUpdateFrequency), else after
 five minutes (nodeStatusReportFrequency), and at once when the runtime says something new: a node
 is Ready as soon as it can be. What is not known yet right after a start is no news: a node that
-was Ready stays so while its agent is exchanged. Reports start from the watched object and are
-patches; after a failure the object is asked for. As in the Go kubelet a node that is deleted
-while its agent runs is not made again; one that somebody else makes is reported on.
+was Ready stays so while its agent is exchanged. Reports start from the watched object; after a
+failure the object is asked for. As in the Go kubelet a node that is deleted while its agent runs
+is not made again; one that somebody else makes is reported on.
+
+A report is a strategic merge patch with the status and what changed of the metadata. Conditions
+are merged by type: those that are the agent's go out whole, so that a patch made from a version
+that has aged leaves no condition half old, half new. Addresses would be merged by type as well,
+which cannot hold two internal ones; they are replaced as a list, as the Go kubelet does.
 """
 
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
 
 import structlog
 import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.codec import encode
 from trio_kubelet.node.allocatable import NodeAmounts
-from trio_kubelet.node.conditions import condition_events, is_ready
-from trio_kubelet.node.observation import Observation
-from trio_kubelet.node.patch import node_patch
+from trio_kubelet.node.conditions import OWN_CONDITIONS, condition_events, is_ready
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import adopted_node, initial_node
 from trio_kubelet.node.status import has_changed, updated_node
 from trio_kubelet.node.view import NodeView
-from trio_kubelet.retries import Retries, stretched
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.retries import Retries, stretched
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("node")
 
+REPLACE = {"$patch": "replace"}
+
+
+def node_patch(before: Node, after: Node) -> Mapping[str, object]:
+    """The body of a PATCH of the subresource `status` that makes `after` of `before`."""
+    patch: dict[str, object] = {"status": _status_patch(before, after)}
+    metadata = {
+        name: changes
+        for name in ("labels", "annotations")
+        if (changes := _changes(getattr(before.metadata, name), getattr(after.metadata, name)))
+    }
+    return {"metadata": metadata, **patch} if metadata else patch
+
+
+def _status_patch(before: Node, after: Node) -> Mapping[str, object]:
+    old = encode(evolve(before.status, conditions=(), addresses=()))
+    new = encode(evolve(after.status, conditions=(), addresses=()))
+    patch = dict(_changes(old, new))
+    conditions = [_whole(c) for c in after.status.conditions if c.type in OWN_CONDITIONS]
+    if conditions:
+        patch["conditions"] = conditions
+    if before.status.addresses != after.status.addresses:
+        patch["addresses"] = [*(encode(each) for each in after.status.addresses), REPLACE]
+    return patch
+
+
+def _whole(condition: NodeCondition) -> Mapping[str, object]:
+    """A condition with its words though they be empty: what is left out would stay as it was."""
+    return {"reason": "", "message": "", **encode(condition)}
+
+
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The patch that turns one object into another: new values, and None for what is gone.
+
+    Objects are compared field by field, lists as a whole.
+    """
+    changes: dict[str, Any] = {name: None for name in old if name not in new}
+    for name, value in new.items():
+        known = old.get(name)
+        if isinstance(value, Mapping) and isinstance(known, Mapping):
+            deeper = _changes(known, value)
+            if deeper:
+                changes[name] = deeper
+        elif value != known:
+            changes[name] = value
+    return changes
+
+
 RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=7.0)
 REPORTS = 5
-"""How often a report is tried in one round."""
+"""The tries of a report in one round."""
 
 JITTER = 0.04
 UNREADY_SECONDS = 1.0

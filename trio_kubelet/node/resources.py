@@ -1,4 +1,4 @@
-"""What the node has and what pods may ask for, computed in one place for all who need it.
+"""The amounts that the node has and that pods may ask for, computed in one place for all.
 
 The machine is read once, at the start. Nobody keeps a copy of the amounts: admission, volumes,
 the configs of containers and the Node object ask here.
@@ -16,9 +16,9 @@ from trio_kubelet.node.allocatable import (
     machine_capacity,
     node_amounts,
     overcommitments,
+    pods_cgroup_config,
     reservations,
 )
-from trio_kubelet.node.enforcement import pods_cgroup_config
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.resources import CgroupConfig, pod_limits
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from attrs import field, frozen
 
+from trio_kubelet.config.eviction import Signal
 from trio_kubelet.node.machine import max_pids
-from trio_kubelet.node.thresholds import Measured, Signal
+from trio_kubelet.node.pressure import Measured
 from trio_kubelet.resources import CgroupTree
 
 Signals = Mapping[Signal, Measured]
@@ -39,7 +40,7 @@ class MeasurementSources:
 
 @frozen(kw_only=True)
 class Measurement:
-    """What was measured, and why the rest was not, by what it is."""
+    """The values that were measured, and the problems of the others by their names."""
 
     signals: Signals
     problems: Mapping[str, str]

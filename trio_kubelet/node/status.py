@@ -33,9 +33,9 @@ from trio_kubelet.node.allocatable import (
 )
 from trio_kubelet.node.conditions import node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM
-from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
 """Tells an external cloud provider which address --node-ip asks for."""
@@ -71,7 +71,7 @@ def updated_node(profile: NodeProfile, observed: Observation, node: Node, now: T
 
 
 def has_changed(before: Node, after: Node) -> bool:
-    """Whether a node differs in more than the times of its heartbeats."""
+    """True if a node differs in more than the times of its heartbeats."""
     return (
         before.metadata.labels != after.metadata.labels
         or before.metadata.annotations != after.metadata.annotations

@@ -7,10 +7,10 @@ here, the status and the lease start from it.
 
 import trio
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import NODES, Node
 from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.versions import version_number
+from trio_kubelet.tasks.callbacks import Callbacks
 
 
 class NodeView:

@@ -1,4 +1,4 @@
-"""Whether the runtime announces what happens: the bookkeeping behind the proof.
+"""The audit of the runtime's events: the bookkeeping behind the proof.
 
 Every start and every end of a container that shows up in the cache, however it came there, must
 have been announced by an event, shortly before or shortly after. The audit matches the two.
@@ -11,10 +11,10 @@ from state_machines.pleg import Proof
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 PATIENCE_SECONDS = 3.0
-"""How long after a change was seen its event may still arrive."""
+"""The time after a change was seen in which its event may still arrive."""
 
 MEMORY_SECONDS = 60.0
-"""How long an event is remembered for a change that is seen later."""
+"""The time that an event is remembered for a change that is seen later."""
 
 Change = tuple[str, ObservedState]
 """A container's id, and that it runs or has ended."""
@@ -35,7 +35,7 @@ class EventStreamAudit:
 
     @property
     def proof(self) -> Proof:
-        """What was seen so far."""
+        """The record so far."""
         return Proof(announced=self._in_a_row, misses=self._misses)
 
     def heard(self, change: Change, now: float) -> None:
@@ -57,7 +57,7 @@ class EventStreamAudit:
                 self._expected.setdefault(change, now)
 
     def missed(self, now: float) -> int:
-        """How many changes nobody announced in time; they are counted once, and forgotten."""
+        """The changes that nobody announced in time; they are counted once, and forgotten."""
         late = [c for c, at in self._expected.items() if now - at > PATIENCE_SECONDS]
         for change in late:
             del self._expected[change]

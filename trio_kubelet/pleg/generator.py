@@ -27,24 +27,25 @@ from state_machines.pleg import (
     runtime_traits,
     uses_events,
 )
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import BackgroundTasks, both
 from trio_kubelet.foreign_text import is_path_part
-from trio_kubelet.pleg.announcements import Announcement, is_news
 from trio_kubelet.pleg.event_stream_audit import EventStreamAudit
-from trio_kubelet.pleg.listing import NOTHING_LISTED, ListedPod, Listing
-from trio_kubelet.retries import Retries
+from trio_kubelet.pleg.listing import NOTHING_LISTED, Announcement, ListedPod, Listing, is_news
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.telemetry import Journal, Transition
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import BackgroundTasks, both
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.telemetry import Journal, Walk
 
 log = structlog.get_logger("pleg")
 
 INSPECTIONS_AT_ONCE = 8
+INSPECTIONS_OF_NAMESPACE = 4
 RECONNECT = BackoffPolicy(initial_seconds=0.5, cap_seconds=30.0)
 
 _EVENT_STATES = {
@@ -81,10 +82,9 @@ class Pleg:
         self._inspector, self._client = inspector, inspector.client
         self._cache = cache
         self._changes = changes
-        self._journal = journal
         self._clock = clock
         self._events_enabled = events_enabled
-        self._inspections = trio.CapacityLimiter(INSPECTIONS_AT_ONCE)
+        self._inspections = FairLimiter(INSPECTIONS_AT_ONCE, INSPECTIONS_OF_NAMESPACE)
         self._relist_now = trio.Event()
         self._returned = trio.Event()
         self._follow_ups = BackgroundTasks()
@@ -93,19 +93,24 @@ class Pleg:
         self._relisted_at = -math.inf
         self._trusted_age_seconds = 0.0
         self._listing = Listing()
-        self.state = PlegState.GENERIC
+        self._walk = Walk(PLEG, PlegState.GENERIC, journal, "runtime", notes_all=True)
         self.dropped = 0
         self._untold: set[str] = set()
         self.on_relist: Callbacks[[float, float]] = Callbacks()
         self.on_event: Callbacks[[float]] = Callbacks()
         cache.on_observation.add(self._on_observation)
 
+    @property
+    def state(self) -> PlegState:
+        """How far the runtime's events are trusted."""
+        return self._walk.state
+
     def seconds_since_relist(self) -> float:
-        """How old the last complete relist is."""
+        """The age of the last complete relist."""
         return trio.current_time() - self._relisted_at
 
     def health_threshold_seconds(self) -> float:
-        """How old the last complete relist may be for the node to be Ready."""
+        """The age up to which the last complete relist leaves the node Ready."""
         return health_threshold_seconds(self.state, self._trusted_age_seconds)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -180,7 +185,7 @@ class Pleg:
         self, uid: str, listed: ListedPod, listed_at: float, unseen: set[str]
     ) -> None:
         try:
-            async with self._inspections:
+            async with self._inspections.share(listed.namespace):
                 known = self._cache.get(uid)
                 observed = await self._inspector.inspect_listed(
                     known, listed.sandboxes, listed.containers, listed_at
@@ -271,7 +276,7 @@ class Pleg:
     async def _inspect_announced(self, uid: str, news: Announcement, heard_at: float) -> None:
         """Look at a pod of which an event told, unless what it told is known since; RpcError."""
         await self._cache.wait_inspection_resumed(uid)
-        async with self._inspections:
+        async with self._inspections.share(self._cache.get(uid).namespace):
             known = self._cache.get(uid)
             if known.observed_at >= heard_at or not is_news(news, known):
                 return
@@ -325,23 +330,17 @@ class Pleg:
     def _step(
         self, event: PlegEvent, evidence: PlegEvidence | None = None, *, cause: str = ""
     ) -> None:
-        target = PLEG.step(self.state, event, evidence)
-        self._journal.transition(
-            PLEG.name,
-            "runtime",
-            Transition(source=self.state, event=event, target=target, cause=cause),
-        )
-        if target is not self.state:
+        source = self.state
+        if self._walk.step(event, evidence, cause=cause):
             log.info(
-                "pleg state changed", source=str(self.state), reason=str(event), target=str(target)
+                "pleg state changed", source=str(source), reason=str(event), target=str(self.state)
             )
-        if self.state is PlegState.EVENTED and target is not PlegState.EVENTED:
+        if source is PlegState.EVENTED and self.state is not PlegState.EVENTED:
             self._trusted_age_seconds = self.seconds_since_relist()
-        if relist_is_due(self.state, event, target):
+        if relist_is_due(source, event, self.state):
             self._relist_now.set()
-        self.state = target
 
 
 def _looks_different(before: ObservedPod, after: ObservedPod) -> bool:
-    """Whether a pod's task has anything to learn from a new observation."""
+    """True if a pod's task has anything to learn from a new observation."""
     return (before.sandboxes, before.containers) != (after.sandboxes, after.containers)

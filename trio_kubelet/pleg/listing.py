@@ -1,7 +1,10 @@
-"""A listing of all that is in the runtime, put in order: which pod has what, in which states.
+"""A listing of all that is in the runtime, put in order, and whether an event says more than it.
 
 Most relists show what the one before showed, and the client then hands out the same entries in
 the same tuples. What was made of them is kept, so that such a relist reads no message at all.
+
+The runtime also announces what a pod's own task has done and seen already. Inspecting the pod again
+for that would double the calls when many pods start or end.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +16,20 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import States
 from trio_kubelet.runtime.config.names import POD_UID_LABEL
 from trio_kubelet.runtime.inspection import STATES
-from trio_kubelet.runtime.observed import ObservedState
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 
 @frozen(kw_only=True)
 class ListedPod:
-    """What a listing shows of one pod."""
+    """The state that a listing shows of one pod."""
 
     sandboxes: tuple[cri.PodSandbox, ...] = ()
     containers: tuple[cri.Container, ...] = ()
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace; empty where no sandbox tells."""
+        return next((sandbox.metadata.namespace for sandbox in self.sandboxes), "")
 
 
 NOTHING_LISTED = ListedPod()
@@ -78,3 +86,34 @@ def _states(sandboxes: Iterable[cri.PodSandbox], containers: Iterable[cri.Contai
         [(s.id, "ready" if s.state == ready else "notready") for s in sandboxes]
         + [(c.id, STATES.get(c.state, ObservedState.UNKNOWN).value) for c in containers]
     )
+
+
+_AT_LEAST_STARTED = (ObservedState.RUNNING, ObservedState.EXITED)
+
+
+@frozen
+class Announcement:
+    """The change, and to which container or sandbox, by its id."""
+
+    id: str
+    type: cri.ContainerEventType
+
+
+def is_news(told: Announcement, known: ObservedPod) -> bool:
+    """True if the pod may look different from what is known of it.
+
+    What has started, stopped or been deleted does so once under its id.
+    """
+    container = next((c for c in known.containers if c.id == told.id), None)
+    sandbox = next((s for s in known.sandboxes if s.id == told.id), None)
+    if container is None and sandbox is None:
+        return told.type != cri.ContainerEventType.CONTAINER_DELETED_EVENT
+    if told.type == cri.ContainerEventType.CONTAINER_CREATED_EVENT:
+        return False
+    if told.type == cri.ContainerEventType.CONTAINER_STARTED_EVENT:
+        return container is not None and container.state not in _AT_LEAST_STARTED
+    if told.type == cri.ContainerEventType.CONTAINER_STOPPED_EVENT and sandbox is not None:
+        return sandbox.ready
+    if told.type == cri.ContainerEventType.CONTAINER_STOPPED_EVENT and container is not None:
+        return container.state is not ObservedState.EXITED
+    return True

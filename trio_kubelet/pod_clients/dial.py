@@ -18,13 +18,14 @@ from weakref import WeakValueDictionary
 import trio
 from attrs import frozen
 
-from trio_kubelet.fair_limiter import FairLimiter, Share
 from trio_kubelet.k8s import Container, IntOrString, TCPSocketAction
 from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult, failure
 from trio_kubelet.pod_clients.share import ProbeShare
-from trio_kubelet.threads import NoThreadError, run_in_thread_now
+from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
+from trio_kubelet.tasks.threads import NoThreadError, run_in_thread_now
 
 LOOKUPS = 32
+LOOKUPS_OF_A_NAMESPACE = 16
 LOOKUPS_OF_A_POD = 2
 LOOKUPS_OF_A_NAME = 8
 """Of all pods: a name server that hangs for one name has no more threads."""
@@ -39,9 +40,9 @@ _OF_THIS_NODE = frozenset(
         socket.EAI_MEMORY,
     }
 )
-"""What stands for a lack of descriptors, memory or local ports."""
+"""Error numbers that stand for a lack of descriptors, memory or local ports."""
 OTHER_FAMILY_SECONDS = 0.3
-"""How long addresses of the first family may take before one of the other is tried beside them."""
+"""The time that addresses of the first family have before one of the other is tried beside them."""
 
 Address = tuple[socket.AddressFamily, tuple[str, int] | tuple[str, int, int, int]]
 
@@ -64,7 +65,7 @@ class Dialer:
     """Makes the connections of all probes."""
 
     def __init__(self) -> None:
-        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_POD)
+        self._lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_A_NAMESPACE, LOOKUPS_OF_A_POD)
         self._of_names = WeakValueDictionary[str, trio.CapacityLimiter]()
 
     async def dial(self, host: str, port: int, share: ProbeShare) -> socket.socket:
@@ -75,17 +76,17 @@ class Dialer:
         soon, as by Go. Cancelled, it leaves nothing, except that the lookup of a name ends on its
         own.
         """
-        addresses = _numeric(host, port) or await self._look_up(host, port, share.uid)
+        addresses = _numeric(host, port) or await self._look_up(host, port, share)
         first = [each for each in addresses if each[0] == addresses[0][0]]
         other = [each for each in addresses if each[0] != addresses[0][0]]
         return await (_connect_first_of(first, other) if other else _connect_one_of(first))
 
-    async def _look_up(self, host: str, port: int, pod: str) -> list[Address]:
+    async def _look_up(self, host: str, port: int, share: ProbeShare) -> list[Address]:
         if "\0" in host:
             # The C library would look up what is before it, which is another host.
             raise DialError(f"dial tcp: lookup {host}: no such host")
         of_name = self._of_names.setdefault(host, trio.CapacityLimiter(LOOKUPS_OF_A_NAME))
-        limits = _NameAndPod(of_name, self._lookups.share(pod))
+        limits = _NameAndPod(of_name, self._lookups.share_of(share))
         try:
             return await run_in_thread_now(
                 _addresses, host, port, limiter=limits.as_limiter(), abandon_on_cancel=True
@@ -107,7 +108,7 @@ class _NameAndPod:
     _of_pod: Share
 
     def as_limiter(self) -> trio.CapacityLimiter:
-        """What trio asks of a limiter is here; it types one as its own class."""
+        """The methods that trio asks of a limiter are here; it types one as its own class."""
         return cast("trio.CapacityLimiter", self)
 
     async def acquire_on_behalf_of(self, holder: object) -> None:

@@ -55,7 +55,7 @@ METHOD = "/grpc.health.v1.Health/Check"
 CONNECT_AGAIN_SECONDS = 1.0
 """The first delay of gRPC's clients. Nothing tells when a port opens."""
 CALL_LIMIT_BYTES = 64 * 1024
-"""How much is read in one call, frames of all kinds: the answer itself has a few hundred bytes."""
+"""The most that is read in one call, in all frames: the answer itself has some hundred bytes."""
 KNOWN_CALLS = 512
 KNOWN_READS = 4
 """In so many pieces an answer may come and be taken as known: a server that sends bytes one by one
@@ -83,7 +83,7 @@ _STATUS_FIELD = 0x08
 
 
 class ServingStatus(IntEnum):
-    """What the health service says of a service."""
+    """The health service's answer for a service."""
 
     UNKNOWN = 0
     SERVING = 1
@@ -213,7 +213,7 @@ class _Call:
 
 
 async def _some(stream: ProbeStream) -> bytes:
-    """What comes next, never nothing. Raises CallError and ProbeStreamError."""
+    """The next bytes, never none. Raises CallError and ProbeStreamError."""
     if received := await stream.receive_some(RECEIVE_BYTES):
         return received
     raise CallError(Code.UNAVAILABLE, "error reading from server: EOF")
@@ -261,7 +261,7 @@ _known_request = lru_cache(maxsize=KNOWN_CALLS)(_request)
 
 @frozen(kw_only=True)
 class _Known:
-    """What h2 makes of the bytes that have come: what to reply, and the status if that is all."""
+    """Give h2 the bytes that have come; returns the reply, and the status if that is all."""
 
     is_connected: bool
     reply: bytes
@@ -270,7 +270,7 @@ class _Known:
 
 @lru_cache(maxsize=KNOWN_CALLS)
 def _known(received: bytes) -> _Known | None:
-    """What all that has come on a connection means; None where something is wrong with it."""
+    """The events in all that has come on a connection; None where something is wrong with it."""
     peer = _Call("", 0, ProbeShare())
     conversation = _Conversation(peer)
     try:
@@ -283,7 +283,7 @@ def _known(received: bytes) -> _Known | None:
 
 
 class _Conversation:
-    """What follows a request that was sent, whatever it was."""
+    """The steps after a request that was sent, whatever it was."""
 
     def __init__(self, call: _Call) -> None:
         self.h2 = _asking("localhost", 1, "")
@@ -318,7 +318,7 @@ class _Conversation:
             raise CallError(Code.RESOURCE_EXHAUSTED, TOO_LONG, by_server=True)
 
     def status(self) -> int:
-        """What the server has said, once it has said all. Raises CallError."""
+        """The server's answer, once it is complete. Raises CallError."""
         code = _code(self._headers.get("grpc-status", ""))
         if code is not Code.OK:
             message = unquote(self._headers.get("grpc-message", ""))

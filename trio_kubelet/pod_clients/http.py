@@ -40,9 +40,10 @@ from trio_kubelet.pod_clients.result import (
 )
 from trio_kubelet.pod_clients.share import LINE_SECONDS, PIECE_SECONDS, REDIRECT_SECONDS, ProbeShare
 from trio_kubelet.pod_clients.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
+from trio_kubelet.pod_clients.tls import over_probe_tls, probe_tls
 
 HEAD_LIMIT_BYTES = 64 * 1024
-"""How much is read until the head of a response is complete, with informational ones before it."""
+"""The most that is read until a response's head is complete, with informational ones before it."""
 OK, NO_CONTENT, MULTIPLE_CHOICES, NOT_MODIFIED, BAD_REQUEST = 200, 204, 300, 304, 400
 KNOWN_REQUESTS = 1024
 KNOWN_REQUEST_BYTES = 2048
@@ -54,7 +55,7 @@ MOST_HEADER_LINES = 1000
 MOST_PIECES = 256
 """Chunks, or frames, of a body: what is read of it is for people, and need not be all."""
 MOST_BODY_BYTES = 64 * 1024
-"""What is read until there is as much of a body as is shown, with all that frames it."""
+"""The bytes that are read until there is as much of a body as is shown, with all that frames it."""
 _PLAIN_HEAD = re.compile(
     rb"HTTP/1\.[01] ([2-5]\d\d)(?: [\t\x20-\x7e\x80-\xff]*)?\r\n"
     rb"(?:[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[\t\x20-\x7e\x80-\xff]*\r\n){0,100}\r\n"
@@ -92,14 +93,7 @@ class HttpProber:
 
     def __init__(self, dialer: Dialer) -> None:
         self._dialer = dialer
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        self._tls.check_hostname = False
-        self._tls.verify_mode = ssl.CERT_NONE
-        self._tls.set_alpn_protocols([PROTOCOL, "http/1.1"])
-        # Python's own leave out ciphers that old servers have alone. Without finite-field
-        # Diffie-Hellman, which Go does not have either: the server chooses how large its prime is.
-        self._tls.set_ciphers("DEFAULT:!kDHE")
-        self._tls.options |= ssl.OP_NO_RENEGOTIATION
+        self._tls = probe_tls()
 
     async def probe(
         self,
@@ -140,7 +134,7 @@ class HttpProber:
 def _first_request(
     action: HTTPGetAction, ports: tuple[ContainerPort, ...], pod_ip: str
 ) -> HttpRequest:
-    """What a probe begins with: the same with each run. Raises ProbeError."""
+    """The beginning of a probe: the same with each run. Raises ProbeError."""
     return http_request(action, Container(ports=ports), pod_ip)
 
 
@@ -148,7 +142,7 @@ _known_request = lru_cache(maxsize=KNOWN_REQUESTS)(_first_request)
 
 
 def may_be_kept(action: HTTPGetAction, ports: tuple[ContainerPort, ...]) -> bool:
-    """Whether the request of a probe may be kept."""
+    """True if the request of a probe may be kept."""
     texts = (action.path, action.host, *(t for h in action.http_headers for t in (h.name, h.value)))
     return 64 * len(ports) + sum(64 + len(text) for text in texts) <= KNOWN_REQUEST_BYTES
 
@@ -227,11 +221,7 @@ class _Run:
     async def _secured(self, raw: ProbeStream) -> trio.abc.Stream:
         if self.request.scheme == "http":
             return raw
-        stream = trio.SSLStream(
-            raw, self.tls, server_hostname=self.request.host, https_compatible=True
-        )
-        await stream.do_handshake()
-        return stream
+        return await over_probe_tls(raw, self.tls, self.request.host, self.share)
 
     async def _get_over_http2(self, stream: trio.abc.Stream) -> ProbeResponse:
         get = Http2Get(self.request, self.share)
@@ -346,14 +336,14 @@ def _encoded(conversation: h11.Connection, request: HttpRequest) -> bytes:
 
 
 def _is_break(error: Exception) -> bool:
-    """Whether the connection broke, and nobody sent what cannot be understood."""
+    """True if the connection broke, and nobody sent what cannot be understood."""
     cause = error.__cause__
     is_refusal = isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError)
     return not (is_refusal or isinstance(error, h11.RemoteProtocolError))
 
 
 def _words(error: Exception, raw: ProbeStream) -> str:
-    """What went wrong with the connection, in Go's words as far as they are known."""
+    """The failure of the connection, in Go's words as far as they are known."""
     cause = error.__cause__
     for each in (error, cause):
         if isinstance(each, ProbeStreamError):
@@ -371,7 +361,7 @@ def _words(error: Exception, raw: ProbeStream) -> str:
 
 
 def _tls_words(error: ssl.SSLError) -> str:
-    """What is wrong in TLS; an alert of the server in Go's words."""
+    """The failure of TLS; an alert of the server in Go's words."""
     reason = error.reason or str(error)
     alert = _ALERT.fullmatch(reason)
     name = (alert[1] if alert is not None else reason).lower().replace("_", " ")

@@ -22,7 +22,7 @@ from trio_kubelet.pod_clients.share import ProbeShare
 
 PROTOCOL = "h2"
 ANSWER_LIMIT_BYTES = 64 * 1024
-"""How much is read of all frames, which is more than a body is read of."""
+"""The most that is read of all frames, which is more than a body is read of."""
 TOO_LONG = "net/http: server response headers exceeded {} bytes; aborted"
 _CONFIGURATION = H2Configuration(client_side=True)
 _SETTINGS = {
@@ -68,7 +68,7 @@ class Http2Get:
             raise HttpError("net/http: the headers cannot be sent") from error
 
     def to_send(self) -> bytes:
-        """What the server is to get."""
+        """The bytes that the server is to get."""
         return self._h2.data_to_send()
 
     def take(self, received: bytes) -> None:
@@ -90,7 +90,7 @@ class Http2Get:
             raise HttpError(f"connection error: {error_name(error.error_code)}") from error
 
     def response(self) -> ProbeResponse:
-        """What the server has said, once that is over."""
+        """The server's answer, once it is complete."""
         return ProbeResponse(
             status=self.status, headers=self._headers, body=self._body[:OUTPUT_LIMIT_BYTES]
         )

@@ -1,4 +1,4 @@
-"""What a server of HTTP/2 sends to a probe, frame by frame.
+"""The answer of a server of HTTP/2 to a probe, frame by frame.
 
 h2 reads all the bytes that it is given before it tells of the first frame, and refuses what
 follows a GOAWAY. But what follows a response is no part of it, and a server may take its leave

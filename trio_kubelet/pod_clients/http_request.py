@@ -1,4 +1,4 @@
-"""What a httpGet probe asks for: pure, from the action and the pod's address.
+"""The request of a httpGet probe: pure, from the action and the pod's address.
 
 Headers are the action's, with what the Go kubelet's clients send of themselves. A redirect leads
 to another request, if it stays on the same host.
@@ -130,7 +130,7 @@ def redirected(request: HttpRequest, first: HttpRequest, location: str) -> HttpR
 
 
 def _referer(request: HttpRequest, first: HttpRequest, scheme: str) -> Headers:
-    """Who has redirected, unless the action names a referer, or nobody may be told over TLS."""
+    """The referer after a redirect, unless the action names one, or none may be told over TLS."""
     is_leak = request.scheme == "https" and scheme == "http"
     if is_leak or any(name == "Referer" for name, _ in first.headers):
         return ()

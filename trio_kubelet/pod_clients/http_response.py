@@ -1,4 +1,4 @@
-"""What comes of one request over HTTP, in whichever version it was made."""
+"""The result of one request over HTTP, in whichever version it was made."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How a run of a probe came out, in words that users know."""
+"""The result of a probe's run, in words that users know."""
 
 from enum import StrEnum
 
@@ -14,11 +14,11 @@ def user_agent(name: str) -> str:
 
 USER_AGENT = user_agent("kube-probe")
 OUTPUT_LIMIT_BYTES = 10 * 1024
-"""How much is read of what a container answers."""
+"""The most that is read of a container's answer."""
 
 
 class ProbeOutcome(StrEnum):
-    """What one run shows; `WARNING` is a success that users are told something about."""
+    """Outcomes of one run; `WARNING` is a success that users are told something about."""
 
     SUCCESS = "success"
     WARNING = "warning"
@@ -28,7 +28,7 @@ class ProbeOutcome(StrEnum):
 
 @frozen(kw_only=True)
 class ProbeResult:
-    """How a run came out. `output` is what the event says.
+    """The result of a run. `output` is what the event says.
 
     `by_container`: the container itself has answered. A failure of another kind may only mean
     that it ended meanwhile. `cut_off`: a command was killed, or a connection broke, which the end
@@ -65,22 +65,22 @@ class FinishedRun:
 
     @property
     def outcome(self) -> ProbeOutcome:
-        """How it came out; unknown if it could not be run, whatever its event calls that."""
+        """The outcome; unknown if it could not be run, whatever its event calls that."""
         return self.came.outcome if isinstance(self.came, ProbeResult) else ProbeOutcome.UNKNOWN
 
     @property
     def succeeded(self) -> bool:
-        """Whether it says that all is well."""
+        """True if it says that all is well."""
         return self.outcome in (ProbeOutcome.SUCCESS, ProbeOutcome.WARNING)
 
     @property
     def may_be_cut_off(self) -> bool:
-        """Whether it looks as if its container had ended, of which nobody may know yet."""
+        """True if it looks as if its container had ended, of which nobody may know yet."""
         return isinstance(self.came, ProbeError) or self.came.cut_off
 
     @property
     def is_certain(self) -> bool:
-        """Whether its container itself has answered."""
+        """True if its container itself has answered."""
         return self.succeeded or (isinstance(self.came, ProbeResult) and self.came.by_container)
 
 

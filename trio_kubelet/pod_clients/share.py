@@ -1,4 +1,4 @@
-"""What the probes of one pod may use of the node: lookups of names, and time of the event loop.
+"""The share of the node for the probes of one pod: lookups of names, and time of the event loop.
 
 What a container answers costs the node more than the container: a frame of nine bytes is 40
 microseconds of the event loop. So the work that answers make is counted, by what it is known to
@@ -12,14 +12,14 @@ from attrs import frozen
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import Container
-from trio_kubelet.retries import Retries
+from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("probes")
 
 SHARE = 0.05
 """Of a processor, for one pod; two hundred ordinary probes a second take half of it."""
 SAVED_SECONDS = 0.5
-"""What a pod may use at once after it has used nothing."""
+"""The time that a pod may use at once after it has used nothing."""
 READ_SECONDS = 30e-6
 FRAME_SECONDS = 40e-6
 LINE_SECONDS = 5e-6
@@ -27,13 +27,16 @@ PIECE_SECONDS = 15e-6
 REDIRECT_SECONDS = 2e-3
 """Another connection, perhaps with another handshake."""
 BYTE_SECONDS = 10e-9
+RUN_SECONDS = 500e-6
+"""A run itself: a connection, or a call of the runtime, and what follows from its result."""
 
 
 class ProbeShare:
-    """The share of one pod; `uid` is the pod's."""
+    """The share of one pod, whose `uid` and `namespace` these are."""
 
-    def __init__(self, uid: str = "") -> None:
+    def __init__(self, uid: str = "", namespace: str = "") -> None:
         self.uid = uid
+        self.namespace = namespace
         self._left_seconds = SAVED_SECONDS
         self._filled_at: float | None = None
         self._complaints = Retries(BackoffPolicy(initial_seconds=1.0, cap_seconds=1.0))

@@ -16,7 +16,7 @@ from trio_kubelet.pod_clients.share import BYTE_SECONDS, READ_SECONDS, ProbeShar
 RECEIVE_BYTES = 16 * 1024
 BEGINNING_BYTES = 64
 MOST_BYTES = 512 * 1024
-"""What is read of one connection, TLS with all that it sends of itself included."""
+"""The most that is read of one connection, TLS with all that it sends of itself included."""
 
 
 class ProbeStreamError(Exception):

@@ -30,8 +30,6 @@ from state_machines.probe import (
     lengthened,
     verdict,
 )
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, Probe
 from trio_kubelet.pod_clients.result import FinishedRun, ProbeError, ProbeOutcome, ProbeResult
 from trio_kubelet.pod_clients.share import ProbeShare, Target
@@ -43,12 +41,14 @@ from trio_kubelet.probes.runner import (
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.observed import ObservedContainer
-from trio_kubelet.telemetry import EventRecorder, Journal, Transition
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.telemetry import EventRecorder, Journal, Walk
 
 log = structlog.get_logger("probes")
 
 CONNECTION_SETTLE_SECONDS, COMMAND_SETTLE_SECONDS = 1.0, 5.0
-"""How long a runtime may take a container for running whose processes have ended.
+"""The time that a runtime may take a container for running whose processes have ended.
 
 A busy one takes seconds. Servers also close connections for reasons of their own, and are to be
 restarted soon; a command is killed by hardly anything else.
@@ -57,7 +57,7 @@ restarted soon; a command is killed by hardly anything else.
 
 @frozen(kw_only=True)
 class ProbeChange:
-    """What a probe says of a container of a pod has changed."""
+    """The verdict of a probe has changed."""
 
     uid: str
     kind: ProbeKind
@@ -81,7 +81,7 @@ class ProbeRun:
 
 @frozen(kw_only=True)
 class Probes:
-    """What the probes of all pods are made of.
+    """The parts that the probes of all pods are made of.
 
     `verdicts` is what they say of containers that run, `probed_by` has the probes of the pod that
     each of these belongs to; both by the containers' ids. `pod_ip` returns a pod's address,
@@ -137,16 +137,20 @@ class _ContainerProbe:
 
     kind: ProbeKind
     spec: Probe
-    state: ProbeState
-    entered_at: float
+    walk: Walk[ProbeState, ProbeEvent, ProbeEvidence]
     streak: Streak = field(factory=Streak)
     due: float | None = None
     doubtful: list[FinishedRun] = field(factory=list)
     scope: trio.CancelScope = field(factory=trio.CancelScope)
 
     @property
+    def state(self) -> ProbeState:
+        """Where it stands in its machine."""
+        return self.walk.state
+
+    @property
     def verdict(self) -> Verdict:
-        """What it says of its container now."""
+        """Its verdict on its container now."""
         return verdict(self.kind, self.state)
 
     @property
@@ -172,7 +176,7 @@ class _Instance:
     probes: Mapping[ProbeKind, _ContainerProbe]
 
     def says(self, kind: ProbeKind) -> Verdict:
-        """What its probe of a kind says; one that it does not have has nothing against it."""
+        """The verdict of its probe of a kind; one that it does not have has nothing against it."""
         probe = self.probes.get(kind)
         return probe.verdict if probe is not None else Verdict.SUCCESS
 
@@ -183,7 +187,7 @@ class PodProbes:
     def __init__(self, node: Probes, pod: Pod, workers: ContainerWorkers) -> None:
         self._node = node
         self._uid = pod.metadata.uid
-        self._share = ProbeShare(self._uid)
+        self._share = ProbeShare(self._uid, pod.metadata.namespace)
         self._workers = workers
         self._opened_at_ns = node.clock.now_ns()
         self._instances: dict[str, _Instance] = {}
@@ -194,7 +198,9 @@ class PodProbes:
     ) -> None:
         """An instance was seen to run: its probes begin, or go on where an earlier agent was."""
         probes = {
-            kind: _ContainerProbe(kind=kind, spec=spec, state=state, entered_at=trio.current_time())
+            kind: _ContainerProbe(
+                kind=kind, spec=spec, walk=self._walk(pod, container, kind, state)
+            )
             for kind, spec, state in _beginnings(container, self._last_told(pod, instance.id))
         }
         if not probes:
@@ -210,13 +216,9 @@ class PodProbes:
         self._node.probed_by[instance.id] = self
         self._tell(known)
         for probe in probes.values():
-            self._node.journal.transition(
-                PROBE.name,
-                _key(known, probe),
-                Transition(source="", event="Began", target=probe.state),
-            )
+            probe.walk.begin("Began")
             if self._pod_stops:
-                self._step(known, probe, ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
+                probe.walk.step(ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
             self._start(known, probe)
 
     def container_ended(self, container_id: str) -> None:
@@ -229,26 +231,26 @@ class PodProbes:
         for probe in instance.probes.values():
             probe.scope.cancel()
             if not PROBE.is_terminal(probe.state):
-                self._step(instance, probe, ProbeEvent.CONTAINER_ENDED)
+                probe.walk.step(ProbeEvent.CONTAINER_ENDED)
 
     def recall(self, container_id: str, told: ProbeVerdict) -> None:
         """The API tells what an earlier agent had found of an instance that runs."""
         instance = self._instances[container_id]
         startup = instance.probes.get(ProbeKind.STARTUP)
         if startup is not None and told.started and startup.state is ProbeState.UNDECIDED:
-            self._step(instance, startup, ProbeEvent.RECALLED, ProbeEvidence(kind=startup.kind))
+            startup.walk.step(ProbeEvent.RECALLED, ProbeEvidence(kind=startup.kind))
             startup.scope.cancel()
             self._let_others_begin(instance)
         readiness = instance.probes.get(ProbeKind.READINESS)
         if readiness is not None and told.ready and readiness.state is ProbeState.UNDECIDED:
-            self._step(instance, readiness, ProbeEvent.RECALLED, ProbeEvidence(kind=readiness.kind))
+            readiness.walk.step(ProbeEvent.RECALLED, ProbeEvidence(kind=readiness.kind))
         self._tell(instance)
 
     def pod_stops(self) -> None:
         """The pod is being stopped: from now on only readiness is asked for."""
         self._pod_stops = True
-        for instance, probe in self._living():
-            self._step(instance, probe, ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
+        for _instance, probe in self._living():
+            probe.walk.step(ProbeEvent.POD_ENDS, ProbeEvidence(kind=probe.kind))
             if probe.state not in RUNS_IN:
                 probe.scope.cancel()
 
@@ -269,7 +271,7 @@ class PodProbes:
         )
 
     def _last_told(self, pod: Pod, container_id: str) -> ProbeVerdict | None:
-        """What an earlier agent last told of this very instance, if it did."""
+        """The verdict that an earlier agent last told of this very instance, if it did."""
         for status in _statuses_of(pod):
             if status.container_id.endswith(f"://{container_id}"):
                 return ProbeVerdict(started=bool(status.started), ready=status.ready)
@@ -371,7 +373,7 @@ class PodProbes:
             self._ran(instance, probe, each)
             if isinstance(each.came, ProbeError):
                 self._event(instance, message_of_error(probe.kind, each.came))
-                self._step(instance, probe, ProbeEvent.ERRORED)
+                probe.walk.step(ProbeEvent.ERRORED)
             else:
                 self._event(instance, message_of(probe.kind, each.came))
                 await self._take(instance, probe, succeeded=each.succeeded)
@@ -403,7 +405,7 @@ class PodProbes:
         """Step by how a run came out; who has to act on it is told of a change."""
         before = probe.verdict
         event = ProbeEvent.SUCCEEDED if succeeded else ProbeEvent.FAILED
-        self._step(instance, probe, event, probe.came_out(succeeded=succeeded))
+        probe.walk.step(event, probe.came_out(succeeded=succeeded))
         if probe.verdict is before:
             return
         if probe.state is ProbeState.PASSED:
@@ -422,7 +424,7 @@ class PodProbes:
     def _let_others_begin(self, instance: _Instance) -> None:
         for probe in instance.probes.values():
             if probe.state is ProbeState.HELD:
-                self._step(instance, probe, ProbeEvent.STARTED_UP)
+                probe.walk.step(ProbeEvent.STARTED_UP)
                 self._start(instance, probe)
 
     def _tell(self, instance: _Instance) -> None:
@@ -442,35 +444,15 @@ class PodProbes:
                 container=instance.container.name,
             )
 
-    def _step(
-        self,
-        instance: _Instance,
-        probe: _ContainerProbe,
-        event: ProbeEvent,
-        evidence: ProbeEvidence | None = None,
-    ) -> None:
-        """Move through the machine; a move, not each run, is written into the journal."""
-        source, target = probe.state, PROBE.step(probe.state, event, evidence)
-        if target is source:
-            return
-        now = trio.current_time()
-        self._node.journal.transition(
-            PROBE.name,
-            _key(instance, probe),
-            Transition(
-                source=source, event=event, target=target, duration_seconds=now - probe.entered_at
-            ),
-        )
-        probe.state, probe.entered_at = target, now
-
-
-def _key(instance: _Instance, probe: _ContainerProbe) -> str:
-    meta = instance.pod.metadata
-    return f"{meta.namespace}/{meta.name}/{instance.container.name}/{probe.kind.lower()}"
+    def _walk(
+        self, pod: Pod, container: Container, kind: ProbeKind, state: ProbeState
+    ) -> Walk[ProbeState, ProbeEvent, ProbeEvidence]:
+        key = f"{pod.metadata.key}/{container.name}/{kind.lower()}"
+        return Walk(PROBE, state, self._node.journal, key, entered_at=trio.current_time())
 
 
 def _statuses_of(pod: Pod) -> tuple[ContainerStatus, ...]:
-    """What is told of the containers that may have probes."""
+    """The statuses of the containers that may have probes."""
     return (*pod.status.container_statuses, *pod.status.init_container_statuses)
 
 

@@ -10,17 +10,17 @@ import trio
 from attrs import field, frozen
 
 from state_machines.probe import ProbeKind
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Probe
 from trio_kubelet.pod_clients.dial import Dialer, probe_tcp
 from trio_kubelet.pod_clients.grpc import probe_grpc
 from trio_kubelet.pod_clients.http import HttpProber
 from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResult
-from trio_kubelet.pod_clients.share import Target
+from trio_kubelet.pod_clients.share import RUN_SECONDS, Target
 from trio_kubelet.probes.exec import probe_exec
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventType
 
 MOST_TRIES = 3
@@ -70,7 +70,7 @@ class ProbeRunner:
     ask_over_network: AskOverNetwork
     exec_timeouts: bool = True
     _threads: FairLimiter = field(init=False, factory=lambda: FairLimiter(2, 1))
-    """For commands that take long to be expanded: one of a pod at a time."""
+    """For commands that take long to be expanded: one of a namespace at a time."""
 
     async def run(self, probe: Probe, target: Target) -> ProbeResult:
         """Run a probe. Raises ProbeError if it could not be run, however often it was tried."""
@@ -84,6 +84,7 @@ class ProbeRunner:
 
     async def _run(self, probe: Probe, target: Target) -> ProbeResult:
         seconds = probe.timeout_seconds or 1
+        target.share.use(RUN_SECONDS)
         if probe.exec is None:
             return await self.ask_over_network(probe, target, seconds)
         result = await probe_exec(
@@ -91,14 +92,14 @@ class ProbeRunner:
             probe.exec,
             target,
             seconds,
-            self._threads.share(target.share.uid),
+            self._threads.share(target.share.namespace),
         )
         if result.timed_out and not self.exec_timeouts:
             raise ProbeError(result.output)
         return result
 
     async def runs(self, container_id: str) -> bool:
-        """Whether a container still runs, as far as the runtime tells in time."""
+        """True if a container still runs, as far as the runtime tells in time."""
         with trio.move_on_after(LOOK_SECONDS):
             try:
                 response = await self.client.container_status(container_id)
@@ -110,7 +111,7 @@ class ProbeRunner:
 
 @frozen(kw_only=True)
 class ProbeMessage:
-    """What an event says of a run."""
+    """The message of a run's event."""
 
     reason: str
     message: str

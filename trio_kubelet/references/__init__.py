@@ -4,7 +4,7 @@
 what variables are made of, the secrets to pull images with.
 """
 
-from trio_kubelet.references.objects import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.object_references import ObjectError, ObjectNotFoundError
 from trio_kubelet.references.references import (
     EnvironmentData,
     NoReferences,

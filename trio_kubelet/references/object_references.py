@@ -1,10 +1,41 @@
 """Which objects a pod refers to. Pure."""
 
 from collections.abc import Iterator
+from heapq import nsmallest
+from typing import TypeVar
 
 from attrs import frozen
 
-from trio_kubelet.k8s import EnvFromSource, EnvVarSource, Pod, VolumeProjection
+from trio_kubelet.k8s import ConfigMap, EnvFromSource, EnvVarSource, Pod, Secret, VolumeProjection
+
+
+class ObjectError(Exception):
+    """An object cannot be had; `str` of it is the message that users see."""
+
+
+class ObjectNotFoundError(ObjectError):
+    """The API server says that there is no such object: an optional reference may do without."""
+
+    def __init__(self, kind: str, name: str) -> None:
+        super().__init__(f'{kind} "{name}" not found')
+
+
+T = TypeVar("T", bound=ConfigMap | Secret)
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+MAX_OBJECTS = 500
+"""Config maps of a pod that are kept at hand, and secrets as many: each is followed by a watch."""
+
+
+def not_registered(key: Key) -> ObjectError:
+    """The error for an object that no pod is known to refer to, or as one of too many."""
+    return ObjectError(
+        f'object "{key[0]}"/"{key[1]}" not registered; of the config maps that a pod refers to '
+        f"{MAX_OBJECTS} can be, and as many secrets"
+    )
+
 
 ROOT_CERTIFICATES = "kube-root-ca.crt"
 """The config map that the cluster itself keeps in every namespace, for nearly every pod."""
@@ -20,12 +51,15 @@ class ObjectReferences:
 
 
 def object_references(pod: Pod) -> ObjectReferences:
-    """Return what the pod's volumes, variables and image pulls refer to."""
+    """Return what the pod's volumes, variables and image pulls refer to.
+
+    Of more than MAX_OBJECTS of a kind these are the first by name.
+    """
+    config_maps = {*_config_maps_in_volumes(pod), *environment_config_maps(pod)}
+    secrets = {*_secrets_in_volumes(pod), *environment_secrets(pod), *pull_secrets(pod)}
     return ObjectReferences(
-        config_maps=frozenset((*_config_maps_in_volumes(pod), *environment_config_maps(pod))),
-        secrets=frozenset(
-            (*_secrets_in_volumes(pod), *environment_secrets(pod), *pull_secrets(pod))
-        ),
+        config_maps=frozenset(nsmallest(MAX_OBJECTS, config_maps)),
+        secrets=frozenset(nsmallest(MAX_OBJECTS, secrets)),
         trust_bundles=any(p.cluster_trust_bundle is not None for p in _projections(pod)),
     )
 

@@ -5,33 +5,39 @@ refers to is kept at hand, counted by pod, until it is unregistered. Whoever nee
 for it and waits for the first answer; a pod whose objects changed is told by `on_change`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import partial
+from typing import Generic
 
 import structlog
 import trio
-from attrs import field, frozen
+from attrs import define, field, frozen
 
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import ClusterTrustBundleProjection, ConfigMap, Pod, Secret
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, SECRETS, Kind
 from trio_kubelet.references.cached import CachedObjects
 from trio_kubelet.references.object_references import (
     ROOT_CERTIFICATES,
+    ObjectError,
+    ObjectNotFoundError,
     ObjectReferences,
+    T,
     environment_config_maps,
     environment_secrets,
+    not_registered,
     object_references,
     pull_secrets,
 )
-from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
 from trio_kubelet.references.services import ServiceCache
 from trio_kubelet.references.tokens import Tokens
 from trio_kubelet.references.trust_bundles import TrustBundles
 from trio_kubelet.references.watched import WatchedObjects
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import both, run_for_each
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 log = structlog.get_logger("references")
 
@@ -49,12 +55,25 @@ class Strategy(StrEnum):
 
 
 CACHE_SECONDS = 60.0
-"""How long an answer serves with the strategy Cache."""
+"""The time that an answer serves with the strategy Cache."""
+
+LOOKUPS = 32
+LOOKUPS_OF_NAMESPACE = 8
+"""Questions to the API server at once. It answers so many a second (kubeAPIQPS), first come, first
+served: behind the thousand objects of one pod all others would wait, their statuses, too."""
+
+FETCHED_AT_ONCE = 32
+"""Objects of one kind that one pod's containers wait for at a time."""
+
+NAMES_IN_A_TURN = 1000
+"""Names of one pod that are gone through before others have their turn: a few milliseconds."""
+
+_NOTHING_REGISTERED = (None, ObjectReferences())
 
 
 @frozen(kw_only=True)
 class EnvironmentData:
-    """What the variables of a pod's containers are made of.
+    """The data that the variables of a pod's containers are made of.
 
     `problems` are the messages for objects that could not be had, by kind and name; objects that
     do not exist are simply not there. `services` are variables already.
@@ -91,10 +110,11 @@ class References:
     ) -> None:
         self.on_change: Callbacks[[str]] = Callbacks()
         on_change = self.on_change.call
-        make = partial(_objects, api, Strategy(strategy), on_change)
+        lookups = FairLimiter(LOOKUPS, LOOKUPS_OF_NAMESPACE)
+        make = partial(_objects, api, Strategy(strategy), on_change, lookups)
         self._config_maps: Objects[ConfigMap] = make(CONFIG_MAPS, frozenset({ROOT_CERTIFICATES}))
         self._secrets: Objects[Secret] = make(SECRETS, frozenset())
-        self._tokens = Tokens(api, clock, on_change)
+        self._tokens = Tokens(api, clock, on_change, lookups)
         self._trust_bundles = TrustBundles(api, on_change, enabled=trust_bundles)
         self._services = ServiceCache(api)
         self._registered: dict[str, tuple[Pod, ObjectReferences]] = {}
@@ -155,40 +175,34 @@ class References:
 
         A static pod does not wait for the services. Raises ObjectError where these do not come.
         """
-        namespace = pod.metadata.namespace
-        config_maps: dict[str, ConfigMap] = {}
-        secrets: dict[str, Secret] = {}
-        problems: dict[tuple[str, str], str] = {}
-        async with trio.open_nursery() as nursery:
-            for name in environment_config_maps(pod):
-                key = (namespace, name)
-                nursery.start_soon(_fetch, self._config_maps, key, config_maps, problems)
-            for name in environment_secrets(pod):
-                key = (namespace, name)
-                nursery.start_soon(_fetch, self._secrets, key, secrets, problems)
+        _, registered = self._registered.get(pod.metadata.uid, _NOTHING_REGISTERED)
+        config_maps = _Fetched(self._config_maps, pod, registered.config_maps)
+        secrets = _Fetched(self._secrets, pod, registered.secrets)
+        await both(
+            partial(config_maps.fetch_or_refuse, environment_config_maps(pod)),
+            partial(secrets.fetch_or_refuse, environment_secrets(pod)),
+        )
         services = (
             self._services.known_variables(pod)
             if is_static
             else await self._services.variables(pod)
         )
         return EnvironmentData(
-            config_maps={name: each.data for name, each in config_maps.items()},
-            secrets={name: each.data for name, each in secrets.items()},
-            problems=problems,
+            config_maps={name: each.data for name, each in config_maps.found.items()},
+            secrets={name: each.data for name, each in secrets.found.items()},
+            problems={**config_maps.problems, **secrets.problems},
             services=services,
         )
 
     async def pull_secrets(self, pod: Pod) -> PullSecrets:
         """Return the secrets to pull a registered pod's images with; waits for first answers."""
-        namespace = pod.metadata.namespace
+        _, registered = self._registered.get(pod.metadata.uid, _NOTHING_REGISTERED)
         names = pull_secrets(pod)
-        found: dict[str, Secret] = {}
-        async with trio.open_nursery() as nursery:
-            for name in names:
-                nursery.start_soon(_fetch, self._secrets, (namespace, name), found, {})
+        secrets = _Fetched(self._secrets, pod, registered.secrets)
+        await secrets.fetch(names)
         return PullSecrets(
-            secrets=tuple(found[name] for name in names if name in found),
-            missing=tuple(name for name in names if name not in found),
+            secrets=tuple(secrets.found[name] for name in names if name in secrets.found),
+            missing=tuple(name for name in names if name not in secrets.found),
         )
 
 
@@ -230,12 +244,14 @@ def _objects(
     api: Api,
     strategy: Strategy,
     on_change: Callable[[str], None],
+    lookups: FairLimiter,
     kind: Kind[T],
     followed_on: frozenset[str],
 ) -> Objects[T]:
     if strategy is Strategy.WATCH:
-        return WatchedObjects(api, kind, on_change, followed_on)
-    return CachedObjects(api, kind, CACHE_SECONDS if strategy is Strategy.CACHE else 0.0)
+        return WatchedObjects(api, kind, on_change, lookups, followed_on)
+    serves_seconds = CACHE_SECONDS if strategy is Strategy.CACHE else 0.0
+    return CachedObjects(api, kind, serves_seconds, lookups)
 
 
 def _exchange(
@@ -249,16 +265,39 @@ def _exchange(
         objects.release((namespace, name), uid)
 
 
-async def _fetch(
-    objects: Objects[T],
-    key: Key,
-    found: dict[str, T],
-    problems: dict[tuple[str, str], str],
-) -> None:
-    name = key[1]
-    try:
-        found[name] = await objects.get(key)
-    except ObjectNotFoundError:
-        return
-    except ObjectError as error:
-        problems[objects.word, name] = str(error)
+@define
+class _Fetched(Generic[T]):
+    """The objects of one kind that were found of those that a pod refers to, and the problems.
+
+    Only those are asked for that are registered for this pod: others there are by the ten
+    thousand. An object that does not exist is neither found nor a problem.
+    """
+
+    _objects: Objects[T]
+    _pod: Pod
+    _registered: frozenset[str]
+    found: dict[str, T] = field(init=False, factory=dict)
+    problems: dict[tuple[str, str], str] = field(init=False, factory=dict)
+
+    async def fetch(self, names: Collection[str]) -> None:
+        """Ask for the objects with these names, each once; waits for first answers."""
+        wanted = self._registered.intersection(names)
+        await run_for_each(wanted, self._fetch_one, min(len(wanted), FETCHED_AT_ONCE))
+
+    async def fetch_or_refuse(self, names: Collection[str]) -> None:
+        """Ask for the objects; each that is not registered is a problem."""
+        await self.fetch(names)
+        for number, name in enumerate(names):
+            if number % NAMES_IN_A_TURN == 0:
+                await trio.lowlevel.checkpoint()
+            if name not in self._registered:
+                error = not_registered((self._pod.metadata.namespace, name))
+                self.problems[self._objects.word, name] = str(error)
+
+    async def _fetch_one(self, name: str) -> None:
+        try:
+            self.found[name] = await self._objects.get((self._pod.metadata.namespace, name))
+        except ObjectNotFoundError:
+            return
+        except ObjectError as error:
+            self.problems[self._objects.word, name] = str(error)

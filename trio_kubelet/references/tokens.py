@@ -15,8 +15,6 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import (
     BoundObjectReference,
     Pod,
@@ -25,8 +23,11 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import SERVICE_ACCOUNTS
-from trio_kubelet.references.fetching import ask
-from trio_kubelet.references.objects import ObjectError
+from trio_kubelet.references.cached import ask
+from trio_kubelet.references.object_references import ObjectError
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import BackgroundTasks
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 log = structlog.get_logger("tokens")
 
@@ -41,7 +42,7 @@ _DEFAULT_LIFE_SECONDS = 60 * 60
 
 @frozen(kw_only=True)
 class TokenKey:
-    """What a token is for."""
+    """The purpose of a token."""
 
     pod_uid: str
     audience: str
@@ -67,8 +68,11 @@ def renewal_time_ns(expires_at_ns: int, life_seconds: float, jitter_seconds: flo
 class Tokens:
     """The tokens of all pods here. `on_change` is told the UID of a pod whose token is new."""
 
-    def __init__(self, api: Api, clock: Clock, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self, api: Api, clock: Clock, on_change: Callable[[str], None], lookups: FairLimiter
+    ) -> None:
         self._api = api
+        self._lookups = lookups
         self._clock = clock
         self._on_change = on_change
         self._entries: dict[TokenKey, _Entry] = {}
@@ -146,16 +150,17 @@ class Tokens:
         request = TokenRequest(
             api_version="authentication.k8s.io/v1", kind="TokenRequest", spec=spec
         )
-        answer = await ask(
-            lambda: self._api.create(
-                SERVICE_ACCOUNTS,
-                request,
-                meta.namespace,
-                name=pod.spec.service_account_name,
-                subresource="token",
-                answer_type=TokenRequest,
+        async with self._lookups.share(meta.namespace):
+            answer = await ask(
+                lambda: self._api.create(
+                    SERVICE_ACCOUNTS,
+                    request,
+                    meta.namespace,
+                    name=pod.spec.service_account_name,
+                    subresource="token",
+                    answer_type=TokenRequest,
+                )
             )
-        )
         return self._token(answer)
 
     def _token(self, answer: TokenRequest) -> Token:

@@ -19,9 +19,9 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
-from trio_kubelet.references.fetching import LAG_SECONDS, RETRY
-from trio_kubelet.references.objects import ObjectError
-from trio_kubelet.retries import Retries
+from trio_kubelet.references.cached import LAG_SECONDS, RETRY
+from trio_kubelet.references.object_references import ObjectError
+from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("references")
 

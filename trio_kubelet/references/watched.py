@@ -7,6 +7,7 @@ What nearly every pod uses is followed on for a while after the last one: pods o
 after another, and each would ask for it, and open a watch, anew.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Generic
@@ -15,7 +16,6 @@ import structlog
 import trio
 from attrs import define, evolve, field
 
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s.client import (
     Api,
     ApiError,
@@ -27,17 +27,32 @@ from trio_kubelet.k8s.client import (
     reflect,
 )
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.references.fetching import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
-from trio_kubelet.references.objects import Key, ObjectError, ObjectNotFoundError, T
-from trio_kubelet.retries import Retries
+from trio_kubelet.references.cached import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
+from trio_kubelet.references.object_references import (
+    Key,
+    ObjectError,
+    ObjectNotFoundError,
+    T,
+    not_registered,
+)
+from trio_kubelet.tasks.concurrency import BackgroundTasks
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.retries import Retries, stretched
 
 log = structlog.get_logger("references")
 
 FOLLOWED_ON_SECONDS = 60.0
-"""How long some objects are followed after the last pod that used them."""
+"""The time that some objects are followed after the last pod that used them."""
+
+MOST_WATCHES = 1000
+MOST_WATCHES_OF_NAMESPACE = 250
+"""Each watch is a connection of its own, with a local port and some 50 KiB."""
+
+ASK_AGAIN_SECONDS = 60.0
+"""The interval at which an object is asked for that cannot be watched, as there are too many."""
 
 _PATIENCE_SECONDS = 1.0
-"""How long one `get` waits for an object that the server has long failed to give."""
+"""The time that one `get` waits for an object that the server has long failed to give."""
 
 _REPAIR_SECONDS = 1.0
 """The least time before an object that a bug ended the watch of is watched again."""
@@ -48,14 +63,19 @@ class WatchedObjects(Generic[T]):
     """The objects of one kind. `on_change` is told the UID of each pod that uses what changed.
 
     `followed_on` are the names of objects that are followed on: what hardly ever changes, and is
-    no secret. A pod that begins to use another is given what the server has by then.
+    no secret. A pod that begins to use another is given what the server has by then. Of too many
+    objects those that came last are asked for again and again instead.
     """
 
     _api: Api
     _kind: Kind[T]
     _on_change: Callable[[str], None]
+    _lookups: FairLimiter
     _followed_on: frozenset[str] = frozenset()
     _entries: "dict[Key, _Entry[T]]" = field(init=False, factory=dict)
+    _watches: Counter[str] = field(init=False, factory=Counter)
+    """Their number by namespace."""
+
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     @property
@@ -110,7 +130,7 @@ class WatchedObjects(Generic[T]):
         """
         entry = self._entries.get(key)
         if entry is None:
-            raise ObjectError(f'object "{key[0]}"/"{key[1]}" not registered')
+            raise not_registered(key)
         earliest = trio.current_time() + _PATIENCE_SECONDS
         with trio.move_on_at(max(entry.since + LAG_SECONDS, earliest)):
             await entry.answered.wait()
@@ -145,12 +165,22 @@ class WatchedObjects(Generic[T]):
         if entry.object is not None and entry.object.immutable:
             return
         namespace, name = entry.key
-        followed = _Followed(self, entry)
-        await reflect(
-            self._api,
-            self._kind,
-            followed.take,
-            Selection(namespace=namespace, fields=f"metadata.name={name}"),
+        while not self._may_watch(namespace):
+            await trio.sleep(stretched(ASK_AGAIN_SECONDS, RETRY.jitter))
+            await self._look(entry)
+        self._watches[namespace] += 1
+        try:
+            followed = _Followed(self, entry)
+            selection = Selection(namespace=namespace, fields=f"metadata.name={name}")
+            await reflect(self._api, self._kind, followed.take, selection)
+        finally:
+            self._watches[namespace] -= 1
+            self._watches += Counter()  # without namespaces that have none
+
+    def _may_watch(self, namespace: str) -> bool:
+        return (
+            self._watches[namespace] < MOST_WATCHES_OF_NAMESPACE
+            and self._watches.total() < MOST_WATCHES
         )
 
     async def _look(self, entry: "_Entry[T]") -> None:
@@ -159,11 +189,12 @@ class WatchedObjects(Generic[T]):
         told = False
         retries = Retries(RETRY)
         while True:
-            returned = self._api.returns.next
+            returned = self._api.recovery.next
             try:
-                found = await self._api.get(
-                    self._kind, name, namespace, deadline_seconds=ANSWER_SECONDS
-                )
+                async with self._lookups.share(namespace):
+                    found = await self._api.get(
+                        self._kind, name, namespace, deadline_seconds=ANSWER_SECONDS
+                    )
             except ApiError as error:
                 if error.is_not_found:
                     self.store(entry, None)
@@ -211,7 +242,7 @@ class _Entry(Generic[T]):
 
 @define(eq=False)
 class _Followed(Generic[T]):
-    """What one reflection tells of one object."""
+    """The news of one object from one reflection."""
 
     _objects: WatchedObjects[T]
     _entry: _Entry[T]

@@ -1,4 +1,4 @@
-"""What a pod may use of the node: its resource sums, its QoS class, its cgroups.
+"""The resources of the node that a pod may use: its resource sums, its QoS class, its cgroups.
 
 `pod_resources`, `cgroup_config` and `cgroup_names` are pure. `cgroups` acts on the kernel's
 cgroup trees (v1, hybrid and v2; directly or through systemd).

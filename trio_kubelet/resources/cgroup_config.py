@@ -1,4 +1,4 @@
-"""What is written into cgroups: pure conversions from requests and limits to kernel values.
+"""The values of cgroups: pure conversions from requests and limits to kernel values.
 
 Values are in the terms of cgroup v1 (shares, quota and period), as in CRI; `cpu_weight` turns
 shares into what v2 knows. `pod_cgroup_config` gives a pod's cgroup, `qos_cgroup_configs` those
@@ -52,7 +52,7 @@ class CgroupConfig:
 
 @frozen(kw_only=True)
 class PodCgroupSettings:
-    """What the node's configuration says about every pod's cgroup.
+    """The node's configuration about every pod's cgroup.
 
     `cpu_cfs_quota` and `cpu_cfs_quota_period_us` are the fields cpuCFSQuota and
     cpuCFSQuotaPeriod, `pod_pids_limit` podPidsLimit (none if not positive), `hugepage_sizes`

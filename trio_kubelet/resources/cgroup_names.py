@@ -1,4 +1,4 @@
-"""How cgroups are called: one name, written for cgroupfs or for systemd.
+"""The names of cgroups: one name, written for cgroupfs or for systemd.
 
 Every pod lives in `kubepods`, below it in the cgroup of its QoS class (guaranteed pods have
 none), in a cgroup of its own. systemd's slices carry their whole ancestry in their name, joined

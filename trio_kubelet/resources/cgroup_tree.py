@@ -15,7 +15,7 @@ from pathlib import Path
 import structlog
 from attrs import frozen
 
-from trio_kubelet.mountinfo import MountPoint
+from trio_kubelet.kernel.mountinfo import MountPoint
 from trio_kubelet.resources.cgroup_config import CgroupConfig
 from trio_kubelet.resources.cgroup_files import CgroupFile, files_v1, files_v2
 
@@ -68,7 +68,7 @@ class CgroupTree:
         return tuple(dict.fromkeys(root / relative for root in self.hierarchies.values()))
 
     def can_limit_swap(self) -> bool:
-        """Whether the kernel limits the swap of each cgroup.
+        """True if the kernel limits the swap of each cgroup.
 
         On v2 the root cgroup itself has no limit: those below it have, and so has the root that
         a machine in a cgroup namespace sees. Ask when there is a cgroup, that of all pods say.
@@ -80,7 +80,7 @@ class CgroupTree:
         return own.exists() or any(memory.glob(f"*/{_SWAP_LIMIT_V2}"))
 
     def exists(self, path: str) -> bool:
-        """Whether the cgroup is there in every hierarchy."""
+        """True if the cgroup is there in every hierarchy."""
         return all(folder.is_dir() for folder in self.folders(path))
 
     def create(self, path: str, config: CgroupConfig) -> None:
@@ -103,11 +103,11 @@ class CgroupTree:
             self._write(path, file)
 
     def exists_anywhere(self, path: str) -> bool:
-        """Whether the cgroup is there in any hierarchy."""
+        """True if the cgroup is there in any hierarchy."""
         return any(folder.is_dir() for folder in self._folders_everywhere(path))
 
     def is_populated(self, path: str) -> bool:
-        """Whether a process is in the cgroup or below it, in any hierarchy."""
+        """True if a process is in the cgroup or below it, in any hierarchy."""
         return any(_is_populated(folder) for folder in self._folders_everywhere(path))
 
     def kill(self, path: str) -> None:

@@ -16,7 +16,6 @@ import trio
 from attrs import define, evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources.cgroup_config import (
@@ -36,8 +35,9 @@ from trio_kubelet.resources.cgroup_names import (
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
 from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
-from trio_kubelet.retries import Retries
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("cgroups")
 
@@ -56,7 +56,7 @@ class CgroupBusy(Exception):  # noqa: N818 - the state that the cgroup is in
 
 @frozen(kw_only=True)
 class CgroupSettings:
-    """How the node's configuration wants cgroups: cgroupDriver, cgroupRoot, cgroupsPerQOS.
+    """The node's configuration of cgroups: cgroupDriver, cgroupRoot, cgroupsPerQOS.
 
     `pod` has the fields that are about pods' cgroups.
     """
@@ -93,7 +93,7 @@ class Cgroups:
 
     @property
     def _slices(self) -> SystemdSlices | None:
-        """What makes the cgroups of pods; None where they are only folders."""
+        """The owner of the cgroups of pods; None where they are only folders."""
         return self._systemd if self._settings.driver is CgroupDriver.SYSTEMD else None
 
     async def start(self, node: CgroupConfig | None = None) -> None:

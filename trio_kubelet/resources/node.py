@@ -1,4 +1,4 @@
-"""How large the machine is: CPUs, memory, huge pages."""
+"""The size of the machine: CPUs, memory, huge pages."""
 
 import os
 import re
@@ -15,7 +15,7 @@ _SIZE = re.compile(r"hugepages-(\d+)kB")
 
 @frozen(kw_only=True)
 class MachineSize:
-    """How much the machine has.
+    """The machine's resources.
 
     `cpu_milli` is in millicores; `hugepages` maps page size to the amount set aside, in bytes.
     """

@@ -12,9 +12,9 @@ from pathlib import Path
 import structlog
 
 from trio_kubelet.k8s import PodQOSClass, json_text
+from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.resources.cgroup_names import CgroupDriver, qos_cgroup_name
 from trio_kubelet.resources.oom_ledger import KillCounts, Kills, OomLedger
-from trio_kubelet.whole_files import write_whole
 
 log = structlog.get_logger("cgroups")
 

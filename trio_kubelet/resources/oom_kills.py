@@ -28,7 +28,7 @@ from trio_kubelet.resources.oom_ledger import (
     shows_all,
 )
 from trio_kubelet.resources.oom_notices import OomNotice
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("cgroups")
 
@@ -99,7 +99,7 @@ class OomKills:
             self._ledgers.pop(uid, None)
 
     def _knows(self, uid: str, seen: Sequence[SeenContainer]) -> bool:
-        """Whether there is nothing to find out: where all is shown, what was before is nothing."""
+        """True if there is nothing to find out: where all is shown, what was before is nothing."""
         ledger = self._ledgers.get(uid)
         if ledger is not None:
             return ledger.knows_ends_of(seen)

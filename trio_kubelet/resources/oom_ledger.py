@@ -34,7 +34,7 @@ class Kills:
 
 @frozen(kw_only=True)
 class KillCounts:
-    """What a pod's cgroup counts, and each cgroup directly below it by the name of its folder.
+    """The counts of a pod's cgroup, and each cgroup directly below it by the name of its folder.
 
     `cgroup` tells this cgroup from one of the same name that was there before.
     """
@@ -63,13 +63,13 @@ class SeenContainer:
 
     @property
     def was_killed(self) -> bool:
-        """Whether it ended by KILL, whoever sent that."""
+        """True if it ended by KILL, whoever sent that."""
         return self.ended and self.exit_code == KILLED_EXIT_CODE
 
 
 @frozen(kw_only=True)
 class OomLedger:
-    """What is known of one pod: `verdicts` say of ended containers whether it was the OOM killer.
+    """The record of one pod: `verdicts` say of ended containers whether it was the OOM killer.
 
     `settled` are the kills in cgroups that are gone and whose containers are judged, `cgroup`
     where they were counted. `shared` are cgroups with kills that the last counts had.
@@ -87,7 +87,7 @@ class OomLedger:
 
     @property
     def record(self) -> tuple[str, Kills, frozenset[str]] | None:
-        """What has to outlive the agent; None while nothing was killed."""
+        """The part that has to outlive the agent; None while nothing was killed."""
         if not self.killed and not self.settled.processes:
             return None
         return self.cgroup, self.settled, self.killed
@@ -106,7 +106,7 @@ class OomLedger:
         return evolve(self, verdicts=kept)
 
     def knows_ends_of(self, seen: Iterable[SeenContainer]) -> bool:
-        """Whether all that have ended are judged."""
+        """True if all that have ended are judged."""
         return all(each.id in self.verdicts for each in seen if each.ended)
 
 
@@ -126,7 +126,7 @@ def first_ledger(counts: KillCounts, seen: Sequence[SeenContainer]) -> OomLedger
 
 
 def shows_all(seen: Iterable[SeenContainer]) -> bool:
-    """Whether no container is missing, by the counts of restarts."""
+    """True if no container is missing, by the counts of restarts."""
     counts: dict[str, set[int]] = {}
     for each in seen:
         counts.setdefault(each.name, set()).add(each.restart_count)
@@ -182,7 +182,7 @@ def _verdicts(
 
 
 def _own(counts: KillCounts, container_id: str) -> Kills | None:
-    """What the cgroup of a container counts; None if there is none."""
+    """The count of a container's cgroup; None if there is none."""
     for name, kills in counts.below.items():
         if name == container_id:
             return kills

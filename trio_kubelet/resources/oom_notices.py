@@ -13,7 +13,7 @@ from pathlib import Path
 import trio
 from attrs import define
 
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.threads import run_in_thread
 
 _FOLDER_MODE = 0o755
 _NEVER = "-1"
@@ -47,7 +47,7 @@ class OomNotice:
         return cls(folder, made_at, kills, removal)
 
     async def was_killed(self) -> bool:
-        """Whether the OOM killer struck there. Where it is not known yet this waits, for 2 s.
+        """True if the OOM killer struck there. Where it is not known yet this waits, for 2 s.
 
         To be asked once, after the container has ended. Cancelled, it may be asked again.
         """

@@ -15,7 +15,6 @@ from trio_kubelet.k8s import (
     Quantity,
     ResourceRequirements,
 )
-from trio_kubelet.k8s.totals import total_limits, total_requests
 
 _QOS_RESOURCES = ("cpu", "memory")
 _POD_LEVEL_RESOURCES = frozenset(_QOS_RESOURCES)
@@ -27,7 +26,7 @@ def pod_requests(pod: Pod) -> Mapping[str, Quantity]:
     A request that is absent although a limit is given was filled in by defaulting; this
     function does not do it again.
     """
-    sums = total_requests(pod.spec)
+    sums = dict(pod.spec.total_requests)
     if pod.spec.resources is not None:
         sums.update(_pod_level(pod.spec.resources.requests))
     _add(sums, pod.spec.overhead)
@@ -42,7 +41,7 @@ def pod_limits(pod: Pod) -> Mapping[str, Quantity]:
     A resource is in the result when any container limits it: whether the sum may be enforced
     is for the caller to decide (see `pod_cgroup_config`).
     """
-    sums = total_limits(pod.spec)
+    sums = dict(pod.spec.total_limits)
     if pod.spec.resources is not None:
         sums.update(_pod_level(pod.spec.resources.limits))
     _add(sums, {name: q for name, q in pod.spec.overhead.items() if _is_positive(sums.get(name))})
@@ -50,7 +49,7 @@ def pod_limits(pod: Pod) -> Mapping[str, Quantity]:
 
 
 def has_pod_level_resources(pod: Pod) -> bool:
-    """Whether `spec.resources` names a resource that is understood at the pod's level."""
+    """True if `spec.resources` names a resource that is understood at the pod's level."""
     resources = pod.spec.resources
     return resources is not None and bool(
         _pod_level(resources.requests) or _pod_level(resources.limits)

@@ -31,7 +31,7 @@ from jeepney.io.trio import DBusConnection
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.resources.cgroup_config import NO_QUOTA, CgroupConfig, cpu_weight
 from trio_kubelet.resources.cgroup_names import CgroupName
-from trio_kubelet.retries import Retries
+from trio_kubelet.tasks.retries import Retries
 
 Property = tuple[str, tuple[str, object]]
 """Name, and D-Bus signature with value."""

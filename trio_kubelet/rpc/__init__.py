@@ -14,6 +14,7 @@ import trio_asyncio  # noqa: F401
 
 from trio_kubelet.rpc.channel import Channel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset, rpc_words, unless_gone
+from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.in_process import InProcess
 from trio_kubelet.rpc.loop import open_rpc_loop
 from trio_kubelet.rpc.messages import encode_ahead, is_present, look_over, present
@@ -24,6 +25,8 @@ from trio_kubelet.rpc.wire import ListReuse
 __all__ = [
     "Channel",
     "Code",
+    "FieldCut",
+    "Head",
     "InProcess",
     "ListReuse",
     "RpcError",

@@ -10,6 +10,7 @@ read would hold up all others.
 """
 
 import re
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import PurePosixPath
@@ -27,6 +28,7 @@ from multidict import MultiDict
 
 from trio_kubelet.rpc.connection import GrpcChannel
 from trio_kubelet.rpc.errors import Code, RpcError, code_of_reset
+from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.loop import current_rpc_loop
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
@@ -46,15 +48,19 @@ WINDOWS = Configuration(
     http2_connection_window_size=2**31 - 1,
     _keepalive_time=None,  # a unix socket tells at once when its other end is gone
 )
+PREFIX = struct.Struct(">BI")
+"""The prefix of each message: whether it is compressed, and how long it is."""
+PIECE_BYTES = 16 * 1024
+
 UNIX_PATH_MAX = 107
 """Bytes of a unix socket's path on Linux, without the final zero."""
 
 SERVER_SLACK_SECONDS = 1.0
-"""How much later the server's deadline is: whichever code its handler would make of a deadline
+"""The delay of the server's deadline: whichever code its handler would make of a deadline
 that passes, the caller shall see DEADLINE_EXCEEDED. Headers hold whole seconds, rounded down."""
 
 LONGEST_DEADLINE_SECONDS = 99_999_999
-"""What a header can say: a number of eight digits. Servers refuse a call whose header has more."""
+"""The largest timeout of a header: servers refuse a call whose header has nine digits."""
 
 
 class BytesCodec(CodecBase):
@@ -77,6 +83,24 @@ class _Call(grpclib.client.Stream[bytes, bytes]):
         await super().__aenter__()
         self._deadline = deadline
         return self
+
+    async def recv_cut(self, cut: FieldCut) -> bytes | None:
+        """Receive a message in pieces, as `recv_message` does it at once."""
+        if not self._recv_initial_metadata_done:
+            await self.recv_initial_metadata()
+        with self._wrapper:
+            prefix = await self._stream.recv_data(PREFIX.size)
+            if not prefix:
+                return None
+            compressed, left = PREFIX.unpack(prefix)
+            if compressed:
+                raise ValueError("the answer is compressed, which was not asked for")
+            while left:
+                piece = await self._stream.recv_data(min(left, PIECE_BYTES))
+                cut.feed(piece)
+                left -= len(piece)
+            self._messages_received += 1
+            return cut.message()
 
 
 @final
@@ -102,12 +126,13 @@ class Channel(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
         data = encode(request)
         self._check_open()
-        call = self._unary(called, data, deadline_seconds)
+        call = self._unary(called, data, deadline_seconds, cut)
         return await within(deadline_seconds, called.path, self._loop.run(call))
 
     def stream(
@@ -116,6 +141,7 @@ class Channel(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        head: Head | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
@@ -125,7 +151,7 @@ class Channel(Transport):
             self._check_open()
             await self._loop.run(self._stream(called, data, deadline_seconds, inbox))
 
-        return read_responses(call, called, deadline_seconds)
+        return read_responses(call, called, deadline_seconds, head)
 
     def close(self) -> None:
         """Close for good; calls under way and later ones fail with UNAVAILABLE. Idempotent."""
@@ -138,11 +164,15 @@ class Channel(Transport):
             raise RpcError(Code.UNAVAILABLE, f"the channel to {self._path} is closed")
 
     async def _unary(
-        self, method: Method[RequestT, ResponseT], request: bytes, deadline_seconds: float | None
+        self,
+        method: Method[RequestT, ResponseT],
+        request: bytes,
+        deadline_seconds: float | None,
+        cut: FieldCut | None,
     ) -> bytes:
         async def talk(call: _Call) -> bytes | None:
             await call.send_message(request, end=True)
-            return await call.recv_message()
+            return await (call.recv_message() if cut is None else call.recv_cut(cut))
 
         answer = await self._talk(method, deadline_seconds, talk)
         if answer is None:

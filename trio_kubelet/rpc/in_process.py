@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import trio
 
+from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import (
     Method,
@@ -36,11 +37,16 @@ class InProcess(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes; raises RpcError."""
         called = method_of(method)
         call = self._unary(called, encode(request))
-        return await within(deadline_seconds, called.path, call)
+        answer = await within(deadline_seconds, called.path, call)
+        if cut is None:
+            return answer
+        cut.feed(answer)
+        return cut.message()
 
     def stream(
         self,
@@ -48,6 +54,7 @@ class InProcess(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        head: Head | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """Call a method with many answers, as `Transport.stream` says."""
         called = method_of(method)
@@ -58,7 +65,7 @@ class InProcess(Transport):
             inbox.request_is_sent()
             await self._services.stream(called, data, inbox.put)
 
-        return read_responses(call, called, deadline_seconds)
+        return read_responses(call, called, deadline_seconds, head)
 
     async def _unary(self, method: Method[RequestT, ResponseT], request: bytes) -> bytes:
         await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""How a call is named: by the method of a generated stub, `cri.RuntimeServiceStub.version`.
+"""The names of calls: by the method of a generated stub, `cri.RuntimeServiceStub.version`.
 
 The stub's method is never called. It carries the types of request and response for the type
 checker, and its class says where the contract stands in the generated module; everything that a
@@ -15,7 +15,8 @@ import betterproto
 from attrs import frozen
 from grpclib.const import Handler
 
-from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.field_cut import FieldCut, Head
+from trio_kubelet.rpc.messages import decode_of_any_size
 
 RequestT = TypeVar("RequestT", bound=betterproto.Message)
 ResponseT = TypeVar("ResponseT", bound=betterproto.Message)
@@ -25,7 +26,7 @@ StreamStub = Callable[Concatenate[Any, RequestT, ...], AsyncIterator[ResponseT]]
 
 
 class Servable(Protocol):
-    """What the generated `...Base` classes are to grpclib."""
+    """The generated `...Base` classes as grpclib sees them."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
         """All methods by their paths on the wire."""
@@ -36,7 +37,7 @@ Contract = type[Servable]
 
 
 class Transport(Protocol):
-    """What a client needs of a peer: calls with one answer, and calls with many.
+    """A peer as a client needs it: calls with one answer, and calls with many.
 
     Every call raises RpcError and nothing else of its own. `deadline_seconds` None means none.
     When the caller is cancelled, or the deadline passes, the peer's handler is cancelled too;
@@ -49,10 +50,11 @@ class Transport(Protocol):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> ResponseT:
-        """Call a method with one answer."""
-        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds)
-        return decode(method_of(method).response_type, answer)
+        """Call a method with one answer, of whose fields `cut` may drop the rest."""
+        answer = await self.unary_raw(method, request, deadline_seconds=deadline_seconds, cut=cut)
+        return await decode_of_any_size(method_of(method).response_type, answer)
 
     async def unary_raw(
         self,
@@ -60,6 +62,7 @@ class Transport(Protocol):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         """Call a method with one answer and return the answer's bytes, not decoded."""
         ...
@@ -70,8 +73,9 @@ class Transport(Protocol):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        head: Head | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
-        """Call a method with many answers.
+        """Call a method with many answers, of each of which only the `head` is read.
 
         Entering the context sends the request; the iterator ends when the peer ends the call
         and raises RpcError when the call fails. Leaving the context ends the call. Being

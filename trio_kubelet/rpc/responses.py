@@ -5,27 +5,29 @@ for the next one loses nothing, and a slow reader holds up this call and no othe
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 import trio
 
 from trio_kubelet.rpc.errors import Code, RpcError
+from trio_kubelet.rpc.field_cut import Head
 from trio_kubelet.rpc.messages import decode
 from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 T = TypeVar("T")
 
 READ_AHEAD = 256
-"""How many responses may wait for their reader before the peer has to."""
+"""The responses that may wait for their reader before the peer has to."""
 
 
 class Inbox:
     """Where a transport puts what the peer says in one call."""
 
-    __slots__ = ("_arrived", "_channel", "_sent", "error")
+    __slots__ = ("_arrived", "_channel", "_head", "_sent", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, head: Head | None = None) -> None:
+        self._head = head
         self._channel, self._arrived = trio.open_memory_channel[bytes](READ_AHEAD)
         self._sent = trio.Event()
         self.error: Exception | None = None
@@ -36,11 +38,17 @@ class Inbox:
 
     def put_nowait(self, response: bytes) -> None:
         """Take one response; raises trio.WouldBlock when the reader is too far behind."""
-        self._channel.send_nowait(response)
+        self._channel.send_nowait(self._wanted(response))
 
     async def put(self, response: bytes) -> None:
         """Take one response, after the reader has made room for it."""
-        await self._channel.send(response)
+        await self._channel.send(self._wanted(response))
+
+    def _wanted(self, response: bytes) -> bytes:
+        """Keep the head of a response; one that is no message is left to its reader."""
+        with suppress(ValueError):
+            return response if self._head is None else self._head.of(response)
+        return response
 
     def end(self, error: Exception | None) -> None:
         """Let the reader see what arrived, then the error, if any, or the end."""
@@ -96,12 +104,14 @@ async def read_responses(
     call: Callable[[Inbox], Awaitable[None]],
     method: Method[RequestT, ResponseT],
     deadline_seconds: float | None,
+    head: Head | None,
 ) -> AsyncIterator[AsyncIterator[ResponseT]]:
     """Run a call in a task while the body reads its responses; leaving the body cancels the call.
 
-    Errors of the body pass as they are, not in a group.
+    Of each response only the `head` is read, if there is one. Errors of the body pass as they are,
+    not in a group.
     """
-    inbox = Inbox()
+    inbox = Inbox(head)
     failure: Exception | None = None
 
     async def read() -> None:

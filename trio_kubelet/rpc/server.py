@@ -18,13 +18,13 @@ from grpclib.protocol import H2Protocol
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes
 
+from trio_kubelet.kernel.unix_sockets import bind_unix
 from trio_kubelet.rpc.channel import WINDOWS, BytesCodec
 from trio_kubelet.rpc.errors import Code, RpcError
 from trio_kubelet.rpc.loop import RpcLoop, current_rpc_loop
 from trio_kubelet.rpc.methods import AnyMethod, Contract, methods_of
 from trio_kubelet.rpc.services import Services
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.unix_sockets import bind_unix
 
 CRI: tuple[Contract, ...] = (cri.RuntimeServiceBase, cri.ImageServiceBase)
 BACKLOG = 128
@@ -65,7 +65,7 @@ async def serve(
 
 @final
 class _Contracts:
-    """What grpclib calls a servable: the handlers of all methods, by their paths."""
+    """A servable of grpclib: the handlers of all methods, by their paths."""
 
     def __init__(self, loop: RpcLoop, services: Services, contracts: Sequence[Contract]) -> None:
         self._loop = loop

@@ -14,7 +14,7 @@ import grpclib
 import structlog
 
 from trio_kubelet.rpc.errors import Code, RpcError
-from trio_kubelet.rpc.messages import decode
+from trio_kubelet.rpc.messages import decode_of_any_size
 from trio_kubelet.rpc.methods import Method, RequestT, ResponseT
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class Services:
         for any other exception, which is logged.
         """
         handler = self._handler(method)
-        message = decode(method.request_type, request)
+        message = await decode_of_any_size(method.request_type, request)
         try:
             return bytes(await handler(message))
         except Exception as error:
@@ -47,7 +47,7 @@ class Services:
     ) -> None:
         """Hand each answer of one call to `send`; raises as `unary` does."""
         handler = self._handler(method)
-        message = decode(method.request_type, request)
+        message = await decode_of_any_size(method.request_type, request)
         try:
             answers: AsyncIterator[betterproto.Message] = handler(message)
             async with AsyncExitStack() as stack:

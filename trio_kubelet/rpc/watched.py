@@ -7,8 +7,8 @@ import betterproto
 import trio
 from attrs import frozen
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.rpc.errors import RpcError
+from trio_kubelet.rpc.field_cut import FieldCut, Head
 from trio_kubelet.rpc.methods import (
     RequestT,
     ResponseT,
@@ -17,6 +17,7 @@ from trio_kubelet.rpc.methods import (
     UnaryStub,
     method_of,
 )
+from trio_kubelet.tasks.callbacks import Callbacks
 
 
 @frozen(kw_only=True)
@@ -46,12 +47,13 @@ class WatchedTransport(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> ResponseT:
         began_at = trio.current_time()
         response: ResponseT | None = None
         try:
             response = await self._transport.unary(
-                method, request, deadline_seconds=deadline_seconds
+                method, request, deadline_seconds=deadline_seconds, cut=cut
             )
         except RpcError as error:
             self._tell(method_of(method).name, request, began_at, error=error)
@@ -65,11 +67,12 @@ class WatchedTransport(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         began_at = trio.current_time()
         try:
             response = await self._transport.unary_raw(
-                method, request, deadline_seconds=deadline_seconds
+                method, request, deadline_seconds=deadline_seconds, cut=cut
             )
         except RpcError as error:
             self._tell(method_of(method).name, request, began_at, error=error)
@@ -83,9 +86,10 @@ class WatchedTransport(Transport):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        head: Head | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[ResponseT]]:
         """As `Transport.stream`; nobody is told."""
-        return self._transport.stream(method, request, deadline_seconds=deadline_seconds)
+        return self._transport.stream(method, request, deadline_seconds=deadline_seconds, head=head)
 
     def _tell(
         self,

@@ -23,7 +23,7 @@ log = structlog.get_logger("runtime")
 M = TypeVar("M", bound=betterproto.Message)
 
 Fingerprint = int
-"""How many bytes an entry has, and in the lowest 16 bits their sum modulo 65521."""
+"""The bytes that an entry has, and in the lowest 16 bits their sum modulo 65521."""
 
 _VARINT, _BYTES = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}

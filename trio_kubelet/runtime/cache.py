@@ -1,4 +1,4 @@
-"""What was last seen of each pod in the runtime, and when.
+"""The last observation of each pod in the runtime, and its time.
 
 The relist and the pods' own tasks write, everybody reads. Two times say how fresh an answer is:
 that of the pod's own observation, and a global one, the start of the last complete listing.
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import trio
 from attrs import evolve
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.tasks.callbacks import Callbacks
 
 States = frozenset[tuple[str, str]]
 """The ids and states of all sandboxes and containers of a pod."""
@@ -50,12 +50,12 @@ class RuntimeCache:
         return ObservedPod(uid=uid, name="", namespace="", observed_at=self._covered_at(uid))
 
     def may_run(self, uid: str) -> bool:
-        """Whether something of a pod runs; what could not be looked at yet may run."""
+        """True if something of a pod runs; what could not be looked at yet may run."""
         return uid in self.unseen or self.get(uid).is_running
 
     def pods(self) -> tuple[ObservedPod, ...]:
         """All pods that have something in the runtime."""
-        return tuple(p for p in self._pods.values() if p.sandboxes or p.containers)
+        return tuple(p for p in self._pods.values() if not p.is_empty)
 
     def put(self, observed: ObservedPod) -> ObservedPod:
         """Store an observation unless a newer one is there; returns what is stored.
@@ -129,7 +129,7 @@ class RuntimeCache:
             self._suspended[uid] = trio.Event()
 
     def is_inspection_suspended(self, uid: str) -> bool:
-        """Whether the pod's own task acts on it right now."""
+        """True if the pod's own task acts on it right now."""
         return uid in self._suspended
 
     async def wait_inspection_resumed(self, uid: str) -> None:
@@ -154,7 +154,7 @@ class RuntimeCache:
         return -math.inf if uid in self.unseen else self._listed_at
 
     def is_newer_than(self, uid: str, instant: float) -> bool:
-        """Whether `get_newer_than` would answer at once."""
+        """True if `get_newer_than` would answer at once."""
         seen_at = max(self.get(uid).observed_at, self._covered_at(uid))
         return seen_at >= instant and self._listed_at > -math.inf
 

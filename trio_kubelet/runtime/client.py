@@ -10,11 +10,12 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 
-from trio_kubelet.fair_limiter import FairLimiter
-from trio_kubelet.rpc import Code, ListReuse, RpcError, Transport, encode_ahead, is_present
+from trio_kubelet.rpc import Code, Head, ListReuse, RpcError, Transport, encode_ahead, is_present
+from trio_kubelet.rpc.field_cut import FieldCut
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.lost_tasks import delete_lost_task
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 CRI_VERSION = "v1"
 REQUEST_TIMEOUT_SECONDS = 120.0
@@ -26,6 +27,9 @@ ENCODERS = 2
 
 _Runtime = cri.RuntimeServiceStub
 _Images = cri.ImageServiceStub
+
+_HEAD_OF_EVENT = Head(5, {4: Head(3)})
+"""Without the statuses of the containers, and of the sandbox's only id and metadata."""
 
 
 class RuntimeClient:
@@ -131,13 +135,15 @@ class RuntimeClient:
     ) -> str:
         """Create a container in a sandbox; returns its id.
 
-        A config with many variables is encoded in a thread, one of a sandbox at a time.
+        A config with many variables is encoded in a thread, one of a namespace at a time.
         """
         request = cri.CreateContainerRequest(
             pod_sandbox_id=sandbox_id, config=config, sandbox_config=sandbox_config
         )
         if len(config.envs) > MANY_VARIABLES:
-            await self._encoders.share(sandbox_id).run_sync(partial(encode_ahead, request))
+            await self._encoders.share(sandbox_config.metadata.namespace).run_sync(
+                partial(encode_ahead, request)
+            )
         response = await self._ask(_Runtime.create_container, request)
         return _given(response.container_id, "container id")
 
@@ -173,17 +179,24 @@ class RuntimeClient:
         return await self._ask(_Runtime.container_status, request)
 
     async def exec_sync(
-        self, container_id: str, command: Sequence[str], timeout_seconds: int
+        self,
+        container_id: str,
+        command: Sequence[str],
+        timeout_seconds: int,
+        cut: FieldCut | None = None,
     ) -> cri.ExecSyncResponse:
         """Run a command in a container to its end; 0 seconds mean that it may take forever.
 
-        A command that runs out of its time is DEADLINE_EXCEEDED, by the runtime's own clock.
+        A command that runs out of its time is DEADLINE_EXCEEDED, by the runtime's own clock. What
+        it prints is up to 16 MiB, unless it is cut.
         """
         request = cri.ExecSyncRequest(
             container_id=container_id, cmd=list(command), timeout=timeout_seconds
         )
         deadline = self._seconds + timeout_seconds if timeout_seconds > 0 else None
-        return await self._runtime.unary(_Runtime.exec_sync, request, deadline_seconds=deadline)
+        return await self._runtime.unary(
+            _Runtime.exec_sync, request, deadline_seconds=deadline, cut=cut
+        )
 
     async def exec(self, request: cri.ExecRequest) -> str:
         """Have a command's streams prepared; returns the URL at which the runtime serves them."""
@@ -230,10 +243,13 @@ class RuntimeClient:
     ) -> AbstractAsyncContextManager[AsyncIterator[cri.ContainerEventResponse]]:
         """Listen to what happens to containers and sandboxes, until the context is left.
 
+        Of the sandbox an event tells only the metadata, of the other containers nothing.
+
         The iterator raises RpcError: UNIMPLEMENTED where the runtime has no such stream,
         UNAVAILABLE when it goes away.
         """
-        return self._runtime.stream(_Runtime.get_container_events, cri.GetEventsRequest())
+        request = cri.GetEventsRequest()
+        return self._runtime.stream(_Runtime.get_container_events, request, head=_HEAD_OF_EVENT)
 
     async def list_images(self) -> tuple[cri.Image, ...]:
         response = await self._ask_images(_Images.list_images, cri.ListImagesRequest())

@@ -1,4 +1,4 @@
-"""Whether the runtime can be worked with: one place that knows, and one task that asks.
+"""The runtime's readiness: one place that knows it, and one task that asks.
 
 The consumers of the sync loop wait at the gate, and a change of its state wakes whoever asked to
 be told. `check_runtime` asks the runtime every five seconds. While it does not answer it is
@@ -11,12 +11,12 @@ import trio
 from attrs import evolve, field, frozen
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.retries import Retries
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.features import RuntimeFeatures, features_of
+from trio_kubelet.runtime.handlers import RuntimeFeatures, features_of
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("runtime")
 
@@ -27,7 +27,7 @@ STATUS_DEADLINE_SECONDS = 10.0
 
 @frozen(kw_only=True)
 class RuntimeState:
-    """What the runtime said last. `reason` says why it is not up, or its network not ready.
+    """The last word of the runtime. `reason` says why it is not up, or its network not ready.
 
     `answered` is False while it does not answer, None before it was asked. The network's state
     and `runtime_features` are those of its last answer: a runtime that does not answer says nothing
@@ -73,7 +73,7 @@ class RuntimeGate:
             self.on_change.call(before, state)
 
     def runtime_features(self) -> RuntimeFeatures:
-        """What the runtime said last of its handlers and features."""
+        """The handlers and features that the runtime told of last."""
         return self.state.runtime_features
 
     def mark_down(self, reason: str) -> None:
@@ -116,7 +116,7 @@ async def _check_once(client: RuntimeClient, gate: RuntimeGate, retries: Retries
 
 
 def runtime_state(response: cri.StatusResponse) -> RuntimeState:
-    """What the runtime's conditions say."""
+    """The state that the runtime's conditions tell."""
     conditions = {condition.type: condition for condition in response.status.conditions}
     ready, network = conditions.get("RuntimeReady"), conditions.get("NetworkReady")
     return RuntimeState(

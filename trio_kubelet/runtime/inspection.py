@@ -15,8 +15,6 @@ import betterproto
 import trio
 from attrs import evolve, frozen
 
-from trio_kubelet.concurrency import both, run_concurrently
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
 from trio_kubelet.rpc import unless_gone
@@ -32,6 +30,8 @@ from trio_kubelet.runtime.observed import (
     ObservedUser,
 )
 from trio_kubelet.runtime.termination_messages import message_file, termination_messages
+from trio_kubelet.tasks.concurrency import both, run_for_each
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 STATES = {
     cri.ContainerState.CONTAINER_CREATED: ObservedState.CREATED,
@@ -39,9 +39,12 @@ STATES = {
     cri.ContainerState.CONTAINER_EXITED: ObservedState.EXITED,
     cri.ContainerState.CONTAINER_UNKNOWN: ObservedState.UNKNOWN,
 }
+ASKED_AT_ONCE = 32
+"""Sandboxes and containers of one pod, which may have a thousand."""
+
 OOM_KILLED = "OOMKilled"
 _UNSPECIFIC = ("", "Error")
-"""What runtimes say of an end whose cause they do not know."""
+"""The reasons that runtimes give for an end whose cause they do not know."""
 
 
 @frozen(kw_only=True)
@@ -96,11 +99,13 @@ class PodInspector:
                 statuses.append((sandbox_id, response.status))
 
         running = (c for c in containers if c.id not in exited)
-        await run_concurrently(
+        requests = [
             *(partial(ask_sandbox, s.id) for s in sandboxes if s.id not in stopped),
             *(partial(ask_container, c.pod_sandbox_id, c.id) for c in running),
-        )
-        share = self.files.share(known.uid) if self.files is not None else None
+        ]
+        await run_for_each(requests, lambda ask: ask(), min(len(requests), ASKED_AT_ONCE))
+        namespace = known.namespace or next((s.metadata.namespace for s in sandboxes), "")
+        share = self.files.share(namespace, known.uid) if self.files is not None else None
         messages = await termination_messages((status for _, status in statuses), share)
         seen_containers = (
             evolve(observed_container(each, id_), message=messages.get(each.id, each.message))
@@ -115,7 +120,7 @@ def _seen_at_their_ends(
     containers: Iterable[cri.Container],
     known: ObservedPod,
 ) -> tuple[dict[str, ObservedSandbox], dict[str, ObservedContainer]]:
-    """What a listing shows at its end and the runtime has told all about, by id.
+    """The parts that a listing shows at their end and the runtime has told all about, by id.
 
     All of a sandbox but its state and its address is fixed when it is made.
     """
@@ -227,7 +232,7 @@ _CUT_OFF = re.compile(
     r"(: context canceled|failed to start shim: start failed: .*: signal: killed)(: unknown)?$",
     re.DOTALL,
 )
-"""How containerd (1.6 and 2.x) ends what it says of a start that was cut off."""
+"""The end of the message of containerd (1.6 and 2.x) for a start that was cut off."""
 
 
 def _observed_resources(status: cri.ContainerStatus) -> ObservedResources | None:

@@ -19,7 +19,7 @@ from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteTaskReques
 log = structlog.get_logger("runtime")
 
 CONTAINERD_HEADERS: Mapping[str, str] = {"containerd-namespace": "k8s.io"}
-"""What calls to containerd's own services need: the namespace that has CRI's containers."""
+"""The metadata of calls to containerd's own services: the namespace that has CRI's containers."""
 
 DELETE_SECONDS = 30.0
 

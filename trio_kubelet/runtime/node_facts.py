@@ -1,4 +1,4 @@
-"""What the configs of sandboxes and containers need to know of their node, as one value.
+"""The facts of a node that the configs of sandboxes and containers need, as one value.
 
 Whoever builds the agent gathers it from the configuration, the kernel and the runtime; the
 functions that make configs read nothing else, so a test can be any node.

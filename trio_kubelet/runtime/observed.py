@@ -1,4 +1,4 @@
-"""What the runtime shows of a pod: frozen values, made once for each inspection.
+"""The runtime's view of a pod: frozen values, made once for each inspection.
 
 The relist (`pleg/`) and each pod's own task read the runtime and turn its messages into these
 values; everything that decides (`runtime/lifecycle/planning.py`, `status/`, housekeeping) reads
@@ -7,8 +7,9 @@ No CRI message travels further than this file and `runtime/client.py`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 
 from attrs import field, frozen
 
@@ -61,7 +62,7 @@ class ObservedContainer:
 
 @frozen(kw_only=True)
 class ObservedResources:
-    """What a container may use, in the kernel's terms; 0 where nothing is said."""
+    """The resources that a container may use, in the kernel's terms; 0 where nothing is said."""
 
     cpu_shares: int = 0
     cpu_quota: int = 0
@@ -129,8 +130,13 @@ class ObservedPod:
 
     @property
     def key(self) -> str:
-        """How logs name the pod: `namespace/name`."""
+        """The pod's name in logs: `namespace/name`."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_empty(self) -> bool:
+        """True if nothing of the pod is there."""
+        return not self.sandboxes and not self.containers
 
     @property
     def ready_sandbox(self) -> ObservedSandbox | None:
@@ -156,7 +162,7 @@ class ObservedPod:
 
     @property
     def is_running(self) -> bool:
-        """Whether any container runs or any sandbox is ready."""
+        """True if any container runs or any sandbox is ready."""
         return any(s.ready for s in self.sandboxes) or any(
             c.state is ObservedState.RUNNING for c in self.containers
         )
@@ -177,4 +183,15 @@ class ObservedPod:
 
     def container(self, name: str) -> ObservedContainer | None:
         """The newest container of that name, in whatever state."""
-        return next((c for c in self.containers if c.name == name), None)
+        return next(iter(self.instances(name)), None)
+
+    def instances(self, name: str) -> Sequence[ObservedContainer]:
+        """The containers of that name, newest first."""
+        return self._by_name.get(name, ())
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, Sequence[ObservedContainer]]:
+        found: dict[str, list[ObservedContainer]] = {}
+        for container in self.containers:
+            found.setdefault(container.name, []).append(container)
+        return found

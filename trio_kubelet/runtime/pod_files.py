@@ -17,9 +17,9 @@ from attrs import frozen
 
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.node_facts import NodeFacts
-from trio_kubelet.whole_files import write_whole
 
 _LOG_FILE = re.compile(r"(\d{1,9})\.log(?:\..*)?", re.ASCII)
 _MESSAGE_FILE = re.compile(r"[0-9a-f]{8}")
@@ -28,12 +28,12 @@ TERMINATION_MESSAGE_LIMIT_BYTES = 4096
 LOG_TAIL_LIMIT_BYTES = 2048
 LOG_TAIL_LIMIT_LINES = 80
 _LOG_WINDOW_BYTES = 16 * 1024
-"""How much of a log is looked at: the limit above, prefixes, and a line that is cut off."""
+"""The part of a log that is looked at: the limit above, prefixes, and a line that is cut off."""
 
 
 @frozen(kw_only=True)
 class ContainerFiles:
-    """What was made for one incarnation. `logged_restarts`: the next count by the log folder."""
+    """The files of one incarnation. `logged_restarts`: the next count by the log folder."""
 
     termination_message_file: str
     logged_restarts: int
@@ -128,7 +128,7 @@ def link_container_log(
 
 
 def read_termination_message(path: str) -> str:
-    """What a container left at its termination message path, at most 4 KiB; empty if nothing.
+    """The text at a container's termination message path, at most 4 KiB; empty if there is none.
 
     The file belongs to the container: a link is not followed, a pipe not waited for.
     """

@@ -1,4 +1,4 @@
-"""What containers leave behind when they end: the message that their status shows.
+"""The last words of containers: the message that their status shows.
 
 A container writes it to its termination message path, behind which lies a file of the node;
 with terminationMessagePolicy FallbackToLogsOnError the end of the log stands in for an empty
@@ -11,12 +11,12 @@ from functools import partial
 
 from attrs import frozen
 
-from trio_kubelet.fair_limiter import Share
 from trio_kubelet.k8s import TerminationMessagePolicy
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.fair_limiter import Share
+from trio_kubelet.tasks.threads import run_in_thread
 
 NEVER_STARTED = "ContainerCannotRun"
 """The reason of a container that could not even be started, and so has no log."""
@@ -49,7 +49,7 @@ def message_source(status: cri.ContainerStatus) -> MessageSource | None:
 
 
 def message_file(status: cri.ContainerStatus) -> str:
-    """What lies behind the termination message path of a container; empty if nothing does."""
+    """The file behind the termination message path of a container; empty if there is none."""
     path = status.annotations.get(names.TERMINATION_MESSAGE_PATH_ANNOTATION)
     mounted = (mount.host_path for mount in status.mounts if mount.container_path == path)
     return next(mounted, "") if path else ""

@@ -2,33 +2,37 @@
 
 from trio_kubelet.server.endpoints import (
     DEBUGGING_PATHS,
-    LOGS_PATH,
-    PROFILES_PATH,
+    NODE_LOGS,
+    PROFILES,
     configz_routes,
     disabled_routes,
     healthz_routes,
     journal_routes,
     json_response,
-    read_only_routes,
+    pod_routes,
     running_pods_routes,
 )
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.listen import listen_tcp, listen_unix
 from trio_kubelet.server.messages import Handler, Request, RequestError, Response
-from trio_kubelet.server.router import ANY, Route, route_requests
+from trio_kubelet.server.router import ADMIN, ANY, RUN_IN_POD, Right, Route, Router, route_requests
 from trio_kubelet.server.serve import serve_http
 
 __all__ = [
+    "ADMIN",
     "ANY",
     "DEBUGGING_PATHS",
-    "LOGS_PATH",
-    "PROFILES_PATH",
+    "NODE_LOGS",
+    "PROFILES",
+    "RUN_IN_POD",
     "Handler",
     "Limits",
     "Request",
     "RequestError",
     "Response",
+    "Right",
     "Route",
+    "Router",
     "configz_routes",
     "disabled_routes",
     "healthz_routes",
@@ -36,7 +40,7 @@ __all__ = [
     "json_response",
     "listen_tcp",
     "listen_unix",
-    "read_only_routes",
+    "pod_routes",
     "route_requests",
     "running_pods_routes",
     "serve_http",

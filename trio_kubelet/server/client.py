@@ -38,17 +38,17 @@ class Client:
 
     @cached_property
     def certificate(self) -> ClientCertificate | None:
-        """What the client has shown over TLS; to be asked for once a request has arrived."""
+        """The client's certificates; to be asked for once a request has arrived."""
         return shown_certificate(self.stream) if isinstance(self.stream, TlsStream) else None
 
     async def greet(self, seconds: float) -> None:
         """Make the handshake where there is TLS. Raises ClientGoneError."""
         if isinstance(self.stream, TlsStream):
             with self._waiting(seconds, for_request=True):
-                await self.stream.do_handshake()
+                await self.stream.do_handshake(self.place.turn)
 
     async def receive(self, seconds: float, *, for_request: bool = False) -> bytes:
-        """What the client sends next, empty when it has ended. Raises ClientGoneError."""
+        """The next bytes of the client, empty when it has ended. Raises ClientGoneError."""
         if self._ahead:
             data, self._ahead = bytes(self._ahead), bytearray()
             return data
@@ -56,9 +56,7 @@ class Client:
             return b""
         with self._waiting(seconds, for_request=for_request):
             received = await self.stream.receive_some(READ_BYTES)
-            if for_request and not self.place.is_known and isinstance(self.stream, TlsStream):
-                # To read a head and to answer it costs some hundred microseconds.
-                await self.stream.turn()
+            await self.place.turn()
         return bytes(received)
 
     async def read_ahead(self) -> None:
@@ -84,6 +82,7 @@ class Client:
         rest = memoryview(data)
         while rest:
             with self._waiting(self.limits.take_seconds):
+                await self.place.turn()
                 await self.stream.send_all(rest[:SEND_BYTES])
             rest = rest[SEND_BYTES:]
 
@@ -131,17 +130,20 @@ class UpgradedStream(trio.abc.Stream):
         self._ahead = ahead
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """At least one byte, or none at the end."""
+        """At least one byte, or none at the end. Cancelled, it loses nothing."""
         if self._ahead:
-            data = self._ahead[:max_bytes]
-            self._ahead = self._ahead[len(data) :]
             await trio.lowlevel.checkpoint()
-            return data
-        with self._noticing():
-            return bytes(await self._client.stream.receive_some(max_bytes))
+        else:
+            with self._noticing():
+                self._ahead = bytes(await self._client.stream.receive_some(max_bytes))
+        await self._client.place.turn()
+        data = self._ahead[:max_bytes]
+        self._ahead = self._ahead[len(data) :]
+        return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send everything."""
+        await self._client.place.turn()
         with self._noticing():
             await self._client.stream.send_all(data)
 
@@ -173,7 +175,7 @@ def socket_of(stream: trio.abc.AsyncResource) -> trio.socket.SocketType:
 
 
 def peer_of(stream: trio.abc.Stream) -> Peer:
-    """Who is at the other end. Raises ClientGoneError if nobody is any more."""
+    """The peer at the other end. Raises ClientGoneError if nobody is any more."""
     connection = socket_of(stream)
     if connection.family == socket.AF_UNIX:
         size = _PEER_CREDENTIALS.size

@@ -21,6 +21,7 @@ import structlog
 import trio
 
 from trio_kubelet.server.limits import Limits
+from trio_kubelet.server.turns import Turns
 
 log = structlog.get_logger("server")
 
@@ -49,6 +50,8 @@ class Place:
         """The client has gone, or its place was needed."""
         self.is_known = False
         """The last request was let in, and not as anybody's."""
+        self.owner = ""
+        """Whom its request counts for: the namespace of a pod, empty for the node itself."""
         self.waits_since = 0.0
         self._table = table
         self._awaits_request = False
@@ -111,9 +114,20 @@ class Place:
             self._work = None
             self._table.stop_lasting(self)
 
-    def last(self, owner: str) -> None:
+    def last(self) -> None:
         """Count the request as one that lasts, for its owner. Raises TooManyLastingError."""
-        self._table.start_lasting(self, owner)
+        self._table.start_lasting(self)
+
+    async def turn(self) -> None:
+        """Wait for the turn of this connection, before its next piece is worked on.
+
+        Connections of clients that have shown who they are take turns by whom they ask for, so that
+        the one peer that passes on what many users ask is no single one; others by their peers.
+        """
+        if self.is_known:
+            await self._table.turns_of_owners.wait(self.owner)
+        else:
+            await self._table.turns_of_strangers.wait(self.peer)
 
     def make_room(self) -> None:
         """End the request that is being answered, and the connection with it."""
@@ -127,6 +141,7 @@ class ConnectionTable:
 
     def __init__(self, limits: Limits) -> None:
         self.closing = False
+        self.turns_of_strangers, self.turns_of_owners = Turns(), Turns()
         self._limits = limits
         self._places: set[Place] = set()
         self._of_peer: Counter[Hashable] = Counter()
@@ -134,6 +149,12 @@ class ConnectionTable:
         self._between_requests: set[Place] = set()
         self._lasting: dict[Place, str] = {}
         """The owners of requests that last, in the order in which they began."""
+
+    async def give_turns(self) -> None:
+        """Let connections have their turns, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.turns_of_strangers.give)
+            nursery.start_soon(self.turns_of_owners.give)
 
     @contextmanager
     def place(self, peer: Hashable) -> Iterator[Place]:
@@ -167,9 +188,9 @@ class ConnectionTable:
         for place in self._between_requests:
             self._waiting[place].cancel()
 
-    def start_lasting(self, place: Place, owner: str) -> None:
+    def start_lasting(self, place: Place) -> None:
         """Count a request as one that lasts. Raises TooManyLastingError."""
-        limit = self._limits.lasting_requests
+        limit, owner = self._limits.lasting_requests, place.owner
         if len(self._lasting) >= limit:
             held = Counter(self._lasting.values())
             most, number = held.most_common(1)[0]

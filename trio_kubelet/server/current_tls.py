@@ -13,14 +13,14 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
-from trio_kubelet.path_watch import PathWatch
+from trio_kubelet.kernel.path_watch import PathWatch
 from trio_kubelet.server.tls import ServerTls, server_context
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("server")
 
 RE_READ_SECONDS = 60.0
-"""How often files are read although no change was seen: links may lead to other folders."""
+"""The interval of reads though no change was seen: links may lead to other folders."""
 
 
 @frozen
@@ -39,7 +39,7 @@ class TlsFiles:
         return tuple(filter(None, (self.certificate, self.key, self.authorities)))
 
     def read(self) -> ServerTls:
-        """What the files hold now. Blocks; raises OSError."""
+        """The content of the files now. Blocks; raises OSError."""
         return ServerTls(
             certificate=self.certificate.read_bytes(),
             key=self.key.read_bytes(),

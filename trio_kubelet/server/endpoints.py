@@ -1,4 +1,4 @@
-"""What is answered under which path: health checks, the pods of this node, the journal.
+"""The simple endpoints: health checks, the pods of this node, the journal.
 
 Paths and forms are those of the Go kubelet where it has them; the journal is this agent's own.
 The read-only port has no authentication, so it has nothing that the Go kubelet's would not tell:
@@ -6,8 +6,8 @@ the journal, with its errors and commands of every pod, is for who may use the a
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-import trio
 from attrs import asdict
 
 from trio_kubelet.config import KubeletConfiguration, to_wire
@@ -17,11 +17,16 @@ from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Handler, Request, Response
-from trio_kubelet.server.router import ANY, Route
+from trio_kubelet.server.router import ADMIN, ANY, RUN_IN_POD, Right, Route
+from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import Journal
 
-LOGS_PATH = "/logs/{rest...}"
-PROFILES_PATH = "/debug/pprof/{rest...}"
+T = TypeVar("T")
+
+PODS = Right(fine_grained="pods")
+HEALTHZ = Right(fine_grained="healthz")
+NODE_LOGS = {"/logs/{rest...}": Right(subresource="log")}
+PROFILES = {"/debug/pprof/{rest...}": ADMIN}
 
 Check = Callable[[], str]
 """A health check: empty if all is well, else why not."""
@@ -42,8 +47,11 @@ def healthz_routes(checks: Mapping[str, Check]) -> Sequence[Route]:
         return Response(status=500 if failed else 200, body=("\n".join(lines) + "\n").encode())
 
     return (
-        Route(ANY, "/healthz", all_checks),
-        *(Route(ANY, f"/healthz/{name}", _one_check(check)) for name, check in checks.items()),
+        Route(ANY, "/healthz", all_checks, HEALTHZ, is_public=True),
+        *(
+            Route(ANY, f"/healthz/{name}", _one_check(check), HEALTHZ, is_public=True)
+            for name, check in checks.items()
+        ),
     )
 
 
@@ -56,46 +64,43 @@ def _one_check(check: Check) -> Handler:
     return ask
 
 
-DEBUGGING_PATHS = (
-    *("/containerLogs/{rest...}", "/exec/{rest...}", "/attach/{rest...}", "/portForward/{rest...}"),
-    *("/run/{rest...}", "/runningpods/{rest...}", LOGS_PATH, PROFILES_PATH),
-)
+DEBUGGING_PATHS: Mapping[str, Right] = {
+    "/containerLogs/{rest...}": ADMIN,
+    "/exec/{rest...}": RUN_IN_POD,
+    "/attach/{rest...}": RUN_IN_POD,
+    "/portForward/{rest...}": RUN_IN_POD,
+    "/run/{rest...}": RUN_IN_POD,
+    "/runningpods/{rest...}": PODS,
+    **NODE_LOGS,
+    **PROFILES,
+}
 
 
-def disabled_routes(words: str, *patterns: str) -> Sequence[Route]:
-    """What is there instead of endpoints that the configuration leaves out, by any method."""
+def disabled_routes(words: str, paths: Mapping[str, Right]) -> Sequence[Route]:
+    """The route in place of endpoints that the configuration leaves out, by any method."""
 
     async def refuse(_request: Request) -> Response:
         return Response(status=405, body=f"{words}\n".encode())
 
-    return tuple(Route(ANY, pattern, refuse) for pattern in patterns)
+    return tuple(Route(ANY, pattern, refuse, right) for pattern, right in paths.items())
 
 
-def read_only_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
+def pod_routes(pods: Callable[[], Iterable[Pod]]) -> Sequence[Route]:
     """`/pods` as the Go kubelet has it."""
 
     async def list_pods(_request: Request) -> Response:
-        items = []
-        for pod in pods():
-            items.append(_list_item(pod))
-            await trio.lowlevel.checkpoint()  # Each takes a millisecond, and others wait.
-        return json_response(
-            {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
-        )
+        return await _pod_list(_list_item, pods())
 
-    return (Route("GET", "/pods[/]", list_pods),)
+    return (Route("GET", "/pods[/]", list_pods, PODS, is_public=True),)
 
 
 def running_pods_routes(observed: Callable[[], Iterable[ObservedPod]]) -> Sequence[Route]:
     """`/runningpods/`: what the runtime runs, whoever wanted it."""
 
     async def list_pods(_request: Request) -> Response:
-        items = [_running_item(pod) for pod in observed() if pod.is_running]
-        return json_response(
-            {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
-        )
+        return await _pod_list(_running_item, (pod for pod in observed() if pod.is_running))
 
-    return (Route("GET", "/runningpods/", list_pods),)
+    return (Route("GET", "/runningpods/", list_pods, PODS),)
 
 
 def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
@@ -109,7 +114,7 @@ def configz_routes(configuration: KubeletConfiguration) -> Sequence[Route]:
     async def show_configuration(_request: Request) -> Response:
         return json_response({"kubeletconfig": shown})
 
-    return (Route(ANY, "/configz", show_configuration),)
+    return (Route(ANY, "/configz", show_configuration, Right(fine_grained="configz")),)
 
 
 def journal_routes(journal: Journal) -> Sequence[Route]:
@@ -120,7 +125,15 @@ def journal_routes(journal: Journal) -> Sequence[Route]:
         entries = [asdict(entry, recurse=False) for entry in chosen]
         return json_response({"dropped": journal.dropped, "entries": entries})
 
-    return (Route("GET", "/debug/journal[/]", show_journal),)
+    return (Route("GET", "/debug/journal[/]", show_journal, ADMIN),)
+
+
+async def _pod_list(item_of: Callable[[T], object], pods: Iterable[T]) -> Response:
+    """A list of pods, written in a thread: each takes a millisecond, a large one a hundred."""
+    listed = tuple(pods)
+    items = await run_in_thread(lambda: b",".join(dumps(item_of(pod)) for pod in listed))
+    head = b'{"kind":"PodList","apiVersion":"v1","metadata":{},"items":['
+    return Response(content_type="application/json", body=b"".join((head, items, b"]}")))
 
 
 def _list_item(pod: Pod) -> Mapping[str, object]:

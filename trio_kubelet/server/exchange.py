@@ -38,7 +38,7 @@ FAILED = Response(status=500, body=b"500 internal server error\n")
 
 
 def error_response(error: RequestError) -> Response:
-    """What a client is told whose request cannot be answered."""
+    """The answer to a request that cannot be answered."""
     return Response(status=error.status, body=f"{error}\n".encode(errors="replace"))
 
 
@@ -65,7 +65,7 @@ class Exchange:
 
     @property
     def request_read(self) -> bool:
-        """Whether the request has been read to its end."""
+        """True if the request has been read to its end."""
         return self._request_read.is_set()
 
     @property
@@ -149,7 +149,7 @@ class Exchange:
         return piece
 
     def _take_piece(self) -> bytes | None:
-        """What has arrived of the body: a piece, empty at its end, None if it takes more."""
+        """The next piece of the body: a piece, empty at its end, None if it takes more."""
         if self._request_read.is_set():
             return b""
         try:

@@ -1,4 +1,4 @@
-"""How much of the server a client may use, and how long the server waits for it."""
+"""The shares of the server that clients may use, and the times that it waits for them."""
 
 from attrs import frozen
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.unix_sockets import bind_unix
+from trio_kubelet.kernel.unix_sockets import bind_unix
 
 SOCKET_MODE = 0o600
 BACKLOG = 64

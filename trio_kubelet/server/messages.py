@@ -1,4 +1,4 @@
-"""What a handler is given and what it gives back: a request and a response.
+"""The arguments and results of handlers: a request and a response.
 
 A handler is a coroutine from the one to the other and knows nothing of sockets. A body comes and
 goes as a stream, so that its size costs no memory. A handler that is to speak another protocol
@@ -83,7 +83,7 @@ Peer = TcpPeer | UnixPeer
 
 @frozen
 class ClientCertificate:
-    """What a client has shown over TLS, and the authorities (PEM) that it was verified by."""
+    """The certificates that a client has shown, and the authorities (PEM) that verified them."""
 
     der: bytes = field(repr=False)
     verified_by: bytes = field(repr=False)
@@ -149,17 +149,17 @@ class Request:
     certificate: ClientCertificate | None = None
     body: RequestBody = field(factory=RequestBody)
     may_switch: bool = False
-    """Whether `switch_protocols` will do it: asked for with all that belongs to it, no body."""
+    """True if `switch_protocols` will do it: asked for with all that belongs to it, no body."""
     _switch_protocols: SwitchProtocols = _no_upgrade
 
     def will_last(self) -> None:
-        """Count this request as one that lasts, for the namespace that its path names.
+        """Count this request as one that lasts, for the owner of its place.
 
         Raises RequestError (429) if there are too many. It may have to end for one of another
         namespace, and is cancelled then.
         """
         try:
-            self.place.last(self.parameters.get("namespace", ""))
+            self.place.last()
         except TooManyLastingError as error:
             raise RequestError(429, str(error)) from None
 

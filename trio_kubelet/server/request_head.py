@@ -1,4 +1,4 @@
-"""What h11 lets pass in the head of a request and this server does not; pure.
+"""Checks of a request's head that h11 does not make; pure.
 
 h11 checks the grammar, hosts, conflicting lengths, transfer codings and chunks. It is lenient
 where another server in front could see other borders between requests than we do (RFC 9112,

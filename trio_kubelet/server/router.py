@@ -1,4 +1,4 @@
-"""Which route a method and a path belong to, and the handler that gives requests to routes.
+"""The routes of a server: what answers which path, and who may ask there.
 
 A pattern is a path with parameters in it: `{name}` is one segment, `{name...}`, at the end, all
 that follows. How a slash at the end counts differs among the Go kubelet's paths (seen on
@@ -13,25 +13,54 @@ from collections.abc import Iterable, Mapping
 from itertools import groupby
 from urllib.parse import quote, urlencode
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.server.messages import MAX_BODY_BYTES, Handler, Request, Response
 
 ANY = "*"
 """The method of a route that takes them all."""
 
+PROXY = "proxy"
+"""The subresource of the Node object that stands for all that has none of its own."""
+
 _OPTIONAL_SLASH = "[/]"
 _PARAMETER = re.compile(r"\{([a-z_]+)(\.\.\.)?\}")
 
 
+@frozen(kw_only=True)
+class Right:
+    """The right that a route asks for: a right to one of these subresources of the Node object."""
+
+    subresource: str = PROXY
+    fine_grained: str = ""
+    """Tried first, where the gate KubeletFineGrainedAuthz is on (KEP-2862); empty for none."""
+    creates: bool = False
+    """Asked for by any method, it is a `create`: something is run in a pod. WebSocket clients use
+    GET, and who may only read must not run a command."""
+
+
+ADMIN = Right()
+"""For what no narrower right opens, and for paths that are not there."""
+RUN_IN_POD = Right(creates=True)
+
+
 @frozen
 class Route:
-    """What answers one method (or ANY) on the paths of a pattern."""
+    """The handler of one method (or ANY) on the paths of a pattern."""
 
     method: str
     pattern: str
     handler: Handler
-    max_body_bytes: int = MAX_BODY_BYTES
+    right: Right
+    is_public: bool = field(default=False, kw_only=True)
+    """The read-only port has it, which asks nobody who he is."""
+    max_body_bytes: int = field(default=MAX_BODY_BYTES, kw_only=True)
+
+    @property
+    def label(self) -> str:
+        """The word for its paths in metrics: the literal segments, of two for metrics alone."""
+        first, _, rest = self.pattern.removesuffix(_OPTIONAL_SLASH).strip("/").partition("/")
+        return f"{first}/{rest}" if first == "metrics" and rest else first
 
 
 @frozen
@@ -52,6 +81,7 @@ class MethodNotAllowed:
     """The path is there, for these methods."""
 
     allow: tuple[str, ...]
+    right: Right
 
 
 @frozen
@@ -79,11 +109,11 @@ class Router:
             self._patterns.append((_compile(pattern), methods))
 
     def resolve(self, method: str, path: str) -> Resolution:
-        """What is to be done with a request for a decoded path."""
+        """The route of a request for a decoded path."""
         clean = clean_path(path)
         if clean != path:
             return Redirect(clean)
-        allowed: list[str] = []
+        others: dict[str, Route] = {}
         for pattern, methods in self._patterns:
             found = pattern.fullmatch(path)
             if found is None:
@@ -91,12 +121,32 @@ class Router:
             route = methods.get(method) or methods.get(ANY)
             if route is not None:
                 return RouteMatch(route, found.groupdict())
-            allowed += methods
-        if allowed:
-            return MethodNotAllowed(tuple(sorted(set(allowed))))
+            for known, other in methods.items():
+                others.setdefault(known, other)
+        if others:
+            right = next(iter(others.values())).right
+            return MethodNotAllowed(tuple(sorted(others)), right)
         if any(pattern.fullmatch(f"{path}/") for pattern, _ in self._patterns):
             return Redirect(f"{path}/")
         return NotFound()
+
+    def right(self, method: str, path: str) -> Right:
+        """The right for a request to a decoded path; of one that is redirected, the right there."""
+        resolution = self.resolve(method, path)
+        while isinstance(resolution, Redirect):
+            resolution = self.resolve(method, resolution.path)
+        if isinstance(resolution, RouteMatch):
+            return resolution.route.right
+        return resolution.right if isinstance(resolution, MethodNotAllowed) else ADMIN
+
+    async def handle(self, request: Request) -> Response | None:
+        """Answer a request; statuses of what no route answers are those of the Go kubelet."""
+        resolution = self.resolve(request.method, request.path)
+        if not isinstance(resolution, RouteMatch):
+            return _without_route(resolution, request)
+        request.place.owner = resolution.parameters.get("namespace", "")
+        request.body.limit(resolution.route.max_body_bytes)
+        return await resolution.route.handler(evolve(request, parameters=resolution.parameters))
 
 
 def clean_path(path: str) -> str:
@@ -129,17 +179,8 @@ def _segment(segment: str, pattern: str) -> str:
 
 
 def route_requests(routes: Iterable[Route]) -> Handler:
-    """A handler that knows these routes; statuses of all else are those of the Go kubelet."""
-    router = Router(routes)
-
-    async def handle(request: Request) -> Response | None:
-        resolution = router.resolve(request.method, request.path)
-        if not isinstance(resolution, RouteMatch):
-            return _without_route(resolution, request)
-        request.body.limit(resolution.route.max_body_bytes)
-        return await resolution.route.handler(evolve(request, parameters=resolution.parameters))
-
-    return handle
+    """A handler that knows these routes, and asks nobody for rights."""
+    return Router(routes).handle
 
 
 def _without_route(resolution: Resolution, request: Request) -> Response:

@@ -39,7 +39,7 @@ async def serve_http(
 
     async with trio.open_nursery() as nursery:
         with trio.CancelScope(shield=True):
-            connections = await nursery.start(_hold_connections, closing)
+            connections = await nursery.start(_hold_connections, table, closing)
         try:
             task_status.started()
             await trio.serve_listeners(serve_one, list(listeners), handler_nursery=connections)
@@ -50,13 +50,16 @@ async def serve_http(
 
 
 async def _hold_connections(
-    closing: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery]
+    table: ConnectionTable, closing: trio.Event, *, task_status: trio.TaskStatus[trio.Nursery]
 ) -> None:
     """Hold the connections beyond a cancellation of the server, until its deadline for them."""
     with trio.CancelScope(shield=True):
-        async with trio.open_nursery() as connections:
-            task_status.started(connections)
-            await closing.wait()
+        async with trio.open_nursery() as turns:
+            turns.start_soon(table.give_turns)
+            async with trio.open_nursery() as connections:
+                task_status.started(connections)
+                await closing.wait()
+            turns.cancel_scope.cancel()
 
 
 async def _serve_connection(

@@ -6,7 +6,6 @@ one. Sessions are not resumed: each connection shows its certificate anew.
 
 import ssl
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import trio
 from attrs import field, frozen
@@ -15,12 +14,11 @@ from trio_kubelet.config.tls_names import DEFAULT_CIPHERS
 from trio_kubelet.k8s.client.tls import load_pair
 from trio_kubelet.server.messages import ClientCertificate
 from trio_kubelet.server.tls_stream import TlsStream
-from trio_kubelet.server.turns import Turns
 
 
 @frozen
 class ServerTls:
-    """What connections need; certificates, keys and authorities as PEM, ciphers as OpenSSL's.
+    """The settings of connections; certificates, keys and authorities as PEM, ciphers as OpenSSL's.
 
     Without `authorities` no client is asked for a certificate.
     """
@@ -74,23 +72,14 @@ class TlsListener(trio.abc.Listener[TlsStream]):
     """Wraps the connections of another listener; who serves them makes the handshake."""
 
     def __init__(
-        self,
-        transport: trio.SocketListener,
-        context: Callable[[], ssl.SSLContext],
-        turns: Turns,
+        self, transport: trio.SocketListener, context: Callable[[], ssl.SSLContext]
     ) -> None:
         self._transport = transport
         self._context = context
-        self._turns = turns
 
     async def accept(self) -> TlsStream:
         """Wait for a connection; it gets the current context."""
-        stream = await self._transport.accept()
-        try:
-            host = stream.socket.getpeername()[0]
-        except OSError:  # It has gone already, and whoever reads will see that.
-            host = ""
-        return TlsStream(stream, self._context(), partial(self._turns.wait, host))
+        return TlsStream(await self._transport.accept(), self._context())
 
     async def aclose(self) -> None:
         """Close the listener below."""
@@ -98,16 +87,14 @@ class TlsListener(trio.abc.Listener[TlsStream]):
 
 
 def over_tls(
-    listeners: Sequence[trio.SocketListener],
-    context: Callable[[], ssl.SSLContext],
-    turns: Turns,
+    listeners: Sequence[trio.SocketListener], context: Callable[[], ssl.SSLContext]
 ) -> Sequence[TlsListener]:
-    """The same addresses, over TLS; handshakes on all of them take turns."""
-    return [TlsListener(listener, context, turns) for listener in listeners]
+    """The same addresses, over TLS."""
+    return [TlsListener(listener, context) for listener in listeners]
 
 
 def shown_certificate(stream: TlsStream) -> ClientCertificate | None:
-    """What a client has shown, once its handshake is over."""
+    """The certificates that a client has shown, once its handshake is over."""
     der, context = stream.certificate, stream.context
     if der is None or not isinstance(context, ServerContext):
         return None

@@ -1,8 +1,7 @@
 """A connection over TLS, as a server has it: a read gives all that has come, not one record.
 
 What the API server passes on to a command comes in many small records, and each that is read by
-itself is passed on by itself, which costs several times what its bytes do. Reads of a handshake
-wait for their turns (`turns.py`), and so do requests of clients that have proven nothing yet.
+itself is passed on by itself, which costs several times what its bytes do.
 """
 
 import ssl
@@ -15,7 +14,7 @@ from trio_kubelet.server.turns import Turn
 
 RECEIVE_BYTES = 64 * 1024
 SEND_BYTES = 1 << 20
-"""What is encrypted in one turn of the event loop: two milliseconds."""
+"""The bytes that are encrypted in one turn of the event loop: two milliseconds."""
 _CUT_OFF = "UNEXPECTED_EOF_WHILE_READING"
 
 
@@ -27,33 +26,34 @@ class TlsStream(trio.abc.Stream):
     a broken stream.
     """
 
-    def __init__(self, connection: trio.SocketStream, context: ssl.SSLContext, turn: Turn) -> None:
+    def __init__(self, connection: trio.SocketStream, context: ssl.SSLContext) -> None:
         self.connection = connection
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
-        self.turn = turn
-        """Waits for the turn of the client's peer."""
         self._flushing = trio.Lock()
         self._at_work: set[str] = set()
         self._has_ended = self._is_broken = self._is_closed = False
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What the connection was accepted with."""
+        """The settings that the connection was accepted with."""
         return self._tls.context
 
     @property
     def certificate(self) -> bytes | None:
-        """What the client has shown, as DER, once the handshake is over."""
+        """The certificates that the client has shown, as DER, once the handshake is over."""
         return self._tls.getpeercert(binary_form=True)
 
-    async def do_handshake(self) -> None:
-        """Make the handshake. Raises trio.BrokenResourceError; the client is told what failed."""
+    async def do_handshake(self, turn: Turn) -> None:
+        """Make the handshake, each step of which waits for its turn.
+
+        Raises trio.BrokenResourceError; the client is told what failed.
+        """
         try:
             while not self._shook_hands():
                 await self._flush()
                 await self._fill()
-                await self.turn()
+                await turn()
         except ssl.SSLError as error:
             await self._flush()
             self._is_broken = True
@@ -112,7 +112,7 @@ class TlsStream(trio.abc.Stream):
         return True
 
     def _decrypted(self, limit: int) -> bytes | None:
-        """What can be read without waiting; None: nothing yet. Raises trio.BrokenResourceError."""
+        """The bytes that are there; None: nothing yet. Raises trio.BrokenResourceError."""
         self._fail_if_over()
         pieces = list[bytes]()
         try:

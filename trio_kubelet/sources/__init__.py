@@ -9,9 +9,8 @@ from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.apiserver import watch_api_pods
 from trio_kubelet.sources.file import watch_manifest_files
 from trio_kubelet.sources.http import watch_manifest_url
-from trio_kubelet.sources.merge import PodOperation, PodUpdate, SourceMerge
-from trio_kubelet.sources.static_pods import ManifestContext
-from trio_kubelet.sources.updates import PodUpdates
+from trio_kubelet.sources.manifest_source import ManifestContext
+from trio_kubelet.sources.merge import PodOperation, PodUpdate, PodUpdates, SourceMerge
 
 __all__ = [
     "ManifestContext",

@@ -29,7 +29,7 @@ SendUpdates = Callable[[Iterable[PodUpdate]], Awaitable[None]]
 
 
 def unusable_names(pod: Pod) -> tuple[FieldError, ...]:
-    """What is wrong with the names of a pod that become parts of paths, or tell things apart.
+    """The problems of a pod's names that become parts of paths, or tell things apart.
 
     The API server lets no such pod pass. Another one, or what stands before it, might.
     """
@@ -71,7 +71,7 @@ class PodFollower(Protocol):
 
 
 def is_mirror(pod: Pod) -> bool:
-    """Whether the object only shows a static pod of this node."""
+    """True if the object only shows a static pod of this node."""
     return CONFIG_MIRROR in pod.metadata.annotations
 
 

@@ -21,10 +21,10 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.path_watch import PathWatch
+from trio_kubelet.kernel.path_watch import PathWatch
 from trio_kubelet.pod_source import Source
+from trio_kubelet.sources.manifest_source import ManifestContext, SendPods
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
-from trio_kubelet.sources.static_pods import ManifestContext, SendPods
 
 DEFAULT_CHECK_SECONDS = 20.0
 log = structlog.get_logger("sources")

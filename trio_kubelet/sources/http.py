@@ -17,8 +17,8 @@ import trio
 
 from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.pod_source import Source
+from trio_kubelet.sources.manifest_source import ManifestContext, SendPods
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest
-from trio_kubelet.sources.static_pods import ManifestContext, SendPods
 
 DEFAULT_CHECK_SECONDS = 20.0
 _REQUEST_SECONDS = 10.0

@@ -16,10 +16,9 @@ from pathlib import Path
 import structlog
 from attrs import evolve, frozen
 
-from trio_kubelet.sources.documents import InvalidManifest
+from trio_kubelet.kernel.whole_files import make_folder, write_all_whole
 from trio_kubelet.sources.manifests import ManifestPod, ManifestReader
-from trio_kubelet.sources.static import is_pod_uid
-from trio_kubelet.whole_files import make_folder, write_all_whole
+from trio_kubelet.sources.static_pods import InvalidManifest, is_pod_uid
 
 log = structlog.get_logger("sources")
 

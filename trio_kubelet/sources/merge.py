@@ -1,4 +1,4 @@
-"""Turns what the sources say into one stream of changes.
+"""Turns what the sources say into one stream of changes, in order, in one channel.
 
 Every source yields its full set of pods, again and again. `SourceMerge` remembers what each said
 last and answers with what changed since, as operations of the Go kubelet: ADD, UPDATE (spec,
@@ -11,9 +11,10 @@ source that knows what changed says so (`change`, `remove`) and need not repeat 
 from collections.abc import Iterable
 from enum import StrEnum
 
+import structlog
+import trio
 from attrs import define, evolve, field, frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import (
     CONFIG_SEEN,
@@ -22,11 +23,15 @@ from trio_kubelet.pod_source import (
     Source,
     rfc3339_nanoseconds,
 )
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("sources")
 
 
 class PodOperation(StrEnum):
-    """What happened to the pods of an update."""
+    """The change of the pods of an update."""
 
     ADD = "ADD"
     UPDATE = "UPDATE"
@@ -56,7 +61,7 @@ class PodUpdate:
 
 @define(eq=False)
 class SourceMerge:
-    """What every source said last; owned by the task that feeds the config channel."""
+    """The last word of every source; owned by the task that feeds the config channel."""
 
     _clock: Clock
     _events: EventRecorder
@@ -167,3 +172,29 @@ def _asked_for(pod: Pod) -> tuple[object, ...]:
 def _annotated(pod: Pod, source: Source, seen: str) -> Pod:
     annotations = {**pod.metadata.annotations, CONFIG_SOURCE: str(source), CONFIG_SEEN: seen}
     return evolve(pod, metadata=evolve(pod.metadata, annotations=annotations))
+
+
+CHANNEL_SIZE = 64
+
+
+class PodUpdates:
+    """Sends updates into `channel`. `on_update` is called with each of them before."""
+
+    def __init__(self, merge: SourceMerge) -> None:
+        self.merge = merge
+        self.on_update: Callbacks[[PodUpdate]] = Callbacks()
+        self._channel_in, self.channel = trio.open_memory_channel[PodUpdate](CHANNEL_SIZE)
+
+    async def take(self, source: Source, pods: tuple[Pod, ...]) -> None:
+        """Take the full set of pods that a source has now; waits while the sync loop is behind."""
+        await self.send(self.merge.apply(source, pods))
+
+    async def send(self, updates: Iterable[PodUpdate]) -> None:
+        """Hand on what changed in a source; waits while the sync loop is behind."""
+        for update in updates:
+            try:
+                self.on_update.call(update)
+            except Exception:  # whatever becomes of mirrors, the pods themselves are dealt with
+                names = [pod.metadata.key for pod in update.pods]
+                log.exception("mirror pod sync failed", pods=names)
+            await self._channel_in.send(update)

@@ -22,7 +22,7 @@ from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
 from trio_kubelet.pod_source import CONFIG_HASH, CONFIG_MIRROR, Source
 from trio_kubelet.sources.merge import PodOperation, PodUpdate
-from trio_kubelet.work_queue import Retry, WorkQueue
+from trio_kubelet.tasks.work_queue import Retry, WorkQueue
 
 log = structlog.get_logger("mirrors")
 
@@ -198,7 +198,7 @@ class MirrorPods:
                 self.changed(made)
 
     def _may_go(self, pod: Pod | None, mirror: Pod) -> bool:
-        """Whether the mirror shows nothing that is there, or somebody has deleted it."""
+        """True if the mirror shows nothing that is there, or somebody has deleted it."""
         uid = shown_uid(mirror)
         if pod is not None and pod.metadata.uid == uid:
             deleted = mirror.metadata.deletion_timestamp is not None
@@ -206,7 +206,7 @@ class MirrorPods:
         return self._spoken >= self._sources and self._is_released(uid)
 
     def _is_outdated(self, uid: str, mirror: Pod) -> bool:
-        """Whether the mirror shows an end, and its pod runs again, after a reboot for instance.
+        """True if the mirror shows an end, and its pod runs again, after a reboot for instance.
 
         It cannot show that: the API takes no ended container for one that runs.
         """

@@ -1,4 +1,4 @@
-"""What is used of the node, and by whom: one provider for all readers.
+"""The use of the node, and its users: one provider for all readers.
 
 `provider.py` reads for all who ask; `values.py` is what they get, `summary.py` the form of it that
 `/stats/summary` has. How the kernel writes its figures is in `kernel_text.py` and

@@ -17,7 +17,7 @@ from trio_kubelet.stats.cgroup_values import usage_v1, usage_v2
 from trio_kubelet.stats.values import Usage
 
 LIMIT_SECONDS = 60.0
-"""How long a limit is taken for what it was: nearly half of the files are limits."""
+"""The time that a limit is taken for what it was: nearly half of the files are limits."""
 
 _LONGEST_FILE = 1 << 16
 _LIMITS = frozenset(
@@ -51,7 +51,7 @@ _USAGE = {1: usage_v1, 2: usage_v2}
 
 @frozen
 class _Reading:
-    """What the signs of work were, and what the cgroup used then."""
+    """The signs of work, and the cgroup's use then."""
 
     signs: Mapping[str, bytes | None]
     usage: Usage
@@ -72,7 +72,7 @@ class CgroupFiles:
         return cls(tree, {name: f"{root}{path}/" for name, root in tree.hierarchies.items()})
 
     def usage(self, now_ns: int, *, detailed: bool) -> Usage | None:
-        """What the cgroup uses; None if it is not there. Blocks."""
+        """The use of the cgroup; None if it is not there. Blocks."""
         if self._forget_old_limits():
             self._last.clear()
         version = self._tree.version

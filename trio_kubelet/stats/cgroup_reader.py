@@ -35,7 +35,7 @@ Processes = Callable[[], Mapping[str, int]]
 
 
 class Depth(IntEnum):
-    """How much is read of each cgroup; each includes the ones before."""
+    """The depths to which a cgroup is read; each includes the ones before."""
 
     USAGE = 0
     NETWORK = 1
@@ -62,7 +62,7 @@ class PodCgroup:
 
 @frozen(kw_only=True)
 class CgroupReadings:
-    """What one walk has found. `between` are the cgroups above the pods, by their paths."""
+    """The readings of one walk. `between` are the cgroups above the pods, by their paths."""
 
     depth: Depth
     node: NodeStats
@@ -131,7 +131,7 @@ class CgroupReader:
         )
 
     def usage(self, path: str, clock: Stopwatch, depth: Depth) -> Usage | None:
-        """What one cgroup uses; None if it is not there."""
+        """The use of one cgroup; None if it is not there."""
         if self.tree is None:
             return None
         files = self._files.get(path)
@@ -266,5 +266,5 @@ def id_in(folder: str) -> str:
 
 
 def is_monitor(folder: str) -> bool:
-    """Whether a cgroup below a pod's is that of CRI-O's monitor of a container."""
+    """True if a cgroup below a pod's is that of CRI-O's monitor of a container."""
     return folder.startswith("crio-conmon-")

@@ -1,4 +1,4 @@
-"""What the files of a cgroup say of its use, on v1 and on v2. Pure: texts in, a value out.
+"""The use of a cgroup by its files, on v1 and on v2. Pure: texts in, a value out.
 
 Versions differ in files, units and words, and on v1 a parent's figures are those with `total_`.
 What is not read, or is not there, is None.
@@ -30,7 +30,7 @@ other."""
 
 
 def usage_v1(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
-    """What a cgroup of v1 uses; None if it is gone."""
+    """The use of a cgroup of v1; None if it is gone."""
     stat = key_values(files("memory", "memory.stat"))
     memory = _memory_v1(files, stat)
     total = number(files("cpuacct", "cpuacct.usage"))
@@ -50,7 +50,7 @@ def usage_v1(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
 
 
 def usage_v2(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
-    """What a cgroup of v2 uses; None if it is gone."""
+    """The use of a cgroup of v2; None if it is gone."""
     cpu = key_values(files("cpu", "cpu.stat"))
     current = number(files("memory", "memory.current"))
     if not cpu and current is None:

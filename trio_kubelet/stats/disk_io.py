@@ -36,7 +36,7 @@ def disks(diskstats: bytes | None) -> tuple[DiskIo, ...]:
 
 
 def io_v2(stat: bytes | None) -> tuple[CgroupIo, ...]:
-    """What a cgroup of v2 has read and written, by device."""
+    """The bytes that a cgroup of v2 has read and written, by device."""
     return tuple(
         CgroupIo(device.decode(), *map(int, counts))
         for device, *counts in _IO_STAT.findall(stat or b"")
@@ -44,7 +44,7 @@ def io_v2(stat: bytes | None) -> tuple[CgroupIo, ...]:
 
 
 def io_v1(service_bytes: bytes | None, serviced: bytes | None) -> tuple[CgroupIo, ...]:
-    """What a cgroup of v1 has read and written, by device."""
+    """The bytes that a cgroup of v1 has read and written, by device."""
     moved, done = _by_operation(service_bytes), _by_operation(serviced)
     devices = dict.fromkeys(device for device, _ in (*moved, *done))
     return tuple(

@@ -1,9 +1,9 @@
-"""How much of the disk the volumes and logs of pods use: all their files have to be looked at.
+"""The disk space of the volumes and logs of pods: all their files have to be looked at.
 
-That costs what the pods' users make it cost, so it is bounded: one thread walks, a walk ends after
-20 s without a result, and a pod's next one begins no sooner than twenty times what the last one
-took. Nobody waits for a walk longer than a second; until there is a result there is none, and an
-old one counts meanwhile.
+That costs what the pods' users make it cost, so it is bounded: two threads walk, for pods of two
+namespaces, a walk ends after 20 s without a result, and a pod's next one begins no sooner than
+twenty times what the last one took. Nobody waits for a walk longer than a second; until there is a
+result there is none, and an old one counts meanwhile.
 """
 
 import os
@@ -18,14 +18,17 @@ import structlog
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.stats.values import Filesystem, VolumeStats
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import BackgroundTasks
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("stats")
 
+WALKS = 2
+"""At once, of different namespaces: each may take WALK_SECONDS, and pods are many."""
 WALK_SECONDS = 20.0
 REST_FACTOR = 20
 FIRST_SECONDS = 1.0
@@ -34,6 +37,10 @@ ETC_HOSTS, CONTAINERS = "etc-hosts", "containers"
 """In a pod's folder; see `runtime/config/names.py`."""
 _BLOCK = 512
 _CHECK_EVERY = 512
+MAX_PENDING = 8 << 20
+"""Characters in the paths of folders that a walk has still to look at."""
+MAX_LINKED = 200_000
+"""Files with several names that a walk remembers."""
 
 _LOCAL_PLUGINS = ("empty-dir", "configmap", "secret", "downward-api", "projected")
 _PLUGIN_PREFIX = "kubernetes.io~"
@@ -48,13 +55,14 @@ class PodPaths:
     """Where a pod keeps its files."""
 
     uid: str
+    namespace: str
     volumes: Path
     logs: Path
 
 
 @frozen(kw_only=True)
 class PodDisk:
-    """What a walk has found: volumes, and logs by the names of containers.
+    """The sizes that a walk has found: volumes, and logs by the names of containers.
 
     `seconds` is how long each volume took that is there. `files` are the hosts file and the
     termination messages, which containers may write as much into as they like.
@@ -68,7 +76,7 @@ class PodDisk:
 
 @frozen(kw_only=True)
 class Walked:
-    """What the files of a folder take."""
+    """The space that the files of a folder take."""
 
     used: int
     inodes: int
@@ -92,13 +100,13 @@ class DiskUsages:
         self._clock = clock
         self._with_volumes = volume_seconds >= 0
         self._period_seconds = volume_seconds if volume_seconds > 0 else LOG_PERIOD_SECONDS
-        self._thread = trio.CapacityLimiter(1)
+        self._threads = FairLimiter(WALKS, 1)
         self._known: dict[str, _Known] = {}
         self._walking: dict[str, trio.Event] = {}
         self.on_walk: Callbacks[[PodDisk]] = Callbacks()
 
     async def get(self, pods: Iterable[PodPaths]) -> Mapping[str, PodDisk]:
-        """What is known of these pods, by UID; walks begin where it is old."""
+        """The known sizes of these pods, by UID; walks begin where it is old."""
         wanted = {pod.uid: pod for pod in pods}
         self._known = {uid: known for uid, known in self._known.items() if uid in wanted}
         now = trio.current_time()
@@ -119,7 +127,7 @@ class DiskUsages:
         disk = known.disk if known is not None else PodDisk()
         began_at = trio.current_time()
         try:
-            async with self._thread:
+            async with self._threads.share(pod.namespace):
                 began_at = trio.current_time()
                 now_ns = self._clock.now_ns()
                 disk = await run_in_thread(
@@ -167,8 +175,9 @@ def walked(folder: Path, deadline: float) -> Walked:
     top = folder.lstat()
     used, inodes, seen = top.st_blocks * _BLOCK, 1, 0
     linked: set[int] = set()
-    folders = [str(folder)]
+    folders, pending = [str(folder)], len(str(folder))
     while folders:
+        pending -= len(folders[-1])
         for status, path in _entries(folders.pop()):
             seen += 1
             if seen % _CHECK_EVERY == 0 and time.monotonic() > deadline:
@@ -177,10 +186,13 @@ def walked(folder: Path, deadline: float) -> Walked:
                 continue
             if stat.S_ISDIR(status.st_mode):
                 folders.append(path)
+                pending += len(path)
             elif status.st_nlink > 1:
                 if status.st_ino in linked:
                     continue
                 linked.add(status.st_ino)
+            if pending > MAX_PENDING or len(linked) > MAX_LINKED:
+                raise WalkTooLongError(f"{folder} has too many folders or links to be counted")
             used += status.st_blocks * _BLOCK
             inodes += 1
     return Walked(used=used, inodes=inodes)
@@ -194,7 +206,7 @@ def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:
 
 
 def _filesystem(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
-    """What a folder takes, and what its file system has; None if it is gone."""
+    """The space that a folder takes, and the size of its file system; None if it is gone."""
     try:
         found = walked(folder, deadline)
         return filesystem(os.statvfs(folder), now_ns, used=found.used, inodes_used=found.inodes)
@@ -203,7 +215,7 @@ def _filesystem(folder: Path, now_ns: int, deadline: float) -> Filesystem | None
 
 
 def _own_files(folder: Path, now_ns: int, deadline: float) -> Filesystem | None:
-    """What the agent's own files in a pod's folder take; None if that is gone."""
+    """The space of the agent's own files in a pod's folder; None if that is gone."""
     used = inodes = 0
     with suppress(OSError):
         status = (folder / ETC_HOSTS).lstat()

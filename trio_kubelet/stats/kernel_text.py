@@ -86,7 +86,7 @@ def boot_time_ns(stat: bytes | None) -> int:
 
 
 def all_tasks(loadavg: bytes | None) -> int | None:
-    """How many tasks there are: the fourth word of /proc/loadavg is `running/all`."""
+    """The number of tasks: the fourth word of /proc/loadavg is `running/all`."""
     found = re.match(rb"\S+ \S+ \S+ \d+/(\d{1,12}) ", loadavg or b"")
     return int(found[1]) if found is not None else None
 

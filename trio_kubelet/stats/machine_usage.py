@@ -1,4 +1,4 @@
-"""What the machine as a whole uses: by its root cgroup, and by /proc where that counts nothing.
+"""The use of the machine as a whole: by its root cgroup, and by /proc where that counts nothing.
 
 The root cgroup of v2 has no memory of its own, and some machines have no cgroups at all.
 Pure, but for the reader that it is given.
@@ -22,7 +22,7 @@ _SYSTEM = (2, 5, 6)
 
 
 def machine_usage(root: Usage | None, now_ns: int, texts: Texts) -> Usage:
-    """What the machine uses; `root` is what its root cgroup says."""
+    """The use of the machine; `root` is that of its root cgroup."""
     memory = meminfo(texts("proc/meminfo"))
     usage = root or Usage(time_ns=now_ns)
     return evolve(

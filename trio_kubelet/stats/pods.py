@@ -32,7 +32,7 @@ from trio_kubelet.stats.values import (
 
 @frozen(kw_only=True)
 class Found:
-    """What pods are put together from. `images` is the file system of the containers' layers."""
+    """The sources of pods' values. `images` is the file system of the containers' layers."""
 
     readings: CgroupReadings
     runtime: RuntimeStats | None = None
@@ -53,7 +53,7 @@ def running(pod: ObservedPod) -> tuple[ObservedContainer, ...]:
 
 
 def lacks_cgroups(pods: Iterable[ObservedPod], readings: CgroupReadings) -> bool:
-    """Whether the runtime has to be asked, because a container that runs has no cgroup of ours."""
+    """True if the runtime has to be asked, because a container that runs has no cgroup of ours."""
     return any(
         container.id not in cgroup.children
         for pod in shown(pods)
@@ -133,14 +133,14 @@ def _container(
 
 
 def _on(whole: Filesystem | None, used: Filesystem | None) -> Filesystem | None:
-    """What something uses of a file system, with the size of that."""
+    """The use of a file system, with the size of that."""
     if used is None or whole is None:
         return used
     return evolve(whole, time_ns=used.time_ns, used=used.used, inodes_used=used.inodes_used)
 
 
 def total(containers: Iterable[ContainerStats]) -> Usage:
-    """What containers use together, where nothing is known of their pod as a whole."""
+    """The use of containers together, where nothing is known of their pod as a whole."""
     usages = [each.usage for each in containers]
     cpus = [each.cpu for each in usages if each.cpu is not None]
     memories = [each.memory for each in usages if each.memory is not None]
@@ -173,7 +173,7 @@ def _total_memory(memories: list[MemoryUsage]) -> MemoryUsage:
 def ephemeral_storage(
     containers: Iterable[ContainerStats], disk: PodDisk | None, whole: Filesystem | None
 ) -> Filesystem | None:
-    """What a pod uses of the node's own disk: layers, logs, volumes, hosts file and messages.
+    """The use of the node's own disk by a pod: layers, logs, volumes, hosts file and messages.
 
     None until all of it is known.
     """

@@ -16,8 +16,6 @@ import structlog
 import trio
 from attrs import evolve, frozen
 
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
@@ -32,9 +30,11 @@ from trio_kubelet.stats.runtime_stats import (
     runtime_filesystem,
     runtime_sandboxes,
 )
-from trio_kubelet.stats.shared import Shared
+from trio_kubelet.stats.shared import SharedValue
 from trio_kubelet.stats.values import Filesystem, NodeStats, Stats
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import BackgroundTasks, run_concurrently
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("stats")
 
@@ -48,7 +48,7 @@ NODE = "node"
 
 @frozen(kw_only=True)
 class StatsSources:
-    """What a provider reads.
+    """The sources that a provider reads.
 
     `pods` returns what the runtime has, `paths` where a pod keeps its files, `processes` a process
     of each system container by name, which may block. `root_folder` is --root-dir. With
@@ -68,7 +68,7 @@ class StatsSources:
 
 @frozen(kw_only=True)
 class _Wanted:
-    """What one reader wants beside the usage of cgroups."""
+    """The wishes of one reader beside the usage of cgroups."""
 
     depth: Depth = Depth.USAGE
     rates: bool = False
@@ -85,11 +85,11 @@ class StatsProvider:
         self._disk_threads = trio.CapacityLimiter(1)
         self._rates = Rates()
         self._readings = {
-            depth: Shared(tasks, partial(self._read, depth), FRESH_SECONDS) for depth in Depth
+            depth: SharedValue(tasks, partial(self._read, depth), FRESH_SECONDS) for depth in Depth
         }
-        self._containers = Shared(tasks, self._ask_containers, FRESH_SECONDS)
-        self._sandboxes = Shared(tasks, self._ask_sandboxes, FRESH_SECONDS)
-        self._filesystems = Shared(tasks, self._measure_filesystems, FRESH_SECONDS)
+        self._containers = SharedValue(tasks, self._ask_containers, FRESH_SECONDS)
+        self._sandboxes = SharedValue(tasks, self._ask_sandboxes, FRESH_SECONDS)
+        self._filesystems = SharedValue(tasks, self._measure_filesystems, FRESH_SECONDS)
         self._disks = DiskUsages(tasks, sources.clock, sources.volume_seconds)
         self.on_disk_walk = self._disks.on_walk
 
@@ -114,7 +114,7 @@ class StatsProvider:
         return await self._stats(_Wanted(depth=Depth.NETWORK, rates=True, disks=True))
 
     async def disks(self) -> Mapping[str, PodDisk]:
-        """What volumes and logs of pods use, by UID, as far as it is known."""
+        """The space that volumes and logs of pods use, by UID, as far as it is known."""
         return await self._disks.get(map(self._sources.paths, shown(self._sources.pods())))
 
     async def _stats(self, wanted: _Wanted) -> Stats:
@@ -175,7 +175,7 @@ class StatsProvider:
         return await run_in_thread(read, limiter=self._threads)
 
     async def _runtime(self, problems: dict[str, str], *, sandboxes: bool) -> RuntimeStats | None:
-        """What the runtime says; None, and a problem, if it says nothing."""
+        """The runtime's statistics; None, and a problem, if it says nothing."""
         try:
             told = await self._containers.get()
             if sandboxes:

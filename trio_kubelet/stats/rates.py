@@ -45,7 +45,7 @@ class Rates:
         self._samples = {key: value for key, value in self._samples.items() if key in kept}
 
     def is_known(self, key: Hashable, now_ns: int) -> bool:
-        """Whether a sample taken now would have a rate."""
+        """True if a sample taken now would have a rate."""
         older = self._samples.get(key)
         return (
             older is not None

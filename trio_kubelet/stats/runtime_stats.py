@@ -1,4 +1,4 @@
-"""What a container runtime says of containers and sandboxes, as values. Pure.
+"""A container runtime's statistics of containers and sandboxes, as values. Pure.
 
 A figure that CRI wraps (`UInt64Value`) and that is absent was not measured, and is None here.
 """

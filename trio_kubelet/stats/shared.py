@@ -9,13 +9,13 @@ from typing import Generic, TypeVar
 
 import trio
 
-from trio_kubelet.concurrency import BackgroundTasks
-from trio_kubelet.future import Future
+from trio_kubelet.tasks.concurrency import BackgroundTasks
+from trio_kubelet.tasks.future import Future
 
 T = TypeVar("T")
 
 
-class Shared(Generic[T]):
+class SharedValue(Generic[T]):
     """One value. Nothing is worked out unless somebody asks."""
 
     __slots__ = ("_began_at", "_future", "_seconds", "_tasks", "_value", "_work")
@@ -33,7 +33,7 @@ class Shared(Generic[T]):
 
     @property
     def is_fresh(self) -> bool:
-        """Whether there is a value that holds, or one that is being worked out."""
+        """True if there is a value that holds, or one that is being worked out."""
         if self._future is None:
             return False
         age = trio.current_time() - self._began_at

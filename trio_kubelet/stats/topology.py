@@ -1,4 +1,4 @@
-"""How many cores and sockets the CPUs of the machine are."""
+"""The cores and sockets of the machine's CPUs."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is known of what the node, its pods and their containers use: frozen values.
+"""The use of the node, its pods and their containers: frozen values.
 
 None stands for what the kernel or the runtime does not tell: it is left out of every answer, and
 never shown as 0. Bytes, nanoseconds and counts are integers; times are nanoseconds since the epoch.
@@ -21,7 +21,7 @@ class PsiLine:
 
 @frozen(kw_only=True)
 class PsiResource:
-    """How much tasks wait for something (PSI): some of them, or all at once."""
+    """The pressure on tasks (PSI): some of them, or all at once."""
 
     some: PsiLine
     full: PsiLine
@@ -71,7 +71,7 @@ class SwapUsage:
 
 @frozen
 class CgroupIo:
-    """What a cgroup has read from a device and written to it; `number` is `major:minor`."""
+    """The bytes that a cgroup has read from a device and written; `number` is `major:minor`."""
 
     number: str
     read_bytes: int
@@ -82,7 +82,7 @@ class CgroupIo:
 
 @frozen
 class DiskIo:
-    """What the kernel counts of a disk, in the order of /proc/diskstats; times in milliseconds."""
+    """The kernel's counts of a disk, in the order of /proc/diskstats; times in milliseconds."""
 
     number: str
     name: str
@@ -101,7 +101,7 @@ class DiskIo:
 
 @frozen(kw_only=True)
 class CgroupDetails:
-    """What only monitoring asks for: parts of the memory, limits, throttling, disks."""
+    """Values that only monitoring asks for: parts of the memory, limits, throttling, disks."""
 
     cache: int | None = None
     mapped_file: int | None = None
@@ -126,7 +126,7 @@ class CgroupDetails:
 
 @frozen(kw_only=True)
 class Usage:
-    """What one cgroup uses, or a container of which the runtime told, at a time."""
+    """The use of one cgroup, or a container of which the runtime told, at a time."""
 
     time_ns: int
     cpu: CpuUsage | None = None
@@ -139,7 +139,7 @@ class Usage:
 
 @frozen(kw_only=True)
 class Interface:
-    """What has gone through a network interface."""
+    """The traffic of a network interface."""
 
     name: str
     rx_bytes: int
@@ -199,7 +199,7 @@ class ContainerStats:
 
 @frozen(kw_only=True)
 class SandboxStats:
-    """What a pod's sandbox itself uses, where it has a cgroup."""
+    """The use of a pod's sandbox itself, where it has a cgroup."""
 
     id: str
     cgroup: str

@@ -168,7 +168,7 @@ def _all_containers_restarting(
 def _initialized(
     pod: Pod, statuses: ContainerStatuses, phase: PodPhase, before: PodCondition | None
 ) -> PodCondition:
-    """Whether regular containers may run; that all restart takes it back from no pod."""
+    """True if regular containers may run; that all restart takes it back from no pod."""
     kind = PodConditionType.INITIALIZED
     if phase is PodPhase.SUCCEEDED:
         return _condition(kind, holds=True, reason=ENDED_REASONS[phase])

@@ -1,4 +1,4 @@
-"""What a running container may really use, as its status shows it.
+"""The resources that a running container may really use, as its status shows it.
 
 The runtime tells of shares, quota and memory limit; of the rest the record of what the container
 was made with does. A value that says the same as the allocation keeps the allocation's notation.

@@ -6,11 +6,12 @@ with its last end beside it. What ran and cannot be found is never called a succ
 code is 137 and its reason ContainerStatusUnknown. Restart counts never go back.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from attrs import evolve, frozen
 
-from state_machines.container import ContainerRole, restarts_after
+from state_machines.container import UNKNOWN_EXIT_CODE, ContainerRole, restarts_after
 from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import (
     ConditionStatus,
@@ -31,14 +32,14 @@ from trio_kubelet.k8s import (
     VolumeMount,
     VolumeMountStatus,
 )
+from trio_kubelet.k8s.image_reference import shown_name
 from trio_kubelet.runtime.config.mounts import path_in_container
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedState
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, restart_terms
 from trio_kubelet.status.container_resources import actual_resources
 from trio_kubelet.status.context import StatusContext
 
-UNKNOWN_EXIT_CODE = 137
 CONTAINER_STATUS_UNKNOWN = "ContainerStatusUnknown"
 RESTARTING_ALL = "RestartingAllContainers"
 REPLACED = Reason(reason="ContainerCreating")
@@ -51,7 +52,7 @@ INFERRED_MESSAGE = (
     "treat it as exited normally"
 )
 POD_MESSAGES_LIMIT_BYTES = 12 * 1024
-"""What the termination messages of one pod may take up together; containers share it evenly."""
+"""The room of the termination messages of one pod together; containers share it evenly."""
 
 
 @frozen(kw_only=True)
@@ -68,7 +69,7 @@ class ContainerStatuses:
 
     @property
     def any_running(self) -> bool:
-        """Whether any container of the pod runs, of whatever kind."""
+        """True if any container of the pod runs, of whatever kind."""
         return any(
             status.state is not None and status.state.running is not None
             for status in (*self.init, *self.regular, *self.ephemeral)
@@ -99,12 +100,12 @@ def container_statuses(context: StatusContext) -> ContainerStatuses:
 
 
 def terminated(status: ContainerStatus) -> ContainerStateTerminated | None:
-    """How the container ended, if it has."""
+    """The end of the container, if it has ended."""
     return status.state.terminated if status.state is not None else None
 
 
 def last_terminated(status: ContainerStatus) -> ContainerStateTerminated | None:
-    """How the container before it ended, if that is known."""
+    """The end of the container before it, if that is known."""
     return status.last_state.terminated if status.last_state is not None else None
 
 
@@ -126,7 +127,7 @@ def _status(
     role: ContainerRole,
     before: ContainerStatus | None,
 ) -> ContainerStatus:
-    instances = [c for c in context.observed.containers if c.name == container.name]
+    instances = context.observed.instances(container.name)
     if instances:
         status = _observed_status(context, container, instances, before)
     else:
@@ -146,17 +147,23 @@ def _status(
     return _with_readiness(role, status, verdict or _first_verdict(container, status, before))
 
 
-def _blank_status(context: StatusContext, container: Container) -> ContainerStatus:
-    """A container that was never made."""
+def _blank_status(
+    context: StatusContext, container: Container, made: ObservedContainer | None = None
+) -> ContainerStatus:
+    """A container that was never made, but for the mounts of one that was."""
     reason = "PodInitializing" if context.pod.spec.init_containers else "ContainerCreating"
     return ContainerStatus(
         name=container.name,
-        image=container.image,
+        image=shown_name(container.image),
         state=_waiting(Reason(reason=reason)),
         volume_mounts=tuple(
             _mount_status(
-                mount,
-                recursive=context.recursive_read_only and _asks_for_recursive_read_only(mount),
+                mount.name,
+                mount.mount_path,
+                mount.read_only,
+                context.recursive_read_only and _asks_for_recursive_read_only(mount)
+                if made is None
+                else path_in_container(mount) in made.recursively_read_only,
             )
             for mount in container.volume_mounts
         ),
@@ -178,7 +185,7 @@ def _unseen_status(
     if before is not None:
         blank = evolve(blank, restart_count=before.restart_count, last_state=before.last_state)
     waits = _reason_to_wait(context, container) is not None
-    inferred = role is ContainerRole.INIT and _any_regular_made(context.pod, context.observed)
+    inferred = role is ContainerRole.INIT and context.any_regular_made
     if inferred and not waits:
         completed = ContainerStateTerminated(reason="Completed", message=INFERRED_MESSAGE)
         return evolve(blank, state=ContainerState(terminated=completed))
@@ -193,7 +200,7 @@ def _unseen_status(
 
 
 def _starts_over(context: StatusContext) -> bool:
-    """Whether what the runtime does not show was removed to be made anew (KEP-5532)."""
+    """True if what the runtime does not show was removed to be made anew (KEP-5532)."""
     kind = PodConditionType.ALL_CONTAINERS_RESTARTING
     return not _is_over(context) and any(
         condition.type == kind and condition.status == ConditionStatus.TRUE
@@ -216,25 +223,20 @@ def _status_of_next(
 def _observed_status(
     context: StatusContext,
     container: Container,
-    instances: list[ObservedContainer],
+    instances: Sequence[ObservedContainer],
     before: ContainerStatus | None,
 ) -> ContainerStatus:
     """A container that the runtime shows; `instances` are its incarnations, newest first."""
     newest = instances[0]
-    blank = _blank_status(context, container)
     status = evolve(
-        blank,
-        image=newest.image or container.image,
+        _blank_status(context, container, newest),
+        image=newest.image or shown_name(container.image),
         image_id=newest.image_ref,
         container_id=f"{context.given.node.runtime_name}://{newest.id}",
         resources=_resources(context, container, newest),
         allocated_resources=container.resources.requests if container.resources else {},
         user=_user(newest),
         stop_signal=newest.stop_signal,
-        volume_mounts=tuple(
-            _mount_status(mount, recursive=path_in_container(mount) in newest.recursively_read_only)
-            for mount in container.volume_mounts
-        ),
     )
     status = evolve(status, restart_count=_restart_count(status, newest, before))
     if newest.state is ObservedState.RUNNING:
@@ -250,7 +252,7 @@ def _observed_status(
 def _resources(
     context: StatusContext, container: Container, newest: ObservedContainer
 ) -> ResourceRequirements:
-    """What a container that runs may use; what others are to get."""
+    """The resources that a container which runs may use; those that others are to get."""
     allocated = container.resources or ResourceRequirements()
     if newest.state is not ObservedState.RUNNING:
         return allocated
@@ -292,10 +294,10 @@ def _restart_count(
 def _last_state(
     context: StatusContext,
     status: ContainerStatus,
-    older: list[ObservedContainer],
+    older: Sequence[ObservedContainer],
     before: ContainerStatus | None,
 ) -> ContainerState | None:
-    """How the incarnation before the newest one ended.
+    """The end of the incarnation before the newest one.
 
     An end that was told as the last one, while its container waited to be made anew, stays the
     last one when it waits no more, as its pod goes.
@@ -368,7 +370,7 @@ def _is_over(context: StatusContext) -> bool:
 def _with_readiness(
     role: ContainerRole, status: ContainerStatus, verdict: ProbeVerdict
 ) -> ContainerStatus:
-    """Whether the container is started and ready, in the sense that its role gives to it."""
+    """True if the container is started and ready, in the sense that its role gives to it."""
     running = status.state is not None and status.state.running is not None
     started = running and verdict.started
     if role is ContainerRole.INIT:
@@ -382,7 +384,7 @@ def _with_readiness(
 def _first_verdict(
     container: Container, status: ContainerStatus, before: ContainerStatus | None
 ) -> ProbeVerdict:
-    """What holds before a probe was run: of an instance that is known, what was told last."""
+    """The verdict before a probe was run: of an instance that is known, what was told last."""
     told = ContainerStatus()
     if before is not None and before.container_id == status.container_id:
         told = before
@@ -410,7 +412,7 @@ def without_open_ends(pod: Pod, statuses: ContainerStatuses) -> ContainerStatuse
 
 
 def _is_initialized(pod: Pod, statuses: ContainerStatuses) -> bool:
-    """Whether the regular containers had their turn."""
+    """True if the regular containers had their turn."""
     if not pod.spec.init_containers or any(_was_begun(status) for status in statuses.regular):
         return True
     if init_role(pod.spec.init_containers[-1]) is ContainerRole.SIDECAR:
@@ -449,24 +451,19 @@ def _waiting(reason: Reason) -> ContainerState:
     )
 
 
-def _any_regular_made(pod: Pod, observed: ObservedPod) -> bool:
-    names = {container.name for container in pod.spec.containers}
-    return any(
-        container.name in names and container.state is not ObservedState.UNKNOWN
-        for container in observed.containers
-    )
-
-
-def _mount_status(mount: VolumeMount, *, recursive: bool) -> VolumeMountStatus:
-    """How a volume is mounted; only read-only mounts say whether those below are, too."""
+@lru_cache(16_384)  # A pod may have thousands, and two statuses are compared each time.
+def _mount_status(
+    name: str, mount_path: str, read_only: bool, recursive: bool
+) -> VolumeMountStatus:
+    """The status of a volume's mount; only read-only mounts say whether those below are, too."""
     mode = ""
-    if mount.read_only:
+    if read_only:
         modes = RecursiveReadOnlyMode
         mode = modes.ENABLED.value if recursive else modes.DISABLED.value
     return VolumeMountStatus(
-        name=mount.name,
-        mount_path=mount.mount_path,
-        read_only=mount.read_only or None,
+        name=name,
+        mount_path=mount_path,
+        read_only=read_only or None,
         recursive_read_only=mode,
     )
 

@@ -1,16 +1,17 @@
-"""What a status is made of beside the pod and what the runtime shows: values only."""
+"""The values that a status is made of beside the pod and what the runtime shows: values only."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from attrs import field, frozen
 
 from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.observed import ObservedPod
+from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 POD_REJECTED = "Pod was rejected: "
-"""What the message of a pod begins with that was not admitted."""
+"""The beginning of the message of a pod that was not admitted."""
 
 
 @frozen(kw_only=True)
@@ -29,7 +30,7 @@ class Failure:
 
 @frozen(kw_only=True)
 class NodeIdentity:
-    """What statuses say of the node.
+    """The node's facts in statuses.
 
     `host_ips`: its addresses, the primary one first; at most one more, of the other family.
     `runtime_name`: what stands before container ids. `recursive_read_only` names the
@@ -43,7 +44,7 @@ class NodeIdentity:
 
 @frozen(kw_only=True)
 class PodStatusContext:
-    """What `pod_status` needs to know.
+    """The facts that `pod_status` needs.
 
     `previous` is the status before this one, `now_ns` nanoseconds since the epoch. `reasons` say
     why containers wait, by name; `restarting` are the names of those that are to run, whatever they
@@ -67,7 +68,7 @@ class PodStatusContext:
 
 @frozen(kw_only=True)
 class StatusContext:
-    """What is the same for all containers of a pod, `given` as for its status.
+    """The facts that are the same for all containers of a pod, `given` as for its status.
 
     `recursive_read_only`: the pod's containers will get such mounts.
     """
@@ -76,3 +77,12 @@ class StatusContext:
     observed: ObservedPod
     given: PodStatusContext
     recursive_read_only: bool
+
+    @cached_property
+    def any_regular_made(self) -> bool:
+        """True if the runtime has a regular container: then the init containers are through."""
+        names = {container.name for container in self.pod.spec.containers}
+        return any(
+            container.name in names and container.state is not ObservedState.UNKNOWN
+            for container in self.observed.containers
+        )

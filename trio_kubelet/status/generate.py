@@ -102,7 +102,7 @@ def _rejected_status(
 
 
 def _was_rejected(pod: Pod, previous: PodStatus, observed: ObservedPod) -> bool:
-    """Whether an earlier agent rejected the pod: it failed, and never had a container."""
+    """True if an earlier agent rejected the pod: it failed, and never had a container."""
     failed = previous.phase == pod.status.phase == PodPhase.FAILED
     return failed and not (previous.container_statuses or observed.containers)
 

@@ -1,4 +1,4 @@
-"""What the API is to show: the node's newest status, joined with what the API has of others.
+"""The status for the API: the node's newest status, joined with what the API has of others.
 
 The node and others write into the same status. Each has its own part: conditions that are not
 the node's, claims, and the nomination are passed on as the API has them. And some things are
@@ -85,12 +85,18 @@ def _closed(conditions: Iterable[PodCondition], phase: PodPhase) -> Iterator[Pod
             yield condition
 
 
-def with_final_ends_of_init(pod: Pod, own: PodStatus) -> PodStatus:
-    """The node's status, as far as the API takes it of init containers that run once more.
+def with_final_ends(pod: Pod, own: PodStatus) -> PodStatus:
+    """The node's status, as far as the API takes it of containers that are made once more.
 
-    A new sandbox is initialized anew, but the API lets no container of `pod`, which is as the API
-    shows it, back from an end that the policy makes final: it stays shown until the next one.
+    The API lets no container of `pod`, which is as the API shows it, back from an end that is
+    final: it stays shown until the next one. That is the end of any ephemeral container, which a
+    new agent takes for one that is still to be made where its remains were removed; and, as a new
+    sandbox is initialized anew, that of an init container whose policy makes it final.
     """
+    ephemeral = _kept_ends(
+        pod.status.ephemeral_container_statuses, own.ephemeral_container_statuses
+    )
+    own = evolve(own, ephemeral_container_statuses=ephemeral)
     if may_restart_all(pod):
         return own
     ends = {

@@ -24,7 +24,7 @@ from trio_kubelet.status.context import PodStatusContext
 
 
 class Standing(StrEnum):
-    """How far a container has come, as the phase counts it."""
+    """The progress of a container, as the phase counts it."""
 
     WAITING = "waiting"
     STARTING = "starting"
@@ -115,7 +115,7 @@ _ALIVE = (Standing.RUNNING, Standing.STARTING, Standing.RESTARTING)
 def _is_initializing(
     initial: Counter[tuple[ContainerRole, Standing]], *, has_started: bool
 ) -> bool:
-    """Whether an init container has still to succeed, or a sidecar to be started.
+    """True if an init container has still to succeed, or a sidecar to be started.
 
     Sidecars that are restarted in a pod that was initialized do not make it pending again.
     """
@@ -150,13 +150,13 @@ def _standing(
 
 
 def _succeeded(status: ContainerStatus) -> bool:
-    """Whether the newest incarnation itself ended well; not one before that it never replaced."""
+    """True if the newest incarnation itself ended well; not one before that it never replaced."""
     end = terminated(status)
     return end is not None and end.exit_code == 0
 
 
 def _has_started_regular(pod: Pod, observed: ObservedPod) -> bool:
-    """Whether a regular container was made in the present sandbox: then the pod is initialized."""
+    """True if a regular container was made in the present sandbox: then the pod is initialized."""
     sandbox = observed.ready_sandbox
     regular = {container.name for container in pod.spec.containers}
     return sandbox is not None and any(

@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping
 from attrs import evolve, field, frozen
 
 from state_machines.probe import ProbeVerdict
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, PodStatus
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resize
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
 from trio_kubelet.status.generate import pod_status
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
 
 
 class Statuses:

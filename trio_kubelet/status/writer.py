@@ -16,20 +16,20 @@ import trio
 from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.k8s.versions import is_newer
-from trio_kubelet.status.merge import merged_status, with_final_ends_of_init
+from trio_kubelet.status.merge import merged_status, with_final_ends
 from trio_kubelet.status.patch import Json, status_patch
-from trio_kubelet.work_queue import Retry, WorkQueue
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.work_queue import Retry, WorkQueue
 
 log = structlog.get_logger("status")
 
 PODS_IN_FLIGHT = 8
 SENT_AT_MOST = 3
-"""How often a status is sent in a row to a server that answers with something else."""
+"""The times that a status is sent in a row to a server that answers with something else."""
 RESYNC_SECONDS = 60.0
 RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=5.0, jitter=0.2)
 RETRY_REFUSED = BackoffPolicy(initial_seconds=0.1, cap_seconds=30.0, jitter=0.2)
@@ -37,12 +37,12 @@ INVALID = 422
 REFUSED = frozenset({401, 403})
 """The codes of an API server that somebody has to tell what this node may do."""
 QUIET_SECONDS = 5.0
-"""How long a 403 is no news: the authorizer may learn of a fresh pod later than its node."""
+"""The time in which a 403 is no news: the authorizer may learn later of a pod than its node."""
 
 
 @define
 class _Reported:
-    """What the writer knows of one pod.
+    """The writer's record of one pod.
 
     `object` is the newest version that the API has shown. `settled` are the status that it had
     and the node's when there was nothing more to send, or (`is_refused`) nothing to be gained.
@@ -81,7 +81,9 @@ class StatusWriter:
     _queue: WorkQueue = field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self._queue = WorkQueue(self._bring, workers=PODS_IN_FLIGHT, name="status of")
+        self._queue = WorkQueue(
+            self._bring, workers=PODS_IN_FLIGHT, name="status of", owner_of=self._namespace
+        )
 
     def status_changed(self, pod: Pod, _status: PodStatus) -> None:
         """There is a new status (called by `Statuses.on_change`)."""
@@ -125,7 +127,7 @@ class StatusWriter:
                 self._look_at_all()
 
     def _look_at_all(self) -> None:
-        """What differs without anybody having said so; and what was refused, once more."""
+        """Put in line the pods that differ unnoticed, and those whose status was refused."""
         for uid, reported in self._pods.items():
             if reported.is_refused:
                 reported.is_refused, reported.settled = False, None
@@ -142,6 +144,10 @@ class StatusWriter:
         else:
             return
         self._queue.add(uid)
+
+    def _namespace(self, uid: str) -> str:
+        reported = self._pods.get(uid)
+        return reported.object.metadata.namespace if reported is not None else ""
 
     async def _bring(self, uid: str) -> Retry | None:
         """Bring the API into line for one pod."""
@@ -168,7 +174,7 @@ class StatusWriter:
                 if not reported.is_refused:
                     reported.changed_at = None
                 return
-            shown = with_final_ends_of_init(reported.object, own)
+            shown = with_final_ends(reported.object, own)
             wanted = merged_status(known, shown)
             if reported.keeps_ends:
                 kept = merged_status(known, shown, keeps_ends=True)
@@ -220,7 +226,7 @@ class StatusWriter:
             reported.object = evolve(answer, spec=reported.object.spec)
 
     def _may_go(self, uid: str, reported: _Reported) -> bool:
-        """Whether the object is all that is left of a deleted pod, and shows how it ended.
+        """True if the object is all that is left of a deleted pod, and shows how it ended.
 
         An object that somebody's finalizer holds has been deleted already. What is a mirror only
         shows another pod; whoever makes mirrors takes them away.
@@ -275,7 +281,7 @@ class StatusWriter:
 
 
 def _may_help_to_repeat(error: ApiError) -> bool:
-    """Whether the server may take the same later; what is invalid waits for a change."""
+    """True if the server may take the same later; what is invalid waits for a change."""
     return error.is_retriable or error.is_conflict or error.code in REFUSED
 
 

@@ -1,7 +1,7 @@
 """exec, attach and port-forward: the runtime streams, the node passes the bytes on.
 
 The runtime is asked where it will stream; `backend.py` dials that, asks it to switch protocols as
-the client did, and `splice.py` moves bytes both ways. What they mean (SPDY or WebSocket, whichever
+the client did, and moves bytes both ways. What they mean (SPDY or WebSocket, whichever
 version) is between the two ends.
 """
 

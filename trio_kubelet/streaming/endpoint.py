@@ -9,18 +9,55 @@ from trio_kubelet.k8s import Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
-from trio_kubelet.server.messages import Handler, Request, RequestError, Response
-from trio_kubelet.server.router import Route
-from trio_kubelet.streaming.backend import Switched, dial
-from trio_kubelet.streaming.options import wanted_ports, wanted_streams
-from trio_kubelet.streaming.splice import splice
+from trio_kubelet.server.messages import Handler, Headers, Request, RequestError, Response, Values
+from trio_kubelet.server.router import RUN_IN_POD, Route
+from trio_kubelet.streaming.backend import Switched, dial, splice
+
+MAX_PORT = 65535
+
+
+@frozen(kw_only=True)
+class Streams:
+    """Which streams a client wants to be connected with."""
+
+    stdin: bool = False
+    stdout: bool = False
+    stderr: bool = False
+    tty: bool = False
+
+
+def wanted_streams(query: Values) -> Streams:
+    """Raises RequestError (400). A terminal has no stream of its own for errors."""
+    tty, stdin, stdout, stderr = (
+        query.first(name) == "1" for name in ("tty", "input", "output", "error")
+    )
+    if not (stdin or stdout or stderr):
+        raise RequestError(400, "you must specify at least 1 of stdin, stdout, stderr")
+    return Streams(stdin=stdin, stdout=stdout, stderr=stderr and not tty, tty=tty)
+
+
+def wanted_ports(query: Values, headers: Headers) -> tuple[int, ...]:
+    """The ports of a port-forward over WebSocket; over SPDY they come later. RequestError (400)."""
+    if headers.first("upgrade").lower() != "websocket":
+        return ()
+    ports = [text for texts in query.all("port") for text in texts.split(",")]
+    if not ports:
+        raise RequestError(400, 'query parameter "port" is required')
+    found = []
+    for text in ports:
+        digits = text.lstrip("0")
+        if not (digits.isascii() and digits.isdecimal() and int(digits[:6]) <= MAX_PORT):
+            raise RequestError(400, f'invalid port "{text}"')
+        found.append(int(digits))
+    return tuple(found)
+
 
 METHODS = ("GET", "POST")
 _STATUS = {Code.NOT_FOUND: 404, Code.RESOURCE_EXHAUSTED: 429}
 
 
 class StreamingRuntime(Protocol):
-    """Who says where it will stream; `RuntimeClient` does. All raise RpcError."""
+    """The runtime's calls that say where it will stream (`RuntimeClient`). All raise RpcError."""
 
     async def exec(self, request: cri.ExecRequest) -> str:
         """The URL of a command's streams."""
@@ -148,7 +185,11 @@ def stream_routes(streams: PodStreams) -> Sequence[Route]:
         (f"/portForward/{pod}/{{uid}}", streams.port_forward),
     )
     return (
-        *(Route(method, path, handler) for method in METHODS for path, handler in handlers),
-        Route("POST", f"/run/{pod}/{{container}}", streams.run),
-        Route("POST", f"/run/{pod}/{{uid}}/{{container}}", streams.run),
+        *(
+            Route(method, path, handler, RUN_IN_POD)
+            for method in METHODS
+            for path, handler in handlers
+        ),
+        Route("POST", f"/run/{pod}/{{container}}", streams.run, RUN_IN_POD),
+        Route("POST", f"/run/{pod}/{{uid}}/{{container}}", streams.run, RUN_IN_POD),
     )

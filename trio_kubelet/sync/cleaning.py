@@ -11,9 +11,13 @@ from contextlib import asynccontextmanager
 
 import trio
 
-PODS_AT_ONCE = 2
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+
+PODS_AT_ONCE = 3
+PODS_OF_NAMESPACE = 2
+"""One may have volumes that take minutes to be removed."""
 QUIET_SECONDS = 1.0
-"""How long nothing may have been started or stopped before a pod is cleaned."""
+"""The time without starts and stops before a pod is cleaned."""
 LONGEST_SECONDS = 30.0
 """After how long a pod is cleaned even if the node is not idle."""
 
@@ -25,27 +29,28 @@ class CleaningTurns:
         self, wait_idle: Callable[[float], Awaitable[None]], *, pods_at_once: int = PODS_AT_ONCE
     ) -> None:
         self._wait_idle = wait_idle
-        self._limiter = trio.CapacityLimiter(pods_at_once)
+        self._limiter = FairLimiter(pods_at_once, min(pods_at_once, PODS_OF_NAMESPACE))
 
     @asynccontextmanager
-    async def turn(self, hurry: trio.Event) -> AsyncIterator[None]:
-        """Hold a turn. Waits for it, but no longer once `hurry` is set.
+    async def turn(self, namespace: str, hurry: trio.Event) -> AsyncIterator[None]:
+        """Hold a turn for a pod of a namespace. Waits for it, but no longer once `hurry` is set.
 
         Cancelled while it waits, it holds nothing.
         """
         latest = trio.current_time() + LONGEST_SECONDS
-        holder = object()
+        share, holder, is_held = self._limiter.share(namespace), object(), False
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_cancel_on, hurry, nursery.cancel_scope)
-                await self._limiter.acquire_on_behalf_of(holder)
+                await share.acquire_on_behalf_of(holder)
+                is_held = True
                 with trio.move_on_at(latest):
                     await self._wait_idle(QUIET_SECONDS)
                 nursery.cancel_scope.cancel()
             yield
         finally:
-            if holder in self._limiter.statistics().borrowers:
-                self._limiter.release_on_behalf_of(holder)
+            if is_held:
+                share.release_on_behalf_of(holder)
 
 
 async def _cancel_on(event: trio.Event, scope: trio.CancelScope) -> None:

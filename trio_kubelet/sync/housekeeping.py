@@ -50,7 +50,7 @@ class FoundPod:
 
 @frozen(kw_only=True)
 class Snapshot:
-    """What was found on the node. `taken_at` is trio's clock before anything was listed."""
+    """The findings on the node. `taken_at` is trio's clock before anything was listed."""
 
     taken_at: float
     pods: Mapping[str, FoundPod]
@@ -119,7 +119,7 @@ ORPHAN_ENDING = Ending(
 
 @frozen(kw_only=True)
 class LeftoverSources:
-    """What each part has of which pods: UIDs, or more where it knows more.
+    """The pods that each part has something of: UIDs, or more where it knows more.
 
     `runtime` returns what the last relist or look showed. `logs` are namespace, name and UID.
     """
@@ -131,7 +131,7 @@ class LeftoverSources:
     logs: Callable[[], Awaitable[Iterable[tuple[str, str, str]]]]
 
     async def look(self) -> tuple[FoundPod, ...]:
-        """What is found, source by source; the disks are read concurrently."""
+        """The findings, source by source; the disks are read concurrently."""
         found = [_found(Leftover.RUNTIME, p.uid, p.namespace, p.name) for p in self.runtime()]
         found += (_found(Leftover.RECORD, uid) for uid in self.records())
 

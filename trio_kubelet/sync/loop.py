@@ -15,7 +15,7 @@ long is told of in the log.
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import structlog
 import trio
@@ -24,10 +24,11 @@ from attrs import define, field
 from state_machines.container import RestartPolicy
 from state_machines.pod import PodEvent, PodState
 from state_machines.pod_ending import Ending
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
-from trio_kubelet.runtime.gate import RuntimeState
+from trio_kubelet.pleg import PodChange
+from trio_kubelet.probes import ProbeChange
+from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.status.context import POD_REJECTED
 from trio_kubelet.sync.admission import (
@@ -36,17 +37,20 @@ from trio_kubelet.sync.admission import (
     NOT_KILLED_IN_TIME,
     PREEMPTING,
     PREEMPTION_MESSAGE,
+    TOO_MANY_CONTAINERS,
     WAITING_FOR_PREEMPTED_PODS,
     AdmissionResult,
     Preemption,
     Rejection,
     was_admitted,
+    with_ephemeral_containers_that_fit,
 )
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
+from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("sync")
@@ -59,48 +63,6 @@ T = TypeVar("T")
 
 Admit = Callable[[Pod, Iterable[Pod]], AdmissionResult]
 """Decides whether a pod may run beside those that do; None admits it. Pure."""
-
-
-class RuntimeAvailability(Protocol):
-    """Whether the runtime is up."""
-
-    @property
-    def on_change(self) -> Callbacks[[RuntimeState, RuntimeState]]:
-        """Called with the state before and the one after."""
-        ...
-
-    async def wait_up(self) -> None:
-        """Return as soon as the runtime is up, at once if it is."""
-        ...
-
-
-class Allocator(Protocol):
-    """What pods were allocated of the node's resources."""
-
-    def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
-        """Give an admitted pod what it asks for, unless it was given something before.
-
-        `was_admitted`: it was admitted at an earlier time.
-        """
-        ...
-
-    def allocated(self, pod: Pod) -> Pod:
-        """The pod with the resources that it was allocated, whatever its spec says now."""
-        ...
-
-
-class ChangedPod(Protocol):
-    """A pod for which something changed: in the runtime, or what a probe says of a container."""
-
-    @property
-    def uid(self) -> str:
-        """The pod's UID."""
-        ...
-
-    @property
-    def kind(self) -> str:
-        """What changed, or which probe says it, for the journal."""
-        ...
 
 
 @define(kw_only=True)
@@ -118,12 +80,12 @@ class SyncLoop:
     _admit: Admit
     _fits: Fits
     _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
-    _allocations: Allocator
-    _gate: RuntimeAvailability
+    _allocations: Allocations
+    _gate: RuntimeGate
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
-    _pleg: trio.MemoryReceiveChannel[ChangedPod]
-    _probes: trio.MemoryReceiveChannel[ChangedPod]
+    _pleg: trio.MemoryReceiveChannel[PodChange]
+    _probes: trio.MemoryReceiveChannel[ProbeChange]
     _sources: frozenset[Source]
     _clean_up: Callable[[], Awaitable[None]]
     _recorder: EventRecorder
@@ -196,7 +158,7 @@ class SyncLoop:
         self._start_fitting()
 
     async def on_config(self, update: PodUpdate) -> None:
-        """What a source wants, one operation for some pods.
+        """Take a source's update, one operation for some pods.
 
         Others have their turn between two of them: probes of pods that run are not late because
         many pods come at once, nor do all of these do the same at the same time.
@@ -217,17 +179,17 @@ class SyncLoop:
         )
         for pod in sorted(update.pods, key=self._admission_order):
             try:
-                handle(pod)
+                handle(self._bounded(pod, update.op))
             except Exception:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
             await trio.lowlevel.checkpoint()
         self._silent_sources.discard(update.source)
 
-    def on_runtime_change(self, change: ChangedPod) -> None:
+    def on_runtime_change(self, change: PodChange) -> None:
         """A pod looks different in the runtime: its task is to look."""
         self._tasks.put(change.uid, PodRequest(why=(change.kind,)))
 
-    def on_verdict(self, change: ChangedPod) -> None:
+    def on_verdict(self, change: ProbeChange) -> None:
         """A probe's verdict has changed: report the status at once, and let the pod's task sync."""
         task = self._tasks.get(change.uid)
         if task is not None:
@@ -261,6 +223,13 @@ class SyncLoop:
 
     def _was_admitted(self, pod: Pod) -> bool:
         return was_admitted(pod, runs=self._runs(pod.metadata.uid))
+
+    def _bounded(self, pod: Pod, op: PodOperation) -> Pod:
+        """The pod with no more ephemeral containers than the agent can serve."""
+        bounded, problem = with_ephemeral_containers_that_fit(pod)
+        if problem and op in (PodOperation.ADD, PodOperation.UPDATE):
+            self._recorder.pod(pod, EventType.WARNING, TOO_MANY_CONTAINERS, problem)
+        return bounded
 
     def _add(self, pod: Pod) -> None:
         replaced = self._store.get(pod.metadata.uid)
@@ -375,7 +344,7 @@ class SyncLoop:
             self._tasks.hurry(pod.metadata.uid, leaves_remains=False)
 
     def _is_current(self, stored: StoredPod) -> bool:
-        """Whether the task that lives under the UID is this incarnation's."""
+        """True if the task that lives under the UID is this incarnation's."""
         task = self._tasks.get(stored.pod.metadata.uid)
         return task is not None and task.incarnation == stored.incarnation
 
@@ -387,7 +356,7 @@ class SyncLoop:
 
 
 def _set_by_others(pod: Pod) -> tuple[object, ...]:
-    """What somebody else may write into a status that the node acts on.
+    """The parts of a status that others write and the node acts on.
 
     An end of the pod (the garbage collector of the control plane ends pods of lost nodes), and the
     conditions that its readiness waits for (KEP-580).

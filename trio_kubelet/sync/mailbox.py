@@ -1,4 +1,4 @@
-"""What a pod's task is asked to do, and how requests that come in faster than it works add up.
+"""Requests to a pod's task, and how those that come in faster than it works add up.
 
 A request says any of: here is a newer spec, look at the runtime again, end the pod. A mailbox
 holds at most one: `merge` folds a new request into the one that waits. The newest spec wins,
@@ -6,29 +6,20 @@ endings add up (`state_machines/pod_ending.py`), everyone who waits for the end 
 Pure: `pod_task.py` owns the box and wakes the task.
 """
 
-from typing import Protocol
-
+import trio
 from attrs import frozen
 
 from state_machines.pod_ending import Ending, merge_endings
 from trio_kubelet.k8s import Pod
 
 
-class Waiter(Protocol):
-    """Somebody who waits for a pod's end; a `trio.Event` in practice."""
-
-    def set(self) -> object:
-        """Called once the pod's containers have stopped."""
-        ...
-
-
 @frozen(kw_only=True)
 class PodRequest:
-    """One request to a pod's task. `why` tells the journal who asked, without repeats."""
+    """One request to a pod's task. `why`: who asked, without repeats, for the journal."""
 
     pod: Pod | None = None
     ending: Ending | None = None
-    waiters: tuple[Waiter, ...] = ()
+    waiters: tuple[trio.Event, ...] = ()
     why: tuple[str, ...] = ()
 
 

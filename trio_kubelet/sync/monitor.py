@@ -1,4 +1,4 @@
-"""Whether the sync loop makes progress: the health endpoint and systemd's watchdog ask here."""
+"""The progress of the sync loop: the health endpoint and systemd's watchdog ask here."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import structlog
 import trio
 
-from trio_kubelet.concurrency import run_and_call_if_slow
+from trio_kubelet.tasks.concurrency import run_and_call_if_slow
 
 log = structlog.get_logger("sync")
 

@@ -1,21 +1,19 @@
-"""What a pod's task does in each state of its machine: the steps, in their order.
+"""The work of a pod's task in each state of its machine: the steps, in their order.
 
     sync       status → what admission gave, cgroup, volumes → containers → status
     terminate  stop containers → status
     release    volumes → cgroup
     clean      containers, sandboxes → what admission gave → folders, logs
 
-The parts that do it are known here only by the protocols below. A syncer belongs to one
-incarnation of a pod, as do the containers that it acts on.
+A syncer belongs to one incarnation of a pod, as do the containers that it acts on.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
-from typing import Protocol
 
 import structlog
-from attrs import evolve, frozen
+from attrs import frozen
 
 from state_machines.pod import (
     FAILING_ENDINGS,
@@ -26,21 +24,25 @@ from state_machines.pod import (
     own_ending,
 )
 from state_machines.pod_ending import Ending
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import run_and_call_if_slow, run_concurrently
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.future import Future
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod, PodStatus
+from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import RpcError
-from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
+from trio_kubelet.runtime.cache import RuntimeCache
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.gate import RuntimeState
-from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import Failure
+from trio_kubelet.status import Failure, StatusReporter
 from trio_kubelet.status.container_resources import pending_resize, resize_message
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
+from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, EventType
+from trio_kubelet.volumes import PodStorage
 
 log = structlog.get_logger("pod")
 
@@ -48,149 +50,6 @@ STOP_IS_LONG_SECONDS = 5.0
 """A stop that takes longer is reported while it goes on."""
 
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
-
-
-class Containers(Protocol):
-    """What one incarnation of a pod has in the runtime. Every call of it may raise RpcError."""
-
-    @property
-    def reasons(self) -> Mapping[str, Reason]:
-        """Why containers wait, by name."""
-        ...
-
-    @property
-    def restarting(self) -> frozenset[str]:
-        """The names of containers that are to run, whatever their last instances ended with."""
-        ...
-
-    @property
-    def acted_at(self) -> float:
-        """When the last call that may have changed the pod had ended, in trio's clock."""
-        ...
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        """Held while the pod's task lives."""
-        ...
-
-    async def look(self, pod: Pod) -> ObservedPod:
-        """Ask the runtime what there is of the pod."""
-        ...
-
-    @property
-    def waits_for_image(self) -> bool:
-        """Whether a sync waits for an image while containers run already."""
-        ...
-
-    async def sync(
-        self,
-        pod: Pod,
-        observed: ObservedPod,
-        inputs: Future[PodInputs],
-        report: Callable[[ObservedPod], object],
-    ) -> RuntimeOutcome:
-        """Bring the containers closer to the spec; `report` what there is before long waits."""
-        ...
-
-    async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
-        """Stop all, and look."""
-        ...
-
-    async def remove(self, pod: Pod) -> None:
-        """Remove what has stopped."""
-        ...
-
-
-class Cache(Protocol):
-    """What is known of pods in the runtime."""
-
-    def get(self, uid: str) -> ObservedPod:
-        """The newest observation of a pod."""
-        ...
-
-    def is_newer_than(self, uid: str, instant: float) -> bool:
-        """Whether the pod was observed after `instant`."""
-        ...
-
-    async def get_newer_than(self, uid: str, instant: float) -> ObservedPod:
-        """The pod as it was observed after `instant`; waits for that."""
-        ...
-
-
-class StatusSteps(Protocol):
-    """Makes the statuses of pods and keeps the newest one of each."""
-
-    def make(
-        self,
-        pod: Pod,
-        observed: ObservedPod,
-        reasons: Mapping[str, Reason],
-        failure: Failure | None,
-        *,
-        restarting: frozenset[str],
-        stopped: bool,
-    ) -> PodStatus:
-        """Make the status as of now."""
-        ...
-
-    def put(self, pod: Pod, status: PodStatus) -> None:
-        """Store a status, and tell of it if it is a new one."""
-        ...
-
-    def forget(self, uid: str) -> None:
-        """The pod is gone."""
-        ...
-
-
-class Storage(Protocol):
-    """Folders and volumes of pods."""
-
-    def volumes_ready_without_wait(self, pod: Pod) -> bool:
-        """Whether nothing that the pod's volumes are made of can be missing for long."""
-        ...
-
-    async def prepare(self, pod: Pod) -> PodInputs:
-        """Make folders and mount volumes. Raises PreparationError."""
-        ...
-
-    async def unmount(self, pod: Pod) -> None:
-        """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
-        ...
-
-    async def remove(self, pod: Pod) -> None:
-        """Remove the pod's folders and logs."""
-        ...
-
-
-class AllocationSteps(Protocol):
-    """What admitted pods were given: admission reserves it, and it is got ready here."""
-
-    def allocated(self, pod: Pod) -> Pod:
-        """The pod with the resources that it was allocated, whatever its spec says now."""
-        ...
-
-    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:
-        """Get it ready; what configs of containers say of it, by name. Raises PreparationError."""
-        ...
-
-    async def release(self, uid: str) -> None:
-        """Take back what containers held, all of which have ended. Raises PreparationError."""
-        ...
-
-    async def forget(self, uid: str) -> None:
-        """Nothing is left of the pod."""
-        ...
-
-
-class CgroupSteps(Protocol):
-    """Cgroups of pods."""
-
-    async def ensure(self, pod: Pod) -> None:
-        """Make or update the pod's cgroup. Raises PreparationError."""
-        ...
-
-    async def remove(self, uid: str) -> None:
-        """Remove the pod's cgroup with all that is left in it."""
-        ...
 
 
 @frozen(kw_only=True)
@@ -201,14 +60,14 @@ class SyncDependencies:
     what the runtime said last, `stopping` is held while a pod is being stopped.
     """
 
-    open_containers: Callable[[Pod], Containers]
-    cache: Cache
-    statuses: StatusSteps
-    storage: Storage
-    cgroups: CgroupSteps
-    allocations: AllocationSteps
+    open_containers: Callable[[Pod], PodContainers]
+    cache: RuntimeCache
+    statuses: StatusReporter
+    storage: PodStorage
+    cgroups: PodCgroups | NoCgroups
+    allocations: Allocations
     runtime_state: Callable[[], RuntimeState]
-    stopping: Callable[[], AbstractContextManager[None]]
+    busy: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder
     clock: Clock
 
@@ -273,29 +132,22 @@ class PodSyncer:
         """Make the cgroup and the volumes, then what is to run; volumes beside a first sandbox.
 
         Only where they will be there for certain: a pod that waits for an object holds no
-        address meanwhile. What the pod was given is ready before its sandbox is made. Raises
-        PreparationError and RpcError.
+        address meanwhile. What the pod was allocated is on the disk before its sandbox is made,
+        so that a restart finds it. Raises PreparationError and RpcError.
         """
         parts, inputs = self._parts, Future[PodInputs]()
-        given = Future[Mapping[str, ContainerAllocation]]()
         report = partial(self._report, pod)
         pod = parts.allocations.allocated(pod)
         outcomes: list[RuntimeOutcome] = []
 
-        async def prepare() -> PodInputs:
-            made = await parts.storage.prepare(pod)
-            return evolve(made, allocations=await given.result())
-
         async def run() -> None:
-            await parts.cgroups.ensure(pod)
-            await given.result()
+            await run_concurrently(partial(parts.cgroups.ensure, pod), parts.allocations.keep)
             if observed.sandboxes or not parts.storage.volumes_ready_without_wait(pod):
                 await inputs.result()
             outcomes.append(await self._containers.sync(pod, observed, inputs, report))
             await inputs.result()
 
-        allocate = partial(given.run, partial(parts.allocations.prepare, pod))
-        await run_concurrently(run, allocate, partial(inputs.run, prepare))
+        await run_concurrently(run, partial(inputs.run, partial(parts.storage.prepare, pod)))
         return outcomes[0]
 
     async def _observed(self, pod: Pod) -> ObservedPod:
@@ -334,7 +186,7 @@ class PodSyncer:
             self.report(pod)
         stop = partial(self._containers.stop, pod, grace)
         try:
-            with self._parts.stopping():
+            with self._parts.busy():
                 evidence = await run_and_call_if_slow(
                     stop, STOP_IS_LONG_SECONDS, partial(self.report, pod)
                 )
@@ -347,8 +199,7 @@ class PodSyncer:
 
     async def release(self, pod: Pod) -> None:
         try:
-            with self._parts.stopping():
-                await self._parts.allocations.release(self._uid)
+            with self._parts.busy():
                 await self._parts.storage.unmount(pod)
                 await self._parts.cgroups.remove(self._uid)
         except PreparationError as error:

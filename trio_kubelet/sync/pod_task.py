@@ -32,10 +32,10 @@ from state_machines.pod_ending import (
     with_grace,
 )
 from trio_kubelet.k8s import Pod
-from trio_kubelet.retries import Retries, stretched
 from trio_kubelet.sync.cleaning import CleaningTurns
-from trio_kubelet.sync.mailbox import PodRequest, Waiter, merge
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
+from trio_kubelet.sync.mailbox import PodRequest, merge
+from trio_kubelet.tasks.retries import Retries, stretched
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
 
 log = structlog.get_logger("pod")
 
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @frozen(kw_only=True)
 class SyncResult:
-    """How a sync ended.
+    """The result of a sync.
 
     `ending`: by its own state or spec the pod is over (completed, deadline). `failed`:
     something could not be done; it is tried again with growing delays. `due_seconds`: look
@@ -64,7 +64,7 @@ class UnfinishedError(Exception):
 
 
 class PodSteps(Protocol):
-    """What is done for one incarnation of a pod.
+    """The steps for one incarnation of a pod.
 
     Each method may be cancelled and called again, and may raise UnfinishedError.
     """
@@ -108,7 +108,7 @@ class PodSteps(Protocol):
 
 @frozen(kw_only=True)
 class SharedByTasks:
-    """What all tasks are made with.
+    """The parts that all tasks are made with.
 
     A pod is looked at again after about `resync_seconds`. `on_released(uid)` is called when a pod
     holds nothing any more that others could want, `on_work(pod, state, seconds)` when work for
@@ -125,7 +125,7 @@ class SharedByTasks:
 
 @frozen(kw_only=True)
 class Beginning:
-    """How an incarnation begins: in `state`, and with an `ending` if it only has to go.
+    """The beginning of an incarnation: in `state`, and with an `ending` if it only has to go.
 
     It waits until `predecessor`, who has its name, is released, and for `after`.
     """
@@ -157,9 +157,16 @@ class PodTask:
         self.pod = pod
         self.incarnation = beginning.incarnation
         self.began_in = state
-        self.state = state
         self.ending = ending
         self.started_at = trio.current_time()
+        self._walk = Walk(
+            POD,
+            state,
+            shared.journal,
+            pod.metadata.key,
+            entered_at=self.started_at,
+            notes_all=True,
+        )
         self.stopped = trio.Event()
         if not may_have_running_containers(state):
             self.stopped.set()
@@ -172,11 +179,15 @@ class PodTask:
         self._predecessor = beginning.predecessor
         self._after = beginning.after
         self._pending: PodRequest | None = None
-        self._waiters: tuple[Waiter, ...] = ()
+        self._waiters: tuple[trio.Event, ...] = ()
         self._wake = trio.Event()
         self._work = trio.CancelScope()
-        self._entered_at = self.started_at
         self._retries = Retries(RETRY)
+
+    @property
+    def state(self) -> PodState:
+        """Where the incarnation stands in its machine."""
+        return self._walk.state
 
     def put(self, request: PodRequest) -> None:
         """Ask for something. Returns at once; never fails, whatever state the pod is in."""
@@ -226,10 +237,7 @@ class PodTask:
         }
         meta = self.pod.metadata
         with structlog.contextvars.bound_contextvars(pod=meta.key, uid=meta.uid):
-            added = Transition(
-                source="", event="Added", target=self.state, details={"uid": meta.uid}
-            )
-            self._shared.journal.transition(POD.name, meta.key, added)
+            self._walk.begin("Added", uid=meta.uid)
             await self._wait_for_others()
             async with self._syncer.running():
                 while not POD.is_terminal(self.state):
@@ -287,7 +295,7 @@ class PodTask:
         if is_kept:
             self._step(PodEvent.KEPT)
             return
-        async with self._shared.cleaning.turn(self._hurry):
+        async with self._shared.cleaning.turn(self.pod.metadata.namespace, self._hurry):
             leaves_remains = self._leaves_remains
             work = self._syncer.leave_remains if leaves_remains else self._syncer.clean
             done = await self._attempt(self._done, work)
@@ -354,6 +362,9 @@ class PodTask:
         if request is None:
             return
         self._waiters += request.waiters
+        if request.ending is None:  # an ending is a step of the machine
+            key, why = self.pod.metadata.key, ", ".join(request.why)
+            self._shared.journal.note("sync", key, "SyncRequested", why)
         if request.pod is not None and request.pod != self.pod:
             self.pod = request.pod
             self._step(PodEvent.CHANGED)
@@ -388,25 +399,12 @@ class PodTask:
         return delay
 
     def _step(self, event: PodEvent, evidence: StopEvidence | None = None) -> None:
-        """Move through the machine and write it into the journal."""
-        target = POD.step(self.state, event, evidence)
-        now = trio.current_time()
-        self._shared.journal.transition(
-            POD.name,
-            self.pod.metadata.key,
-            Transition(
-                source=self.state,
-                event=event,
-                target=target,
-                cause=self.ending.message if self.ending else "",
-                duration_seconds=now - self._entered_at,
-            ),
-        )
-        if target is not self.state:
+        """Move through the machine."""
+        source, cause = self.state, self.ending.message if self.ending else ""
+        if self._walk.step(event, evidence, cause=cause):
             log.info(
-                "pod state changed", source=str(self.state), reason=str(event), target=str(target)
+                "pod state changed", source=str(source), reason=str(event), target=str(self.state)
             )
-            self.state, self._entered_at = target, now
             self._retries.reset()
 
     def _answer_waiters(self) -> None:
@@ -416,6 +414,6 @@ class PodTask:
         _answer(waiters)
 
 
-def _answer(waiters: Iterable[Waiter]) -> None:
+def _answer(waiters: Iterable[trio.Event]) -> None:
     for waiter in waiters:
         waiter.set()

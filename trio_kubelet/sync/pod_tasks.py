@@ -14,13 +14,13 @@ import trio
 from state_machines.backoff import BackoffPolicy
 from state_machines.pod import PodState, may_have_running_containers
 from state_machines.pod_ending import Ending, takes_turns
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.retries import Retries
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import Beginning, PodSteps, PodTask, SharedByTasks
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 log = structlog.get_logger("pods")
@@ -78,7 +78,7 @@ class PodTasks:
         return self._tasks.get(uid)
 
     def is_released(self, uid: str) -> bool:
-        """Whether there is no task under this UID that holds anything others could want."""
+        """True if there is no task under this UID that holds anything others could want."""
         task = self._tasks.get(uid)
         return task is None or task.released.is_set()
 

@@ -21,13 +21,13 @@ log = structlog.get_logger("sync")
 
 LEAST_WAIT_SECONDS = 10.0
 GRACE_PERIODS = 1.5
-"""How many grace periods of a preempted pod to wait for its end, as the Go kubelet does."""
+"""The grace periods of a preempted pod to wait for its end, as the Go kubelet does."""
 
 NAMED_PODS = 5
 
 
 Fits = Callable[[Pod, Iterable[Pod]], bool]
-"""Whether a pod fits beside others, whatever else speaks against it. Pure."""
+"""True if a pod fits beside others, whatever else speaks against it. Pure."""
 
 
 @frozen
@@ -69,7 +69,7 @@ class Preemptions:
         self._waiting.pop(uid, None)
 
     def wait(self, pod: Pod, active: Iterable[Pod]) -> trio.Event | None:
-        """What a pod that was just admitted waits for; None if it fits now.
+        """The event that a pod which was just admitted waits for; None if it fits now.
 
         `active` are the pods that hold resources, without this one.
         """

@@ -86,7 +86,7 @@ class PodStore:
         )
 
     def _has(self, pod: Pod) -> bool:
-        """Whether the pod of this UID is this source's: another one's may have taken its place."""
+        """True if the pod of this UID is this source's: another one's may have taken its place."""
         stored = self._pods.get(pod.metadata.uid)
         return stored is not None and source_of(stored.pod) == source_of(pod)
 

@@ -32,7 +32,7 @@ V = TypeVar("V")
 
 @frozen(kw_only=True)
 class Correlated:
-    """What becomes of an event: written anew, or, with `repeats`, over the one of its name."""
+    """The fate of an event: written anew, or, with `repeats`, over the one of its name."""
 
     event: Event
     key: Hashable
@@ -49,7 +49,7 @@ class _Alike:
 
 @frozen(kw_only=True)
 class _Said:
-    """What was said: the event in the API, and how often it happened."""
+    """One message: the event in the API, and how often it happened."""
 
     name: str
     first_timestamp: Time | None
@@ -58,7 +58,7 @@ class _Said:
 
 @frozen(kw_only=True)
 class _Tokens:
-    """What an object may still say: as of a time."""
+    """The budget of an object: as of a time."""
 
     left: float
     as_of_ns: int

@@ -19,7 +19,6 @@ import trio
 from attrs import define, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.clock import Clock
 from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s import (
     Event,
@@ -32,7 +31,8 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import EVENTS
-from trio_kubelet.retries import Retries
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.telemetry.correlation import Correlated, Correlator
 from trio_kubelet.telemetry.events import EventType, RecordedEvent
 
@@ -42,16 +42,18 @@ COMPONENT = "kubelet"
 QUEUE_SIZE = 1000
 RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=10.0)
 PATIENCE_SECONDS = 1.0
-"""How long an event that is no warning waits for an idle node at most."""
+"""The time that an event that is no warning waits for an idle node at most."""
 WRITERS = 4
 """Requests at once for warnings, and for the others: so many keep up with a burst of starts."""
 MOST_TRIES = 12
 """So often an event is sent that is answered with an error; as often as the Go kubelet sends it."""
 MOST_RETRY_AFTER_SECONDS = 60.0
 """The longest wait that an answer can ask for."""
+NAMESPACES_KEPT = 1000
+"""Of so many it is known when they had their last turn."""
 NAME_LENGTH = 253
 MESSAGE_LENGTH = 1024
-"""What the API server takes of a message, in characters."""
+"""The most that the API server takes of a message, in characters."""
 
 
 async def at_once() -> None:
@@ -175,13 +177,16 @@ class _Waiting:
 
 
 class _Turns:
-    """Events that wait, in turns of the pods that they are about; at most `size` of all."""
+    """Events that wait, in turns of namespaces and of the pods in them; at most `size` of all."""
 
     def __init__(self, size: int) -> None:
         self.count = 0
         self._size = size
         self._waiting: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         self._busy: set[str] = set()
+        self._turns = 0
+        self._had_turn: dict[str, int] = {}
+        """The number of the last turn of each namespace."""
         self._not_before: dict[str, float] = {}
         """When the next event of a pod may be tried, in trio's time."""
         self._changed = trio.Event()
@@ -220,6 +225,7 @@ class _Turns:
         queue = self._waiting[key]
         waiting = queue.popleft()
         self.count -= 1
+        self._take_turn(waiting)
         if queue:
             self._waiting.move_to_end(key)
         else:
@@ -231,12 +237,23 @@ class _Turns:
             self._busy.discard(key)
             self._tell()
 
+    def _take_turn(self, waiting: _Waiting) -> None:
+        if len(self._had_turn) > NAMESPACES_KEPT:
+            self._had_turn.clear()
+        self._turns += 1
+        self._had_turn[_namespace(waiting)] = self._turns
+
     def _next_pod(self) -> str | None:
         now = trio.current_time()
-        for key in self._waiting:
-            if key not in self._busy and self._not_before.get(key, now) <= now:
-                return key
-        return None
+        may_go = (
+            key
+            for key in self._waiting
+            if key not in self._busy and self._not_before.get(key, now) <= now
+        )
+        return min(may_go, key=self._last_turn, default=None)
+
+    def _last_turn(self, key: str) -> int:
+        return self._had_turn.get(_namespace(self._waiting[key][0]), 0)
 
     def _forget(self, key: str) -> None:
         del self._waiting[key]
@@ -259,7 +276,7 @@ async def _send(api: Api, correlated: Correlated) -> None:
 
 
 async def _counted_up(api: Api, event: Event) -> bool:
-    """Whether the event was there still, and says now that it happened again."""
+    """True if the event was there still, and says now that it happened again."""
     fields = encode(event)
     body = {name: fields[name] for name in ("count", "lastTimestamp", "message")}
     try:
@@ -298,6 +315,10 @@ def _name(about: str, now_ns: int) -> str:
     """The name of the object and the time, as every Kubernetes client names its events."""
     suffix = f".{now_ns:x}"
     return about[: NAME_LENGTH - len(suffix)].rstrip("-.") + suffix
+
+
+def _namespace(waiting: _Waiting) -> str:
+    return waiting.event.involved_object.namespace
 
 
 def _about(recorded: RecordedEvent, node_name: str) -> ObjectReference:

@@ -10,8 +10,8 @@ from enum import StrEnum
 import structlog
 from attrs import define, field, frozen
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Pod
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.telemetry.journal import Journal
 
 log = structlog.get_logger("events")

@@ -1,20 +1,24 @@
 """The flight recorder: what happened to each pod, and where the time went.
 
-Every transition of a state machine goes through `Journal.transition`, every noteworthy fact
-(an event, a bad manifest, a failed sync) through `Journal.note`. The journal is a bounded ring
-in memory: it costs the same after a year as after a minute. What does not fit goes from the pod
-with the most of it, its oldest first, so that a noisy one does not drive out the story of others.
+Every transition of a state machine goes through `Walk.step` or `Journal.transition`, every
+noteworthy fact (an event, a bad manifest, a failed sync) through `Journal.note`. The journal is a
+bounded ring in memory: it costs the same after a year as after a minute. What does not fit goes
+from the pod with the most of it, its oldest first, so that a noisy one does not drive out the
+story of others.
 `/debug/journal` serves it, and `trio-kubelet timeline POD` prints one pod's part of it.
 """
 
 import sys
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping
+from typing import Generic
 
+import trio
 from attrs import field, frozen
 
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock
+from state_machines.machine import C, E, S, StateMachine
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
 
 DEFAULT_CAPACITY = 8192
 """In entries of a kibibyte of text; longer ones count as several."""
@@ -89,7 +93,7 @@ class Journal:
 
     @property
     def dropped(self) -> int:
-        """How many entries had to make room for others."""
+        """The number of entries that had to make room for others."""
         return self._dropped
 
     def transition(
@@ -190,3 +194,61 @@ def _owner(key: str) -> str:
 
 def _cut(text: str) -> str:
     return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+class Walk(Generic[S, E, C]):
+    """One thing on its way through its machine: each move is a row of the table, and an entry.
+
+    `key` names the thing, as in `Entry`. `entered_at` is when it came into its state, in trio's
+    clock, None if that is unknown. An event that leads nowhere is an entry only with `notes_all`.
+    """
+
+    __slots__ = ("_entered_at", "_journal", "_key", "_machine", "_notes_all", "state")
+
+    def __init__(
+        self,
+        machine: StateMachine[S, E, C],
+        state: S,
+        journal: Journal,
+        key: str,
+        *,
+        entered_at: float | None = None,
+        notes_all: bool = False,
+    ) -> None:
+        self.state = state
+        self._machine = machine
+        self._journal = journal
+        self._key = key
+        self._entered_at = entered_at
+        self._notes_all = notes_all
+
+    def begin(self, event: str, **details: str) -> None:
+        """Note that the walk begins, in the state where it is."""
+        beginning = Transition(source="", event=event, target=self.state, details=details)
+        self._journal.transition(self._machine.name, self._key, beginning)
+
+    def step(self, event: E, evidence: C | None = None, *, cause: str = "", **details: str) -> bool:
+        """Take an event; True if it leads to another state. Raises IllegalTransition."""
+        row = self._machine.row(self.state, event, evidence)
+        if row.stays and not self._notes_all:
+            return False
+        since = self._entered_at
+        seconds = None if since is None else trio.current_time() - since
+        self._journal.transition(
+            self._machine.name,
+            self._key,
+            Transition(
+                source=row.source,
+                event=event,
+                target=row.target,
+                cause=cause,
+                duration_seconds=seconds,
+                details=details,
+            ),
+        )
+        if row.stays:
+            return False
+        self.state = row.target
+        if since is not None:
+            self._entered_at = trio.current_time()
+        return True

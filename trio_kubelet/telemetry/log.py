@@ -63,7 +63,7 @@ _writers: list["PatientWriter"] = []
 
 
 def log_health() -> str:
-    """What keeps entries from being written, empty if nothing does."""
+    """The problem that keeps entries from being written, empty if there is none."""
     seconds = max((writer.seconds_stuck() for writer in _writers), default=0.0)
     return f"nobody has read the log for {seconds:.0f} s" if seconds > STUCK_SECONDS else ""
 
@@ -144,7 +144,7 @@ def with_priority(render: Renderer) -> Renderer:
 
 
 def is_journal(descriptor: int, environment: Mapping[str, str]) -> bool:
-    """Whether a stream goes to the journal: systemd says in $JOURNAL_STREAM which one does."""
+    """True if a stream goes to the journal: systemd says in $JOURNAL_STREAM which one does."""
     try:
         stream = os.fstat(descriptor)
     except OSError:
@@ -233,7 +233,7 @@ class PatientWriter:
 
 
 class _LineLogger:
-    """What structlog hands the rendered line to, whatever the level."""
+    """The sink of structlog's rendered lines, whatever the level."""
 
     __slots__ = ("_write", "name")
 

@@ -1,4 +1,4 @@
-"""What pods mount: own folders (emptyDir), files of the node (hostPath), configuration data.
+"""The volumes of pods: own folders (emptyDir), files of the node (hostPath), configuration data.
 
 configMap, secret, downwardAPI and projected volumes are made of the objects of the API and of the
 pod itself. `Volumes` prepares the volumes of a pod before its containers and removes them after;
@@ -8,17 +8,16 @@ pod itself. `Volumes` prepares the volumes of a pod before its containers and re
 import os
 from collections.abc import Callable, Mapping
 
-from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.references import NoReferences, References
+from trio_kubelet.tasks.clock import Clock, SystemClock
 from trio_kubelet.volumes.collect import Collector
-from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, Ground
+from trio_kubelet.volumes.configuration import KINDS, ConfigurationVolume, VolumeParts
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import PodFolders
 from trio_kubelet.volumes.host_path import HostPath
-from trio_kubelet.volumes.plugin import VolumePlugin
+from trio_kubelet.volumes.plugin import VolumePlugin, VolumeThreads
 from trio_kubelet.volumes.pod_storage import PodStorage
-from trio_kubelet.volumes.threads import VolumeThreads
 from trio_kubelet.volumes.volumes import Volumes
 
 
@@ -38,7 +37,7 @@ def local_volumes(
     None: if the agent is root.
     """
     threads = VolumeThreads()
-    ground = Ground(
+    parts = VolumeParts(
         folders=folders,
         memory_available=memory_available,
         threads=threads,
@@ -50,7 +49,7 @@ def local_volumes(
         "empty_dir": EmptyDir(folders, memory_available, threads),
         "host_path": HostPath(threads.host_paths),
         **{
-            field: ConfigurationVolume(kind, collector.collect, ground=ground)
+            field: ConfigurationVolume(kind, collector.collect, parts=parts)
             for field, kind in KINDS.items()
         },
     }

@@ -82,7 +82,7 @@ def _is_data_folder(name: str) -> bool:
 
 
 def _holds(volume: int, name: str, payload: Payload) -> bool:
-    """Whether the folder holds the payload, no more and no less."""
+    """True if the folder holds the payload, no more and no less."""
     wanted = _children(payload)
     try:
         with _held(open_folder_beneath(volume, name)) as data:

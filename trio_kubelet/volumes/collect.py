@@ -1,13 +1,14 @@
-"""What volumes of configuration data hold, collected from the API's objects and the pod itself.
+"""The content of volumes of configuration data, collected from API objects and the pod itself.
 
-The sources of a projected volume are asked for side by side, and later ones win where paths
-meet. All that is missing is told at once. An optional source that is not there is empty.
+The sources of a projected volume are asked for side by side, a few at a time, and later ones win
+where paths meet. All that is missing is told at once. An optional source that is not there is
+empty. The files themselves are made in a thread: one object may be named again and again.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TypeVar
 
-import trio
 from attrs import frozen
 
 from trio_kubelet.errors import aggregated
@@ -28,21 +29,32 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError, References
-from trio_kubelet.volumes.downward import downward_payload
+from trio_kubelet.tasks.concurrency import run_for_each
+from trio_kubelet.volumes.downward import add_downward_files
 from trio_kubelet.volumes.payload import (
     DEFAULT_MODE,
     PRIVATE_MODE,
+    ObjectSource,
     Payload,
+    PayloadBuilder,
     VolumeFile,
+    VolumeTooLargeError,
+    add_config_map,
+    add_secret,
     common_user,
-    config_map_payload,
     for_group,
     fs_group,
-    secret_payload,
     with_checked_paths,
 )
 
 T = TypeVar("T")
+
+SOURCES_AT_ONCE = 8
+"""Of one projected volume, which may have thousands."""
+
+
+AddFiles = Callable[[PayloadBuilder], None]
+"""Adds the files of one source, of which all is there. Raises ValueError; may be much work."""
 
 
 @frozen(kw_only=True)
@@ -52,25 +64,30 @@ class Collector:
     data: References | NoReferences
     allocatable: Callable[[], Mapping[str, Quantity]]
 
-    async def collect(self, pod: Pod, volume: Volume) -> Payload:
-        """Return the files of one volume, owned as the pod wants it.
+    async def collect(self, pod: Pod, volume: Volume) -> Callable[[], Payload]:
+        """Get all that the files of one volume are made of; returns the work that makes them.
 
-        Raises ObjectError (of a missing object), ValueError (of a missing key, a bad path).
+        Raises ObjectError (of a missing object); the work, which is for a thread, raises
+        ValueError (of a missing key, a bad path, too large a volume).
         """
-        payload = await self._payload(pod, volume)
-        return for_group(with_checked_paths(payload), fs_group(pod))
+        sources = await self._sources(pod, volume)
 
-    async def _payload(self, pod: Pod, volume: Volume) -> Payload:
+        def make() -> Payload:
+            builder = PayloadBuilder()
+            _add_all(builder, sources)
+            return for_group(with_checked_paths(builder.files), fs_group(pod))
+
+        return make
+
+    async def _sources(self, pod: Pod, volume: Volume) -> Sequence[AddFiles]:
         if volume.config_map is not None:
-            return await self._config_map(
-                pod, volume.config_map, volume.config_map.name, _mode(volume.config_map)
-            )
+            source = volume.config_map
+            return [await self._config_map(pod, source, source.name, _mode(source))]
         if volume.secret is not None:
-            return await self._secret(
-                pod, volume.secret, volume.secret.secret_name, _mode(volume.secret)
-            )
+            secret = volume.secret
+            return [await self._secret(pod, secret, secret.secret_name, _mode(secret))]
         if volume.downward_api is not None:
-            return self._downward(pod, volume.downward_api, _mode(volume.downward_api))
+            return [self._downward(pod, volume.downward_api, _mode(volume.downward_api))]
         return await self._projected(pod, volume.projected or ProjectedVolumeSource())
 
     async def _config_map(
@@ -79,49 +96,45 @@ class Collector:
         source: ConfigMapVolumeSource | ConfigMapProjection,
         name: str,
         mode: int,
-    ) -> Payload:
-        optional = bool(source.optional)
+    ) -> AddFiles:
         wanted = self.data.config_map(pod.metadata.namespace, name)
-        found = await _unless_missing(wanted, optional, ConfigMap())
-        return config_map_payload(found, source.items, mode, optional=optional)
+        found = await _unless_missing(wanted, bool(source.optional), ConfigMap())
+        return partial(add_config_map, found=found, source=_object_source(source, mode))
 
     async def _secret(
         self, pod: Pod, source: SecretVolumeSource | SecretProjection, name: str, mode: int
-    ) -> Payload:
-        optional = bool(source.optional)
+    ) -> AddFiles:
         wanted = self.data.secret(pod.metadata.namespace, name)
-        found = await _unless_missing(wanted, optional, Secret())
-        return secret_payload(found, source.items, mode, optional=optional)
+        found = await _unless_missing(wanted, bool(source.optional), Secret())
+        return partial(add_secret, found=found, source=_object_source(source, mode))
 
     def _downward(
         self, pod: Pod, source: DownwardAPIVolumeSource | DownwardAPIProjection, mode: int
-    ) -> Payload:
-        return downward_payload(pod, source.items, mode, self.allocatable())
+    ) -> AddFiles:
+        return partial(
+            add_downward_files,
+            pod=pod,
+            items=source.items,
+            default_mode=mode,
+            allocatable=self.allocatable(),
+        )
 
-    async def _projected(self, pod: Pod, source: ProjectedVolumeSource) -> Payload:
+    async def _projected(self, pod: Pod, source: ProjectedVolumeSource) -> Sequence[AddFiles]:
         mode = _mode(source)
-        collected: dict[int, Payload] = {}
-        problems: dict[int, Exception] = {}
+        collected: dict[int, AddFiles] = {}
 
-        async def collect_one(position: int, projection: VolumeProjection) -> None:
+        async def collect_one(numbered: tuple[int, VolumeProjection]) -> None:
+            position, projection = numbered
             try:
                 collected[position] = await self._projection(pod, projection, mode)
             except (ObjectError, ValueError) as error:
-                problems[position] = error
+                collected[position] = partial(_fail, error)  # Told with what else is wrong.
 
-        async with trio.open_nursery() as nursery:
-            for position, projection in enumerate(source.sources):
-                nursery.start_soon(collect_one, position, projection)
-        if len(problems) == 1:
-            raise next(iter(problems.values()))
-        if problems:
-            raise ObjectError(aggregated(str(problems[position]) for position in sorted(problems)))
-        files: dict[str, VolumeFile] = {}
-        for position in sorted(collected):
-            files.update(collected[position])
-        return files
+        at_once = min(len(source.sources), SOURCES_AT_ONCE)
+        await run_for_each(enumerate(source.sources), collect_one, at_once)
+        return [collected[position] for position in sorted(collected)]
 
-    async def _projection(self, pod: Pod, projection: VolumeProjection, mode: int) -> Payload:
+    async def _projection(self, pod: Pod, projection: VolumeProjection, mode: int) -> AddFiles:
         if projection.config_map is not None:
             source = projection.config_map
             return await self._config_map(pod, source, source.name, mode)
@@ -135,12 +148,43 @@ class Collector:
         if projection.cluster_trust_bundle is not None:
             bundle = projection.cluster_trust_bundle
             anchors = await self.data.trust_anchors(bundle)
-            return {bundle.path: _private_file(pod, anchors, mode)}
+            return _one_file(bundle.path, _private_file(pod, anchors, mode))
         raise ObjectError("podCertificate sources are not supported yet")
 
-    async def _token(self, pod: Pod, source: ServiceAccountTokenProjection, mode: int) -> Payload:
+    async def _token(self, pod: Pod, source: ServiceAccountTokenProjection, mode: int) -> AddFiles:
         token = await self.data.token(pod, source.audience, source.expiration_seconds)
-        return {source.path: _private_file(pod, token.encode(), mode)}
+        return _one_file(source.path, _private_file(pod, token.encode(), mode))
+
+
+def _add_all(builder: PayloadBuilder, sources: Iterable[AddFiles]) -> None:
+    """Add the files of all sources. Raises what one has raised, or ObjectError with all words."""
+    problems: list[ObjectError | ValueError] = []
+    for add in sources:
+        try:
+            add(builder)
+        except VolumeTooLargeError:
+            raise
+        except (ObjectError, ValueError) as error:
+            problems.append(error)
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        raise ObjectError(aggregated(map(str, problems)))
+
+
+def _fail(error: ObjectError | ValueError, _builder: PayloadBuilder) -> None:
+    raise error
+
+
+def _one_file(path: str, file: VolumeFile) -> AddFiles:
+    return lambda builder: builder.add(path, file)
+
+
+def _object_source(
+    source: ConfigMapVolumeSource | ConfigMapProjection | SecretVolumeSource | SecretProjection,
+    mode: int,
+) -> ObjectSource:
+    return ObjectSource(items=source.items, mode=mode, optional=bool(source.optional))
 
 
 def _private_file(pod: Pod, content: bytes, mode: int) -> VolumeFile:

@@ -15,9 +15,10 @@ from typing import TypeVar
 import structlog
 from attrs import field, frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import Pod, Volume
-from trio_kubelet.references.objects import ObjectError
+from trio_kubelet.references.object_references import ObjectError
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.atomic_writer import has_data, write_payload
 from trio_kubelet.volumes.empty_dir import EmptyDir, MemoryAvailable
 from trio_kubelet.volumes.folders import (
@@ -28,9 +29,8 @@ from trio_kubelet.volumes.folders import (
 )
 from trio_kubelet.volumes.mount import has_own_file_system, mount_memory
 from trio_kubelet.volumes.payload import Payload, fs_group, without_owners
-from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
 from trio_kubelet.volumes.safe_open import remove_tree
-from trio_kubelet.volumes.threads import VolumeThreads
 
 log = structlog.get_logger("volumes")
 
@@ -59,8 +59,8 @@ KINDS: Mapping[str, ConfigurationKind] = {
 
 
 @frozen(kw_only=True)
-class Ground:
-    """What volumes of configuration data stand on.
+class VolumeParts:
+    """The parts that volumes of configuration data stand on.
 
     `privileged`: the agent may mount and give files away; otherwise memory is a folder and
     everything belongs to the agent's user (for a runtime without a kernel).
@@ -78,8 +78,8 @@ class ConfigurationVolume:
     """The plugin for one kind."""
 
     kind: ConfigurationKind
-    collect: Callable[[Pod, Volume], Awaitable[Payload]]
-    ground: Ground = field(kw_only=True)
+    collect: Callable[[Pod, Volume], Awaitable[Callable[[], Payload]]]
+    parts: VolumeParts = field(kw_only=True)
 
     @property
     def name(self) -> str:
@@ -91,13 +91,11 @@ class ConfigurationVolume:
 
         Waits for the API server. Writing, once begun, is not cut off by cancellation.
         """
-        folder = self.ground.folders.volume(pod.metadata.uid, self.name, volume.name)
+        folder = self.parts.folders.volume(pod.metadata.uid, self.name, volume.name)
         try:
-            payload = await self.collect(pod, volume)
-            now_ns = self.ground.clock.now_ns()
-            await self._prepare(
-                pod, partial(self._write, pod, volume.name, folder, payload, now_ns)
-            )
+            make = await self.collect(pod, volume)
+            now_ns = self.parts.clock.now_ns()
+            await self._prepare(pod, partial(self._write, pod, volume.name, folder, make, now_ns))
         except (ObjectError, ValueError, OSError) as error:
             problem = VolumeError(volume.name, str(error))
             if not await self._prepare(pod, partial(self._is_prepared, folder)):
@@ -105,17 +103,19 @@ class ConfigurationVolume:
             return _mounted(volume, folder, problem)
         return _mounted(volume, folder, None)
 
-    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+    async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Remove the files and the mark; raises OSError."""
-        await self._remove(pod_uid, partial(remove_tree, self._marks(pod_uid, folder.name)))
-        await self._remove(pod_uid, partial(remove_tree, folder))
+        await threads.run_sync(partial(remove_tree, self._marks(pod_uid, folder.name)))
+        await threads.run_sync(partial(remove_tree, folder))
 
     def _marks(self, pod_uid: str, name: str) -> Path:
-        return self.ground.folders.plugin(pod_uid, EmptyDir.name, f"wrapped_{name}")
+        return self.parts.folders.plugin(pod_uid, EmptyDir.name, f"wrapped_{name}")
 
-    def _write(self, pod: Pod, name: str, folder: Path, payload: Payload, now_ns: int) -> None:
-        group = fs_group(pod)
-        if not self.ground.privileged:
+    def _write(
+        self, pod: Pod, name: str, folder: Path, make: Callable[[], Payload], now_ns: int
+    ) -> None:
+        group, payload = fs_group(pod), make()
+        if not self.parts.privileged:
             group, payload = None, without_owners(payload)
         if not self._is_there(folder):
             self._make(pod, name, folder)
@@ -128,7 +128,7 @@ class ConfigurationVolume:
         make_folders(folder.parent, PLUGIN_FOLDER_MODE)
         make_folder(folder, _FOLDER_MODE)
         if self._needs_mount:
-            mount_memory(folder, self.ground.memory_available(pod))
+            mount_memory(folder, self.parts.memory_available(pod))
         marks = self._marks(pod.metadata.uid, name)
         make_folders(marks)
         (marks / _MARK).touch(0o644)
@@ -140,16 +140,13 @@ class ConfigurationVolume:
 
     @property
     def _needs_mount(self) -> bool:
-        return self.kind.in_memory and self.ground.privileged
+        return self.kind.in_memory and self.parts.privileged
 
     def _is_prepared(self, folder: Path) -> bool:
         return self._is_there(folder) and has_data(folder)
 
     async def _prepare(self, pod: Pod, work: Callable[[], T]) -> T:
-        return await self.ground.threads.preparing.share(pod.metadata.uid).run_sync(work)
-
-    async def _remove(self, pod_uid: str, work: Callable[[], None]) -> None:
-        await self.ground.threads.removing.share(pod_uid).run_sync(work)
+        return await self.parts.threads.preparing.share_of(pod.metadata).run_sync(work)
 
 
 def _mounted(volume: Volume, folder: Path, outdated: VolumeError | None) -> MountedVolume:

@@ -10,7 +10,7 @@ from trio_kubelet.errors import aggregated
 from trio_kubelet.k8s import Container, DownwardAPIVolumeFile, Pod, Quantity
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
-from trio_kubelet.volumes.payload import Payload, VolumeFile
+from trio_kubelet.volumes.payload import PayloadBuilder, VolumeFile
 
 _ESCAPES = {
     "\a": r"\a",
@@ -27,27 +27,30 @@ _LONGEST_SHORT_ESCAPE = 0x7F
 _LONGEST_ESCAPE = 0xFFFF
 
 
-def downward_payload(
+def add_downward_files(
+    files: PayloadBuilder,
     pod: Pod,
     items: tuple[DownwardAPIVolumeFile, ...],
     default_mode: int,
     allocatable: Mapping[str, Quantity],
-) -> Payload:
-    """Return the files of a downward API volume. Raises ValueError, of all items at once."""
-    files: dict[str, VolumeFile] = {}
+) -> None:
+    """Add the files of a downward API volume. Raises ValueError, of all items at once."""
     problems: list[str] = []
+    made: dict[str, bytes] = {}
+    """By field; one may be asked for again and again."""
     for item in items:
+        field = item.field_ref.field_path if item.field_ref is not None else ""
         try:
-            text = _text(pod, item, allocatable)
+            if not field or field not in made:
+                text = _text(pod, item, allocatable)
+                made[field] = text.encode("utf-8", "surrogateescape")
         except ConfigError as error:
             problems.append(error.message)
             continue
-        content = text.encode("utf-8", "surrogateescape")
         mode = default_mode if item.mode is None else item.mode
-        files[item.path] = VolumeFile(content=content, mode=mode)
+        files.add(item.path, VolumeFile(content=made[field], mode=mode))
     if problems:
         raise ValueError(aggregated(problems))
-    return files
 
 
 def _text(pod: Pod, item: DownwardAPIVolumeFile, allocatable: Mapping[str, Quantity]) -> str:

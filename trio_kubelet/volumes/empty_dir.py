@@ -19,7 +19,8 @@ from trio_kubelet.k8s import (
     StorageMedium,
     Volume,
 )
-from trio_kubelet.mountinfo import MountPoint, mount_points
+from trio_kubelet.kernel.mountinfo import MountPoint, mount_points
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes.folders import (
     PLUGIN_FOLDER_MODE,
     PodFolders,
@@ -27,9 +28,8 @@ from trio_kubelet.volumes.folders import (
     make_folders,
 )
 from trio_kubelet.volumes.mount import memory_options, mount
-from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
-from trio_kubelet.volumes.safe_open import remove_tree
-from trio_kubelet.volumes.threads import VolumeThreads
+from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumeThreads
+from trio_kubelet.volumes.safe_open import remove_in_pieces
 
 _FOLDER_MODE = 0o777
 _GROUP_MODE = 0o2770
@@ -54,16 +54,16 @@ class EmptyDir:
     async def set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         """Prepare the folder; raises VolumeError. A call that was begun is not cut off."""
         try:
-            share = self._threads.preparing.share(pod.metadata.uid)
+            share = self._threads.preparing.share_of(pod.metadata)
             return await share.run_sync(partial(self._set_up, pod, volume))
         except OSError as error:
             raise VolumeError(volume.name, str(error)) from error
 
-    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+    async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Remove the folder and its mark; raises OSError."""
         mark = self._folders.plugin(pod_uid, self.name, folder.name)
         for each in (mark, folder):
-            await self._threads.removing.share(pod_uid).run_sync(partial(remove_tree, each))
+            await remove_in_pieces(threads, each)
 
     def _set_up(self, pod: Pod, volume: Volume) -> MountedVolume:
         source = volume.empty_dir or EmptyDirVolumeSource()

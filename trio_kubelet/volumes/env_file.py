@@ -39,7 +39,7 @@ It never takes back what it has matched: to be able to would take 250 bytes for 
 
 @frozen
 class EnvFile:
-    """What a file declares: the first value of each name, up to a line that is no declaration.
+    """The variables of a file: the first value of each name, up to a line that is no declaration.
 
     `problem` says which line that is; what is declared before it counts.
     """

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from attrs import frozen
 
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import HostPathType, HostPathVolumeSource, Pod, Volume
+from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 
 _FOLDER_MODE = 0o755
@@ -20,7 +20,7 @@ _FILE_MODE = 0o644
 
 @frozen
 class _Rule:
-    """What must be at the path, in words and as a test of its mode; and what to make there."""
+    """The file that must be at the path, in words and as a test of its mode; the file to make."""
 
     words: str
     fits: Callable[[int], bool]
@@ -62,7 +62,7 @@ class HostPath:
             raise VolumeError(volume.name, why)
         try:
             look = partial(_problem, Path(source.path), source.type or "")
-            share = self._threads.share(pod.metadata.uid)
+            share = self._threads.share_of(pod.metadata)
             why = await share.run_sync(look, abandon_on_cancel=True)
         except (OSError, ValueError) as error:  # ValueError: a zero byte in the path
             raise VolumeError(volume.name, str(error)) from error
@@ -70,7 +70,7 @@ class HostPath:
             raise VolumeError(volume.name, why)
         return MountedVolume(name=volume.name, host_path=source.path)
 
-    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+    async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Do nothing: what is on the node stays there."""
 
 

@@ -9,7 +9,7 @@ import os
 import re
 from pathlib import Path
 
-from trio_kubelet.mountinfo import mount_of, mount_points
+from trio_kubelet.kernel.mountinfo import mount_of, mount_points
 
 MS_BIND = 0x1000
 MS_REC = 0x4000

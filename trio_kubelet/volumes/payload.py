@@ -5,7 +5,7 @@ said here, too. Paths are made sure of once, for all sources: none leaves the vo
 gets in the way of the names that the writer uses itself (they begin with two dots).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from attrs import evolve, frozen
@@ -17,6 +17,10 @@ DEFAULT_MODE = 0o644
 
 PRIVATE_MODE = 0o600
 """Of tokens and trust anchors in pods with an fsGroup or one user: nobody else needs to read."""
+
+MAX_FILES = 10_000
+MAX_BYTES = 8 << 20
+"""Of one volume: an object has a mebibyte, which a projected volume can name again and again."""
 
 _GROUP_MODE = 0o440
 _MAX_PATH = 4096
@@ -40,42 +44,73 @@ Payload = Mapping[str, VolumeFile]
 """Files by their path within the volume."""
 
 
-def config_map_payload(
-    source: ConfigMap, items: tuple[KeyToPath, ...], default_mode: int, *, optional: bool
-) -> Payload:
-    """Return a config map's files. Raises ValueError for an item whose key is not there."""
-    data = {key: text.encode("utf-8", "surrogateescape") for key, text in source.data.items()}
-    data.update(source.binary_data)
-    return _payload(data, items, default_mode, optional, "non-existent config key", "configmap ")
+class VolumeTooLargeError(ValueError):
+    """A volume has more files, or more in them, than one may have."""
 
 
-def secret_payload(
-    source: Secret, items: tuple[KeyToPath, ...], default_mode: int, *, optional: bool
-) -> Payload:
-    """Return a secret's files. Raises ValueError for an item whose key is not there."""
-    return _payload(source.data, items, default_mode, optional, "non-existent secret key", "")
+class PayloadBuilder:
+    """The files of one volume so far; later ones win where paths meet."""
+
+    def __init__(self) -> None:
+        self.files: dict[str, VolumeFile] = {}
+        self._bytes = 0
+
+    def expect(self, count: int) -> None:
+        """Say how many files come together. Raises VolumeTooLargeError before any is made."""
+        if count > MAX_FILES:
+            raise VolumeTooLargeError(f"the volume has more than {MAX_FILES} files")
+
+    def add(self, path: str, file: VolumeFile) -> None:
+        """Add a file. Raises VolumeTooLargeError beyond MAX_FILES and MAX_BYTES."""
+        self._bytes += len(file.content)
+        if self._bytes > MAX_BYTES:
+            raise VolumeTooLargeError(f"the files of the volume have more than {MAX_BYTES} bytes")
+        self.files[path] = file
+        self.expect(len(self.files))
 
 
-def _payload(
-    data: Mapping[str, bytes],
-    items: tuple[KeyToPath, ...],
-    default_mode: int,
-    optional: bool,
+@frozen(kw_only=True)
+class ObjectSource:
+    """The parts of a config map or a secret that a volume wants, and how its files are made."""
+
+    items: tuple[KeyToPath, ...]
+    mode: int
+    optional: bool
+
+
+def add_config_map(files: PayloadBuilder, found: ConfigMap, source: ObjectSource) -> None:
+    """Add a config map's files. Raises ValueError for an item whose key is not there."""
+    missing = "configmap references non-existent config key"
+    _add(files, (found.data, found.binary_data), source, missing)
+
+
+def add_secret(files: PayloadBuilder, found: Secret, source: ObjectSource) -> None:
+    """Add a secret's files. Raises ValueError for an item whose key is not there."""
+    _add(files, (found.data,), source, "references non-existent secret key")
+
+
+def _add(
+    files: PayloadBuilder,
+    data: Sequence[Mapping[str, str] | Mapping[str, bytes]],
+    source: ObjectSource,
     missing: str,
-    who: str,
-) -> Payload:
-    if not items:
-        return {
-            key: VolumeFile(content=content, mode=default_mode) for key, content in data.items()
-        }
-    files: dict[str, VolumeFile] = {}
-    for item in items:
-        if item.key in data:
-            mode = default_mode if item.mode is None else item.mode
-            files[item.path] = VolumeFile(content=data[item.key], mode=mode)
-        elif not optional:
-            raise ValueError(f"{who}references {missing}: {item.key}")
-    return files
+) -> None:
+    if not source.items:
+        files.expect(sum(map(len, data)))
+        for part in data:
+            for key, content in part.items():
+                files.add(key, VolumeFile(content=_encoded(content), mode=source.mode))
+    for item in source.items:
+        found = next((part[item.key] for part in reversed(data) if item.key in part), None)
+        if found is not None:
+            mode = source.mode if item.mode is None else item.mode
+            files.add(item.path, VolumeFile(content=_encoded(found), mode=mode))
+        elif not source.optional:
+            raise ValueError(f"{missing}: {item.key}")
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode("utf-8", "surrogateescape") if isinstance(content, str) else content
 
 
 def with_checked_paths(payload: Payload) -> Payload:

@@ -1,11 +1,18 @@
-"""What a volume plugin is, and what comes out of it."""
+"""A volume plugin, what comes out of it, and the threads that it works in.
+
+A path of the node may be on a network file system that does not answer, and the removal of a large
+volume takes minutes. Each kind of work has threads of its own, so that none waits for another:
+not the pods whose volumes are on a disk that answers, and not the housekeeping. Within a kind a
+pod has its share: all of its paths may be on the disk that does not answer.
+"""
 
 from pathlib import Path
 from typing import Protocol
 
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.k8s import Pod, Volume
+from trio_kubelet.tasks.fair_limiter import FairLimiter, Share
 
 
 @frozen(kw_only=True)
@@ -66,9 +73,36 @@ class VolumePlugin(Protocol):
         """
         ...
 
-    async def tear_down(self, pod_uid: str, folder: Path) -> None:
+    async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None:
         """Remove what `set_up` made, after everything at and below `folder` was unmounted.
 
-        Raises OSError.
+        `threads` is the pod's share of those that remove. Raises OSError.
         """
         ...
+
+
+MAX_THREADS = 16
+"""Of one kind: enough for many mounts at once, few enough for a disk that hangs."""
+MAX_THREADS_OF_NAMESPACE = 8
+MAX_THREADS_OF_POD = 4
+VOLUMES_AT_ONCE = 8
+"""Of one pod: some wait for the API server while others have the threads."""
+
+
+def _limiter() -> FairLimiter:
+    return FairLimiter(MAX_THREADS, MAX_THREADS_OF_NAMESPACE, MAX_THREADS_OF_POD)
+
+
+@frozen(kw_only=True)
+class VolumeThreads:
+    """One limiter for each kind of work, shared by namespaces and their pods.
+
+    `preparing`: what is made in the folders of pods. `removing`: what is unmounted and deleted
+    there. `host_paths`: every look at a path of the node outside of them. `listing`: which pods
+    have a folder.
+    """
+
+    preparing: FairLimiter = field(factory=_limiter)
+    removing: FairLimiter = field(factory=_limiter)
+    host_paths: FairLimiter = field(factory=_limiter)
+    listing: FairLimiter = field(factory=lambda: FairLimiter(1, 1))

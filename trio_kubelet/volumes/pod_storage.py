@@ -9,9 +9,7 @@ from functools import partial
 
 from attrs import frozen
 
-from trio_kubelet.concurrency import both
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.fair_limiter import ALL_PODS, FairLimiter
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
@@ -22,16 +20,21 @@ from trio_kubelet.runtime.config.mounts import PreparedVolume
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import pods_with_logs, remove_pod_logs
 from trio_kubelet.runtime.user_namespaces import PodIdRanges
+from trio_kubelet.tasks.concurrency import both
+from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.env_file import EnvFiles
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
 from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 from trio_kubelet.volumes.volumes import Volumes
 
+TOLD_VOLUMES = 10
+"""Volumes of a pod that failed and have an event of their own, beside the last."""
+
 
 @frozen
 class PodStorage:
-    """What all pods have on the disks of the node."""
+    """The things of all pods on the disks of the node."""
 
     _volumes: Volumes
     _references: References | NoReferences
@@ -56,7 +59,7 @@ class PodStorage:
         )
 
     def volumes_ready_without_wait(self, pod: Pod) -> bool:
-        """Whether nothing that the pod's volumes are made of can be missing for long."""
+        """True if nothing that the pod's volumes are made of can be missing for long."""
         return volumes_ready_without_wait(pod)
 
     async def bind(
@@ -78,7 +81,7 @@ class PodStorage:
     async def unmount(self, pod: Pod) -> None:
         """Unmount the pod's volumes and remove what they kept. Raises PreparationError."""
         try:
-            await self._volumes.tear_down(pod.metadata.uid)
+            await self._volumes.tear_down(pod.metadata.uid, pod.metadata.namespace)
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
         self._references.unregister(pod.metadata.uid)
@@ -88,11 +91,11 @@ class PodStorage:
 
         Raises PreparationError.
         """
-        uid = pod.metadata.uid
+        uid, namespace = pod.metadata.uid, pod.metadata.namespace
         try:
-            await self._volumes.remove_pod(uid)
+            await self._volumes.remove_pod(uid, namespace)
             remove_logs = partial(remove_pod_logs, uid, self._node)
-            await self._files.share(uid).run_sync(remove_logs)
+            await self._files.share(namespace, uid).run_sync(remove_logs)
         except (VolumeBusy, OSError) as error:
             raise PreparationError("FailedKillPod", str(error)) from error
         if self._id_ranges is not None:
@@ -107,9 +110,12 @@ class PodStorage:
         try:
             mounted = await self._volumes.prepare(pod)
         except VolumesNotReady as error:
-            for each in error.errors[:-1]:
+            *others, last = error.errors
+            for each in others[:TOLD_VOLUMES]:
                 self._recorder.pod(pod, EventType.WARNING, "FailedMount", str(each))
-            raise PreparationError("FailedMount", str(error.errors[-1])) from error
+            more = len(others) - TOLD_VOLUMES
+            words = f"{last}; {more} more volumes failed" if more > 0 else str(last)
+            raise PreparationError("FailedMount", words) from error
         except OSError as error:
             message = f"error making pod data directories: {error}"
             raise PreparationError("Failed", message) from error

@@ -10,7 +10,7 @@ from trio_kubelet.references.object_references import ROOT_CERTIFICATES
 
 
 def volumes_ready_without_wait(pod: Pod) -> bool:
-    """Whether no object that somebody has to make, and nothing of the node, can be missing."""
+    """True if no object that somebody has to make, and nothing of the node, can be missing."""
     return all(map(_is_ready_without_wait, pod.spec.volumes))
 
 

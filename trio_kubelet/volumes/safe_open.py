@@ -11,12 +11,19 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from itertools import islice
 from pathlib import Path, PurePosixPath
+
+from trio_kubelet.tasks.fair_limiter import Share
 
 _SYS_OPENAT2 = 437
 _AT_FDCWD = -100
 _RESOLVE_NO_XDEV = 0x01
+_FOLDERS_AT_ONCE = 1000
+"""Names of folders that are kept while a folder is emptied; a container may make millions."""
+FILES_IN_A_PIECE = 2000
+"""Some hundredths of a second on most disks."""
 _RESOLVE_NO_MAGICLINKS = 0x02
 _RESOLVE_NO_SYMLINKS = 0x04
 _RESOLVE_BENEATH = 0x08
@@ -33,7 +40,7 @@ class _OpenHow(ctypes.Structure):
 
 
 def has_openat2() -> bool:
-    """Whether the kernel has openat2 (Linux 5.6), without which nothing here works.
+    """True if the kernel has openat2 (Linux 5.6), without which nothing here works.
 
     A sandbox with an old list of system calls denies it (ENOSYS, EPERM) on newer kernels, too.
     """
@@ -117,21 +124,41 @@ def remove_tree(path: Path) -> None:
     Raises OSError: EXDEV or EBUSY where something is mounted inside, of which nothing is removed.
     Needs only one descriptor, however deep the tree is.
     """
+    for _ in _removal(path):
+        pass
+
+
+async def remove_in_pieces(threads: Share, path: Path) -> None:
+    """As `remove_tree`, in threads: the slot is given back now and then, so that others have turns.
+
+    Cancelled, it leaves what it has not come to.
+    """
+    with contextlib.closing(_removal(path)) as removal:
+        while await threads.run_sync(lambda: next(removal, True)) is None:
+            pass
+
+
+def _removal(path: Path) -> Generator[None, None, None]:
+    """Remove a tree, with a pause after so many files."""
     with contextlib.suppress(FileNotFoundError), opened_folder(path.parent) as parent:
         status = os.lstat(path.name, dir_fd=parent)
         if not stat.S_ISDIR(status.st_mode):
             os.unlink(path.name, dir_fd=parent)
             return
-        _empty(parent, path.name)
+        with contextlib.closing(_emptying(parent, path.name)) as steps:
+            yield from islice(steps, FILES_IN_A_PIECE - 1, None, FILES_IN_A_PIECE)
         os.rmdir(path.name, dir_fd=parent)
 
 
-def _empty(parent: int, name: str) -> None:
-    """Remove all that is in a folder, walking with one descriptor that goes down and up."""
+def _emptying(parent: int, name: str) -> Generator[None, None, None]:
+    """Remove all that is in a folder, walking with one descriptor that goes down and up.
+
+    Yields after each file and each folder.
+    """
     here = _enter(parent, name)
     above: list[tuple[tuple[int, int], list[str], str]] = []
     try:
-        pending = _unlink_files(here)
+        pending = yield from _unlink_files(here)
         while pending or above:
             if pending:
                 child = pending.pop()
@@ -139,7 +166,7 @@ def _empty(parent: int, name: str) -> None:
                 above.append((_identity(here), pending, child))
                 os.close(here)
                 here = below
-                pending = _unlink_files(here)
+                pending = yield from _unlink_files(here)
                 continue
             identity, pending, child = above.pop()
             up = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
@@ -148,6 +175,8 @@ def _empty(parent: int, name: str) -> None:
             if _identity(here) != identity:
                 raise OSError(errno.ESTALE, "moved while it was being removed", child)
             os.rmdir(child, dir_fd=here)
+            yield
+            pending = pending or (yield from _unlink_files(here))  # There may be more than listed.
     finally:
         os.close(here)
 
@@ -158,15 +187,18 @@ def _enter(parent: int, name: str) -> int:
     )
 
 
-def _unlink_files(folder: int) -> list[str]:
-    """Unlink everything but folders; return the names of those."""
-    folders = []
+def _unlink_files(folder: int) -> Generator[None, None, list[str]]:
+    """Unlink everything up to some folders; return the names of those, none: it is empty."""
+    folders: list[str] = []
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(entry.name)
-            else:
+            if not entry.is_dir(follow_symlinks=False):
                 os.unlink(entry.name, dir_fd=folder)
+                yield
+                continue
+            folders.append(entry.name)
+            if len(folders) == _FOLDERS_AT_ONCE:
+                break
     return folders
 
 

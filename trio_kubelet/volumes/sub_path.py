@@ -9,7 +9,7 @@ import os
 import stat
 from pathlib import Path, PurePosixPath
 
-from trio_kubelet.mountinfo import mount_points
+from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.volumes.folders import make_folders
 from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 from trio_kubelet.volumes.safe_open import make_folders_beneath, open_beneath, opened_folder

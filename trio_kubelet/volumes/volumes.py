@@ -7,31 +7,32 @@ content.
 """
 
 import errno
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import structlog
-import trio
 from attrs import fields, frozen
 
-from trio_kubelet.fair_limiter import ALL_PODS, Share
 from trio_kubelet.k8s import Pod, Volume
 from trio_kubelet.k8s.base import wire_name
-from trio_kubelet.mountinfo import mount_points, mounts_at_or_below
+from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
+from trio_kubelet.tasks.concurrency import run_for_each
+from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
 from trio_kubelet.volumes.folders import PodFolders, plugin_folder
 from trio_kubelet.volumes.mount import unmount
 from trio_kubelet.volumes.plugin import (
+    VOLUMES_AT_ONCE,
     MountedVolume,
     VolumeBusy,
     VolumeError,
     VolumePlugin,
     VolumesNotReady,
+    VolumeThreads,
 )
-from trio_kubelet.volumes.safe_open import remove_tree
+from trio_kubelet.volumes.safe_open import remove_in_pieces, remove_tree
 from trio_kubelet.volumes.sub_path import bind_sub_path
-from trio_kubelet.volumes.threads import VolumeThreads
 
 log = structlog.get_logger("volumes")
 
@@ -66,7 +67,7 @@ class Volumes:
         `tear_down` removes what it did.
         """
         create = partial(self._folders.create, pod.metadata.uid)
-        await self._threads.preparing.share(pod.metadata.uid).run_sync(create)
+        await self._threads.preparing.share_of(pod.metadata).run_sync(create)
         used = _used_volumes(pod)
         mounted: dict[str, MountedVolume] = {}
         errors: dict[str, VolumeError] = {}
@@ -77,10 +78,8 @@ class Volumes:
             except VolumeError as error:
                 errors[volume.name] = error
 
-        async with trio.open_nursery() as nursery:
-            for volume in pod.spec.volumes:
-                if volume.name in used:
-                    nursery.start_soon(prepare_one, volume)
+        wanted = [volume for volume in pod.spec.volumes if volume.name in used]
+        await run_for_each(wanted, prepare_one, min(len(wanted), VOLUMES_AT_ONCE))
         if errors:
             in_order = (errors[v.name] for v in pod.spec.volumes if v.name in errors)
             raise VolumesNotReady(tuple(in_order))
@@ -103,24 +102,27 @@ class Volumes:
             raise VolumeError(volume.name, f"failed to prepare subPath: {error}") from error
         return str(target)
 
-    async def tear_down(self, pod_uid: str) -> None:
+    async def tear_down(self, pod_uid: str, namespace: str = "") -> None:
         """Unmount and remove all volumes of a pod, known or not; its other files stay.
 
-        A pod without any is fine. Raises VolumeBusy where something cannot be unmounted, then
-        nothing was deleted; OSError where something cannot be deleted.
+        A pod without any is fine, and so is one whose namespace is not known: such pods share
+        their threads. Raises VolumeBusy where something cannot be unmounted, then nothing was
+        deleted; OSError where something cannot be deleted.
         """
-        await self._remove(pod_uid, partial(self._unmount, pod_uid))
-        for folder in await self._remove(pod_uid, partial(self._volume_folders, pod_uid)):
+        threads = self._threads.removing.share(namespace, pod_uid)
+        await threads.run_sync(partial(self._unmount, pod_uid))
+        for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
             plugin = self._plugin_of(folder)
             if plugin is not None:
-                await plugin.tear_down(pod_uid, folder)
-            await self._remove(pod_uid, partial(_remove_volume, folder))
-        await self._remove(pod_uid, partial(self._remove_empty, pod_uid))
+                await plugin.tear_down(pod_uid, folder, threads)
+            await threads.run_sync(partial(_remove_volume, folder))
+        await threads.run_sync(partial(self._remove_empty, pod_uid))
 
-    async def remove_pod(self, pod_uid: str) -> None:
+    async def remove_pod(self, pod_uid: str, namespace: str = "") -> None:
         """Remove the volumes of a pod and then its whole folder. Raises as `tear_down`."""
-        await self.tear_down(pod_uid)
-        await self._remove(pod_uid, partial(remove_tree, self._folders.pod(pod_uid)))
+        await self.tear_down(pod_uid, namespace)
+        threads = self._threads.removing.share(namespace, pod_uid)
+        await remove_in_pieces(threads, self._folders.pod(pod_uid))
 
     async def pods_on_disk(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a folder, for housekeeping to compare."""
@@ -162,14 +164,11 @@ class Volumes:
         if self._folders.sub_paths(pod_uid).exists():
             remove_tree(self._folders.sub_paths(pod_uid))
 
-    async def _remove(self, pod_uid: str, work: Callable[[], T]) -> T:
-        return await self._threads.removing.share(pod_uid).run_sync(work)
-
     def _threads_for(self, pod: Pod, path: Path) -> Share:
         """Return the pod's share of the threads for a path: those of the node may hang."""
         is_own = path.is_relative_to(self._folders.pod(pod.metadata.uid))
         threads = self._threads.preparing if is_own else self._threads.host_paths
-        return threads.share(pod.metadata.uid)
+        return threads.share_of(pod.metadata)
 
 
 def _used_volumes(pod: Pod) -> frozenset[str]:

@@ -34,12 +34,12 @@ from tests.properties.lifecycle.scripts import (
 )
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
-from trio_kubelet.assembly import AnsweredRuntime, assemble
-from trio_kubelet.cluster import Standalone
+from trio_kubelet.agent.assembly import AnsweredRuntime, assemble
+from trio_kubelet.agent.cluster import Standalone
+from trio_kubelet.agent.core import Core
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
-from trio_kubelet.core import Core
 from trio_kubelet.hollow import (
     HollowOptions,
     HollowRuntime,

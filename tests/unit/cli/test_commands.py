@@ -35,9 +35,9 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Settings]:
         seen.append(settings)
         return 0
 
-    agent = ModuleType("trio_kubelet.main")
+    agent = ModuleType("trio_kubelet.agent.main")
     agent.run_agent = run_agent  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "trio_kubelet.main", agent)
+    monkeypatch.setitem(sys.modules, "trio_kubelet.agent.main", agent)
     monkeypatch.setattr("trio_kubelet.telemetry.log.configure_logging", lambda _settings: None)
     monkeypatch.setattr(structlog, "get_logger", lambda *_: _Silent())
     return seen
@@ -77,7 +77,7 @@ def test_run_takes_the_same_flags(started: list[Settings]) -> None:
 def test_the_exit_code_is_that_of_the_agent(
     started: list[Settings], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys.modules["trio_kubelet.main"], "run_agent", lambda _settings: 3)
+    monkeypatch.setattr(sys.modules["trio_kubelet.agent.main"], "run_agent", lambda _settings: 3)
     assert start([], "kubelet") == 3
 
 
@@ -100,7 +100,7 @@ def test_a_missing_file_is_said_to_be_missing(capsys: pytest.CaptureFixture[str]
 
 
 BUG = """
-from trio_kubelet import main
+from trio_kubelet.agent import main
 async def run(settings):
     raise ExceptionGroup("in tasks", [KeyError("no such thing")])
 main._run = run

@@ -7,6 +7,7 @@ import pytest
 from attrs import evolve
 
 from trio_kubelet.config import KubeletConfiguration
+from trio_kubelet.config.eviction import SIGNALS
 from trio_kubelet.config.gates import resolve
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
@@ -24,7 +25,6 @@ from trio_kubelet.config.parts import (
     VModuleItem,
 )
 from trio_kubelet.config.validation import validate
-from trio_kubelet.config.validation_eviction import SIGNALS
 from trio_kubelet.config.validation_tables import BOUNDS, CHOICES
 from trio_kubelet.k8s.quantity import Quantity
 

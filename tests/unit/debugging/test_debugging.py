@@ -20,9 +20,15 @@ from trio_kubelet.config.help_text import flag_values
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
 from trio_kubelet.debugging import samples as samples_module
-from trio_kubelet.debugging.pprof import packed_profile
-from trio_kubelet.debugging.samples import ProcessorUse, Samples, sampled_processor
-from trio_kubelet.debugging.stacks import Line, Stack, stack_of
+from trio_kubelet.debugging.samples import (
+    Line,
+    ProcessorUse,
+    Samples,
+    Stack,
+    packed_profile,
+    sampled_processor,
+    stack_of,
+)
 from trio_kubelet.debugging.z_pages import (
     ProgramFacts,
     flagz_route,

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import trio
 
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.hollow import Behaviour, HollowOptions, LogLine, open_hollow_runtime
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.tasks.clock import SystemClock
 
 
 async def run(

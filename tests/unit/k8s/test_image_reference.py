@@ -4,7 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
+from trio_kubelet.k8s.image_reference import (
+    MAX_NAME_BYTES,
+    InvalidReferenceError,
+    is_too_long,
+    parse_reference,
+    shown_name,
+)
 
 DIGEST = "sha256:" + "0" * 64
 SHA384 = "sha384:" + "1" * 96
@@ -50,6 +56,24 @@ def test_short_names_mean_full_ones(text: str) -> None:
 def test_what_is_no_reference_is_refused(text: str) -> None:
     with pytest.raises(InvalidReferenceError, match="invalid reference format"):
         parse_reference(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "too_long"),
+    [
+        ("a" * MAX_NAME_BYTES, False),
+        ("a" * (MAX_NAME_BYTES + 1), True),
+        ("é" * (MAX_NAME_BYTES // 2), False),
+        ("é" * (MAX_NAME_BYTES // 2 + 1), True),
+        ("\ud800" * MAX_NAME_BYTES, True),
+    ],
+)
+def test_a_name_that_is_too_long_is_refused_and_shown_in_part(name: str, too_long: bool) -> None:
+    assert is_too_long(name) is too_long
+    if too_long:
+        with pytest.raises(InvalidReferenceError, match="must have at most 4096 bytes"):
+            parse_reference(name)
+    assert shown_name(name) == (name[:128] + "..." if too_long else name)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ import trio
 from attrs import define
 from trio.testing import MockClock
 
-from trio_kubelet.inotify import Inotify
+from trio_kubelet.k8s import ObjectMeta
+from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.logs import LogChanges, LogReader
 from trio_kubelet.logs.files import BLOCK_BYTES, NoLogError, TailSearch, place_of
 from trio_kubelet.logs.lines import MAX_LINE_BYTES
@@ -22,6 +23,7 @@ from trio_kubelet.logs.reader import LAST_LINES_SECONDS
 from trio_kubelet.runtime.observed import ObservedPod
 
 UID = "u1"
+POD = ObjectMeta(namespace="ns", name="pod", uid=UID)
 HEAD = b"2026-01-01T00:00:01.5Z stdout "
 
 
@@ -72,7 +74,7 @@ class Log:
         place = place_of(str(self.path), str(self.root))
         wanted = LogOptions(**options)  # type: ignore[arg-type]
         changes = self.changes = LogChanges()
-        body = LogReader(changes).read(place, wanted, UID, lambda: self.ended)
+        body = LogReader(changes).read(place, wanted, POD, lambda: self.ended)
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(changes.run)
@@ -298,9 +300,9 @@ async def test_a_log_can_be_read_and_later_followed_where_the_kernel_has_no_queu
         with monkeypatch.context() as patch:
             patch.setattr(Inotify, "__init__", no_queue_left)
             with pytest.raises(OSError, match="Too many open files"):
-                await anext(changes.read(place, LogOptions(follow=True), UID, lambda: log.ended))
+                await anext(changes.read(place, LogOptions(follow=True), POD, lambda: log.ended))
         async with aclosing(
-            changes.read(place, LogOptions(follow=True), UID, lambda: log.ended)
+            changes.read(place, LogOptions(follow=True), POD, lambda: log.ended)
         ) as body:
             follower = Reading(body)
             await follower.until("a")
@@ -315,7 +317,7 @@ async def test_followers_share_what_they_watch_with(log: Log) -> None:
     seen: list[str] = []
 
     async def follow(*, task_status: trio.TaskStatus[None]) -> None:
-        body = LogReader(changes).read(place, LogOptions(follow=True), UID, lambda: log.ended)
+        body = LogReader(changes).read(place, LogOptions(follow=True), POD, lambda: log.ended)
         async with aclosing(body):
             reading = Reading(body)
             await anext(body)

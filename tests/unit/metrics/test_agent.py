@@ -1,5 +1,6 @@
 """What a whole agent tells of itself, on a node without a kernel."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from trio.testing import MockClock
 from state_machines.pod import PodState
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
-from tests.unit.test_agent_start import Quiet, Start, start, write
-from trio_kubelet.agent import Pods
-from trio_kubelet.assembly import PodParts
-from trio_kubelet.cluster import Cluster, Standalone
+from tests.unit.agent.test_start import Quiet, Start, start, write
+from trio_kubelet.agent import monitoring
+from trio_kubelet.agent.assembly import PodParts
+from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.start import Pods
 from trio_kubelet.k8s import PODS, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import CONFIG_SOURCE
@@ -56,6 +58,33 @@ async def test_each_static_pod_is_to_have_a_mirror_where_there_is_an_api_server(
             await trio.sleep(60)
             assert await told(starting, "kubelet_desired_pods", static="true") == 1
             assert await told(starting, "kubelet_mirror_pods") == mirrors
+
+
+WRITERS = {
+    "_agent": "exposition",
+    "_probes": "exposition",
+    "_resource": "resource_metrics",
+    "_cadvisor": "cadvisor_metrics",
+}
+
+
+@pytest.mark.parametrize("scrape", WRITERS)
+async def test_metrics_are_written_in_a_thread(
+    tmp_path: Path, scrape: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = WRITERS[scrape]
+    write_text, writers = getattr(monitoring, name), []
+
+    def written(*args: object) -> bytes:
+        writers.append(threading.current_thread())
+        text: bytes = write_text(*args)
+        return text
+
+    monkeypatch.setattr(monitoring, name, written)
+    async with start(tmp_path) as starting, starting.running():
+        await getattr(starting.agent._monitoring, scrape)()
+    assert writers
+    assert threading.main_thread() not in writers
 
 
 def make_pod(uid: str, source: Source, **spec: Any) -> Pod:

@@ -10,6 +10,7 @@ from trio.testing import MockClock
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
 from tests.trio_clock import TrioClock
+from trio_kubelet.agent.monitoring import safe
 from trio_kubelet.k8s import (
     Container,
     ContainerState,
@@ -23,7 +24,6 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.metrics.counted import EventCounter, operation_name
 from trio_kubelet.metrics.http_requests import counted, path_label
-from trio_kubelet.monitoring import safe
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -48,7 +48,10 @@ POD = Pod(
 
 def counter(seen_ago: float = 0.0) -> EventCounter:
     return EventCounter(
-        lambda: NOW, lambda uid: POD if uid == "uid" else None, lambda _uid: seen_ago
+        lambda: NOW,
+        lambda uid: POD if uid == "uid" else None,
+        lambda _uid: seen_ago,
+        lambda: {"cpu", "hugepages-2Mi"},
     )
 
 
@@ -203,6 +206,25 @@ def test_a_rejection_is_counted_once_with_its_reason() -> None:
     assert value(count, "kubelet_admission_rejections_total", reason="OutOfcpu") == 1
 
 
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [
+        ("OutOfcpu", "OutOfcpu"),
+        ("OutOfephemeral-storage", "OutOfephemeral-storage"),
+        ("OutOfa.b/device", "OutOfa.b/device"),
+        ("OutOfhugepages-2Mi", "OutOfhugepages-2Mi"),
+        ("OutOfhugepages-3Mi", "OutOfhugepages"),
+        ("OutOfhugepages-x", "OutOfhugepages"),
+        ("NodeAffinity", "NodeAffinity"),
+    ],
+)
+def test_sizes_of_pages_that_the_node_does_not_have_share_a_label(reason: str, label: str) -> None:
+    count = counter()
+    message = "Pod was rejected: no room"
+    count.status_changed(POD, PodStatus(phase="Failed", reason=reason, message=message))
+    assert value(count, "kubelet_admission_rejections_total", reason=label) == 1
+
+
 def test_pods_that_nobody_wants_and_event_streams_are_in_the_journal() -> None:
     count = counter()
     for kind, event, source, target in (
@@ -300,6 +322,9 @@ def test_a_probe_is_counted_by_its_result(
     assert sum(s.name == "prober_probe_duration_seconds_count" for s in samples) == durations
 
 
+LABELS = frozenset({"metrics", "metrics/cadvisor", "containerLogs", "pods", "exec"})
+
+
 @pytest.mark.parametrize(
     ("path", "label"),
     [
@@ -312,7 +337,7 @@ def test_a_probe_is_counted_by_its_result(
     ],
 )
 def test_the_labels_of_paths_are_bounded(path: str, label: str) -> None:
-    assert path_label(path) == label
+    assert path_label(path, LABELS) == label
 
 
 async def test_requests_are_counted_while_they_go_on_and_when_they_end(
@@ -327,7 +352,7 @@ async def test_requests_are_counted_while_they_go_on_and_when_they_end(
         await trio.sleep(3)
         return Response()
 
-    handler = counted(answer, count.counts, "readwrite")
+    handler = counted(answer, count.counts, "readwrite", LABELS)
     headers = evolve(Request(method="", path="").headers, pairs=(("Upgrade", "websocket"),))
     await handler(Request(method="POST", path="/exec/a/b/c", headers=headers))
     assert inflight == [1]
@@ -360,7 +385,7 @@ async def test_a_response_that_streams_goes_on_to_its_last_piece(
         assert await anext(body) == b"a"
         return Response(body=body)
 
-    handler = counted(answer, count.counts, "readwrite")
+    handler = counted(answer, count.counts, "readwrite", LABELS)
     response = await handler(Request(method="GET", path="/containerLogs/a/b/c"))
     assert response is not None
     assert not isinstance(response.body, bytes)

@@ -5,11 +5,12 @@ from typing import Any
 
 from attrs import evolve
 
+from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.config.gates import resolve
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
 from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
 from trio_kubelet.node.machine import MachineInfo
-from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.resources.node import MachineSize
 
@@ -47,7 +48,7 @@ def a_profile(
             "machine": machine,
             "resources": node_amounts(
                 machine_capacity(machine, max_pods=max_pods),
-                Reservations(eviction={"memory.available": "100Mi"}),
+                Reservations(eviction={Signal.MEMORY: ThresholdValue.parse("100Mi")}),
             ),
             "gates": resolve(gates or {}).gates,
             **fields,

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.node.nodes import GIB, a_machine
-from trio_kubelet.config.model import DEFAULT_EVICTION_HARD, KubeletConfiguration
+from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.k8s.validation.resources import is_extended
@@ -23,7 +24,7 @@ from trio_kubelet.node.allocatable import (
 )
 from trio_kubelet.resources.node import MachineSize
 
-DEFAULTS = Reservations(eviction=DEFAULT_EVICTION_HARD)
+DEFAULTS = reservations(KubeletConfiguration(), NodeOptions())
 
 
 def texts(resources: Resources) -> Mapping[str, str]:
@@ -71,7 +72,7 @@ def test_all_reservations_add_up() -> None:
         Reservations(
             system={"cpu": Quantity("250m"), "memory": Quantity("1Gi")},
             kube={"cpu": Quantity("70m"), "memory": Quantity("512Mi")},
-            eviction={"memory.available": "25%"},
+            eviction={Signal.MEMORY: ThresholdValue.parse("25%")},
         ),
     )
     assert left["cpu"].canonical == "3680m"
@@ -100,7 +101,8 @@ def test_a_reservation_of_what_the_node_does_not_have_is_left_alone() -> None:
 
 @pytest.mark.parametrize("threshold", ["0%", "100%"])
 def test_a_threshold_of_nothing_or_everything_is_none(threshold: str) -> None:
-    assert reserved(capacity(), Reservations(eviction={"memory.available": threshold})) == {}
+    configuration = KubeletConfiguration(eviction_hard={"memory.available": threshold})
+    assert reserved(capacity(), reservations(configuration, NodeOptions())) == {}
 
 
 def test_whole_reserved_cpus_count_instead_of_shares() -> None:
@@ -154,7 +156,8 @@ def test_allocatable_lies_between_nothing_and_the_capacity(
 ) -> None:
     size = MachineSize(cpu_milli=4000, memory_bytes=8 * GIB, hugepages={2 << 20: pages})
     whole = capacity(size=size)
-    eviction = {"memory.available": f"{percent}%", "nodefs.available": f"{percent}%"}
+    share = ThresholdValue.parse(f"{percent}%")
+    eviction = {Signal.MEMORY: share, Signal.NODE_DISK: share}
     left = allocatable(whole, Reservations(system=system, kube=kube, eviction=eviction))
     assert left.keys() == whole.keys()
     assert all(Quantity(0) <= left[name] <= whole[name] for name in whole)

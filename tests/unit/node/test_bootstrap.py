@@ -21,9 +21,8 @@ from trio_kubelet.k8s import (
     CertificateSigningRequestStatus,
 )
 from trio_kubelet.k8s.client import Api, Kubeconfig
-from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
+from trio_kubelet.node.bootstrap import BootstrapError, bootstrap, why_not_valid
 from trio_kubelet.node.client_certificate import CertificateStore, key_pem
-from trio_kubelet.node.kubeconfig import why_not_valid
 
 BOOTSTRAP = {
     "apiVersion": "v1",

@@ -1,9 +1,9 @@
 """What all pods together may use."""
 
 from tests.unit.node.nodes import GIB, a_machine
+from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.node.allocatable import Reservations, machine_capacity
-from trio_kubelet.node.enforcement import pods_cgroup_config
+from trio_kubelet.node.allocatable import Reservations, machine_capacity, pods_cgroup_config
 from trio_kubelet.resources import CgroupConfig
 from trio_kubelet.resources.node import MachineSize
 
@@ -11,7 +11,7 @@ CAPACITY = machine_capacity(a_machine(), max_pods=110)
 RESERVED = Reservations(
     system={"cpu": Quantity("500m"), "memory": Quantity("1Gi"), "pid": Quantity(1000)},
     kube={"cpu": Quantity("500m")},
-    eviction={"memory.available": "100Mi"},
+    eviction={Signal.MEMORY: ThresholdValue.parse("100Mi")},
 )
 
 

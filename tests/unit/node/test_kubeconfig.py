@@ -8,6 +8,7 @@ import yaml
 
 from tests.unit.node.authority import NOW, YEAR, Authority
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material, read_kubeconfig
+from trio_kubelet.node.bootstrap import node_kubeconfig, why_not_valid
 from trio_kubelet.node.client_certificate import (
     CertificateStore,
     key_pem,
@@ -15,7 +16,6 @@ from trio_kubelet.node.client_certificate import (
     signing_request,
     write_private,
 )
-from trio_kubelet.node.kubeconfig import node_kubeconfig, why_not_valid
 
 AUTHORITY = Authority()
 CLUSTER = KubeconfigCluster(server="https://10.0.0.1:6443", certificate_authority=Material(b"CA"))

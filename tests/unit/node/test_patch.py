@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import LATER, NOW, a_node, a_profile, seen
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import (
     NODES,
     ContainerImage,
@@ -19,9 +18,10 @@ from trio_kubelet.k8s import (
     NodeSystemInfo,
     Quantity,
 )
-from trio_kubelet.node.observation import Observation
-from trio_kubelet.node.patch import node_patch
+from trio_kubelet.node.observer import Observation
+from trio_kubelet.node.reporter import node_patch
 from trio_kubelet.node.status import updated_node
+from trio_kubelet.tasks.clock import SystemClock
 
 FIRST = updated_node(a_profile(), seen(), a_node(), NOW)
 

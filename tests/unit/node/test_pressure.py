@@ -2,12 +2,29 @@
 
 import pytest
 
-from trio_kubelet.node.observation import Pressures
-from trio_kubelet.node.pressure import PressureHistory, next_history
-from trio_kubelet.node.thresholds import Measured, Observations, Signal, Threshold
+from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.node.observer import Pressures
+from trio_kubelet.node.pressure import (
+    Measured,
+    Observations,
+    PressureHistory,
+    is_crossed,
+    next_history,
+)
+from trio_kubelet.node.thresholds import Threshold
 
-THRESHOLDS = tuple(Threshold(signal=signal, value="10") for signal in Signal)
+GI = 1 << 30
+TEN = ThresholdValue.parse("10")
+THRESHOLDS = tuple(Threshold(signal=signal, value=TEN) for signal in Signal)
 TRANSITION = 300.0
+
+
+def threshold(value: str, reclaim: str = "") -> Threshold:
+    return Threshold(
+        signal=Signal.MEMORY,
+        value=ThresholdValue.parse(value),
+        minimum_reclaim=ThresholdValue.parse(reclaim) if reclaim else None,
+    )
 
 
 def history(
@@ -73,11 +90,56 @@ def test_a_signal_that_cannot_be_measured_any_more_counts_as_kept() -> None:
 
 
 def test_the_minimum_reclaim_counts_until_it_is_there() -> None:
-    memory = Threshold(signal=Signal.MEMORY, value="10", minimum_reclaim="20")
+    memory = threshold("10", "20")
     low, some, enough = ({Signal.MEMORY: amount} for amount in (5, 20, 30))
     assert not history((0, some), thresholds=(memory,)).pressures.memory
     after = history((0, low), (10, some), thresholds=(memory,), transition=0)
-    assert after.crossed == {memory}
+    assert after.crossed == {memory: 0}
     assert after.pressures.memory
     done = history((0, low), (10, some), (20, enough), thresholds=(memory,), transition=0)
     assert not done.pressures.memory
+
+
+@pytest.mark.parametrize(
+    ("value", "available", "capacity", "crossed"),
+    [
+        ("1Gi", GI - 1, 8 * GI, True),
+        ("1Gi", GI, 8 * GI, False),
+        ("25%", 2 * GI - 1, 8 * GI, True),
+        ("25%", 2 * GI, 8 * GI, False),
+        ("10%", 0, 0, False),
+        ("1", 0, 0, True),
+    ],
+)
+def test_a_threshold_is_crossed_by_less_than_it_asks_for(
+    value: str, available: int, capacity: int, crossed: bool
+) -> None:
+    measured = Measured(available=available, capacity=capacity)
+    assert is_crossed(threshold(value), measured, was_crossed=False) is crossed
+
+
+@pytest.mark.parametrize(
+    ("reclaim", "available", "was_crossed", "crossed"),
+    [
+        ("1Gi", 3 * GI // 2, False, False),
+        ("1Gi", 3 * GI // 2, True, True),
+        ("1Gi", 2 * GI, True, False),
+        ("25%", 2 * GI, True, True),
+        ("25%", 3 * GI, True, False),
+        ("", GI, True, False),
+    ],
+)
+def test_once_crossed_the_minimum_reclaim_must_be_there_as_well(
+    reclaim: str, available: int, was_crossed: bool, crossed: bool
+) -> None:
+    measured = Measured(available=available, capacity=8 * GI)
+    assert is_crossed(threshold("1Gi", reclaim), measured, was_crossed=was_crossed) is crossed
+
+
+def test_since_when_each_threshold_is_crossed_is_known() -> None:
+    low, lower, enough = ({Signal.MEMORY: amount} for amount in (15, 5, 50))
+    soft, hard = threshold("20"), threshold("10")
+    after = history((0, low), (10, lower), (20, lower), thresholds=(soft, hard))
+    assert after.crossed == {soft: 0, hard: 10}
+    anew = history((0, low), (10, enough), (20, low), thresholds=(soft, hard))
+    assert anew.crossed == {soft: 20}

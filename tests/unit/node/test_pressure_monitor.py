@@ -8,16 +8,17 @@ import trio
 from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
+from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
-from trio_kubelet.node.observation import Pressures
+from trio_kubelet.node.observer import Pressures
 from trio_kubelet.node.pressure_monitor import PressureMonitor
 from trio_kubelet.node.signals import MeasurementSources
-from trio_kubelet.node.thresholds import Signal, Threshold
+from trio_kubelet.node.thresholds import Threshold
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.telemetry import Journal
 
-FULL = Threshold(signal=Signal.PIDS, value="50")
+FULL = Threshold(signal=Signal.PIDS, value=ThresholdValue.parse("50"))
 TASKS = "0.1 0.2 0.3 1/{} 4711\n"
 
 

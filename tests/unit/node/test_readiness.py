@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.node.readiness import (
+from trio_kubelet.node.observer import (
     START_SECONDS,
     Readiness,
     relist_errors,

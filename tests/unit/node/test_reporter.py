@@ -17,7 +17,7 @@ from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_machine, a_node, a_profile, condition, seen
 from trio_kubelet.k8s import NODES, ContainerImage, Node, NodeSpec, ObjectMeta, Quantity
 from trio_kubelet.node.conditions import is_ready
-from trio_kubelet.node.observation import Observation
+from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView

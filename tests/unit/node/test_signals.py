@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from trio_kubelet.config.eviction import Signal
+from trio_kubelet.node.pressure import Measured
 from trio_kubelet.node.signals import MeasurementSources, measure
-from trio_kubelet.node.thresholds import Measured, Signal
 from trio_kubelet.resources import CgroupTree
 
 KI = 1 << 10

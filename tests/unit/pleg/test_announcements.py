@@ -3,7 +3,7 @@
 import pytest
 from attrs import evolve
 
-from trio_kubelet.pleg.announcements import Announcement, is_news
+from trio_kubelet.pleg.listing import Announcement, is_news
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import (
     ObservedContainer,

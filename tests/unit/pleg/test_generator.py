@@ -45,10 +45,10 @@ class Node:
     changes: trio.MemoryReceiveChannel[PodChange]
     journal: Journal
 
-    async def start_pod(self, uid: str) -> str:
+    async def start_pod(self, uid: str, namespace: str = "ns") -> str:
         """Run a pod with one container behind the generator's back; the container's id."""
         sandbox = cri.PodSandboxConfig(
-            metadata=cri.PodSandboxMetadata(name=uid, namespace="ns", uid=uid),
+            metadata=cri.PodSandboxMetadata(name=uid, namespace=namespace, uid=uid),
             labels={names.POD_UID_LABEL: uid},
         )
         container = cri.ContainerConfig(
@@ -115,6 +115,27 @@ async def test_without_events_a_change_is_found_within_a_second(autojump_clock: 
         assert (change.uid, change.kind) == ("u", "relist")
         assert trio.current_time() - began <= 1.0
         assert at.state("u") is ObservedState.RUNNING
+
+
+async def test_pods_that_are_inspected_for_long_hold_up_none_of_another_namespace(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inspect = PodInspector.inspect_listed
+
+    async def inspect_some(
+        self: PodInspector, known: ObservedPod, *args: Any, **options: Any
+    ) -> ObservedPod:
+        if known.uid.startswith("hostile"):
+            await trio.sleep_forever()
+        return await inspect(self, known, *args, **options)
+
+    async with node(events=False) as at:
+        monkeypatch.setattr(PodInspector, "inspect_listed", inspect_some)
+        for number in range(20):
+            await at.start_pod(f"hostile-{number}", "hostile")
+        await at.start_pod("u", "good")
+        with trio.fail_after(2):
+            assert (await at.changes.receive()).uid == "u"
 
 
 async def test_an_event_is_followed_at_once(autojump_clock: MockClock) -> None:

@@ -25,7 +25,7 @@ from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.probes import ProbeChange, ProbeRunner, Probes
 from trio_kubelet.probes.exec import KILLED
 from trio_kubelet.probes.pod_probes import PodProbes
-from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc import Code, FieldCut, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
@@ -76,7 +76,7 @@ class Node:
         return result
 
     async def exec_sync(
-        self, _container_id: str, _command: Sequence[str], _timeout_seconds: int
+        self, _container_id: str, _command: Sequence[str], _timeout_seconds: int, _cut: FieldCut
     ) -> cri.ExecSyncResponse:
         self.asked.append(("command", trio.current_time() - self.began))
         await trio.lowlevel.checkpoint()

@@ -14,7 +14,7 @@ from trio_kubelet.pod_clients.result import ProbeError, ProbeOutcome, ProbeResul
 from trio_kubelet.pod_clients.share import ProbeShare, Target
 from trio_kubelet.probes import NodeNetwork, ProbeRunner, answer_for_all
 from trio_kubelet.probes.runner import ProbeMessage, message_of, message_of_error
-from trio_kubelet.rpc import Code, RpcError, rpc_words
+from trio_kubelet.rpc import Code, FieldCut, RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.telemetry import EventType
@@ -41,7 +41,7 @@ class Runtime:
     seconds: list[int] = field(factory=list)
 
     async def exec_sync(
-        self, _container_id: str, _command: Sequence[str], timeout_seconds: int
+        self, _container_id: str, _command: Sequence[str], timeout_seconds: int, _cut: FieldCut
     ) -> cri.ExecSyncResponse:
         await trio.lowlevel.checkpoint()
         self.seconds.append(timeout_seconds)

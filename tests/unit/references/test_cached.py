@@ -93,6 +93,24 @@ async def test_questions_for_one_object_are_asked_once(autojump_clock: MockClock
         assert cluster.asked("get") == 1
 
 
+async def test_a_pod_that_comes_while_another_asks_has_an_answer_of_its_own(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster("Cache") as cluster:
+        cluster.put_map("settings", a="1")
+        cluster.references.register(pod_with("u1", config_map="settings"))
+        cluster.server.faults.add(RequestFault(resource="configmaps", seconds=5, times=1))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cluster.references.config_map, NAMESPACE, "settings")
+            await trio.sleep(1)
+            cluster.references.register(pod_with("u2", config_map="settings"))
+            await cluster.references.config_map(NAMESPACE, "settings")
+            assert trio.current_time() < 5
+            assert cluster.asked("get") == 2
+        await cluster.references.config_map(NAMESPACE, "settings")
+        assert cluster.asked("get") == 2
+
+
 async def test_what_no_pod_uses_is_forgotten(autojump_clock: MockClock) -> None:
     async with open_cluster("Cache") as cluster:
         cluster.put_map("settings", a="1")

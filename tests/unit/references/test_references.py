@@ -2,14 +2,25 @@
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.apiserver.faults import RequestFault
+from tests.turns import making_test_data
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
-from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
+from trio_kubelet.k8s import (
+    ConfigMapEnvSource,
+    Container,
+    EnvFromSource,
+    ObjectMeta,
+    Service,
+    ServicePort,
+    ServiceSpec,
+)
 from trio_kubelet.k8s.kinds import SERVICES
 from trio_kubelet.references import ObjectError
+from trio_kubelet.references.object_references import MAX_OBJECTS
 
 
 def put_service(cluster: Cluster, name: str, namespace: str, address: str) -> None:
@@ -99,6 +110,32 @@ async def test_pull_secrets_come_in_their_order_and_missing_ones_are_named(
         found = await cluster.references.pull_secrets(pod)
         assert [secret.metadata.name for secret in found.secrets] == ["first", "second"]
         assert found.missing == ("gone",)
+
+
+async def test_of_names_by_the_ten_thousand_those_are_asked_for_that_are_registered(
+    autojump_clock: MockClock,
+) -> None:
+    with making_test_data():
+        names = [f"n{number:05}" for number in range(30_000)]
+        repeated = (*names, *names[:9])
+        pod = pod_with("u1", pull_secrets=repeated)
+        maps = tuple(
+            EnvFromSource(config_map_ref=ConfigMapEnvSource(name=name)) for name in repeated
+        )
+        containers = (Container(name="c", env_from=maps),)
+        pod = evolve(pod, spec=evolve(pod.spec, containers=containers))
+    async with open_cluster() as cluster:
+        cluster.put_secret("n00499")
+        cluster.put_secret("n00500")
+        cluster.references.register(pod)
+        await trio.lowlevel.checkpoint()
+        found = await cluster.references.pull_secrets(pod)
+        assert [secret.metadata.name for secret in found.secrets] == ["n00499"]
+        assert len(found.missing) == len(names) - 1
+        problems = (await cluster.references.environment(pod)).problems
+        assert ("configmap", "n00499") not in problems
+        assert "not registered" in problems["configmap", "n00500"]
+        assert len(problems) == len(names) - MAX_OBJECTS
 
 
 async def test_registering_again_and_leaving_twice_change_nothing(

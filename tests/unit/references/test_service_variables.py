@@ -1,9 +1,12 @@
 """The variables of services, in the words of the Go kubelet and of Docker's links."""
 
+from typing import Any
+
 import pytest
 
 from trio_kubelet.k8s import ObjectMeta, Service, ServicePort, ServiceSpec
-from trio_kubelet.references.service_variables import (
+from trio_kubelet.k8s.service import MOST_PORTS, lighten_service
+from trio_kubelet.references.services import (
     MAX_VARIABLES,
     service_variables,
     visible_services,
@@ -84,3 +87,22 @@ def test_of_one_service_with_too_many_ports_no_more_are_made_either() -> None:
         metadata=ObjectMeta(name="s"), spec=ServiceSpec(cluster_ip="10.0.0.1", ports=ports)
     )
     assert MAX_VARIABLES < len(service_variables([one])) < MAX_VARIABLES + 10
+
+
+def test_of_a_service_only_what_its_variables_are_made_of_is_kept() -> None:
+    ports = [{"name": f"p{n}", "port": n + 1, "nodePort": 30_000} for n in range(MOST_PORTS + 1)]
+    data: dict[str, Any] = {
+        "metadata": {"name": "web", "namespace": "shop", "annotations": {"a": "x" * 1000}},
+        "spec": {"clusterIP": "10.0.0.1", "ports": ports, "selector": {"app": "web"}},
+        "status": {"loadBalancer": {}},
+    }
+    lighten_service(data)
+    assert data == {
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"clusterIP": "10.0.0.1", "ports": ports[:MOST_PORTS]},
+    }
+
+
+@pytest.mark.parametrize("odd", [{}, {"spec": None}, {"metadata": [], "spec": {"ports": 7}}])
+def test_a_service_that_is_none_is_left_to_its_decoding(odd: dict[str, Any]) -> None:
+    lighten_service(odd)

@@ -276,7 +276,7 @@ class TestAServerInTrouble:
             await trio.sleep(300)
             cluster.server.come_back()
             back_at = trio.current_time()
-            cluster.api.returns.tell()
+            cluster.api.recovery.tell()
             assert await cluster.told.wait() == ["u1"]
             assert trio.current_time() == back_at
 
@@ -336,3 +336,26 @@ async def test_an_object_that_its_pod_stumbles_over_is_followed_again(
         await trio.sleep(5)
         cluster.put_map("settings", a="2")
         assert await cluster.told.wait() == ["u1"]
+
+
+async def test_of_too_many_objects_the_last_are_asked_for_each_minute(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watched, "MOST_WATCHES_OF_NAMESPACE", 2)
+    async with open_cluster() as cluster:
+        for name in "abc":
+            cluster.put_map(name, x="1")
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+            assert await data_of(cluster, name) == {"x": "1"}
+            await wait_all_tasks_blocked()
+        assert cluster.watched() == 2
+        cluster.put_map("c", x="2")
+        assert await cluster.told.wait(120) == ["u-c"]
+        assert await data_of(cluster, "c") == {"x": "2"}
+        cluster.references.unregister("u-a")
+        await trio.sleep(120)
+        assert cluster.watched() == 2
+        cluster.put_map("c", x="3")
+        changed_at = trio.current_time()
+        assert await cluster.told.wait() == ["u-c"]
+        assert trio.current_time() - changed_at < 1

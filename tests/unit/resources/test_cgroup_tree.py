@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.resources.fake_cgroups import FakeV2
-from trio_kubelet.mountinfo import MountPoint
+from trio_kubelet.kernel.mountinfo import MountPoint
 from trio_kubelet.resources import CgroupConfig, CgroupError, CgroupTree
 
 

@@ -1,12 +1,13 @@
 import time
 
 import pytest
+from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.turns import LIMIT_SECONDS
 from tests.unit.resources.pods import amounts, container, pod, requirements
-from trio_kubelet.k8s import Container, Pod, PodQOSClass, PodStatus, Quantity
+from trio_kubelet.k8s import Container, Pod, PodQOSClass, PodStatus, Quantity, totals
 from trio_kubelet.resources import pod_limits, pod_requests, qos_class
 
 
@@ -145,3 +146,20 @@ def test_many_sidecars_with_a_resource_each_cost_no_more_than_what_they_ask_for(
     began = time.thread_time()
     assert len(pod_requests(many)) == 1500
     assert time.thread_time() - began < LIMIT_SECONDS
+
+
+def test_a_pod_is_summed_up_once_whoever_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Container] = []
+
+    def counted(container: Container) -> totals.Amounts:
+        asked.append(container)
+        return given_amounts(container)
+
+    given_amounts = totals.container_requests
+    monkeypatch.setattr(totals, "container_requests", counted)
+    one = pod(container("cpu=1"), container("cpu=2"), overhead="cpu=1")
+    for _ in range(3):
+        assert pod_requests(one) == amounts("cpu=4")
+    assert len(asked) == 2
+    more = evolve(one.spec, containers=(*one.spec.containers, container("cpu=3")))
+    assert pod_requests(evolve(one, spec=more)) == amounts("cpu=7")

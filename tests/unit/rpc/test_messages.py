@@ -1,12 +1,14 @@
 """Which empty messages reach the wire, and how a reader tells them from absent ones."""
 
 import copy
+import threading
 
 import pytest
 from trio.testing import MockClock
 
-from trio_kubelet.rpc import Code, RpcError, is_present, look_over, present
-from trio_kubelet.rpc.messages import decode
+from tests.turns import making_test_data
+from trio_kubelet.rpc import Code, RpcError, is_present, look_over, messages, present
+from trio_kubelet.rpc.messages import decode, decode_of_any_size
 from trio_kubelet.rpc.methods import methods_of
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
@@ -94,3 +96,22 @@ async def test_all_messages_of_a_contract_are_looked_over(autojump_clock: MockCl
     for method in methods_of(cri.RuntimeServiceBase).values():
         assert "_betterproto_meta" in vars(method.request_type)
         assert "_betterproto_meta" in vars(method.response_type)
+
+
+@pytest.mark.parametrize(("containers", "in_thread"), [(1, False), (1000, True)])
+async def test_a_long_message_is_read_in_a_thread(
+    containers: int, in_thread: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readers: list[threading.Thread] = []
+
+    def read(message_type: type[cri.ListContainersResponse], data: bytes) -> object:
+        readers.append(threading.current_thread())
+        return decode(message_type, data)
+
+    with making_test_data():
+        one = cri.Container(id="x" * 64, labels={"name": "c"})
+        sent = cri.ListContainersResponse(containers=[one] * containers)
+        data = bytes(sent)
+    monkeypatch.setattr(messages, "decode", read)
+    assert await decode_of_any_size(cri.ListContainersResponse, data) == sent
+    assert [each is not threading.main_thread() for each in readers] == [in_thread]

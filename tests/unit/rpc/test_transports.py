@@ -8,7 +8,7 @@ import trio
 
 from tests.turns import making_test_data
 from tests.unit.rpc.conftest import SteeredService
-from trio_kubelet.rpc import Code, RpcError, Transport
+from trio_kubelet.rpc import Code, FieldCut, RpcError, Transport
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 MIB = 2**20
@@ -103,6 +103,15 @@ async def test_messages_of_16_mib_pass_both_ways(transport: Transport) -> None:
         answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request)
     assert len(answer.stdout) == 16 * MIB
     assert len(answer.stderr) == 16 * MIB
+
+
+async def test_of_long_fields_the_rest_is_dropped_where_they_are_cut(transport: Transport) -> None:
+    with making_test_data():
+        request = cri.ExecSyncRequest(cmd=["y" * 16 * MIB], timeout=16 * MIB)
+        cut = FieldCut(1000)
+        answer = await transport.unary(cri.RuntimeServiceStub.exec_sync, request, cut=cut)
+    assert (answer.stdout, answer.stderr) == (b"x" * 1000, b"y" * 1000)
+    assert cut.received > 32 * MIB
 
 
 async def test_hundreds_of_calls_run_at_once(transport: Transport, service: SteeredService) -> None:

@@ -4,11 +4,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.tasks.callbacks import Callbacks
 
 
 class Runtime:

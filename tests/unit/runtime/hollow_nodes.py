@@ -10,8 +10,6 @@ from attrs import frozen
 
 from state_machines.container import crash_loop_policy
 from tests.trio_clock import TrioClock
-from trio_kubelet.fair_limiter import FairLimiter
-from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
     HollowOptions,
@@ -31,8 +29,8 @@ from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.dns import NodeDns
-from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
@@ -40,11 +38,14 @@ from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
-from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime, RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 POD = Pod(

@@ -25,6 +25,7 @@ from trio_kubelet.runtime.images.credentials import Keyring
 from trio_kubelet.runtime.images.manager import ImageManager, PullRate
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
 
@@ -106,7 +107,7 @@ async def node(
                 recorder=recorder,
                 journal=journal,
                 clock=clock,
-                limiter=trio.CapacityLimiter(limit) if limit else None,
+                limiter=FairLimiter(limit, limit) if limit else None,
                 rate=rate or PullRate(0, 0),
                 read_keyring=lambda: keyring or Keyring(),
                 pod_keyring=of_pod,

@@ -16,6 +16,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
+from trio_kubelet.runtime.restarts import all_containers
 from trio_kubelet.telemetry import Journal
 
 NOW_NS = 1_000_000_000_000
@@ -116,6 +117,12 @@ def table(pod: Pod, observed: ObservedPod) -> ContainerTable:
     return containers
 
 
+def plan_of(pod: Pod, observed: ObservedPod, given: PlanContext) -> Plan:
+    """The plan by the records that are given, and the hash of each container of the spec."""
+    hashes = {each.name: container_hash(each) for each, _ in all_containers(pod)}
+    return plan_pod(pod, observed, evolve(given, hashes=hashes))
+
+
 def planned(
     pod: Pod,
     observed: ObservedPod,
@@ -129,7 +136,7 @@ def planned(
         name: evolve(record, backoff=(backoffs or {}).get(name))
         for name, record in containers.records.items()
     }
-    plan = plan_pod(pod, observed, evolve(given, containers=records))
+    plan = plan_of(pod, observed, evolve(given, containers=records))
     containers.decide(pod, plan.decisions)
     return plan
 

@@ -93,7 +93,7 @@ async def test_what_a_pod_was_given_is_recorded_before_its_containers_are_made(
 ) -> None:
     given = allocations(tmp_path)
     given.allocate(pod())
-    await given.prepare(pod())
+    await given.keep()
     assert kept(tmp_path) == {"u-2": record_of(pod())}
 
 

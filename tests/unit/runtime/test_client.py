@@ -8,7 +8,7 @@ from betterproto import Message
 from trio.testing import MockClock
 
 from tests.turns import making_test_data
-from trio_kubelet.rpc import Code, InProcess, RpcError
+from trio_kubelet.rpc import Code, FieldCut, InProcess, RpcError
 from trio_kubelet.rpc.messages import encode
 from trio_kubelet.rpc.methods import RequestT, ResponseT, UnaryStub
 from trio_kubelet.rpc.stubs.containerd.services.tasks.v1 import DeleteResponse, DeleteTaskRequest
@@ -294,6 +294,7 @@ class SendingTransport(InProcess):
         request: RequestT,
         *,
         deadline_seconds: float | None = None,
+        cut: FieldCut | None = None,
     ) -> bytes:
         self.sent.append(encode(request))
         await trio.lowlevel.checkpoint()

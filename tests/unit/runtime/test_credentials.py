@@ -47,6 +47,12 @@ def encoded(text: str) -> str:
         ("https://index.docker.io/v1/", "docker.io/library/busybox", True),
         ("docker.io", "docker.io/library/busybox", True),
         ("docker.io", "quay.io/library/busybox", False),
+        ("eu-[1-3].*.example.com", "eu-2.shop.example.com/a", True),
+        ("eu-[1-3].*.example.com", "eu-4.shop.example.com/a", False),
+        ("*.example.com:5000", "eu.example.com:5000/a", True),
+        ("*.example.com", "eu.example.com:5000/a", False),
+        ("*", f"{'a' * 63}/a", True),
+        ("*", f"{'a' * 64}/a", False),
     ],
 )
 def test_which_images_an_entry_is_for(key: str, repository: str, expected: bool) -> None:
@@ -68,6 +74,30 @@ def test_both_formats_are_read(wrap: bool) -> None:
     assert keyring.entries == (
         ("registry.test", RegistryCredentials(username="me", password="a:b")),
     )
+
+
+@pytest.mark.parametrize(
+    ("key", "is_kept"),
+    [
+        ("*" * 63, True),
+        ("*" * 64, False),
+        (".".join(["*" * 63] * 4), True),
+        (".".join(["*" * 63] * 4) + ".*", False),
+        ("registry.test:5000/" + "a" * 4077, True),
+        ("registry.test:5000/" + "a" * 4078, False),
+        ("https://[", False),
+    ],
+)
+def test_registries_that_no_image_can_have_are_left_out(key: str, is_kept: bool) -> None:
+    """One comparison of a pattern with a name, each as long as an object, held all threads."""
+    entries = parse_keyring(json.dumps({key: {"username": "me"}})).entries
+    assert [key for key, _ in entries] == [key] * is_kept
+
+
+def test_an_endless_name_of_an_image_has_no_credentials() -> None:
+    keyring = Keyring({"registry.test": RegistryCredentials(username="me")})
+    assert keyring.lookup("registry.test/" + "a" * 4082)
+    assert not keyring.lookup("registry.test/" + "a" * 4083)
 
 
 def test_secrets_are_not_in_what_is_printed() -> None:

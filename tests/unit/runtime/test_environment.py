@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
     SecretEnvSource,
     SecretKeySelector,
 )
-from trio_kubelet.references.service_variables import MAX_VARIABLES
+from trio_kubelet.references.services import MAX_VARIABLES
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.environment import (
     MAX_WRITTEN_BYTES,

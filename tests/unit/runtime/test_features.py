@@ -2,8 +2,8 @@
 
 from trio_kubelet.k8s import NodeFeatures, NodeRuntimeHandler
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.features import features_of
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, runtime_state
+from trio_kubelet.runtime.handlers import features_of
 
 
 def test_runtime_handlers_are_told_by_name_with_what_they_can_do() -> None:

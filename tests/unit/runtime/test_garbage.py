@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
 from tests.unit.runtime.observed_pods import pod
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
@@ -37,6 +36,7 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ObservedPod,
 )
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from tests.trio_clock import TrioClock
-from tests.unit.probes.servers import no_descriptors, server_tls, serving
+from tests.unit.pod_clients.servers import no_descriptors, server_tls, serving
 from trio_kubelet.k8s import (
     Container,
     ExecAction,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import trio
 from attrs import evolve
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from state_machines.image import ImageState
 from tests.unit.runtime.image_nodes import (
@@ -85,6 +85,26 @@ async def test_a_name_that_is_none_is_refused_in_the_words_of_the_go_kubelet(
             'Failed to apply default image tag "Bad/Name": couldn\'t parse image name "Bad/Name": '
         )
         assert at.known.state("c") is ImageState.INVALID
+
+
+async def test_a_name_that_is_too_long_is_refused_before_anything_is_done_with_it(
+    mock_clock: MockClock,
+) -> None:
+    name = "a" * 100_000
+    async with node() as at:
+        for _ in range(2):
+            with pytest.raises(ImageError) as raised:
+                await at.ensure(name)
+            assert raised.value.reason == "InvalidImageName"
+            assert raised.value.message.endswith(
+                f'couldn\'t parse image name "{name[:128]}...": '
+                "invalid reference format: must have at most 4096 bytes"
+            )
+            assert len("".join(at.said())) < 1000
+        assert at.known.state("c") is ImageState.INVALID
+        async with at.known.turn(name):
+            with pytest.raises(ImageError, match="InvalidImageName"):
+                await at.ensure(name)
 
 
 @pytest.mark.parametrize("policy", ["Never", "IfNotPresent"])
@@ -261,6 +281,49 @@ async def test_pulls_beyond_the_rate_fail(mock_clock: MockClock) -> None:
         assert raised.value.message == "pull QPS exceeded"
 
 
+async def test_pulls_that_wait_take_turns_by_namespace(mock_clock: MockClock) -> None:
+    async with node(limit=1) as at:
+        looked_up: list[str] = []
+
+        def read_keyring() -> Keyring:
+            looked_up.append("keyring")
+            return Keyring()
+
+        images = evolve(at.images, read_keyring=read_keyring)
+
+        async def pull(image: str, number: int) -> None:
+            meta = ObjectMeta(name=f"p{number}", namespace=image, uid=f"u{number}")
+            container = Container(name="c", image=image)
+            await images.ensure(Pod(metadata=meta), container, PodImages(), SANDBOX)
+
+        assert images.limiter is not None
+        async with trio.open_nursery() as nursery, images.limiter.share("other"):
+            for number, image in enumerate(("hostile", "hostile", "hostile", "good")):
+                nursery.start_soon(pull, image, number)
+                while len(looked_up) <= number or images.threads.held:
+                    await trio.lowlevel.checkpoint()
+                await wait_all_tasks_blocked()
+        pulls = [line for line in at.said() if line.startswith("Pulling")]
+        assert [line.split('"')[1] for line in pulls] == ["hostile", "good", "hostile", "hostile"]
+
+
+def test_a_namespace_is_not_refused_because_of_others_alone() -> None:
+    rate = PullRate(per_second=2, burst=4)
+    assert [rate.take(0, "hostile") for _ in range(5)] == [True] * 4 + [False]
+    assert [rate.take(0, "good") for _ in range(2)] == [True, False]
+    # All of it counts: one token has been taken in advance.
+    assert [rate.take(0.5, "hostile"), rate.take(1.0, "hostile")] == [False, True]
+
+
+def test_of_tokens_in_advance_there_are_as_many_as_at_once() -> None:
+    rate = PullRate(per_second=2, burst=2)
+    assert [rate.take(0, f"ns-{number}") for number in range(6)] == [True] * 4 + [False] * 2
+
+
 def test_the_bucket_fills_up_again() -> None:
     rate = PullRate(per_second=2, burst=3)
-    assert [rate.take(now) for now in (0, 0, 0, 0, 0.5, 0.5)] == [True] * 3 + [False, True, False]
+    assert [rate.take(now, "ns") for now in (0, 0, 0, 0, 0.5, 0.5)] == [True] * 3 + [
+        False,
+        True,
+        False,
+    ]

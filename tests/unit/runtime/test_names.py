@@ -35,8 +35,8 @@ IDENTITY = {
 }
 
 
-def annotations(container: Container, pod: Pod = POD, **extra: str) -> dict[str, str]:
-    return container_annotations(pod, container, 3, extra)
+def annotations(container: Container, pod: Pod = POD) -> dict[str, str]:
+    return container_annotations(pod, container, 3)
 
 
 def pre_stop(**action: object) -> str:
@@ -93,14 +93,6 @@ def test_a_container_has_only_what_identifies_it() -> None:
         **IDENTITY,
         "io.kubernetes.container.name": "c",
     }
-
-
-def test_annotations_of_devices_give_way_to_ours() -> None:
-    made = container_annotations(
-        POD, Container(name="c"), 3, {"x": "y", "io.kubernetes.container.restartCount": "9"}
-    )
-    assert made["x"] == "y"
-    assert made["io.kubernetes.container.restartCount"] == "3"
 
 
 def test_grace_periods_are_kept_where_they_are_set() -> None:

@@ -12,6 +12,7 @@ from tests.unit.runtime.planned_pods import (
     exited,
     make_pod,
     observe,
+    plan_of,
     planned,
     sandbox,
     seen,
@@ -20,8 +21,8 @@ from tests.unit.runtime.planned_pods import (
 )
 from trio_kubelet.k8s import Pod, Probe
 from trio_kubelet.runtime.lifecycle.plan import NewSandbox
-from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.observed import (
+    ObservedContainer,
     ObservedPod,
     ObservedSandbox,
     ObservedState,
@@ -316,7 +317,7 @@ def test_a_stop_for_a_failed_probe_that_is_made_again_keeps_the_probes_grace(
     containers = table(pod, observed := observe(sandbox(), seen("a", spec=probed), seen("b")))
     given = evolve(GIVEN, failed_probes={"a-s0": "liveness"})
     for _ in range(2):
-        plan = plan_pod(pod, observed, evolve(given, containers=containers.records))
+        plan = plan_of(pod, observed, evolve(given, containers=containers.records))
         (order,) = plan.stop
         assert order.grace_seconds == 7
         assert order.message == f"Container a failed liveness probe{restart}"
@@ -331,10 +332,10 @@ def test_what_was_stopped_for_a_new_definition_is_started_whatever_it_exits_with
     old = seen("a", spec=container("a", image="old"))
     containers = table(pod, before := observe(sandbox(), old))
     given = evolve(GIVEN, containers=containers.records)
-    containers.decide(pod, plan_pod(pod, before, given).decisions)
+    containers.decide(pod, plan_of(pod, before, given).decisions)
     after = observe(sandbox(), evolve(old, state=ObservedState.EXITED, exit_code=0))
     containers.observe(pod, after)
-    plan = plan_pod(pod, after, evolve(given, containers=containers.records))
+    plan = plan_of(pod, after, evolve(given, containers=containers.records))
     assert summary(plan) == "start a"
 
 
@@ -343,8 +344,8 @@ def test_a_stop_that_was_cut_short_is_made_again_although_the_old_definition_is_
     containers = table(pod, observed := observe(sandbox(), seen("a"), seen("b")))
     changed = evolve(pod, spec=evolve(pod.spec, containers=(container("a", image="new"),)))
     given = evolve(GIVEN, containers=containers.records)
-    containers.decide(pod, plan_pod(changed, observed, given).decisions)
-    plan = plan_pod(pod, observed, evolve(given, containers=containers.records))
+    containers.decide(pod, plan_of(changed, observed, given).decisions)
+    plan = plan_of(pod, observed, evolve(given, containers=containers.records))
     assert summary(plan) == "stop a"
 
 
@@ -352,19 +353,35 @@ def test_an_end_whose_record_somebody_removed_still_counts() -> None:
     pod = make_pod("a", "b", policy="Never")
     containers = table(pod, observe(sandbox(), exited("a", 0), seen("b")))
     containers.observe(pod, observed := observe(sandbox(), seen("b")))
-    plan = plan_pod(pod, observed, evolve(GIVEN, containers=containers.records))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=containers.records))
+    assert summary(plan) == "nothing"
+
+
+@pytest.mark.parametrize("instance", [None, seen("a", UNKNOWN)], ids=["gone", "unknown"])
+def test_nothing_takes_the_place_of_what_is_lost_under_a_policy_of_never(
+    instance: ObservedContainer | None,
+) -> None:
+    pod = make_pod("a", "b", policy="Never")
+    containers = table(pod, observe(sandbox(), seen("a"), seen("b")))
+    left = (seen("b"),) if instance is None else (instance, seen("b"))
+    containers.observe(pod, observed := observe(sandbox(), *left))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=containers.records))
+    assert summary(plan) == ("nothing" if instance is None else "stop a")
+    containers.decide(pod, plan.decisions)
+    containers.observe(pod, observed := observe(sandbox(), seen("b")))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=containers.records))
     assert summary(plan) == "nothing"
 
 
 def test_a_container_that_somebody_removed_while_it_ran_is_made_anew() -> None:
-    pod = make_pod("a", "b", policy="Never")
+    pod = make_pod("a", "b", policy="OnFailure")
     containers = table(pod, observe(sandbox(), seen("a"), seen("b")))
     containers.observe(pod, observed := observe(sandbox(), seen("b")))
-    plan = plan_pod(pod, observed, evolve(GIVEN, containers=containers.records))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=containers.records))
     assert summary(plan) == "stop a"
     containers.decide(pod, plan.decisions)
     containers.observe(pod, observed)
-    plan = plan_pod(pod, observed, evolve(GIVEN, containers=containers.records))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=containers.records))
     assert summary(plan) == "start a"
 
 

@@ -10,7 +10,6 @@ from attrs import evolve
 from trio.testing import MockClock
 
 from tests.unit.runtime.hollow_nodes import NO_INPUTS, POD, ImageManager, node
-from trio_kubelet.future import Future
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
@@ -32,12 +31,13 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import EnvironmentSources
 from trio_kubelet.runtime.config.mounts import PreparedVolume
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
+from trio_kubelet.tasks.future import Future
 
 
 async def test_a_sandbox_that_fails_is_no_matter_of_an_image_that_was_in_back_off(
@@ -129,19 +129,6 @@ async def test_mounts_are_recursively_read_only_where_the_sandboxes_handler_can_
             outcome = await at.open().sync(pod, observed, Future.resolved(inputs))
             made = [c.recursively_read_only for c in outcome.observed.containers]
             assert made == [paths] * count
-
-
-async def test_what_a_container_was_given_is_part_of_what_it_is_made_with(
-    mock_clock: MockClock, tmp_path: Path
-) -> None:
-    name = POD.spec.containers[0].name
-    inputs = PodInputs(allocations={name: ContainerAllocation(annotations={"gpu": "0"})})
-    async with node(tmp_path) as at:
-        observed = await at.look(POD)
-        outcome = await at.open().sync(POD, observed, Future.resolved(inputs))
-        (made,) = outcome.observed.containers
-        status = (await at.client.container_status(made.id)).status
-        assert status.annotations["gpu"] == "0"
 
 
 async def test_a_sandbox_is_made_before_its_containers_have_what_they_need(

@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode, encode
+from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.runtime.config.container_hash import FNV_OFFSET, fnv1a_32
+from trio_kubelet.runtime.lifecycle import resource_records
 from trio_kubelet.runtime.lifecycle.resource_records import (
+    RecordPrinter,
     asks_for_resources,
     parsed,
     printed,
@@ -43,6 +47,49 @@ def test_what_is_printed_is_read_back(entries: dict[str, dict[str, object]]) -> 
     assert parsed(printed(entries)) == entries
 
 
+A_RECORD: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
+    {"ContainerResources": st.dictionaries(st.text(), st.just({}))}
+)
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["u", "v", '"', "é&"]), A_RECORD), max_size=6))
+def test_what_is_printed_again_and_again_says_what_is_new(files: list[dict[str, Any]]) -> None:
+    printer = RecordPrinter()
+    for records in files:
+        text = printer.printed(records)
+        assert parsed(text) == records
+        assert text == printed(dict(reversed(records.items())))
+
+
+def test_a_pod_that_comes_or_goes_costs_nothing_for_what_larger_ones_have(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hashed = 0
+
+    def counted(data: bytes, value: int = FNV_OFFSET) -> int:
+        nonlocal hashed
+        hashed += len(data)
+        return fnv1a_32(data, value)
+
+    monkeypatch.setattr(resource_records, "fnv1a_32", counted)
+    large = {
+        f"a-{n}": record_of(pod(resources={"limits": {f"a.b/c{i}": "1" for i in range(n)}}))
+        for n in range(100, 110)
+    }
+    small = {"b": record_of(pod()), "c": record_of(pod())}
+    printer = RecordPrinter()
+    printer.printed(large)
+    assert hashed > 10_000
+    for records in ({**large, "b": small["b"]}, {**small, **large}, {"c": small["c"], **large}):
+        hashed = 0
+        text = printer.printed(records)
+        assert hashed < 500
+        assert parsed(text) == records
+        hashed = 0
+    printer.printed({name: large[name] for name in list(large)[1:]})
+    assert hashed < 500, "the smallest of the large ones stands last"
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -52,7 +99,7 @@ def test_what_is_printed_is_read_back(entries: dict[str, dict[str, object]]) -> 
         '{"data": 3, "checksum": 3}',
         BY_GO.replace("50m", "60m"),
         printed({"u": 3}),  # type: ignore[dict-item]
-        printed(["u"]),  # type: ignore[arg-type]
+        go_json({"data": '{"entries":["u"]}', "checksum": fnv1a_32(b'(string){"entries":["u"]}')}),
     ],
 )
 def test_a_file_that_is_not_whole_is_not_read(text: str) -> None:

@@ -4,10 +4,12 @@ import pytest
 from attrs import evolve
 
 from tests.unit.runtime.planned_pods import (
+    GIVEN,
     container,
     exited,
     make_pod,
     observe,
+    plan_of,
     planned,
     sandbox,
     seen,
@@ -19,8 +21,7 @@ from trio_kubelet.k8s import (
     ContainerRestartRuleOnExitCodes,
     Pod,
 )
-from trio_kubelet.runtime.lifecycle.plan import Plan, PlanContext
-from trio_kubelet.runtime.lifecycle.planning import plan_pod
+from trio_kubelet.runtime.lifecycle.plan import Plan
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.runtime.restarts import is_restarting_all
 
@@ -129,7 +130,7 @@ def test_when_all_are_removed_the_pod_starts_as_a_new_one_and_counts_on() -> Non
     containers = table(POD, ends)
     gone = observe(sandbox())
     containers.observe(POD, gone)
-    plan = plan_pod(POD, gone, PlanContext(now_ns=0, containers=containers.records))
+    plan = plan_of(POD, gone, evolve(GIVEN, containers=containers.records))
     assert plan.starts_over
     assert plan.sandbox is gone.ready_sandbox
     assert words(plan) == "start init"
@@ -140,7 +141,7 @@ def test_when_all_are_removed_the_pod_starts_as_a_new_one_and_counts_on() -> Non
     containers.start_over()
     again = observe(sandbox(), evolve(seen("init"), id="init-1", restart_count=1))
     containers.observe(POD, again)
-    plan = plan_pod(POD, again, PlanContext(now_ns=0, containers=containers.records))
+    plan = plan_of(POD, again, evolve(GIVEN, containers=containers.records))
     assert words(plan) == "start debug", "regular containers wait for the init container"
 
 

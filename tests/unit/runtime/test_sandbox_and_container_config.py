@@ -19,7 +19,6 @@ from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
-    ContainerAllocation,
     ContainerFacts,
     container_config,
     image_user,
@@ -143,32 +142,6 @@ def test_a_container_is_not_made_without_the_devices_that_it_claims(
         container_config(pod, container, NODE, facts, restart_count=0)
     beside = evolve(CONTAINER, name="beside")
     container_config(pod, beside, NODE, facts, restart_count=0)
-
-
-def test_what_a_container_was_given_is_in_its_config_and_its_own_goes_before_it() -> None:
-    device = cri.Device(container_path="/dev/a", host_path="/dev/b", permissions="mrw")
-    library, own = cri.Mount(container_path="/lib"), cri.Mount(container_path="/own")
-    given = ContainerAllocation(
-        devices=(device,),
-        cdi_devices=("vendor.com/gpu=0",),
-        mounts=(library,),
-        environment={"GPU": "0", "LEVEL": "given"},
-        annotations={"x": "y"},
-        cpuset_cpus="2-3",
-    )
-    made = container(
-        evolve(CONTAINER, args=("$(GPU)", "$(LEVEL)")),
-        allocation=given,
-        environment={"LEVEL": "own"},
-        mounts=(own,),
-    )
-    assert made.devices == [device]
-    assert made.cdi_devices == [cri.CdiDevice("vendor.com/gpu=0")]
-    assert made.mounts == [library, own]
-    assert {each.key: each.value for each in made.envs} == {"GPU": b"0", "LEVEL": b"own"}
-    assert made.args == ["0", "own"]
-    assert made.annotations["x"] == "y"
-    assert made.linux.resources.cpuset_cpus == "2-3"
 
 
 def test_every_mount_is_mapped_into_the_pods_user_namespace() -> None:

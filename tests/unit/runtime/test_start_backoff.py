@@ -11,13 +11,13 @@ from tests.unit.runtime.planned_pods import (
     exited,
     make_pod,
     observe,
+    plan_of,
     planned,
     sandbox,
     seen,
     summary,
     table,
 )
-from trio_kubelet.runtime.lifecycle.planning import plan_pod
 
 
 @pytest.mark.parametrize(("ran_seconds", "expected"), [(9.9, "wait a"), (10.0, "start a")])
@@ -28,12 +28,12 @@ def test_a_container_that_fails_its_probe_within_its_back_off_waits(
     before = evolve(exited("a", 137, ended_ago=ran_seconds), id="a-before")
     containers = table(pod, observed := observe(sandbox(), seen("a"), before))
     given = evolve(GIVEN, failed_probes={"a-s0": "liveness"}, containers=containers.records)
-    containers.decide(pod, plan_pod(pod, observed, given).decisions)
+    containers.decide(pod, plan_of(pod, observed, given).decisions)
     observed = observe(sandbox(), exited("a", 137), before)
     containers.observe(pod, observed)
     backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
     records = {"a": evolve(containers["a"], backoff=backoff)}
-    plan = plan_pod(pod, observed, evolve(GIVEN, containers=records))
+    plan = plan_of(pod, observed, evolve(GIVEN, containers=records))
     assert summary(plan) == expected
 
 
@@ -55,7 +55,7 @@ def test_a_crashed_container_waits_whenever_the_one_before_it_ended() -> None:
     backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
     for _ in range(2):
         records = {**containers.records, "a": evolve(containers["a"], backoff=backoff)}
-        plan = plan_pod(pod, observed, evolve(GIVEN, containers=records))
+        plan = plan_of(pod, observed, evolve(GIVEN, containers=records))
         assert summary(plan) == "wait a"
         containers.decide(pod, plan.decisions)
 
@@ -74,9 +74,9 @@ def test_a_container_that_fails_its_probe_again_waits_for_its_back_off() -> None
     pod = make_pod("a", "b")
     containers = table(pod, before := observe(sandbox(), seen("a"), seen("b")))
     given = evolve(GIVEN, containers=containers.records, failed_probes={"a-s0": "liveness"})
-    containers.decide(pod, plan_pod(pod, before, given).decisions)
+    containers.decide(pod, plan_of(pod, before, given).decisions)
     containers.observe(pod, after := observe(sandbox(), exited("a", 0, ended_ago=3), seen("b")))
     backoff = Backoff(delay_seconds=10, decided_at_ns=NOW_NS - 60 * SECOND_NS)
     records = {**containers.records, "a": evolve(containers["a"], backoff=backoff)}
-    plan = plan_pod(pod, after, evolve(GIVEN, containers=records))
+    plan = plan_of(pod, after, evolve(GIVEN, containers=records))
     assert summary(plan) == "wait a"

@@ -20,7 +20,7 @@ from trio_kubelet.runtime import user_namespaces
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.user_namespaces import (
     IdPool,

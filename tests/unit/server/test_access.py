@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
-from trio_kubelet.server import Request, Response
+from trio_kubelet.server import Handler, Request, Response, Right, Route, Router
 from trio_kubelet.server.access import (
     AnswerSeconds,
     Attributes,
@@ -25,7 +25,6 @@ from trio_kubelet.server.access import (
     TokenReviewer,
     User,
     Webhook,
-    attributes_of,
     guard,
     user_of_certificate,
 )
@@ -42,60 +41,14 @@ NODE = "a"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-# What a request is for
-
-
-@pytest.mark.parametrize(
-    ("method", "path", "verb", "fine", "coarse"),
-    [
-        ("GET", "/stats/summary", "get", ["stats"], ["stats"]),
-        ("GET", "/stats", "get", ["stats"], ["stats"]),
-        ("GET", "/statsx", "get", ["proxy"], ["proxy"]),
-        ("GET", "/metrics", "get", ["metrics"], ["metrics"]),
-        ("GET", "/metrics/cadvisor", "get", ["metrics"], ["metrics"]),
-        ("GET", "/logs/", "get", ["log"], ["log"]),
-        ("GET", "/spec/", "get", ["spec"], ["spec"]),
-        ("POST", "/checkpoint/a/b/c", "create", ["checkpoint"], ["checkpoint"]),
-        ("GET", "/statusz", "get", ["statusz"], ["statusz"]),
-        ("GET", "/flagz", "get", ["configz"], ["configz"]),
-        ("GET", "/pods", "get", ["pods", "proxy"], ["proxy"]),
-        ("GET", "/pods/", "get", ["pods", "proxy"], ["proxy"]),
-        ("GET", "/runningpods/", "get", ["pods", "proxy"], ["proxy"]),
-        ("GET", "/healthz", "get", ["healthz", "proxy"], ["proxy"]),
-        ("GET", "/healthz/ping", "get", ["healthz", "proxy"], ["proxy"]),
-        ("GET", "/configz", "get", ["configz", "proxy"], ["proxy"]),
-        ("HEAD", "/configz", "", ["configz", "proxy"], ["proxy"]),
-        ("HEAD", "/healthz", "", ["healthz", "proxy"], ["proxy"]),
-        ("POST", "/exec/a/b/c", "create", ["proxy"], ["proxy"]),
-        ("GET", "/exec/a/b/c", "create", ["proxy"], ["proxy"]),
-        ("GET", "/attach/a/b/c", "create", ["proxy"], ["proxy"]),
-        ("GET", "/portForward/a/b", "create", ["proxy"], ["proxy"]),
-        ("GET", "/run/a/b/c", "create", ["proxy"], ["proxy"]),
-        ("PUT", "/run/a/b/c", "create", ["proxy"], ["proxy"]),
-        ("GET", "/exec", "create", ["proxy"], ["proxy"]),
-        ("GET", "/execute", "get", ["proxy"], ["proxy"]),
-        ("PUT", "/x", "update", ["proxy"], ["proxy"]),
-        ("PATCH", "/x", "patch", ["proxy"], ["proxy"]),
-        ("DELETE", "/x", "delete", ["proxy"], ["proxy"]),
-        ("OPTIONS", "/x", "", ["proxy"], ["proxy"]),
-        ("get", "/x", "", ["proxy"], ["proxy"]),
-        ("GET", "/", "get", ["proxy"], ["proxy"]),
-        ("GET", "//stats", "get", ["proxy"], ["proxy"]),
-        ("GET", "stats", "get", ["proxy"], ["proxy"]),
-        ("GET", "/containerLogs/a/b/stats", "get", ["proxy"], ["proxy"]),
-    ],
-)
-def test_a_path_is_a_subresource_of_the_node(
-    method: str, path: str, verb: str, fine: Sequence[str], coarse: Sequence[str]
-) -> None:
-    for gate, names in ((True, fine), (False, coarse)):
-        expected = tuple(Attributes(verb, name) for name in names)
-        assert attributes_of(method, path, fine_grained=gate) == expected
-
-
-@given(st.text(), st.text())
-def test_whatever_is_asked_for_needs_a_right(method: str, path: str) -> None:
-    assert attributes_of(method, path, fine_grained=True)
+def router(handler: Handler) -> Router:
+    """Two routes, of which one has a right of its own alone."""
+    return Router(
+        [
+            Route("GET", "/pods", handler, Right(fine_grained="pods")),
+            Route("GET", "/stats/{rest...}", handler, Right(subresource="stats")),
+        ]
+    )
 
 
 # Who asks
@@ -408,7 +361,7 @@ async def test_only_who_has_a_right_reaches_a_handler(
         return Response()
 
     handle = guard(
-        handler,
+        router(handler),
         Authenticator(TrioClock(), tokens=tokens),
         webhook.allows,
         fine_grained=fine_grained,
@@ -432,7 +385,7 @@ async def test_a_connection_that_is_refused_again_and_again_is_closed() -> None:
     server = ApiServer()
     server.reviews.users["good"] = {"username": "jo"}
     authenticator = Authenticator(TrioClock(), tokens=TokenReviewer(server.client(), 60))
-    handle, place = guard(answer, authenticator, allow, fine_grained=True), Place.alone()
+    handle, place = guard(router(answer), authenticator, allow, fine_grained=True), Place.alone()
 
     async def is_closed(path: str, token: str) -> bool:
         found = await handle(evolve(with_token(token), path=path, place=place))
@@ -459,7 +412,10 @@ async def test_without_an_api_server_what_is_kept_counts_and_all_else_is_denied(
         return Response()
 
     handle = guard(
-        handler, Authenticator(TrioClock(), tokens=tokens), webhook.allows, fine_grained=True
+        router(handler),
+        Authenticator(TrioClock(), tokens=tokens),
+        webhook.allows,
+        fine_grained=True,
     )
 
     async def status(path: str, token: str) -> tuple[int, bytes]:

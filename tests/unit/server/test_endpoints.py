@@ -17,7 +17,7 @@ from trio_kubelet.server import (
     configz_routes,
     healthz_routes,
     journal_routes,
-    read_only_routes,
+    pod_routes,
     route_requests,
     running_pods_routes,
 )
@@ -86,7 +86,7 @@ def pod(name: str) -> Pod:
 
 
 async def test_pods_are_a_list_as_the_api_has_them() -> None:
-    routes = read_only_routes(lambda: [pod("a"), pod("b")])
+    routes = pod_routes(lambda: [pod("a"), pod("b")])
     response = await get(routes, "/pods")
     assert (await get(routes, "/pods/")).body == response.body
     assert response.content_type == "application/json"
@@ -102,7 +102,7 @@ async def test_pods_are_a_list_as_the_api_has_them() -> None:
 
 
 async def test_no_pods_are_an_empty_list() -> None:
-    response = await get(read_only_routes(list), "/pods")
+    response = await get(pod_routes(list), "/pods")
     assert orjson.loads(content(response))["items"] == []
 
 

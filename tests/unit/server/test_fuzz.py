@@ -18,6 +18,7 @@ from trio_kubelet.server import (
     Route,
     route_requests,
 )
+from trio_kubelet.server.router import ADMIN
 
 WHOLE = (
     b"GET /pods?a=b HTTP/1.1\r\nHost: x\r\n\r\n",
@@ -89,10 +90,10 @@ def handler() -> Handler:
 
     return route_requests(
         [
-            Route("POST", "/read", read, max_body_bytes=100),
-            Route("GET", "/stream", stream),
-            Route("GET", "/upgrade", upgrade),
-            Route(ANY, "/{path...}", refuse),
+            Route("POST", "/read", read, ADMIN, max_body_bytes=100),
+            Route("GET", "/stream", stream, ADMIN),
+            Route("GET", "/upgrade", upgrade, ADMIN),
+            Route(ANY, "/{path...}", refuse, ADMIN),
         ]
     )
 

@@ -21,7 +21,6 @@ from tests.unit.server.serving import (
 from trio_kubelet.server import Request, RequestError, Response, listen_tcp, serve_http
 from trio_kubelet.server.messages import TcpPeer
 from trio_kubelet.server.tls import over_tls
-from trio_kubelet.server.turns import Turns
 
 
 async def test_a_handler_gets_the_request_and_the_client_its_response() -> None:
@@ -198,8 +197,7 @@ async def test_the_same_is_served_over_tls() -> None:
     authority.configure_trust(client_side)
     (listener,) = await listen_tcp("127.0.0.1", 0)
     port = listener.socket.getsockname()[1]
-    turns = Turns()
-    listeners = over_tls([listener], lambda: server_side, turns)
+    listeners = over_tls([listener], lambda: server_side)
 
     async def answer(request: Request) -> Response:
         if request.path == "/read":
@@ -209,7 +207,6 @@ async def test_the_same_is_served_over_tls() -> None:
 
     with structlog.testing.capture_logs() as logs, trio.fail_after(60):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(turns.give)
             await nursery.start(serve_http, listeners, answer)
             async with httpx.AsyncClient(
                 base_url=f"https://127.0.0.1:{port}", verify=client_side, trust_env=False

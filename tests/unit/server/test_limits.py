@@ -8,7 +8,6 @@ import httpx
 import pytest
 import structlog
 import trio
-from attrs import evolve
 from trio.testing import MockClock
 
 from tests.unit.server.serving import (
@@ -22,7 +21,7 @@ from tests.unit.server.serving import (
     serving,
     until,
 )
-from trio_kubelet.secure_port import LIMITS
+from trio_kubelet.ports.secure_port import LIMITS
 from trio_kubelet.server import Limits, Request, Response, listen_tcp, listen_unix, serve_http
 from trio_kubelet.server.connections import (
     ClientGoneError,
@@ -39,6 +38,9 @@ SHORT = 0.5
 async def test_a_client_that_takes_too_long_over_a_head_is_hung_up_on(text: bytes) -> None:
     async with serving(limits=Limits(head_seconds=SHORT)) as port:
         assert await everything(await connect(port, text)) == b""
+
+
+MORE_THAN_SOCKETS_HOLD = b"x" * 20_000_000
 
 
 async def test_a_head_that_comes_byte_by_byte_has_no_more_time() -> None:
@@ -101,17 +103,15 @@ async def test_a_client_that_does_not_read_its_response_is_hung_up_on() -> None:
 async def test_who_reads_the_node_s_answers_page_by_page_gets_them_whole(
     mock_clock: MockClock,
 ) -> None:
-    sent = 50_000_000
-
     async def much(_request: Request) -> Response:
-        return Response(body=b"x" * sent)
+        return Response(body=MORE_THAN_SOCKETS_HOLD)
 
     async with serving(much, LIMITS) as port:
         stream = await connect(port, last())
         said = await until(stream, b"\r\n\r\n")
         await trio.testing.wait_all_tasks_blocked(0.02)
         mock_clock.jump(50)
-        assert len(said + await everything(stream)) > sent
+        assert len(said + await everything(stream)) > len(MORE_THAN_SOCKETS_HOLD)
 
 
 async def test_idle_clients_keep_nobody_from_asking() -> None:
@@ -128,7 +128,7 @@ async def test_idle_clients_keep_nobody_from_asking() -> None:
 
 async def test_slow_readers_keep_nobody_from_asking() -> None:
     async def much(request: Request) -> Response:
-        return Response(body=b"x" * 50_000_000 if request.path == "/much" else b"ok")
+        return Response(body=MORE_THAN_SOCKETS_HOLD if request.path == "/much" else b"ok")
 
     async with serving(much, Limits(connections=4)) as port:
         slow = [await connect(port, head("/much") + b"\r\n") for _ in range(4)]
@@ -256,7 +256,8 @@ async def test_requests_that_last_are_shared_by_their_owners() -> None:
         def last(owner: str) -> trio.CancelScope:
             place, work = stack.enter_context(table.place("proxy")), trio.CancelScope()
             stack.enter_context(place.working(work))
-            place.last(owner)
+            place.owner = owner
+            place.last()
             return work
 
         greedy = [last("greedy") for _ in range(4)]
@@ -275,12 +276,13 @@ async def test_a_request_that_has_ended_lasts_no_more() -> None:
     with table.place("proxy") as place:
         for _ in range(3):
             with place.working(trio.CancelScope()):
-                place.last("ns")
+                place.last()
 
 
 async def test_a_stream_that_has_to_make_room_ends_and_those_of_others_go_on() -> None:
     async def endless(request: Request) -> Response:
-        evolve(request, parameters={"namespace": request.path[1:]}).will_last()
+        request.place.owner = request.path[1:]
+        request.will_last()
 
         async def body() -> AsyncGenerator[bytes, None]:
             yield b"begun"

@@ -6,6 +6,7 @@ import structlog
 from tests.unit.server.serving import connect, echo, everything, head, last, serving
 from trio_kubelet.server import ANY, Limits, Request, RequestError, Response, Route, route_requests
 from trio_kubelet.server.request_head import check_head, path_and_query
+from trio_kubelet.server.router import ADMIN
 
 CHUNKED = head(method="POST") + b"Transfer-Encoding: chunked\r\n\r\n"
 
@@ -81,7 +82,7 @@ async def test_what_is_no_request_is_refused_in_words_and_hung_up_on(
     text: bytes, status: int
 ) -> None:
     with structlog.testing.capture_logs() as logs:
-        async with serving(route_requests([Route(ANY, "/{path...}", read_body)])) as port:
+        async with serving(route_requests([Route(ANY, "/{path...}", read_body, ADMIN)])) as port:
             stream = await connect(port, text)
             await stream.send_eof()
             said = await everything(stream)

@@ -8,6 +8,7 @@ import pytest
 from trio_kubelet.server import ANY, Request, Response, Route, route_requests
 from trio_kubelet.server.messages import Values
 from trio_kubelet.server.router import (
+    ADMIN,
     MethodNotAllowed,
     NotFound,
     Redirect,
@@ -35,7 +36,7 @@ PATTERNS = (
     ("GET", "/metrics/{name}"),
     ("GET", "/metrics/cadvisor"),
 )
-ROUTES = tuple(Route(method, pattern, answer) for method, pattern in PATTERNS)
+ROUTES = tuple(Route(method, pattern, answer, ADMIN) for method, pattern in PATTERNS)
 
 
 @pytest.mark.parametrize(
@@ -84,13 +85,13 @@ def test_a_path_finds_its_route_and_parameters(
         ("GET", "/containerLogs/ns/web", NotFound()),
         ("GET", "/containerLogs/ns/web/main/more", NotFound()),
         ("HEAD", "/nope", NotFound()),
-        ("HEAD", "/pods", MethodNotAllowed(("GET",))),
-        ("POST", "/pods", MethodNotAllowed(("GET",))),
-        ("OPTIONS", "/pods/", MethodNotAllowed(("GET",))),
-        ("PUT", "/exec/ns/web/main", MethodNotAllowed(("GET", "POST"))),
-        ("GET", "/checkpoint/ns/web/main", MethodNotAllowed(("POST",))),
-        ("POST", "/metrics/cadvisor", MethodNotAllowed(("GET",))),
-        ("POST", "/logs/", MethodNotAllowed(("GET",))),
+        ("HEAD", "/pods", MethodNotAllowed(("GET",), ADMIN)),
+        ("POST", "/pods", MethodNotAllowed(("GET",), ADMIN)),
+        ("OPTIONS", "/pods/", MethodNotAllowed(("GET",), ADMIN)),
+        ("PUT", "/exec/ns/web/main", MethodNotAllowed(("GET", "POST"), ADMIN)),
+        ("GET", "/checkpoint/ns/web/main", MethodNotAllowed(("POST",), ADMIN)),
+        ("POST", "/metrics/cadvisor", MethodNotAllowed(("GET",), ADMIN)),
+        ("POST", "/logs/", MethodNotAllowed(("GET",), ADMIN)),
         ("GET", "/runningpods", Redirect("/runningpods/")),
         ("GET", "/logs", Redirect("/logs/")),
         ("GET", "//pods", Redirect("/pods")),
@@ -139,12 +140,12 @@ def test_a_clean_path_has_no_dots_and_no_empty_segments(path: str, clean: str) -
 )
 def test_a_pattern_that_is_none_is_an_error(pattern: str) -> None:
     with pytest.raises(ValueError, match="no pattern"):
-        Router([Route("GET", pattern, answer)])
+        Router([Route("GET", pattern, answer, ADMIN)])
 
 
 def test_two_routes_for_the_same_are_an_error() -> None:
     with pytest.raises(ValueError, match="two routes for GET /a"):
-        Router([Route("GET", "/a", answer), Route("GET", "/a", answer)])
+        Router([Route("GET", "/a", answer, ADMIN), Route("GET", "/a", answer, ADMIN)])
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tests.unit.server.serving import (
     until,
 )
 from trio_kubelet.server import Handler, Limits, Request, Response, Route, route_requests
+from trio_kubelet.server.router import ADMIN
 
 RESET = struct.pack("ii", 1, 0)
 Pieces = Callable[[], AsyncGenerator[bytes, None]]
@@ -267,8 +268,8 @@ async def test_a_body_is_read_in_pieces_or_whole() -> None:
             yield b"x" * 10_000
 
     routes = [
-        Route("POST", "/whole", count, max_body_bytes=1_000_000),
-        Route("POST", "/pieces", count, max_body_bytes=1_000_000),
+        Route("POST", "/whole", count, ADMIN, max_body_bytes=1_000_000),
+        Route("POST", "/pieces", count, ADMIN, max_body_bytes=1_000_000),
     ]
     async with client(route_requests(routes)) as http_client:
         for path in ("/whole", "/pieces"):
@@ -288,7 +289,9 @@ async def test_a_route_says_how_large_a_body_may_be(size: int, announced: bool) 
     async def chunks() -> AsyncGenerator[bytes, None]:
         yield b"x" * size
 
-    async with client(route_requests([Route("POST", "/", read, max_body_bytes=10)])) as http_client:
+    async with client(
+        route_requests([Route("POST", "/", read, ADMIN, max_body_bytes=10)])
+    ) as http_client:
         response = await http_client.post("/", content=b"x" * size if announced else chunks())
         assert response.status_code == 413
         assert response.text == "the body is larger than 10 bytes\n"

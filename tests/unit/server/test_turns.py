@@ -1,7 +1,8 @@
-"""Clients that have proven nothing yet take turns."""
+"""Clients take turns: those that have proven nothing yet, and those that have a stream."""
 
 import gc
 import ssl
+from collections.abc import AsyncGenerator, Hashable
 from functools import partial
 
 import pytest
@@ -12,16 +13,21 @@ from tests.turns import making_test_data
 from tests.unit.server.serving import (
     DEADLINE_SECONDS,
     at_most_open_files,
+    connect,
     echo,
+    everything,
     head,
     last,
     open_files,
+    serving,
     until,
 )
-from trio_kubelet.server import Limits, Request, Response, listen_tcp, serve_http
+from tests.unit.server.test_upgrade import SWITCHING
+from trio_kubelet.server import Handler, Limits, Request, Response, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
 from trio_kubelet.server.connection import Connection
 from trio_kubelet.server.connections import Place
+from trio_kubelet.server.router import ADMIN, Route, Router
 from trio_kubelet.server.tls import ServerContext, ServerTls, over_tls, server_context
 from trio_kubelet.server.tls_stream import TlsStream
 from trio_kubelet.server.turns import TURNS_IN_A_ROUND, Turns
@@ -47,7 +53,8 @@ async def test_peers_take_turns_however_many_one_of_them_opens() -> None:
         while len(order) < 201:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
-    assert order.index("one") < TURNS_IN_A_ROUND
+    # The turns of the first round were free, and are had at once.
+    assert TURNS_IN_A_ROUND <= order.index("one") < 2 * TURNS_IN_A_ROUND
 
 
 async def test_only_a_few_go_on_in_a_round_of_the_event_loop(
@@ -116,44 +123,190 @@ async def connect_over_tls(
     return stream
 
 
-async def test_requests_wait_for_their_turns_until_one_was_let_in() -> None:
-    async def let_in(request: Request) -> Response:
-        request.place.let_in(known=request.path == "/known")
-        return Response(body=request.path.encode())
+class Gate:
+    """Keeps the turns of one owner from it while it is closed."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, of: Hashable) -> None:
+        self.opened = trio.Event()
+        self.opened.set()
+        wait = Turns.wait
+
+        async def wait_longer(turns: Turns, owner: Hashable) -> None:
+            if owner == of:
+                await self.opened.wait()
+            await wait(turns, owner)
+
+        monkeypatch.setattr(Turns, "wait", wait_longer)
+
+    def close(self) -> None:
+        self.opened = trio.Event()
+
+
+class Streams:
+    """Handlers that begin something with their client, and go on once there is more."""
+
+    def __init__(self) -> None:
+        self.more = trio.Event()
+        self.heard = list[str]()
+        """The namespaces whose handlers have read what their clients sent."""
+        self.router = Router(
+            Route("POST", f"/{name}/{{namespace}}", handler, ADMIN)
+            for name, handler in (
+                ("respond", self._respond),
+                ("talk", self._talk),
+                ("listen", self._listen),
+                ("read", self._read),
+            )
+        )
+
+    async def handle(self, request: Request) -> Response | None:
+        request.place.let_in(known=True)
+        return await self.router.handle(request)
+
+    async def _respond(self, _request: Request) -> Response:
+        async def body() -> AsyncGenerator[bytes, None]:
+            yield b"begun"
+            await self.more.wait()
+            yield b"more"
+
+        return Response(body=body())
+
+    async def _talk(self, request: Request) -> None:
+        stream = await request.switch_protocols(SWITCHING)
+        await stream.send_all(b"begun")
+        await self.more.wait()
+        await stream.send_all(b"more")
+
+    async def _listen(self, request: Request) -> None:
+        stream = await request.switch_protocols(SWITCHING)
+        await stream.send_all(b"begun")
+        assert await stream.receive_some() == b"more"
+        self.heard.append(request.parameters["namespace"])
+
+    async def _read(self, request: Request) -> Response:
+        assert await request.body.read() == b"more"
+        self.heard.append(request.parameters["namespace"])
+        return Response()
+
+
+UPGRADE = ("Connection: Upgrade", "Upgrade: SPDY/3.1")
+LENGTH = ("Expect: 100-continue", "Content-Length: 4", "Connection: close")
+
+
+@pytest.mark.parametrize(
+    ("name", "headers", "begun"),
+    [
+        ("respond", (), b"begun"),
+        ("talk", UPGRADE, b"begun"),
+        ("listen", UPGRADE, b"begun"),
+        ("read", LENGTH, b"100 Continue"),
+    ],
+)
+async def test_each_piece_of_a_stream_waits_for_a_turn_of_its_namespace(
+    name: str, headers: tuple[str, ...], begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams, gate, got = Streams(), Gate(monkeypatch, "held"), list[str]()
+
+    async def go_on(stream: trio.SocketStream, namespace: str) -> None:
+        async with stream:
+            if name in ("listen", "read"):
+                await stream.send_all(b"more")
+                await everything(stream)
+            else:
+                await until(stream, b"more")
+                got.append(namespace)
+
+    with trio.fail_after(DEADLINE_SECONDS):
+        async with serving(streams.handle) as port, trio.open_nursery() as nursery:
+            clients = dict[str, trio.SocketStream]()
+            for namespace in ("held", "free"):
+                text = head(f"/{name}/{namespace}", *headers, method="POST") + b"\r\n"
+                clients[namespace] = await connect(port, text)
+                await until(clients[namespace], begun)
+            gate.close()
+            streams.more.set()
+            for namespace, stream in clients.items():
+                nursery.start_soon(go_on, stream, namespace)
+            while "free" not in [*got, *streams.heard]:
+                await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            assert "held" not in [*got, *streams.heard]
+            gate.opened.set()
+            while "held" not in [*got, *streams.heard]:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_handshakes_and_first_requests_wait_for_turns_of_their_peer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     context, client_side = contexts()
     (listener,) = await listen_tcp("127.0.0.1", 0)
     ask = partial(connect_over_tls, listener.socket.getsockname()[1], client_side)
-    turns, giving = Turns(), trio.CancelScope()
+    gate, asked = Gate(monkeypatch, "127.0.0.1"), trio.Event()
 
-    async def give() -> None:
-        with giving:
-            await turns.give()
+    async def connect_later() -> None:
+        stream = await ask(b"")
+        asked.set()
+        await trio.aclose_forcefully(stream)
 
     with trio.fail_after(DEADLINE_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(give)
-            await nursery.start(serve_http, over_tls([listener], lambda: context, turns), let_in)
-            unknown, known = [await ask(head(path) + b"\r\n") for path in ("/unknown", "/known")]
-            await until(unknown, b"/unknown")
-            await until(known, b"/known")
-            giving.cancel()
-            for stream in (unknown, known):
-                await stream.send_all(head("/again") + b"\r\n")
-            await until(known, b"/again")
+            listeners = over_tls([listener], lambda: context)
+            await nursery.start(serve_http, listeners, Streams().handle)
+            known, unknown = await ask(head("/none") + b"\r\n"), await ask(b"")
+            await until(known, b"not found")
+            gate.close()
+            nursery.start_soon(connect_later)
+            for stream in (known, unknown):
+                await stream.send_all(head("/none") + b"\r\n")
+            await until(known, b"not found")
             with trio.move_on_after(0.05) as patience:
                 await unknown.receive_some()
             assert patience.cancelled_caught, "it is not answered before its turn"
-            for stream in (unknown, known):
+            assert not asked.is_set()
+            gate.opened.set()
+            await asked.wait()
+            await until(unknown, b"not found")
+            for stream in (known, unknown):
                 await trio.aclose_forcefully(stream)
             nursery.cancel_scope.cancel()
+
+
+async def test_a_piece_that_was_read_is_not_lost_with_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gate, read = Gate(monkeypatch, ""), trio.Event()
+
+    async def wait_twice(request: Request) -> None:
+        stream = await request.switch_protocols(SWITCHING)
+        gate.close()
+        read.set()
+        with trio.move_on_after(0.05) as patience:
+            await stream.receive_some()
+        assert patience.cancelled_caught
+        gate.opened.set()
+        await stream.send_all(await stream.receive_some())
+
+    async with serving(let_in_all(wait_twice)) as port:
+        stream = await connect(port, head("/", *UPGRADE, method="POST") + b"\r\n")
+        await read.wait()
+        await stream.send_all(b"kept")
+        await until(stream, b"kept")
+        await stream.aclose()
+
+
+def let_in_all(handler: Handler) -> Handler:
+    async def let_in(request: Request) -> Response | None:
+        request.place.let_in(known=True)
+        return await handler(request)
+
+    return let_in
 
 
 async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking() -> None:
     context, client_side = contexts()
     (listener,) = await listen_tcp("127.0.0.1", 0)
     ask = partial(connect_over_tls, listener.socket.getsockname()[1], client_side)
-    turns = Turns()
 
     async def attack() -> None:
         slow = [await ask(head("/")) for _ in range(SLOW)]
@@ -164,8 +317,7 @@ async def test_slow_clients_over_tls_leave_nothing_and_keep_nobody_from_asking()
 
     with trio.fail_after(DEADLINE_SECONDS):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(turns.give)
-            listeners = over_tls([listener], lambda: context, turns)
+            listeners = over_tls([listener], lambda: context)
             limits = Limits(connections=SLOW // 2)
             await nursery.start(partial(serve_http, listeners, echo, limits=limits))
             idle = open_files()

@@ -12,7 +12,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
-from trio_kubelet.sources.adoption import adoptable_uid
+from trio_kubelet.sources.manifests import adoptable_uid
 
 CONTAINER = Container(name="c", image="busybox")
 POD = Pod(metadata=ObjectMeta(name="web", namespace="ns"), spec=PodSpec(containers=(CONTAINER,)))

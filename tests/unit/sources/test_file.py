@@ -12,12 +12,12 @@ import trio
 from structlog.testing import capture_logs
 
 from tests.unit.sources.manifest_texts import NODE, manifest
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.inotify import Inotify
 from trio_kubelet.k8s import Pod
+from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.sources import ManifestContext, Source, watch_manifest_files
 from trio_kubelet.sources.file import look
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
 DEADLINE_SECONDS = 60
@@ -180,7 +180,7 @@ async def test_a_single_file_may_be_watched(node: Node) -> None:
 async def test_the_folder_is_looked_at_again_even_if_nothing_is_told(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_kubelet.path_watch.PathWatch.arm", lambda self: None)
+    monkeypatch.setattr("trio_kubelet.kernel.path_watch.PathWatch.arm", lambda self: None)
     async with node.running(check_seconds=0.01):
         assert await node.names() == []
         node.write("web.yaml", manifest("web"))

@@ -7,11 +7,11 @@ import pytest
 import trio
 
 from tests.unit.sources.manifest_texts import NODE, manifest
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_url
+from trio_kubelet.sources.manifest_source import StaticPodSet
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES, Manifest, ManifestReader
-from trio_kubelet.sources.static_pods import StaticPodSet
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
 URL = "http://manifests.test/pods"

@@ -12,7 +12,7 @@ from trio_kubelet.sources.manifests import (
     ManifestPod,
     Resolved,
 )
-from trio_kubelet.sources.static import is_manifest_uid
+from trio_kubelet.sources.static_pods import is_manifest_uid
 
 GO_UID = "0123456789abcdef0123456789abcdef"
 NOTHING: Mapping[str, tuple[ManifestPod, ...]] = {}

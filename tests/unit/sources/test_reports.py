@@ -3,8 +3,8 @@ import math
 import pytest
 import structlog
 
-from trio_kubelet.clock import SystemClock
-from trio_kubelet.sources.reports import ManifestReports
+from trio_kubelet.sources.manifest_source import ManifestReports
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
 BAD = {"/m/a": ("digest", ("spec: Required value",))}

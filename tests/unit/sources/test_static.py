@@ -6,8 +6,13 @@ from tests.unit.sources.manifest_texts import manifest
 from trio_kubelet.k8s import Pod, Toleration
 from trio_kubelet.k8s.documents import load_documents
 from trio_kubelet.sources import Source
-from trio_kubelet.sources.documents import InvalidManifest
-from trio_kubelet.sources.static import checked_pod, is_manifest_uid, manifest_uid, with_uid
+from trio_kubelet.sources.static_pods import (
+    InvalidManifest,
+    checked_pod,
+    is_manifest_uid,
+    manifest_uid,
+    with_uid,
+)
 
 TOLERATES_ALL = Toleration(operator="Exists", effect="NoExecute")
 

@@ -202,7 +202,8 @@ def test_an_exited_container_is_restarted_by_its_policy(
 @pytest.mark.parametrize(
     ("role", "policy", "expected"),
     [
-        (REGULAR, NEVER, True),
+        (REGULAR, NEVER, False),
+        (REGULAR, ON_FAILURE, True),
         (SIDECAR, NEVER, True),
         (INIT, NEVER, False),
         (INIT, ON_FAILURE, True),

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from tests.trio_clock import TrioClock
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.stats import disk_usage
 from trio_kubelet.stats.disk_usage import (
     DiskUsages,
@@ -17,6 +16,7 @@ from trio_kubelet.stats.disk_usage import (
     pod_disk,
     walked,
 )
+from trio_kubelet.tasks.concurrency import BackgroundTasks
 
 KI = 1 << 10
 
@@ -29,7 +29,7 @@ def paths(tmp_path: Path) -> PodPaths:
     for folder, size in ((volume, 64 * KI), (logs, 8 * KI)):
         folder.mkdir(parents=True)
         (folder / "file").write_bytes(bytes(size))
-    return PodPaths(uid="uid", volumes=volume.parents[1], logs=logs.parent)
+    return PodPaths(uid="uid", namespace="ns", volumes=volume.parents[1], logs=logs.parent)
 
 
 def taken(folder: Path) -> int:
@@ -82,7 +82,9 @@ def test_volumes_and_logs_of_a_pod(paths: PodPaths) -> None:
 
 
 def test_a_pod_without_files_has_none(tmp_path: Path) -> None:
-    disk = pod_disk(PodPaths(uid="x", volumes=tmp_path / "no", logs=tmp_path / "none"), 0)
+    disk = pod_disk(
+        PodPaths(uid="x", namespace="ns", volumes=tmp_path / "no", logs=tmp_path / "none"), 0
+    )
     assert (disk.volumes, disk.logs) == ((), {})
 
 
@@ -129,7 +131,7 @@ def test_what_containers_write_into_the_files_of_the_agent_counts(tmp_path: Path
     folder = tmp_path / "uid"
     (folder / "containers" / "c").mkdir(parents=True)
     (folder / "volumes").mkdir()
-    paths = PodPaths(uid="uid", volumes=folder / "volumes", logs=tmp_path / "logs")
+    paths = PodPaths(uid="uid", namespace="ns", volumes=folder / "volumes", logs=tmp_path / "logs")
     empty = pod_disk(paths, 1).files
     assert empty is not None
     (folder / "etc-hosts").write_bytes(b"x" * 100_000)

@@ -1,6 +1,8 @@
 """What readers get, on a cgroup tree of files and on a runtime without a kernel."""
 
+import json
 import shutil
+import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,9 +25,16 @@ from trio_kubelet.runtime.observed import (
     ObservedState,
 )
 from trio_kubelet.server import Request, route_requests
-from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources, summary
+from trio_kubelet.stats import (
+    CgroupReader,
+    PodPaths,
+    StatsProvider,
+    StatsSources,
+    endpoint,
+    summary,
+)
 from trio_kubelet.stats.endpoint import stats_routes
-from trio_kubelet.stats.values import SwapUsage
+from trio_kubelet.stats.values import Stats, SwapUsage
 
 MI = 1 << 20
 
@@ -122,7 +131,10 @@ async def reading(root: Path, *, with_cgroups: bool = True) -> AsyncIterator[Nod
             reader=CgroupReader(tree=tree if with_cgroups else None, host=str(root / "host")),
             pods=lambda: [observed()],
             paths=lambda pod: PodPaths(
-                uid=pod.uid, volumes=root / "pods" / pod.uid / "volumes", logs=root / "logs"
+                uid=pod.uid,
+                namespace=pod.namespace,
+                volumes=root / "pods" / pod.uid / "volumes",
+                logs=root / "logs",
             ),
             processes=processes,
             root_folder=root,
@@ -256,6 +268,27 @@ async def test_the_summary_of_cpu_and_memory_has_the_swap_of_the_node_alone(
     assert told["node"]["swap"]["swapUsageBytes"] == MI
     assert told["node"]["swap"]["swapAvailableBytes"] == 2 * MI
     assert ["swap" in pod for pod in told["pods"]] == [not short]
+
+
+async def test_the_summary_is_written_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writers: list[threading.Thread] = []
+
+    def written(stats: Stats, node_name: str, **options: bool) -> object:
+        writers.append(threading.current_thread())
+        return summary(stats, node_name, **options)
+
+    monkeypatch.setattr(endpoint, "summary", written)
+    async with reading(tmp_path) as node:
+        monkeypatch.setattr(node.provider, "full", node.provider.usage)
+        handle = route_requests(stats_routes(node.provider, "here"))
+        answer = await handle(Request(method="GET", path="/stats/summary"))
+        assert answer is not None
+        assert isinstance(answer.body, bytes)
+        assert json.loads(answer.body)["node"]["nodeName"] == "here"
+    assert writers
+    assert threading.main_thread() not in writers
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "HEAD"])

@@ -4,8 +4,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_kubelet.concurrency import BackgroundTasks
-from trio_kubelet.stats.shared import Shared
+from trio_kubelet.stats.shared import SharedValue
+from trio_kubelet.tasks.concurrency import BackgroundTasks
 
 
 class Work:
@@ -25,7 +25,7 @@ class Work:
 
 async def test_readers_at_the_same_time_share_it(autojump_clock: MockClock) -> None:
     tasks, work, found = BackgroundTasks(), Work(), list[int]()
-    shared = Shared(tasks, work, 10)
+    shared = SharedValue(tasks, work, 10)
 
     async def read() -> None:
         found.append(await shared.get())
@@ -45,7 +45,7 @@ async def test_readers_at_the_same_time_share_it(autojump_clock: MockClock) -> N
 
 async def test_nothing_is_done_unless_somebody_asks(autojump_clock: MockClock) -> None:
     tasks, work = BackgroundTasks(), Work()
-    Shared(tasks, work, 10)
+    SharedValue(tasks, work, 10)
     with trio.move_on_after(60):
         await tasks.run()
     assert work.times == 0
@@ -55,7 +55,7 @@ async def test_a_reader_that_goes_away_takes_nothing_from_the_others(
     autojump_clock: MockClock,
 ) -> None:
     tasks, work = BackgroundTasks(), Work()
-    shared = Shared(tasks, work, 10)
+    shared = SharedValue(tasks, work, 10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
         with trio.move_on_after(0.5) as first:
@@ -69,7 +69,7 @@ async def test_an_error_is_told_to_all_who_wait_and_kept_by_nobody(
     autojump_clock: MockClock,
 ) -> None:
     tasks, work = BackgroundTasks(), Work(fails=True)
-    shared = Shared(tasks, work, 10)
+    shared = SharedValue(tasks, work, 10)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tasks.run)
         with pytest.raises(OSError, match="no disk"):
@@ -81,7 +81,7 @@ async def test_an_error_is_told_to_all_who_wait_and_kept_by_nobody(
 
 async def test_who_asks_before_the_owner_runs_waits_for_it(autojump_clock: MockClock) -> None:
     tasks, work = BackgroundTasks(), Work()
-    shared = Shared(tasks, work, 10)
+    shared = SharedValue(tasks, work, 10)
     async with trio.open_nursery() as nursery:
 
         async def run_later() -> None:

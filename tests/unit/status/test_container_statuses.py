@@ -491,11 +491,10 @@ def test_whether_a_mount_will_be_recursively_read_only_depends_on_the_pods_handl
 def test_a_container_that_was_made_shows_how_its_mounts_were_made() -> None:
     """Another runtime may have made it than the one that is there now."""
     mount = VolumeMount(name="v", mount_path="v/", read_only=True, recursive_read_only="IfPossible")
-    old = seen(instance("c", RUNNING))
     new = seen(instance("c", RUNNING, recursively_read_only=frozenset({"/v"})))
     shown = [
         mounted(mount, able=able, observed=observed).recursive_read_only
-        for observed in (old, new)
+        for observed in (seen(instance("c", RUNNING)), new)
         for able in (frozenset({""}), frozenset[str]())
     ]
     assert shown == ["Disabled", "Disabled", "Enabled", "Enabled"]

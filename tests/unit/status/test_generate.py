@@ -119,3 +119,9 @@ def test_containers_are_shown_by_name_and_init_containers_in_their_turn() -> Non
     status = status_of(pod)
     assert [each.name for each in status.container_statuses] == ["db", "web"]
     assert [each.name for each in status.init_container_statuses] == ["second", "first"]
+
+
+def test_an_image_with_a_name_that_is_too_long_is_shown_in_part() -> None:
+    container = Container(name="c", image="a" * 4097)
+    (status,) = status_of(a_pod(containers=(container,)), NOTHING).container_statuses
+    assert status.image == "a" * 128 + "..."

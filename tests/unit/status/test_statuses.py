@@ -8,7 +8,6 @@ from attrs import evolve
 
 from state_machines.probe import ProbeVerdict
 from tests.unit.status.pods import EXITED, NOW, RUNNING, SECOND, a_pod, instance, seen
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s import (
     Container,
     NodeRuntimeHandler,
@@ -19,10 +18,11 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     VolumeMount,
 )
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
 from trio_kubelet.status import NodeIdentity, Statuses, StatusReporter
+from trio_kubelet.tasks.clock import Clock
 
 
 class SetClock:

@@ -21,7 +21,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import ApiError
 from trio_kubelet.status.container_statuses import terminated
-from trio_kubelet.status.writer import RESYNC_SECONDS, RETRY, StatusWriter
+from trio_kubelet.status.writer import PODS_IN_FLIGHT, RESYNC_SECONDS, RETRY, StatusWriter
 
 RUNNING, SUCCEEDED = PodStatus(phase="Running"), PodStatus(phase="Succeeded")
 SOON = 60.0
@@ -175,6 +175,16 @@ async def test_a_pod_that_the_api_does_not_have_has_nothing_to_send(
         await node.until([])
         node.add("p")
         await node.until(["patch p status"])
+
+
+async def test_many_pods_of_a_namespace_hold_up_no_other(autojump_clock: MockClock) -> None:
+    names, other = [f"p{i}" for i in range(40)], a_named_pod("other")
+    async with running(*names) as node:
+        node.api.put(evolve(other, metadata=evolve(other.metadata, namespace="elsewhere")))
+        for name in (*names, "other"):
+            node.report(name, RUNNING)
+        await trio.sleep(1)
+        assert node.api.log.index("patch other status") < 2 * PODS_IN_FLIGHT
 
 
 async def test_a_slow_answer_holds_up_its_own_pod_only(autojump_clock: MockClock) -> None:

@@ -5,9 +5,15 @@ import trio.testing
 from trio.testing import MockClock
 
 from trio_kubelet.runtime.lifecycle.activity import Activity
-from trio_kubelet.sync.cleaning import LONGEST_SECONDS, PODS_AT_ONCE, QUIET_SECONDS, CleaningTurns
+from trio_kubelet.sync.cleaning import (
+    LONGEST_SECONDS,
+    PODS_OF_NAMESPACE,
+    QUIET_SECONDS,
+    CleaningTurns,
+)
 
 NO_HURRY = trio.Event
+NAMESPACE = "shop"
 
 
 async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockClock) -> None:
@@ -15,7 +21,7 @@ async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockC
 
     async def clean() -> None:
         nonlocal now, most
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             now += 1
             most = max(most, now)
             await trio.sleep(1)
@@ -24,14 +30,33 @@ async def test_no_more_than_a_few_pods_are_cleaned_at_once(autojump_clock: MockC
     async with trio.open_nursery() as nursery:
         for _ in range(7):
             nursery.start_soon(clean)
-    assert most == PODS_AT_ONCE
+    assert most == PODS_OF_NAMESPACE
+
+
+async def test_pods_of_one_namespace_leave_turns_to_those_of_others(
+    autojump_clock: MockClock,
+) -> None:
+    turns = CleaningTurns(Activity().wait_idle)
+
+    async def clean_for_long() -> None:
+        async with turns.turn("hostile", NO_HURRY()):
+            await trio.sleep_forever()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(7):
+            nursery.start_soon(clean_for_long)
+        await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(LONGEST_SECONDS):
+            async with turns.turn(NAMESPACE, NO_HURRY()):
+                pass
+        nursery.cancel_scope.cancel()
 
 
 async def test_who_was_released_first_is_cleaned_first(autojump_clock: MockClock) -> None:
     turns, order = CleaningTurns(Activity().wait_idle, pods_at_once=1), list[int]()
 
     async def clean(number: int) -> None:
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             order.append(number)
             await trio.sleep(1)
 
@@ -49,17 +74,17 @@ async def test_no_turn_begins_while_something_is_started_or_stopped(
     turns, times = CleaningTurns(activity.wait_idle, pods_at_once=1), list[float]()
 
     async def clean() -> None:
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             times.append(trio.current_time() - began)
             await trio.sleep(1)
 
     async with trio.open_nursery() as nursery:
-        with activity.stopping():
+        with activity.busy():
             nursery.start_soon(clean)
             nursery.start_soon(clean)
             await trio.sleep(5)
         await trio.sleep(QUIET_SECONDS + 0.5)
-        with activity.starting():  # in the middle of the first turn
+        with activity.busy():  # in the middle of the first turn
             await trio.sleep(5)
     assert times == [5 + QUIET_SECONDS, 10.5 + 2 * QUIET_SECONDS]
 
@@ -71,13 +96,20 @@ async def test_on_a_node_that_is_never_quiet_every_turn_comes_all_the_same(
     turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
 
     async def clean() -> None:
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             await trio.sleep(1)
 
-    with activity.starting():
+    async def be_busy() -> None:
+        while True:
+            with activity.busy():
+                await trio.sleep(1)
+
+    async with trio.open_nursery() as busy:
+        busy.start_soon(be_busy)
         async with trio.open_nursery() as nursery:
             for _ in range(5):
                 nursery.start_soon(clean)
+        busy.cancel_scope.cancel()
     assert trio.current_time() - began == LONGEST_SECONDS + 5
 
 
@@ -86,14 +118,14 @@ async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: M
     turns, hurry = CleaningTurns(activity.wait_idle, pods_at_once=1), trio.Event()
 
     async def wait_for_a_lull() -> None:
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             pass
 
     async def clean() -> None:
-        async with turns.turn(hurry):
+        async with turns.turn(NAMESPACE, hurry):
             assert trio.current_time() - began == 2
 
-    with activity.starting():
+    with activity.busy():
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait_for_a_lull)
             await trio.testing.wait_all_tasks_blocked()
@@ -105,9 +137,9 @@ async def test_who_is_in_a_hurry_goes_at_once_whatever_happens(autojump_clock: M
 async def test_who_gives_up_waiting_holds_no_turn(autojump_clock: MockClock) -> None:
     activity = Activity()
     turns = CleaningTurns(activity.wait_idle, pods_at_once=1)
-    with activity.starting(), trio.move_on_after(1):
-        async with turns.turn(NO_HURRY()):
+    with activity.busy(), trio.move_on_after(1):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             raise AssertionError("it was not quiet")
     with trio.fail_after(QUIET_SECONDS + 1):
-        async with turns.turn(NO_HURRY()):
+        async with turns.turn(NAMESPACE, NO_HURRY()):
             pass

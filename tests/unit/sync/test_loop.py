@@ -136,7 +136,7 @@ async def test_a_uid_that_comes_back_waits_for_no_lull_and_goes_on_from_its_rema
 ) -> None:
     async with running() as at:
         await at.say(PodOperation.ADD, A)
-        with at.activity.starting():
+        with at.activity.busy():
             await at.say(PodOperation.REMOVE, A)
             await trio.sleep(5)
             assert at.heard()[2:] == ["stop a Removed", "release a", "let go a"]

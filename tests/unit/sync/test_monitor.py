@@ -11,7 +11,7 @@ from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter
-from trio_kubelet.listeners import Listeners
+from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.telemetry import Journal

@@ -7,13 +7,12 @@ from typing import cast
 import pytest
 import trio
 from attrs import evolve
-from trio.testing import MockClock, wait_all_tasks_blocked
+from trio.testing import MockClock
 
 from state_machines.pod import PodEvent, StopEvidence
 from state_machines.pod_ending import Ending
 from tests.trio_clock import TrioClock
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.future import Future
 from trio_kubelet.k8s import (
     Container,
     ObjectMeta,
@@ -25,26 +24,23 @@ from trio_kubelet.k8s import (
     ResourceRequirements,
     Time,
 )
+from trio_kubelet.resources.pod_cgroups import PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
-from trio_kubelet.runtime.config.container_config import ContainerAllocation, PodInputs
+from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
-from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED, Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
-from trio_kubelet.runtime.lifecycle.pod_runtime import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
 from trio_kubelet.runtime.observed import ObservedPod
-from trio_kubelet.status import Failure
-from trio_kubelet.sync.pod_syncer import (
-    STOP_IS_LONG_SECONDS,
-    CgroupSteps,
-    Containers,
-    StatusSteps,
-    Storage,
-    SyncDependencies,
-)
+from trio_kubelet.status import Failure, StatusReporter
+from trio_kubelet.sync.pod_syncer import STOP_IS_LONG_SECONDS, SyncDependencies
 from trio_kubelet.sync.pod_task import UnfinishedError
+from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.volumes import PodStorage
 
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u"))
 DELETED = Ending(causes=(PodEvent.DELETED,))
@@ -186,14 +182,14 @@ def make_parts(
     cache, clock, known_gate = RuntimeCache(), TrioClock(), gate or a_gate()
     cache.listing_completed(trio.current_time())
     return SyncDependencies(
-        open_containers=cast("Callable[[Pod], Containers]", runtime.open),
+        open_containers=cast("Callable[[Pod], PodContainers]", runtime.open),
         cache=cache,
-        statuses=cast("StatusSteps", others),
-        storage=cast("Storage", others),
-        cgroups=cast("CgroupSteps", others),
+        statuses=cast("StatusReporter", others),
+        storage=cast("PodStorage", others),
+        cgroups=cast("PodCgroups", others),
         allocations=Allocations(Path(), trio.CapacityLimiter(1)),
         runtime_state=lambda: known_gate.state,
-        stopping=Activity().stopping,
+        busy=Activity().busy,
         recorder=EventRecorder(journal or Journal(clock), "node"),
         clock=clock,
     )
@@ -251,94 +247,31 @@ async def test_what_is_made_for_a_pod_is_made_for_what_it_was_allocated(
 ) -> None:
     others = Others()
     parts = make_parts(Remembering(others.given), others)
-    cast("Allocations", parts.allocations).allocate(asking("1"))
+    parts.allocations.allocate(asking("1"))
     await parts.open_syncer(asking("2")).sync(asking("2"))
     assert [pod.spec for pod in others.given] == [asking("1").spec] * 3
 
 
-class Devices:
-    """Gives the container `c` a device, when it is ready, and takes it back."""
+class LookingAtTheDisk(FailingOnce):
+    """A runtime that looks for the records of allocations when it is to make a sandbox."""
 
-    def __init__(self) -> None:
-        self.ready = trio.Event()
-        self.refusal: PreparationError | None = None
-        self.steps: list[str] = []
-
-    def allocated(self, pod: Pod) -> Pod:
-        return pod
-
-    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:
-        await self.ready.wait()
-        if self.refusal is not None:
-            raise self.refusal
-        return {"c": ContainerAllocation(cdi_devices=("vendor.com/gpu=0",))}
-
-    async def release(self, uid: str) -> None:
-        if self.refusal is not None:
-            raise self.refusal
-        self.steps.append(f"release {uid}")
-
-    async def forget(self, uid: str) -> None:
-        self.steps.append(f"forget {uid}")
-
-
-class Given(Waiting):
-    """A runtime that remembers what the containers were given."""
-
-    given: Mapping[str, ContainerAllocation] | None = None
+    recorded = False
 
     async def sync(
         self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
     ) -> RuntimeOutcome:
-        outcome = await super().sync(pod, observed, inputs, _report)
-        self.given = (await inputs.result()).allocations
-        return outcome
-
-    async def remove(self, pod: Pod) -> None:
-        self.steps.append("remove")
+        self.recorded = await trio.Path(ALLOCATED).exists()
+        return RuntimeOutcome(observed=observed)
 
 
-async def test_no_sandbox_is_made_before_what_its_pod_was_given_is_ready(
+async def test_what_a_pod_was_allocated_is_on_the_disk_before_its_sandbox_is_made(
     autojump_clock: MockClock,
 ) -> None:
-    runtime, devices = Given(), Devices()
-    syncer = evolve(make_parts(runtime, Others()), allocations=devices).open_syncer(POD)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(syncer.sync, POD)
-        await wait_all_tasks_blocked()
-        assert runtime.steps == []
-        devices.ready.set()
-    assert runtime.steps == ["sandbox", "containers"]
-    assert runtime.given == {"c": ContainerAllocation(cdi_devices=("vendor.com/gpu=0",))}
-
-
-async def test_what_cannot_be_got_ready_is_told_and_tried_again(autojump_clock: MockClock) -> None:
-    runtime, devices, journal = Given(), Devices(), Journal(TrioClock())
-    devices.refusal = PreparationError("FailedPrepareDynamicResources", "no driver")
-    devices.ready.set()
-    parts = evolve(make_parts(runtime, Others(), journal), allocations=devices)
-    assert (await parts.open_syncer(POD).sync(POD)).failed
-    told = [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
-    assert ("FailedPrepareDynamicResources", "no driver") in told
-    assert runtime.steps == []
-
-
-async def test_what_containers_held_is_taken_back_when_they_have_ended_and_not_at_the_clean_up(
-    autojump_clock: MockClock,
-) -> None:
-    runtime, devices, others = Given(), Devices(), Others()
-    syncer = evolve(make_parts(runtime, others), allocations=devices).open_syncer(POD)
-    devices.refusal = PreparationError("FailedUnprepareDynamicResources", "no driver")
-    with pytest.raises(UnfinishedError, match="no driver"):
-        await syncer.release(POD)
-    devices.refusal = None
-    await syncer.release(POD)
-    assert devices.steps == ["release u"]
-    assert runtime.steps == []
-    await syncer.clean(POD)
-    assert runtime.steps == ["remove"]
-    assert devices.steps == ["release u", "forget u"]
-    assert others.removed == ["volumes of u", "u", "u"]
+    runtime = LookingAtTheDisk()
+    parts = make_parts(runtime, Others())
+    parts.allocations.allocate(asking("1"))
+    await parts.open_syncer(asking("1")).sync(asking("1"))
+    assert runtime.recorded
 
 
 def refused(generation: int) -> PodCondition:

@@ -236,7 +236,7 @@ async def test_a_static_pod_waits_for_its_predecessor_but_not_for_its_remains(
     ):
         await trio.sleep(100)
         assert syncer.steps == []
-        with activity.starting():
+        with activity.busy():
             first.put(PodRequest(ending=REMOVED))
             await first.released.wait()
             await trio.testing.wait_all_tasks_blocked()
@@ -312,7 +312,7 @@ async def test_what_is_left_of_a_pod_is_removed_in_a_lull_and_nobody_waits_for_i
     activity, told = Activity(), list[str]()
     cleaning = CleaningTurns(activity.wait_idle)
     async with running(syncer, journal, cleaning=cleaning, on_released=told.append) as task:
-        with activity.starting():
+        with activity.busy():
             task.put(PodRequest(ending=REMOVED))
             await task.released.wait()
             assert told == ["u1"]
@@ -371,3 +371,14 @@ async def test_who_puts_a_request_never_stumbles_over_a_bug_of_the_pod(
     assert named == ["default/web", "default/web"]
     failed = [entry.cause for entry in journal.entries() if entry.event == "FailedSync"]
     assert failed == ["Error syncing pod, skipping: a bug"] * 2
+
+
+async def test_the_journal_says_who_asked_for_a_sync(
+    autojump_clock: trio.testing.MockClock, syncer: FakeSyncer, journal: Journal
+) -> None:
+    async with running(syncer, journal) as task:
+        task.put(PodRequest(why=("spec",)))
+        task.put(PodRequest(why=("ContainerDied", "spec")))
+        await trio.testing.wait_all_tasks_blocked()
+    asked = [entry.cause for entry in journal.entries() if entry.event == "SyncRequested"]
+    assert asked[-1] == "spec, ContainerDied"

@@ -83,7 +83,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedMapVolume": VOLUMES,
     "FailedMount": Said(STORAGE),
     "FailedMountOnFilesystemMismatch": VOLUMES,
-    "FailedNodeAllocatableEnforcement": Said("assembly.py"),
+    "FailedNodeAllocatableEnforcement": Said("agent/assembly.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
     "FailedNodeDeclaredFeaturesCheck": RESIZE,
     "FailedPodSandBoxStatus": Said(SANDBOX),
@@ -100,10 +100,10 @@ REASONS: Mapping[str, Said | Left] = {
     "InvalidDiskCapacity": Said("runtime/images/filesystem.py"),
     "InvalidImageID": Left("an occasion: none is known, the Go kubelet only has the name"),
     "Killing": Said(STOPPER),
-    "KubeletSetupFailed": Said("core.py"),
+    "KubeletSetupFailed": Said("agent/core.py"),
     "MissingClusterDNS": Said("runtime/config/dns.py"),
     "NetworkNotReady": Said(SYNCER),
-    "NodeAllocatableEnforced": Said("assembly.py"),
+    "NodeAllocatableEnforced": Said("agent/assembly.py"),
     "NodeNotReady": Said("node/conditions.py"),
     "NodeNotSchedulable": Said("node/reporter.py"),
     "NodeReady": Said("node/conditions.py"),
@@ -122,7 +122,7 @@ REASONS: Mapping[str, Said | Left] = {
     "SandboxChanged": Said(POD_RUNTIME),
     "Shutdown": Left("graceful shutdown of the node"),
     "Started": Said(STARTER),
-    "Starting": Said("agent.py"),
+    "Starting": Said("agent/start.py"),
     "SuccessfulAttachVolume": VOLUMES,
     "SuccessfulMountVolume": VOLUMES,
     "Unhealthy": Said(PROBES),
@@ -168,7 +168,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         IMAGES, parts=("Error: ", "ErrImageNeverPull")
     ),
     ("event", "Failed", "Error: configmap"): Said(
-        f"{STORAGE} references/objects.py", parts=("Error: ", '" not found')
+        f"{STORAGE} references/object_references.py", parts=("Error: ", '" not found')
     ),
     ("event", "Failed", "Error: couldn't find key"): Said(
         f"{STARTER} runtime/config/environment.py", parts=("Error: ", "couldn't find key ", " in ")
@@ -214,11 +214,11 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         "sync/admission/node_features.py",
         parts=("Cannot enforce AppArmor: ", "AppArmor is not enabled on the host"),
     ),
-    ("event", "Starting", "Starting kubelet."): Said("agent.py"),
+    ("event", "Starting", "Starting kubelet."): Said("agent/start.py"),
     ("event", "NodeHasSufficientMemory", "Node <node> status"): Said(
         "node/reporter.py node/conditions.py", parts=("Node ", " status is now: ")
     ),
-    ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
+    ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/allocatable.py"),
     ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
     ("pod", "<admission reason>", "Pod was rejected"): Said("status/context.py"),
     ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),

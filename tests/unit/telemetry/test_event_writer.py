@@ -288,6 +288,22 @@ async def test_a_pod_that_has_much_to_say_stands_before_nobody_else(
         assert len(at.server.all(EVENTS)) <= 3
 
 
+async def test_a_namespace_with_many_pods_stands_before_no_other(
+    autojump_clock: MockClock,
+) -> None:
+    async with node() as at:
+        at.server.go_away()
+        for number in range(QUEUE_SIZE - 2):
+            at.recorder.pod(named(number), EventType.WARNING, "Failed", f"noise {number}")
+        elsewhere = evolve(named(0).metadata, namespace="elsewhere", uid="elsewhere")
+        at.recorder.pod(evolve(POD, metadata=elsewhere), EventType.WARNING, "Failed", "word")
+        at.server.come_back()
+        await at.server.until(
+            lambda: any(event.message == "word" for event in at.server.all(EVENTS))
+        )
+        assert len(at.server.all(EVENTS)) <= 10
+
+
 async def test_the_one_with_the_most_events_loses_some_when_there_is_no_room(
     autojump_clock: MockClock,
 ) -> None:

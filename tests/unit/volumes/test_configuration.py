@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from attrs import evolve, field, frozen
 
-from trio_kubelet.clock import SystemClock
 from trio_kubelet.k8s import (
     ClusterTrustBundleProjection,
     ConfigMap,
@@ -34,6 +33,7 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError
+from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.collect import Collector
 from trio_kubelet.volumes.payload import VolumeFile
@@ -236,7 +236,8 @@ class TestProjected:
     ) -> Mapping[str, VolumeFile]:
         collector = Collector(data=data, allocatable=dict)
         volume = projected(*sources)
-        return await collector.collect(pod_with(volume, fs_group=group), volume)
+        make = await collector.collect(pod_with(volume, fs_group=group), volume)
+        return make()
 
     async def test_all_sources_meet_in_one_folder_and_later_ones_win(self, data: Fetched) -> None:
         files = await self.collect(data, *self.SOURCES)
@@ -255,7 +256,8 @@ class TestProjected:
         assert files["a"].mode == 0o644
         collector = Collector(data=data, allocatable=dict)
         volume = projected(*self.SOURCES)
-        files = await collector.collect(pod_with(volume, user=1234), volume)
+        make = await collector.collect(pod_with(volume, user=1234), volume)
+        files = make()
         assert (files["token"].mode, files["token"].user) == (0o600, 1234)
         assert files["a"].user is None
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import HostPathVolumeSource, Pod, Volume
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.volumes.host_path import HostPath
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeError
 

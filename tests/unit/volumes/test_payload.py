@@ -1,5 +1,7 @@
 """Which files a volume is to hold, with which modes and owners."""
 
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,18 +22,43 @@ from trio_kubelet.k8s import (
     Secret,
     SecurityContext,
 )
-from trio_kubelet.volumes.downward import downward_payload, go_quoted, map_text
+from trio_kubelet.volumes.downward import add_downward_files, go_quoted, map_text
 from trio_kubelet.volumes.payload import (
+    MAX_BYTES,
+    MAX_FILES,
+    ObjectSource,
+    Payload,
+    PayloadBuilder,
     VolumeFile,
+    VolumeTooLargeError,
+    add_config_map,
+    add_secret,
     common_user,
-    config_map_payload,
     for_group,
-    secret_payload,
     with_checked_paths,
 )
 
 MAP = ConfigMap(data={"a": "1", "text": "grüß"}, binary_data={"raw": b"\xff\x00"})
 SECRET = Secret(data={"token": b"t"})
+
+
+def config_map_payload(
+    found: ConfigMap, items: tuple[KeyToPath, ...], mode: int, *, optional: bool
+) -> Payload:
+    builder = PayloadBuilder()
+    add_config_map(builder, found, ObjectSource(items=items, mode=mode, optional=optional))
+    return builder.files
+
+
+def downward_payload(
+    pod: Pod,
+    items: tuple[DownwardAPIVolumeFile, ...],
+    mode: int,
+    allocatable: Mapping[str, Quantity],
+) -> Payload:
+    builder = PayloadBuilder()
+    add_downward_files(builder, pod, items, mode, allocatable)
+    return builder.files
 
 
 def test_without_items_every_key_is_a_file() -> None:
@@ -55,8 +82,22 @@ def test_an_item_without_its_key_is_an_error_unless_the_source_is_optional() -> 
     with pytest.raises(ValueError, match=r"^configmap references non-existent config key: no$"):
         config_map_payload(MAP, items, 0o644, optional=False)
     with pytest.raises(ValueError, match=r"^references non-existent secret key: no$"):
-        secret_payload(SECRET, items, 0o644, optional=False)
+        add_secret(PayloadBuilder(), SECRET, ObjectSource(items=items, mode=0o644, optional=False))
     assert config_map_payload(MAP, items, 0o644, optional=True) == {}
+
+
+def test_a_volume_has_not_more_files_than_the_agent_can_write() -> None:
+    keys = ConfigMap(data={f"k{number}": "" for number in range(MAX_FILES + 1)})
+    with pytest.raises(VolumeTooLargeError, match="the volume has more than 10000 files"):
+        config_map_payload(keys, (), 0o644, optional=False)
+
+
+def test_what_one_volume_holds_is_bounded_also_where_files_replace_each_other() -> None:
+    text = ConfigMap(data={"a": "x" * (1 << 20)})
+    items = tuple(KeyToPath(key="a", path="same") for _ in range(1 + MAX_BYTES // (1 << 20)))
+    with pytest.raises(VolumeTooLargeError, match="have more than 8388608 bytes"):
+        config_map_payload(text, items, 0o644, optional=False)
+    assert len(config_map_payload(text, items[:-1], 0o644, optional=False)) == 1
 
 
 @pytest.mark.parametrize(

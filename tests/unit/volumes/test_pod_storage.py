@@ -10,9 +10,9 @@ from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes

@@ -2,13 +2,17 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trio
 
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.volumes.safe_open import (
     make_folders_beneath,
     open_beneath,
     opened_folder,
+    remove_in_pieces,
     remove_tree,
 )
 
@@ -53,6 +57,50 @@ def test_a_tree_may_be_deeper_than_paths_and_descriptors_allow(tmp_path: Path) -
     os.close(here)
     remove_tree(tree)
     assert not tree.exists()
+
+
+async def test_a_large_tree_is_removed_in_pieces_between_which_others_have_their_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.volumes.safe_open.FILES_IN_A_PIECE", 10)
+    tree, other = tmp_path / "tree", FairLimiter(1, 1)
+    for number in range(50):
+        (tree / str(number)).mkdir(parents=True)
+        (tree / str(number) / "file").touch()
+    left: list[int] = []
+
+    async def have_turns() -> None:
+        while tree.exists():
+            async with other.share("good"):
+                left.append(len(list(tree.glob("*/file"))))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(remove_in_pieces, other.share("large"), tree)
+        nursery.start_soon(have_turns)
+    assert {*range(5, 50, 5)} <= {*left}
+    await remove_in_pieces(other.share("large"), tree)
+
+
+async def test_a_removal_that_is_cut_off_leaves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_kubelet.volumes.safe_open.FILES_IN_A_PIECE", 10)
+    tree, descriptors = tmp_path / "tree", os.listdir("/proc/self/fd")  # noqa: PTH208
+    tree.mkdir()
+    for number in range(50):
+        (tree / str(number)).touch()
+    with trio.CancelScope() as scope:
+        share = FairLimiter(1, 1).share("a")
+        unlink = os.unlink
+
+        def cancel_and_unlink(*args: Any, **options: Any) -> None:
+            trio.from_thread.run_sync(scope.cancel)
+            unlink(*args, **options)
+
+        monkeypatch.setattr(os, "unlink", cancel_and_unlink)
+        await remove_in_pieces(share, tree)
+    assert len(list(tree.iterdir())) == 40
+    assert os.listdir("/proc/self/fd") == descriptors  # noqa: PTH208
 
 
 def test_paths_are_followed_inside_a_folder(tmp_path: Path) -> None:

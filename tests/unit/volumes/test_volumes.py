@@ -22,10 +22,18 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeMount,
 )
+from trio_kubelet.tasks.fair_limiter import Share
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.empty_dir import EmptyDir, hugepage_size_bytes, memory_size_bytes
-from trio_kubelet.volumes.plugin import MountedVolume, VolumeError, VolumesNotReady
-from trio_kubelet.volumes.threads import MAX_THREADS, MAX_THREADS_OF_POD, VolumeThreads
+from trio_kubelet.volumes.plugin import (
+    MAX_THREADS,
+    MAX_THREADS_OF_NAMESPACE,
+    MAX_THREADS_OF_POD,
+    MountedVolume,
+    VolumeError,
+    VolumesNotReady,
+    VolumeThreads,
+)
 from trio_kubelet.volumes.volumes import Volumes
 
 MI = 1 << 20
@@ -173,7 +181,7 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
             await meeting.wait()
             return MountedVolume(name=volume.name, host_path="/x")
 
-        async def tear_down(self, pod_uid: str, folder: Path) -> None: ...
+        async def tear_down(self, pod_uid: str, folder: Path, threads: Share) -> None: ...
 
     volumes = Volumes(folders, {"empty_dir": Waits()}, VolumeThreads())
     with trio.fail_after(60):
@@ -184,7 +192,7 @@ async def test_volumes_of_a_pod_are_prepared_side_by_side(folders: PodFolders) -
     "hanging",
     [
         "trio_kubelet.volumes.host_path._problem",
-        "trio_kubelet.volumes.empty_dir.remove_tree",
+        "trio_kubelet.volumes.volumes._remove_volume",
         "trio_kubelet.volumes.volumes.bind_sub_path",
     ],
 )
@@ -216,7 +224,7 @@ async def test_paths_that_hang_hold_up_no_other_volume_and_no_housekeeping(
             for number in range(2 * MAX_THREADS):
                 nursery.start_soon(begin, number)
             try:
-                for _ in range(MAX_THREADS):
+                for _ in range(MAX_THREADS_OF_NAMESPACE):
                     await hanging_threads.acquire()
                 await volumes.prepare(pod_with(empty_dir()))
                 assert "u1" in await volumes.pods_on_disk()

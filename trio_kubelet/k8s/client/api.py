@@ -1,4 +1,4 @@
-"""What the parts of the agent see of the API server: requests, answers, events.
+"""The API server as the parts of the agent see it: requests, answers, events.
 
 Parts type their parameter with `Api`; `ApiClient` is the real one. Requests are trio coroutines
 that raise `ApiError`; when cancelled, nobody knows whether the server has done what it was asked.
@@ -18,8 +18,10 @@ from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.k8s.meta import ObjectMeta
 
 
-class Returns:
-    """Told by whoever finds out: the heartbeat, which asks most often, or a reflection.
+class Recovery:
+    """A signal that a server which was away answers again.
+
+    It is given by the heartbeat, which asks most often, or by a reflection.
 
     Who waits takes `next` before it asks, and so hears of a return during a request that hangs.
     """
@@ -40,7 +42,7 @@ A = TypeVar("A", bound=ApiType)
 
 
 class PatchType(StrEnum):
-    """How a patch is to be read; the values are the content types."""
+    """The kinds of patches; the values are the content types."""
 
     STRATEGIC = "application/strategic-merge-patch+json"
     MERGE = "application/merge-patch+json"
@@ -102,11 +104,11 @@ class Synced:
 
 
 WatchEvent: TypeAlias = Changed[T] | Removed[T] | Synced
-"""What `reflect` hands out."""
+"""The events that `reflect` hands out."""
 
 
 class FrameType(StrEnum):
-    """What a frame of a watch tells; a frame ERROR is raised as ApiError instead."""
+    """The content of a watch's frame; a frame ERROR is raised as ApiError instead."""
 
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
@@ -137,7 +139,7 @@ class Api(Protocol):
     """The API server. `namespace` is empty for objects that have none, and to list all."""
 
     @property
-    def returns(self) -> Returns:
+    def recovery(self) -> Recovery:
         """Tells of the end of an outage; reflections wait for it, and find it out."""
         ...
 

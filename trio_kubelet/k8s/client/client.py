@@ -9,8 +9,9 @@ Transports are httpx's: requests share a pool, each watch has a connection of it
 
 import platform
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Generic, TypeVar, overload
 from urllib.parse import urlencode
 
@@ -19,8 +20,6 @@ import trio
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.callbacks import Callbacks
-from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.api_status import DeleteOptions, Preconditions
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
@@ -28,9 +27,8 @@ from trio_kubelet.k8s.client.api import (
     Frame,
     Listed,
     PatchType,
-    Returns,
+    Recovery,
     Selection,
-    Undecodable,
     metadata_of,
 )
 from trio_kubelet.k8s.client.credentials import (
@@ -47,18 +45,19 @@ from trio_kubelet.k8s.client.errors import (
 )
 from trio_kubelet.k8s.client.objects import (
     FrameReader,
-    list_position,
     read_frame,
     read_json,
     read_list,
     read_object,
-    try_decode,
     write_object,
 )
 from trio_kubelet.k8s.client.rate_limit import UNLIMITED, RateLimit, RateLimiter
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
 from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock, SystemClock
+from trio_kubelet.tasks.threads import run_in_thread
 
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 """Go's names of what `uname -m` says, where they differ."""
@@ -76,6 +75,7 @@ USER_AGENT = _user_agent()
 
 T = TypeVar("T", bound=ApiType)
 A = TypeVar("A", bound=ApiType)
+R = TypeVar("R")
 
 DEADLINE_SECONDS = 30.0
 """For one request and its repetitions. The API server gives up its own work after 60 s."""
@@ -90,13 +90,14 @@ too long, but leaves that of one whose opening is cancelled to the garbage colle
 _JSON = "application/json"
 _IDEMPOTENT = frozenset({"GET", "PUT", "PATCH", "DELETE"})
 _BUSY = frozenset({429, 503})
-_ITEMS_AT_A_TIME = 50
-"""So many objects are decoded before others get a turn: some 20 ms of work."""
+LARGE_BYTES = 64 << 10
+"""Of an answer that is read in a thread; a smaller one takes some milliseconds."""
+READERS = 2
 
 
 @frozen
 class _Request:
-    """What is asked for. `watch` is for an answer that is a stream."""
+    """One request. `watch` is for an answer that is a stream."""
 
     method: str
     target: str
@@ -106,13 +107,13 @@ class _Request:
 
     @property
     def description(self) -> str:
-        """What messages call it."""
+        """Its name in messages."""
         return f"{self.method} {self.target}"
 
 
 @frozen(kw_only=True)
 class RequestLimits:
-    """What requests are held to: `deadline_seconds` count from when the rate lets them go."""
+    """The limits of requests: `deadline_seconds` count from when the rate lets them go."""
 
     rate: RateLimit = UNLIMITED
     deadline_seconds: float = DEADLINE_SECONDS
@@ -140,7 +141,7 @@ class ApiClient:
         limits: RequestLimits = NO_LIMITS,
         clock: Clock | None = None,
     ) -> None:
-        self.returns = Returns()
+        self.recovery = Recovery()
         self.on_answer: Callbacks[[str, int | None, float]] = Callbacks()
         self._server = httpx.URL(server)
         self._prefix = self._server.raw_path.rstrip(b"/")
@@ -148,6 +149,7 @@ class ApiClient:
         self._watches = watches or requests
         self._credentials = credentials
         self._limiter = RateLimiter(limits.rate)
+        self._readers = trio.CapacityLimiter(READERS)
         self._deadline_seconds = limits.deadline_seconds
         self._clock = clock or SystemClock()
 
@@ -170,7 +172,8 @@ class ApiClient:
             raise ApiError(404, "NotFound", f"{kind.resource}: resource name may not be empty")
         request = _Request("GET", kind.path(namespace, name))
         answer = await self._ask(request, deadline_seconds)
-        return read_object(kind.type, answer, request.description, name=name)
+        read = partial(read_object, kind.type, answer, request.description, name=name)
+        return await self._read(answer, read)
 
     async def list(
         self,
@@ -190,19 +193,8 @@ class ApiClient:
             "continue": continue_,
         }
         request = _Request("GET", _target(kind.path(selection.namespace), query))
-        data = read_list(kind, await self._ask(request), request.description)
-        items: list[T] = []
-        undecodable: list[Undecodable] = []
-        for number, item in enumerate(data.get("items") or (), start=1):
-            found = try_decode(kind, item)
-            if isinstance(found, Undecodable):
-                undecodable.append(found)
-            else:
-                items.append(found)
-            if not number % _ITEMS_AT_A_TIME:
-                await trio.lowlevel.checkpoint()
-        version, continue_ = list_position(data)
-        return Listed(tuple(items), version, continue_, tuple(undecodable))
+        answer = await self._ask(request)
+        return await self._read(answer, partial(read_list, kind, answer, request.description))
 
     @overload
     async def create(
@@ -242,7 +234,9 @@ class ApiClient:
         answer = await self._ask(request)
         if answer_type is not None:
             return read_object(answer_type, answer, request.description)
-        return read_object(kind.type, answer, request.description, name=metadata_of(obj).name)
+        name = metadata_of(obj).name
+        read = partial(read_object, kind.type, answer, request.description, name=name)
+        return await self._read(answer, read)
 
     async def update(self, kind: Kind[T], obj: T, *, subresource: str = "") -> T:
         """PUT an object in the place of the one of its name and namespace."""
@@ -250,7 +244,9 @@ class ApiClient:
         path = kind.path(metadata.namespace, metadata.name, subresource)
         request = _Request("PUT", path, write_object(kind, obj))
         answer = await self._ask(request)
-        return read_object(kind.type, answer, request.description, name=metadata.name)
+        name = metadata.name
+        read = partial(read_object, kind.type, answer, request.description, name=name)
+        return await self._read(answer, read)
 
     async def patch(
         self,
@@ -265,7 +261,9 @@ class ApiClient:
         """Change parts of an object; returns what it is then."""
         path = kind.path(namespace, name, subresource)
         request = _Request("PATCH", path, dumps(body), type.value)
-        return read_object(kind.type, await self._ask(request), request.description, name=name)
+        answer = await self._ask(request)
+        read = partial(read_object, kind.type, answer, request.description, name=name)
+        return await self._read(answer, read)
 
     async def delete(
         self,
@@ -290,6 +288,12 @@ class ApiClient:
         )
         body = dumps(encode(options))
         await self._ask(_Request("DELETE", kind.path(namespace, name), body))
+
+    async def _read(self, body: bytes, read: Callable[[], R]) -> R:
+        """Read an answer or a frame, in a thread where it is large; raises what `read` raises."""
+        if len(body) <= LARGE_BYTES:
+            return read()
+        return await run_in_thread(read, limiter=self._readers)
 
     async def version(self) -> str:
         """Return the server's `gitVersion`, such as v1.36.3."""
@@ -327,9 +331,8 @@ class ApiClient:
         response = await self._answer(request, self._deadline_seconds)
         chunks = response.aiter_bytes()
         try:
-            yield _Frames(
-                kind, chunks, request.description, end if timeout_seconds else float("inf")
-            )
+            until = end if timeout_seconds else float("inf")
+            yield _Frames(kind, chunks, request.description, until, self._read)
         finally:
             await _abandon(chunks)
             await response.aclose()
@@ -425,12 +428,18 @@ class ApiClient:
 class _Frames(Generic[T]):
     """Iterates over the frames of a watch; `end` in trio's time is when it must be over."""
 
-    __slots__ = ("_chunks", "_documents", "_end", "_kind", "_reader", "_request_name")
+    __slots__ = ("_chunks", "_documents", "_end", "_kind", "_read", "_reader", "_request_name")
 
     def __init__(
-        self, kind: Kind[T], chunks: AsyncIterator[bytes], request_name: str, end: float
+        self,
+        kind: Kind[T],
+        chunks: AsyncIterator[bytes],
+        request_name: str,
+        end: float,
+        read: Callable[[bytes, Callable[[], Frame[T]]], Awaitable[Frame[T]]],
     ) -> None:
         self._kind = kind
+        self._read = read
         self._chunks = chunks
         self._request_name = request_name
         self._end = end
@@ -450,7 +459,10 @@ class _Frames(Generic[T]):
             except httpx.RequestError as error:
                 raise _unreachable(error, self._request_name) from error
             self._documents.extend(self._reader.feed(chunk))
-        return read_frame(self._kind, self._documents.popleft(), self._request_name)
+        document = self._documents.popleft()
+        return await self._read(
+            document, partial(read_frame, self._kind, document, self._request_name)
+        )
 
 
 _CLOSED_BY_SERVER = (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError)

@@ -1,4 +1,4 @@
-"""Who the client says it is: the headers of a request, and what to do when they are refused."""
+"""The client's identity: the headers of a request, and what to do when they are refused."""
 
 from typing import Protocol, TypeAlias
 

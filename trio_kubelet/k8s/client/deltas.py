@@ -31,7 +31,7 @@ Key = tuple[str, str]
 
 @frozen
 class _Known(Generic[T]):
-    """What the consumer was told last of an object."""
+    """The last version of an object that the consumer was told."""
 
     uid: str
     resource_version: str
@@ -39,7 +39,7 @@ class _Known(Generic[T]):
 
 
 class Deltas(Generic[T]):
-    """What a consumer knows of the objects of one reflection.
+    """The consumer's knowledge of the objects of one reflection.
 
     A list begins with `begin_list`, hands every item to `listed`, and ends with `end_list`. A
     streaming list begins with `begin_list` and goes on with frames: the bookmark that ends its
@@ -57,7 +57,7 @@ class Deltas(Generic[T]):
 
     @property
     def is_listing(self) -> bool:
-        """Whether a list has begun that is not complete."""
+        """True if a list has begun that is not complete."""
         return self._listed is not None
 
     def begin_list(self) -> None:

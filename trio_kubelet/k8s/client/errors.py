@@ -135,7 +135,7 @@ def _text(status: Mapping[str, Any], name: str) -> str:
 
 
 def _seconds(asked_for: float) -> float | None:
-    """What a server asks a client to wait, an hour at most; None where it makes no sense."""
+    """The seconds that a server asks to wait, an hour at most; None where it makes no sense."""
     return min(float(asked_for), LONGEST_RETRY_AFTER_SECONDS) if asked_for > 0 else None
 
 

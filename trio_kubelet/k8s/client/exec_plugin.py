@@ -17,9 +17,9 @@ import orjson
 import trio
 from attrs import field, frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s.client.credentials import CredentialError
 from trio_kubelet.k8s.client.kubeconfig import ExecConfig
+from trio_kubelet.tasks.clock import Clock
 
 RUN_SECONDS = 60.0
 """A program that has printed nothing by then is ended."""
@@ -32,7 +32,7 @@ _SHOWN_STDERR_CHARACTERS = 500
 
 @frozen
 class ExecCredential:
-    """What a plugin printed; the certificate and its key as PEM."""
+    """The output of a plugin; the certificate and its key as PEM."""
 
     token: str = field(default="", repr=False)
     certificate: bytes = field(default=b"", repr=False)

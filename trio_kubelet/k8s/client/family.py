@@ -14,7 +14,6 @@ from pathlib import Path
 import httpx
 from attrs import frozen
 
-from trio_kubelet.clock import Clock, SystemClock
 from trio_kubelet.k8s.client.client import DEADLINE_SECONDS, ApiClient, RequestLimits
 from trio_kubelet.k8s.client.identity import Identity
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, read_kubeconfig
@@ -30,10 +29,11 @@ from trio_kubelet.k8s.client.transport import (
     open_pool,
     proxy_from_environment,
 )
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.clock import Clock, SystemClock
+from trio_kubelet.tasks.threads import run_in_thread
 
 REVIEW_SECONDS = 10.0
-"""How long somebody who asks the node waits for the API server to say who he is."""
+"""The time that a client of the node waits for the API server to know it."""
 
 REVIEW_RATE_LIMIT = RateLimit(50, 100)
 

@@ -15,12 +15,12 @@ from typing import Any
 import structlog
 import trio
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.k8s.client.credentials import CredentialError, Headers
 from trio_kubelet.k8s.client.exec_plugin import ExecCredential, ExecPlugin
 from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, Material
 from trio_kubelet.k8s.client.tls import Tls, ssl_context
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.threads import run_in_thread
 
 RE_READ_SECONDS = 60.0
 
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class Identity:
-    """Who a kubeconfig says the client is; shared by all clients that are made of it."""
+    """The client's identity in a kubeconfig; shared by all clients that are made of it."""
 
     def __init__(self, config: Kubeconfig, clock: Clock) -> None:
         user = config.user

@@ -47,7 +47,7 @@ class KubeconfigCluster:
     insecure_skip_tls_verify: bool = False
     proxy_url: str = ""
     exec_config: Any = None
-    """What the exec plugin is told of the cluster, if anything."""
+    """The cluster's facts for the exec plugin, if it is to have any."""
 
 
 @frozen
@@ -64,7 +64,7 @@ class ExecConfig:
 
 @frozen
 class KubeconfigUser:
-    """How the client proves who it is; a token's file comes before a token."""
+    """The client's credentials; a token's file comes before a token."""
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None

@@ -13,7 +13,7 @@ import structlog
 
 from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Frame, FrameType, Undecodable
+from trio_kubelet.k8s.client.api import Frame, FrameType, Listed, Undecodable
 from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.errors import ValidationError
@@ -56,8 +56,8 @@ def read_object(cls: type[T], body: bytes, request_name: str, *, name: str = "")
     return found
 
 
-def read_list(kind: Kind[T], body: bytes, request_name: str) -> dict[str, Any]:
-    """Parse an answer that must be a list of a kind; its items are not decoded. Raises ApiError.
+def read_list(kind: Kind[T], body: bytes, request_name: str) -> Listed[T]:
+    """Decode an answer that must be a list of a kind. Raises ApiError.
 
     Any other JSON, from a proxy for one, would look like an empty list: nothing is there any more.
     """
@@ -65,13 +65,14 @@ def read_list(kind: Kind[T], body: bytes, request_name: str) -> dict[str, Any]:
     items = data.get("items")
     if data.get("kind") != f"{kind.kind}List" or not isinstance(items, list | NoneType):
         raise ApiError(200, UNREADABLE, f"{request_name}: the answer is no {kind.kind}List")
-    return data
-
-
-def list_position(data: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the resource version of a list, and the token for its next page, empty if none."""
+    found = [try_decode(kind, item) for item in items or ()]
     metadata = _metadata(data)
-    return _text(metadata, "resourceVersion"), _text(metadata, "continue")
+    return Listed(
+        tuple(each for each in found if not isinstance(each, Undecodable)),
+        _text(metadata, "resourceVersion"),
+        _text(metadata, "continue"),
+        tuple(each for each in found if isinstance(each, Undecodable)),
+    )
 
 
 def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
@@ -80,6 +81,8 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
         data.setdefault("apiVersion", kind.api_version)
         data.setdefault("kind", kind.kind)
         _lighten(data)
+        if kind.lighten is not None:
+            kind.lighten(data)
     try:
         return decode(kind.type, data)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""How many requests a client sends: a token bucket, as kubeAPIQPS and kubeAPIBurst mean it.
+"""The rate of a client's requests: a token bucket, as kubeAPIQPS and kubeAPIBurst mean it.
 
 A request takes a token and waits until that token has come into being, so that requests leave in
 the order in which they asked. One that is cancelled while it waits gives its token back.

@@ -4,7 +4,7 @@ It begins with a streaming list, or where the server has none with a list in pag
 goes on from there, and again from where it ended. A version that the server has forgotten (410)
 leads back to the list. Lists ask for the current state, never for a cached one, so that none is
 older than what the consumer knows. What it is told is up to `Deltas`. A server that was away is
-asked again as soon as anybody has found it back (`Returns`).
+asked again as soon as anybody has found it back (`Recovery`).
 """
 
 import random
@@ -31,15 +31,16 @@ from trio_kubelet.k8s.client.api import (
 from trio_kubelet.k8s.client.deltas import Deltas
 from trio_kubelet.k8s.client.errors import ApiError
 from trio_kubelet.k8s.kinds import Kind
-from trio_kubelet.retries import Retries
+from trio_kubelet.tasks.retries import Retries
 
 T = TypeVar("T", bound=ApiType)
 
 OnEvent = Callable[[WatchEvent[T]], Awaitable[None]]
 
-PAGE_LIMIT = 500
-"""Objects a page. With a field selector all come at once: they are few, and servers older than
-1.34 answer pages from etcd, where they have to read the objects of all nodes."""
+PAGE_LIMIT = 50
+"""Objects a page, which is read in one piece: each may have a megabyte. With a field selector all
+come at once: they are few, and servers older than 1.34 answer pages from etcd, where they have to
+read the objects of all nodes."""
 
 WATCH_SECONDS = (300, 600)
 """A watch lasts a random time in between, so that those of many nodes do not end together."""
@@ -101,7 +102,7 @@ class _Reflection(Generic[T]):
         while True:
             pause = 0.0
             began = trio.current_time()
-            back = self.client.returns.next
+            back = self.client.recovery.next
             self.is_answered = False
             try:
                 await self._one_pass()
@@ -240,7 +241,7 @@ class _Reflection(Generic[T]):
         if self.is_cut_off:
             self.is_cut_off = False
             self.retries.reset()
-            self.client.returns.tell()
+            self.client.recovery.tell()
 
     def _complain(self, error: ApiError) -> None:
         """Log a failure once, until all is well again.

@@ -13,7 +13,7 @@ from attrs import field, frozen
 
 @frozen
 class Tls:
-    """What a connection needs; everything as PEM. Without `authority` the system's ones count.
+    """Certificates and keys of a connection in PEM. Without `authority` the system's ones count.
 
     `server_name` is what the server's certificate must be for, where it is not the URL's host.
     """

@@ -35,7 +35,7 @@ IDLE_SECONDS = 90.0
 
 @frozen
 class PoolSize:
-    """How many connections a pool may have at all (None: as many as needed), and idle ones."""
+    """The connections that a pool may have (None: as many as needed), and the idle ones."""
 
     connections: int | None
     idle: int

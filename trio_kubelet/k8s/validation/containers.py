@@ -57,7 +57,7 @@ _NOT_IN_EPHEMERAL_CONTAINERS = (
 
 @frozen(kw_only=True)
 class PodContext:
-    """What the checks of a container need to know of its pod."""
+    """The facts of the pod that the checks of a container need."""
 
     volumes: Mapping[str, Volume]
     claim_names: frozenset[str]

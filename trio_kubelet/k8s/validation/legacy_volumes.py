@@ -1,4 +1,4 @@
-"""What the sources of the old in-tree drivers must have."""
+"""The rules for the sources of the old in-tree drivers."""
 
 import re
 from collections.abc import Callable, Iterator

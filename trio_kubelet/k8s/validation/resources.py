@@ -30,24 +30,25 @@ _COMPUTE = {"cpu", "memory"}
 _OF_CONTAINERS = {"cpu", "memory", "ephemeral-storage"}
 _OF_PODS = {"cpu", "memory", HUGEPAGES_PREFIX}
 _ZERO = Quantity(0)
+_MOST_SHOWN_NAMES = 20
 
 NameCheck = Callable[[str, str], Iterator[FieldError]]
 
 
 def is_native(name: str) -> bool:
-    """Whether Kubernetes itself defines the resource."""
+    """True if Kubernetes itself defines the resource."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 def is_extended(name: str) -> bool:
-    """Whether it is a resource of a device plugin or the like, counted in whole units."""
+    """True if it is a resource of a device plugin or the like, counted in whole units."""
     if is_native(name) or name.startswith("requests."):
         return False
     return not formats.qualified_name(f"requests.{name}")
 
 
 def may_overcommit(name: str) -> bool:
-    """Whether a limit may be above the request."""
+    """True if a limit may be above the request."""
     return is_native(name) and not name.startswith(HUGEPAGES_PREFIX)
 
 
@@ -162,23 +163,26 @@ def _check_claims(
     """Check that a container names claims of its pod, each claim or request of it once."""
     whole: set[str] = set()
     parts: set[tuple[str, str]] = set()
+    named = ", ".join(sorted(known)[:_MOST_SHOWN_NAMES])
+    known_names = f": {named}" if known else " which is empty"
+    in_parts: set[str] = set()
     for index, claim in enumerate(claims):
         where = f"{path}[{index}]"
         if not claim.name:
             yield required(where)
             continue
         overlaps = claim.name in whole or (claim.name, claim.request) in parts
-        if overlaps or (not claim.request and any(name == claim.name for name, _ in parts)):
+        if overlaps or (not claim.request and claim.name in in_parts):
             yield duplicate(where, f"{claim.name}/{claim.request}".removesuffix("/"))
         if claim.request:
             problems = formats.dns_label(claim.request)
             yield from all_invalid(f"{where}.request", claim.request, problems)
             parts.add((claim.name, claim.request))
+            in_parts.add(claim.name)
         else:
             whole.add(claim.name)
         if claim.name not in known:
-            names = f": {', '.join(sorted(known))}" if known else " which is empty"
-            detail = f"must be one of the names in pod.spec.resourceClaims{names}"
+            detail = f"must be one of the names in pod.spec.resourceClaims{known_names}"
             yield not_found(where, claim.name, detail)
 
 

@@ -1,4 +1,4 @@
-"""What concerns pods for Windows.
+"""The rules for pods of Windows.
 
 A Linux node rejects such pods at admission; here it is only checked that they are consistent,
 and that a pod for Linux has no settings for Windows.

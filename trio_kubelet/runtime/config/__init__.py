@@ -1,1 +1,1 @@
-"""What the runtime is told: configs of sandboxes and containers, made of a pod and its node."""
+"""Configs for the runtime: those of sandboxes and containers, made of a pod and its node."""

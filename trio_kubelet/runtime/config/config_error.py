@@ -1,4 +1,4 @@
-"""What is wrong with a pod when no config for the runtime can be made of it."""
+"""The problem of a pod of which no config for the runtime can be made."""
 
 from attrs import frozen
 

@@ -31,52 +31,30 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 
 
 @frozen(kw_only=True)
-class ContainerAllocation:
-    """What a container was given of the node beside cpu and memory, for its config.
-
-    `environment` and `mounts` stand before the container's own, which win; `cpuset_cpus` as the
-    kernel writes it (`0-3,7`), empty for all.
-    """
-
-    devices: tuple[cri.Device, ...] = ()
-    cdi_devices: tuple[str, ...] = ()
-    mounts: tuple[cri.Mount, ...] = ()
-    environment: Mapping[str, str] = field(factory=dict)
-    annotations: Mapping[str, str] = field(factory=dict)
-    cpuset_cpus: str = ""
-
-
-NO_ALLOCATION = ContainerAllocation()
-
-
-@frozen(kw_only=True)
 class PodInputs:
-    """What a pod's containers are made with, got ready before any of them is.
+    """The inputs of a pod's containers, got ready before any of them is.
 
-    `volumes` by name; `sources` and `services` as for `environment`; `allocations` by the names of
-    containers.
+    `volumes` by name; `sources` and `services` as for `environment`.
     """
 
     volumes: Mapping[str, PreparedVolume] = field(factory=dict)
     sources: EnvironmentSources = field(factory=EnvironmentSources)
     services: Mapping[str, str] = field(factory=dict)
-    allocations: Mapping[str, ContainerAllocation] = field(factory=dict)
 
 
 @frozen(kw_only=True)
 class ContainerFacts:
-    """What is known of a container at the moment it is made.
+    """The facts that are known of a container at the moment it is made.
 
     `image_id` is the image's id in the runtime and `image_user` the user it names;
-    `environment` and `mounts` are made by `environment` and `container_mounts`; `allocation` by
-    who prepared the pod. `target_container_id`: see `container_security_context`.
+    `environment` and `mounts` are made by `environment` and `container_mounts`.
+    `target_container_id`: see `container_security_context`.
     """
 
     image_id: str
     image_user: ImageUser = field(factory=ImageUser)
     environment: Mapping[str, str] = field(factory=dict)
     mounts: tuple[cri.Mount, ...] = ()
-    allocation: ContainerAllocation = NO_ALLOCATION
     security: SecurityFacts = NO_SECURITY_FACTS
     target_container_id: str = ""
 
@@ -91,11 +69,7 @@ def container_config(
     """
     if uses_resource_claims(pod, container):
         raise ConfigError(NO_RESOURCE_CLAIMS)
-    given = facts.allocation
-    variables = {**given.environment, **facts.environment}
-    resources = container_resources(pod, container, node)
-    resources.cpuset_cpus = given.cpuset_cpus
-    command, args = _command(container, variables)
+    command, args = _command(container, facts.environment)
     return cri.ContainerConfig(
         metadata=cri.ContainerMetadata(name=container.name, attempt=restart_count),
         image=cri.ImageSpec(image=facts.image_id, user_specified_image=container.image),
@@ -104,20 +78,18 @@ def container_config(
         working_dir=container.working_dir,
         envs=[
             cri.KeyValue(key=name, value=value.encode("utf-8", "surrogateescape"))
-            for name, value in variables.items()
+            for name, value in facts.environment.items()
         ],
-        mounts=_mapped((*given.mounts, *facts.mounts), facts.security),
-        devices=list(given.devices),
-        cdi_devices=[cri.CdiDevice(name=name) for name in given.cdi_devices],
+        mounts=_mapped(facts.mounts, facts.security),
         labels=container_labels(pod, container),
-        annotations=container_annotations(pod, container, restart_count, given.annotations),
+        annotations=container_annotations(pod, container, restart_count),
         log_path=container_log_path(container.name, restart_count),
         stdin=bool(container.stdin),
         stdin_once=bool(container.stdin_once),
         tty=bool(container.tty),
         stop_signal=_stop_signal(container, node),
         linux=cri.LinuxContainerConfig(
-            resources=resources,
+            resources=container_resources(pod, container, node),
             security_context=container_security_context(
                 pod,
                 container,

@@ -31,7 +31,7 @@ CHECK_LIMITS_FOR_RESOLV_CONF = "CheckLimitsForResolvConf"
 
 @frozen
 class ResolvConf:
-    """What a resolv.conf says."""
+    """The content of a resolv.conf."""
 
     nameservers: tuple[str, ...] = ()
     searches: tuple[str, ...] = ()

@@ -22,7 +22,7 @@ from trio_kubelet.k8s import (
     Quantity,
     SecretKeySelector,
 )
-from trio_kubelet.references.service_variables import MAX_VARIABLES
+from trio_kubelet.references.services import MAX_VARIABLES
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.expansion import (
     MAX_BYTES,
@@ -93,7 +93,7 @@ class EnvironmentSources:
 
 @frozen(kw_only=True)
 class EnvironmentFacts:
-    """What the environment needs beside the pod.
+    """The facts that the environment needs beside the pod.
 
     `services` are the variables of the services that the pod may see (none without an API
     server), `allocatable` the node's resources for `resourceFieldRef` without a limit.
@@ -106,7 +106,7 @@ class EnvironmentFacts:
 
 
 def blocks_or_is_large(container: Container, facts: EnvironmentFacts) -> bool:
-    """Whether making the environment of a container is work for a thread.
+    """True if making the environment of a container is work for a thread.
 
     Each reference may double what there is so far. Stops counting as soon as it is known.
     """

@@ -14,7 +14,7 @@ from itertools import islice
 from attrs import frozen
 
 MAX_BYTES = 6 << 20
-"""What Linux passes to a process at most, whatever its stack limit; 2 MiB with the usual one.
+"""The most that Linux passes to a process, whatever its stack limit; 2 MiB with the usual one.
 
 Of arguments and variables together, with a NUL and a pointer for each (execve(2), ARG_MAX).
 """
@@ -111,5 +111,5 @@ def shown_command(command: Iterable[str]) -> str:
 
 
 def byte_size(text: str) -> int:
-    """How many bytes a text has as a process sees it."""
+    """The bytes of a text as a process sees it."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))

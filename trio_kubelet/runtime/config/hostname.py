@@ -28,7 +28,7 @@ class PodHostname:
 
 
 def pod_hostname(pod: Pod, cluster_domain: str) -> PodHostname:
-    """What the pod is called from the inside. Raises ConfigError for names that DNS forbids."""
+    """The pod's name from the inside. Raises ConfigError for names that DNS forbids."""
     spec = pod.spec
     if spec.hostname_override:
         if not _is_subdomain(spec.hostname_override):
@@ -45,7 +45,7 @@ def pod_hostname(pod: Pod, cluster_domain: str) -> PodHostname:
 
 
 def kernel_hostname(pod: Pod, hostname: PodHostname) -> str:
-    """What is set as the host name of the sandbox; empty on the host's network.
+    """The host name of the sandbox; empty on the host's network.
 
     Raises ConfigError when the full name does not fit into the kernel's 64 characters.
     """

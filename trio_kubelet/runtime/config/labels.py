@@ -4,8 +4,6 @@ They are the only memory that survives the agent: after a restart the runtime's 
 these, is what pods are put together from. The Go kubelet writes and reads the same.
 """
 
-from collections.abc import Mapping
-
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.k8s.json_text import go_json
 from trio_kubelet.runtime.config import names
@@ -24,15 +22,9 @@ def container_labels(pod: Pod, container: Container) -> dict[str, str]:
     return {**_pod_identity(pod), names.CONTAINER_NAME_LABEL: container.name}
 
 
-def container_annotations(
-    pod: Pod, container: Container, restart_count: int, extra: Mapping[str, str]
-) -> dict[str, str]:
-    """What must be known of a container even when its pod's spec is gone.
-
-    `extra` are those that device plugins ask for; ours win over them.
-    """
+def container_annotations(pod: Pod, container: Container, restart_count: int) -> dict[str, str]:
+    """The facts of a container that must be known even when its pod's spec is gone."""
     annotations = {
-        **extra,
         names.HASH_ANNOTATION: container_hash(container),
         names.RESTART_COUNT_ANNOTATION: str(restart_count),
         names.TERMINATION_MESSAGE_PATH_ANNOTATION: container.termination_message_path,

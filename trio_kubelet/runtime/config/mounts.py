@@ -1,4 +1,4 @@
-"""What is mounted into a container: volumes, the hosts file, the termination message file.
+"""The mounts of a container: volumes, the hosts file, the termination message file.
 
 The volumes part has mounted the volumes on the node and says where; sub-paths are expanded
 here, resolved there (a link inside a volume must not lead out of it), and put in here.
@@ -68,7 +68,7 @@ def mounted_sub_paths(container: Container, environment: Mapping[str, str]) -> M
 
 
 def mounts_etc_hosts(pod: Pod, container: Container, pod_ips: tuple[str, ...]) -> bool:
-    """Whether the node's hosts file for the pod goes into the container.
+    """True if the node's hosts file for the pod goes into the container.
 
     Not where the container mounts one of its own, nor before the pod has an address.
     """
@@ -83,7 +83,7 @@ def path_in_container(mount: VolumeMount) -> str:
 
 @frozen(kw_only=True)
 class MountSources:
-    """What a container's mounts are made of.
+    """The sources of a container's mounts.
 
     `volumes` are the pod's, by name; `sub_paths` maps the positions that `mounted_sub_paths`
     names to the resolved paths on the node (for image volumes, to the sub-path itself);

@@ -1,4 +1,4 @@
-"""What things of a pod are called: labels and annotations, folders, logs, in full.
+"""The names of a pod's things: labels and annotations, folders, logs, in full.
 
 Other kubelets, log collectors and people find a pod's things by these names; none may change.
 """

@@ -12,12 +12,12 @@ NO_RESOURCE_CLAIMS = (
 
 
 def has_resource_claims(pod: Pod) -> bool:
-    """Whether claims belong to the pod, its own or one that backs its extended resources."""
+    """True if claims belong to the pod, its own or one that backs its extended resources."""
     return bool(pod.spec.resource_claims) or pod.status.extended_resource_claim_status is not None
 
 
 def uses_resource_claims(pod: Pod, container: Container) -> bool:
-    """Whether a container is to get something of a claim."""
+    """True if a container is to get something of a claim."""
     extended = pod.status.extended_resource_claim_status
     backed = extended.request_mappings if extended is not None else ()
     own = container.resources.claims if container.resources is not None else ()

@@ -1,4 +1,4 @@
-"""What sandboxes and containers may use, in the kernel's terms, as CRI carries it.
+"""The resources that sandboxes and containers may use, in the kernel's terms, as CRI carries it.
 
 From requests and limits to shares, quota, memory limit, swap, huge pages and the OOM score.
 Values for cgroup v2 that CRI has no field for travel in `unified`.
@@ -49,7 +49,7 @@ def sandbox_resources(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
 
 
 def sandbox_overhead(pod: Pod, node: NodeFacts) -> cri.LinuxContainerResources:
-    """What the runtime class takes for itself (KEP-688), request and limit alike.
+    """The amounts that the runtime class takes for itself (KEP-688), request and limit alike.
 
     Without one the message is there, too, but empty.
     """
@@ -79,7 +79,7 @@ def container_resources(
 
 
 def oom_score_adj(pod: Pod, container: Container, capacity_bytes: int) -> int:
-    """Who is killed first when the node is out of memory: the higher, the sooner.
+    """The score of a container when the node is out of memory: the highest is killed first.
 
     A burstable container is the safer the larger a part of the node it asked for; what the pod
     asks for beyond its containers is shared among them. A sidecar is at least as safe as the

@@ -83,7 +83,7 @@ class IdMapping:
 
 @frozen(kw_only=True)
 class SecurityFacts:
-    """What the node adds to a pod's security.
+    """The node's additions to a pod's security.
 
     `user_namespace` is the range of ids given to a pod with `hostUsers: false` (KEP-127), None
     for others. `extra_groups` are the groups that its volumes ask for.

@@ -18,9 +18,7 @@ import structlog
 import trio
 from attrs import define, frozen
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.errors import aggregated
-from trio_kubelet.fair_limiter import ALL_PODS
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
@@ -33,6 +31,8 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.fair_limiter import ALL_PODS
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("garbage")
@@ -44,7 +44,7 @@ YOUNG_SECONDS = 60.0
 
 @frozen(kw_only=True)
 class DeadContainerLimits:
-    """How many dead containers are kept; negative: any number.
+    """The dead containers that are kept; negative: any number.
 
     `per_container` of each container of a pod (--maximum-dead-containers-per-container), `total`
     on the node (--maximum-dead-containers). What is younger than `minimum_age` is not removed
@@ -222,7 +222,7 @@ class GarbageCollector:
         await self._remover.remove_sandbox(sandbox.id)
 
     async def _attempt(self, pod: ObservedPod, remove: Callable[[], Awaitable[None]]) -> None:
-        """What cannot be removed keeps nothing else."""
+        """Remove a thing; one that cannot be removed keeps nothing else."""
         try:
             await remove()
         except RpcError as error:

@@ -13,19 +13,19 @@ from functools import partial
 import structlog
 from attrs import frozen
 
-from trio_kubelet.concurrency import run_all
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.garbage.logs import remove_logs
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+from trio_kubelet.tasks.concurrency import run_all
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 log = structlog.get_logger("runtime")
 
 STOP_SECONDS = 10
-"""What a container of unknown state gets to end, should it run after all."""
+"""The grace of a container of unknown state, should it run after all."""
 
 
 @frozen(kw_only=True)
@@ -55,7 +55,7 @@ class ContainerRemover:
         if keep_logs:
             return
         remove = partial(remove_logs, pod, containers, self.node)
-        await self.files.share(pod.uid).run_sync(remove)
+        await self.files.share_of(pod).run_sync(remove)
 
     async def remove_pod(self, pod: ObservedPod) -> None:
         """Remove all containers and sandboxes of a pod; nothing of it may run. Raises RpcError."""

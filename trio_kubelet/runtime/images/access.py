@@ -1,4 +1,4 @@
-"""Who may use an image that is on the node already: the rules of KEP-2535, without any I/O.
+"""The use of images that are on the node already: the rules of KEP-2535, without any I/O.
 
 An image may have been pulled with one tenant's credentials, and the runtime gives it to whoever
 names it. So there is a record of each image that this node pulled, which says for each name that
@@ -46,7 +46,7 @@ class Verification:
     allowlist: tuple[str, ...] = ()
 
     def is_needed(self, image: str, *, pulled_here: bool) -> bool:
-        """Whether a pod has to prove access to an image, by the name that its container gives.
+        """True if a pod has to prove access to an image, by the name that its container gives.
 
         `pulled_here`: there is a record of its pull, or of one that may be under way.
         """
@@ -68,7 +68,7 @@ def _matches(entry: str, name: str) -> bool:
 
 
 def may_have_brought(pulls: Iterable[str], names: Iterable[str]) -> bool:
-    """Whether one of the pulls, each by its image's name, may have brought an image.
+    """True if one of the pulls, each by its image's name, may have brought an image.
 
     `names` are all that lead to the image: the one that a container gives, and its tags and
     digests as the runtime lists them. A pull gives the image its own name, so another tag or
@@ -103,7 +103,7 @@ def credential_hash(username: str, password: str, email: str, identity_token: st
 
 
 class AccessCheck(StrEnum):
-    """What a check of a pod's access to an image has found, in the words of KEP-2535's metric."""
+    """Results of a check of a pod's access to an image, in the words of KEP-2535's metric."""
 
     POLICY_ALLOWED = "credentialPolicyAllowed"
     """Access to this image need not be proven."""
@@ -115,7 +115,7 @@ class AccessCheck(StrEnum):
 
 @frozen
 class Access:
-    """Whether a pod may use an image; `proof` is a secret that is to be recorded with it."""
+    """True if a pod may use an image; `proof` is a secret that is to be recorded with it."""
 
     is_allowed: bool
     proof: ImagePullSecret | None = None

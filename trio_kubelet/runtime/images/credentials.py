@@ -8,7 +8,6 @@ a secret.
 """
 
 import base64
-import fnmatch
 import json
 import re
 from collections import OrderedDict
@@ -21,13 +20,14 @@ import structlog
 from attrs import evolve, field, frozen
 
 from trio_kubelet.config.records import ImagePullSecret
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.foreign_text import is_unicode
 from trio_kubelet.k8s import Pod, Secret
 from trio_kubelet.k8s.image_reference import InvalidReferenceError, parse_reference
 from trio_kubelet.references import PullSecrets
 from trio_kubelet.runtime.images.access import credential_hash
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.runtime.images.host_patterns import part_matches
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("credentials")
 
@@ -42,7 +42,13 @@ MAX_LOGINS = 1000
 READING_THREADS = 4
 KEPT_KEYRINGS = 32
 
-_GLOB = re.compile(r"[*?\[]")
+MAX_IMAGE_NAME = 4096
+MAX_REGISTRY_KEY = 4096
+MAX_HOST = 255
+MAX_HOST_PART = 63
+"""In characters. DNS has no longer names; the time of a comparison grows with their product."""
+
+_GLOB = re.compile(r"[*?\[\\]")
 _DOCKER_HUB = frozenset({"index.docker.io", "docker.io", "registry-1.docker.io"})
 
 
@@ -62,7 +68,7 @@ class RegistryCredentials:
 
     @property
     def hash(self) -> str:
-        """What they are recognized by."""
+        """The mark that they are recognized by."""
         return credential_hash(self.username, self.password, self.email, self.identity_token)
 
 
@@ -81,6 +87,8 @@ class Keyring:
 
     def lookup(self, image: str) -> tuple[RegistryCredentials, ...]:
         """The credentials for an image, each once, the most exact first; may be empty."""
+        if len(image) > MAX_IMAGE_NAME:
+            return ()
         try:
             repository = parse_reference(image).repository
         except InvalidReferenceError:
@@ -136,7 +144,7 @@ def _from_secret(secret: Secret, credentials: RegistryCredentials) -> RegistryCr
 
 
 class PodKeyrings:
-    """What the pull secrets of pods hold. Each version of a secret is read once, in a thread.
+    """The contents of the pull secrets of pods. Each version of a secret is read once, in a thread.
 
     The threads are shared by namespace, as secrets are.
     """
@@ -147,7 +155,7 @@ class PodKeyrings:
         self._read: OrderedDict[str, tuple[Secret, Keyring]] = OrderedDict()
 
     async def keyring(self, pod: Pod) -> Keyring:
-        """What the pull secrets of a pod hold. Cancelled, it finishes the secret at hand."""
+        """The logins in the pull secrets of a pod. Cancelled, it finishes the secret at hand."""
         secrets = (await self._pull_secrets(pod)).secrets
         return joined([await self._keyring(secret) for secret in secrets])
 
@@ -166,7 +174,7 @@ class PodKeyrings:
         return known
 
     def _known(self, secret: Secret) -> Keyring | None:
-        """What was read of this version of a secret, if it is still known."""
+        """The content of this version of a secret, if it is still known."""
         key = secret.metadata.key
         read = self._read.get(key)
         if read is None or not _same_version(read[0], secret):
@@ -184,7 +192,7 @@ def _same_version(one: Secret, other: Secret) -> bool:
 
 
 def matches(key: str, repository: str) -> bool:
-    """Whether an entry is for a repository such as `registry.example.com:5000/team/image`.
+    """True if an entry is for a repository such as `registry.example.com:5000/team/image`.
 
     The host may have globs in its parts (`*.example.com`), the path is a prefix.
     """
@@ -222,11 +230,19 @@ def _host_matches(pattern: str, host: str) -> bool:
     name, _, port = host.partition(":")
     if pattern_port != port:
         return False
+    if pattern_name == name:
+        return True
+    if not (_GLOB.search(pattern_name) and _is_host(name)):
+        return False
     wanted, given = pattern_name.split("."), name.split(".")
     return len(wanted) == len(given) and all(
-        part == glob or (bool(_GLOB.search(glob)) and fnmatch.fnmatchcase(part, glob))
-        for part, glob in zip(given, wanted, strict=True)
+        part == glob or part_matches(glob, part) for part, glob in zip(given, wanted, strict=True)
     )
+
+
+def _is_host(name: str) -> bool:
+    """True if a host, or a pattern of hosts, is no longer than any in DNS."""
+    return len(name) <= MAX_HOST and all(len(part) <= MAX_HOST_PART for part in name.split("."))
 
 
 def parse_keyring(text: str) -> Keyring:
@@ -267,12 +283,14 @@ def _text(entry: Mapping[str, object], name: str) -> str:
 
 
 def _is_registry(key: str) -> bool:
-    """Whether an entry can be for any image: a key may be a URL that makes no sense."""
+    """True if an entry can be for any image: a key may be endless, or a URL that makes no sense."""
+    if len(key) > MAX_REGISTRY_KEY:
+        return False
     try:
-        _host_and_path(key)
+        host, _ = _host_and_path(key)
     except ValueError:
         return False
-    return True
+    return _is_host(host.partition(":")[0])
 
 
 def _decoded(key: str, encoded: str) -> tuple[str, str]:

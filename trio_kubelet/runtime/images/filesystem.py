@@ -13,8 +13,8 @@ import trio
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventRecorder, EventType
-from trio_kubelet.threads import run_in_thread
 
 log = structlog.get_logger("images")
 

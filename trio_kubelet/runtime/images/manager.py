@@ -2,9 +2,9 @@
 
 The decisions are those of the machine in `state_machines/image.py`; how far each container's
 image is stands in the `PodImages` of its pod, and every step goes to the journal. Pulls go one
-after another (serializeImagePulls) or a limited number side by side, no faster than
-registryPullQPS. A pull has no deadline, as its caller may give up at any time; who asks next
-looks first.
+after another (serializeImagePulls) or a limited number side by side, in turns of namespaces, no
+faster than registryPullQPS. A pull has no deadline, as its caller may give up at any time; who asks
+next looks first.
 """
 
 import math
@@ -26,13 +26,12 @@ from state_machines.image import (
     PullPolicy,
     default_pull_policy,
 )
-from trio_kubelet.clock import Clock
 from trio_kubelet.config.records import ImagePullSecret
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Container, Duration, Pod
 from trio_kubelet.k8s.image_reference import (
     InvalidReferenceError,
     parse_reference,
+    shown_name,
     with_default_tag,
 )
 from trio_kubelet.rpc import Code, RpcError
@@ -42,7 +41,9 @@ from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Transition
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
 
 LOOKUP_THREADS = 4
 MAX_LOGINS_TRIED = 20
@@ -76,25 +77,36 @@ class ImageError(Exception):
 
 
 class PullRate:
-    """A bucket of tokens: `burst` pulls at once, then `per_second`. Zero means no limit."""
+    """A bucket of tokens: `burst` pulls at once, then `per_second`. Zero means no limit.
+
+    Who finds it empty is refused, as by the Go kubelet, but not because of others alone: the token
+    of a namespace that has had none for as long as the bucket takes to fill is taken in advance,
+    as long as no more than `burst` are. Where all pulls are of one namespace, that never happens.
+    """
 
     def __init__(self, per_second: float, burst: int) -> None:
         self._per_second = per_second
         self._burst = burst
         self._tokens = float(burst)
         self._filled_at = -math.inf
+        self._taken_at: dict[str, float] = {}
+        """When namespaces had a token, of the time that the bucket takes to fill."""
 
-    def take(self, now: float) -> bool:
-        """Take a token if there is one."""
+    def take(self, now: float, namespace: str) -> bool:
+        """Take a token if there is one for a namespace."""
         if self._per_second <= 0:
             return True
         if self._filled_at > -math.inf:
             gained = (now - self._filled_at) * self._per_second
             self._tokens = min(self._burst, self._tokens + gained)
         self._filled_at = now
-        if self._tokens < 1:
+        since = now - self._burst / self._per_second
+        self._taken_at = {name: at for name, at in self._taken_at.items() if at > since}
+        least = 1 if namespace in self._taken_at else 1 - self._burst
+        if self._tokens < least:
             return False
         self._tokens -= 1
+        self._taken_at[namespace] = now
         return True
 
 
@@ -112,12 +124,14 @@ class ImageManager:
     recorder: EventRecorder
     journal: Journal
     clock: Clock
-    limiter: trio.CapacityLimiter | None
+    limiter: FairLimiter | None
     rate: PullRate
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
     access: ImageAccess = field(factory=ImageAccess)
-    threads: FairLimiter = field(factory=lambda: FairLimiter(LOOKUP_THREADS, 1))
+    threads: FairLimiter = field(
+        factory=lambda: FairLimiter(LOOKUP_THREADS, LOOKUP_THREADS // 2, 1)
+    )
 
     async def ensure(
         self, pod: Pod, container: Container, known: PodImages, sandbox: cri.PodSandboxConfig
@@ -128,8 +142,9 @@ class ImageManager:
         that want the same image take turns: what one has pulled, the next one finds.
         """
         request = _Request(self, pod, container, known, sandbox)
+        known.begin(container.name, container.image)
+        request.check_name()
         async with known.turn(container.image):
-            known.begin(container.name, container.image)
             return await request.fulfil()
 
 
@@ -156,8 +171,21 @@ class _Request:
     def _state(self) -> ImageState:
         return self._known.state(self._container.name)
 
+    def check_name(self) -> None:
+        """Refuse a name that is none before anything else is done with it. Raises ImageError."""
+        try:
+            parse_reference(self._container.image)
+        except InvalidReferenceError as error:
+            self._step(ImageEvent.NAME_REFUSED, details=self._details())
+            image = shown_name(self._container.image)
+            message = (
+                f'Failed to apply default image tag "{image}": '
+                f'couldn\'t parse image name "{image}": {error}'
+            )
+            self._event(EventType.WARNING, "InspectFailed", message)
+            raise self._failed("InvalidImageName", message) from error
+
     async def fulfil(self) -> cri.Image:
-        self._check_name()
         image = await self._look()
         if self._state is ImageState.PRESENT:
             assert image is not None, "present means that the runtime has shown it"
@@ -178,19 +206,6 @@ class _Request:
         if self._state is ImageState.BACK_OFF:
             self._wait_for_back_off()
         return await self._pull()
-
-    def _check_name(self) -> None:
-        image = self._container.image
-        try:
-            parse_reference(image)
-        except InvalidReferenceError as error:
-            self._step(ImageEvent.NAME_REFUSED, details=self._details())
-            message = (
-                f'Failed to apply default image tag "{image}": '
-                f'couldn\'t parse image name "{image}": {error}'
-            )
-            self._event(EventType.WARNING, "InspectFailed", message)
-            raise self._failed("InvalidImageName", message) from error
 
     async def _look(self) -> cri.Image | None:
         """Ask the runtime; whatever it says is a step of the machine."""
@@ -295,13 +310,14 @@ class _Request:
         The credentials are fetched first: a pod whose secrets do not come takes no other's turn.
         """
         credentials = await self._credentials()
-        async with self._images.limiter or nullcontext():
+        limiter = self._images.limiter
+        async with limiter.share_of(self._pod.metadata) if limiter else nullcontext():
             return await self._pull_now(credentials)
 
     async def _pull_now(self, credentials: Sequence[RegistryCredentials]) -> "_Pull":
         image, access = self._container.image, self._images.access
         began_at = trio.current_time()
-        if not self._images.rate.take(began_at):
+        if not self._images.rate.take(began_at, self._pod.metadata.namespace):
             raise RpcError(Code.RESOURCE_EXHAUSTED, "pull QPS exceeded")
         await access.begin(image)
         self._event(EventType.NORMAL, "Pulling", f'Pulling image "{image}"')
@@ -343,7 +359,7 @@ class _Request:
         """Those for the image, the pod's own before the node's; asked for once at most."""
         if self._found is None:
             own = await self._images.pod_keyring(self._pod)
-            share = self._images.threads.share(self._pod.metadata.uid)
+            share = self._images.threads.share_of(self._pod.metadata)
             self._found = await share.run_sync(partial(self._look_up, own))
         return self._found
 
@@ -387,20 +403,11 @@ class _Request:
         evidence: ImageEvidence | None = None,
         details: Mapping[str, str] | None = None,
     ) -> None:
-        source = self._state
-        target = self._known.step(self._container.name, event, evidence)
-        meta = self._pod.metadata
-        self._images.journal.transition(
-            IMAGE.name,
-            f"{meta.key}/{self._container.name}",
-            Transition(
-                source=source,
-                event=event,
-                target=target,
-                cause=self._container.image,
-                details=details or {},
-            ),
-        )
+        name = self._container.name
+        key = f"{self._pod.metadata.key}/{name}"
+        walk = Walk(IMAGE, self._state, self._images.journal, key, notes_all=True)
+        walk.step(event, evidence, cause=self._container.image, **(details or {}))
+        self._known.reach(name, walk.state)
 
 
 @frozen

@@ -1,4 +1,4 @@
-"""What one incarnation of a pod remembers of its images, between two syncs.
+"""The memory of one incarnation of a pod for its images, between two syncs.
 
 None of it is needed to be right after a restart of the agent: it spares the registry, and tells
 users why a container waits.
@@ -9,11 +9,11 @@ import math
 import trio
 
 from state_machines.backoff import NANOSECONDS, Backoff, next_backoff, remaining_seconds
-from state_machines.image import IMAGE, IMAGE_BACKOFF, ImageEvent, ImageEvidence, ImageState
+from state_machines.image import IMAGE, IMAGE_BACKOFF, ImageState
 
 
 class PodImages:
-    """How far the image of each container is, and the back-off of each image.
+    """The state of each container's image, and the back-off of each image.
 
     Times are nanoseconds since the epoch.
     """
@@ -39,15 +39,12 @@ class PodImages:
             self._states[container] = ImageState.UNCHECKED
         self._sought[container] = image
 
-    def step(
-        self, container: str, event: ImageEvent, evidence: ImageEvidence | None = None
-    ) -> ImageState:
-        """Step the machine; returns where it stands now. Raises IllegalTransition."""
-        self._states[container] = IMAGE.step(self.state(container), event, evidence)
-        return self._states[container]
+    def reach(self, container: str, state: ImageState) -> None:
+        """A step of the machine has led to this state."""
+        self._states[container] = state
 
     def remaining_seconds(self, image: str, now_ns: int) -> float:
-        """How long the next pull of the image must still wait."""
+        """The seconds that the next pull of the image must still wait."""
         backoff = self._backoffs.get(image)
         if backoff is None:
             return 0.0
@@ -56,7 +53,7 @@ class PodImages:
         )
 
     def last_error(self, image: str) -> str:
-        """What the last pull of the image failed with; empty if none has."""
+        """The error of the last pull of the image; empty if none has."""
         return self._errors.get(image, "")
 
     def pull_failed(self, image: str, error: str, now_ns: int) -> int:

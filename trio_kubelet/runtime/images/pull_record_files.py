@@ -19,13 +19,13 @@ from trio_kubelet.config.codec import decode, to_wire
 from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent
 from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.json_text import go_json
-from trio_kubelet.whole_files import make_folder, write_whole
+from trio_kubelet.kernel.whole_files import make_folder, write_whole
 
 log = structlog.get_logger("images")
 
 GROUP = "kubelet.config.k8s.io"
 VERSION = f"{GROUP}/v1beta1"
-"""What is written."""
+"""The records that are written."""
 
 _READ_VERSIONS = (VERSION, f"{GROUP}/v1alpha1")
 _PREFIX = "sha256-"
@@ -82,7 +82,7 @@ def parsed(kind: type[T], data: bytes) -> tuple[T, bool]:
 
 @frozen
 class FolderContent(Generic[T]):
-    """What a folder has: what could be read, and the names of the files that could not."""
+    """The content of a folder: its records, and the names of the files that could not be read."""
 
     values: tuple[T, ...]
     unreadable: frozenset[str]
@@ -123,7 +123,7 @@ class PullRecordFolder(Generic[T]):
         return FolderContent(tuple(values), frozenset(unreadable))
 
     def count(self) -> int:
-        """How many files there are; none where there is no folder yet."""
+        """The number of files; none where there is no folder yet."""
         try:
             return sum(1 for _ in self._files())
         except FileNotFoundError:

@@ -18,7 +18,6 @@ import structlog
 import trio
 from attrs import define
 
-from trio_kubelet.clock import Clock
 from trio_kubelet.config.records import (
     ImagePullCredentials,
     ImagePulledRecord,
@@ -38,7 +37,8 @@ from trio_kubelet.runtime.images.access import (
     with_access,
 )
 from trio_kubelet.runtime.images.pull_record_files import file_name, intents, pulled_records
-from trio_kubelet.threads import run_in_thread
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("images")
 
@@ -53,7 +53,7 @@ ShownSecrets = Callable[[], Awaitable[Sequence[ImagePullSecret]]]
 
 
 class RuntimeImages(Protocol):
-    """What the runtime is asked for, with RpcError where it does not answer."""
+    """The questions to the runtime, with RpcError where it does not answer."""
 
     async def image_status(self, image: cri.ImageSpec) -> cri.Image | None:
         """One image by its name; None when it is not there."""
@@ -65,14 +65,14 @@ class RuntimeImages(Protocol):
 
 
 class ImageAccess:
-    """What pulls tell, and what is asked of an image.
+    """The records of pulls, and answers about an image.
 
     This one is for a node without the gate KubeletEnsureSecretPulledImages: whoever names an image
     may use it, and nothing is recorded.
     """
 
     is_verified = False
-    """Whether there are rules at all."""
+    """True if there are rules at all."""
 
     async def load(self) -> None:
         """Read what an earlier agent has recorded. Raises OSError."""
@@ -81,7 +81,7 @@ class ImageAccess:
         """Tidy the records, for ever where there are any."""
 
     async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
-        """Whether a pod may use an image that is there; `image` is its container's name for it.
+        """True if a pod may use an image that is there; `image` is its container's name for it.
 
         None: it may, as there are no rules.
         """

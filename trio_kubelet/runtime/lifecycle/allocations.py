@@ -1,4 +1,4 @@
-"""What each pod was allocated of the node's resources when it was admitted.
+"""The allocation of each pod of the node's resources when it was admitted.
 
 Pods keep that as long as they live: containers that restart, cgroups, statuses and the admission
 of others go by it, whatever the spec says since, because the agent does not resize in place. It
@@ -14,21 +14,20 @@ import structlog
 import trio
 
 from trio_kubelet.k8s import Pod, ResourceRequirements
+from trio_kubelet.kernel.whole_files import write_whole
 from trio_kubelet.pod_source import is_static
-from trio_kubelet.runtime.config.container_config import ContainerAllocation
 from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
+    RecordPrinter,
     Records,
     asks_for_resources,
     parsed,
-    printed,
     record_of,
     record_of_status,
     recorded_resources,
     with_record,
 )
-from trio_kubelet.threads import run_in_thread
-from trio_kubelet.whole_files import write_whole
+from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("runtime")
 
@@ -49,6 +48,7 @@ class Allocations:
         self._root = root
         self._limiter = limiter
         self._records: dict[str, dict[str, Record]] = {ALLOCATED: {}, ACTUATED: {}}
+        self._printers = {name: RecordPrinter() for name in self._records}
         self._answers: dict[str, tuple[Pod, Pod]] = {}
         self._unreadable: set[str] = set()
         self._changes = 0
@@ -61,6 +61,10 @@ class Allocations:
         for name in self._records:
             found = await run_in_thread(self._read, name, limiter=self._limiter)
             self._records[name] = dict(found) if found is not None else {}
+        allocated, actuated = self._records[ALLOCATED], self._records[ACTUATED]
+        # One object for both, as later ones have: it is compared with itself again and again.
+        same = {uid: each for uid, each in allocated.items() if each == actuated.get(uid)}
+        actuated.update(same)
 
     def allocate(self, pod: Pod, *, was_admitted: bool = False) -> None:
         """Give an admitted pod what its spec asks for, unless it was given something before.
@@ -112,17 +116,11 @@ class Allocations:
         """Return the UIDs of all pods that something is recorded of."""
         return frozenset(uid for records in self._records.values() for uid in records)
 
-    async def prepare(self, pod: Pod) -> Mapping[str, ContainerAllocation]:  # noqa: ARG002
-        """Get ready what an admitted pod was given: keep the records of it.
-
-        Returns what the configs of its containers say of it, by their names: nothing, as cpu and
-        memory are in its spec. No pod waits for a disk that is full: the next call tries again.
-        """
-        await self.keep()
-        return {}
-
     async def keep(self) -> None:
-        """Return when all that was recorded so far is on the disk, or could not be written."""
+        """Return when all that was recorded so far is on the disk, or could not be written.
+
+        No pod waits for a disk that is full: the next call tries again.
+        """
         wanted = self._changes
         if self._saved_changes >= wanted:
             return
@@ -130,16 +128,8 @@ class Allocations:
             if self._saved_changes < wanted:
                 await self._save()
 
-    async def release(self, uid: str) -> None:  # noqa: ARG002
-        """Take back what the containers of a pod held, all of which have ended for good.
-
-        They held nothing of their own: cpu and memory are free when their pod is not active. The
-        records stay, because the status of a pod that is kept shows them.
-        """
-        await trio.lowlevel.checkpoint()
-
     async def forget(self, uid: str) -> None:
-        """Drop the records of a pod of which nothing is left."""
+        """Drop the records of a pod of which nothing is left; until then its status shows them."""
         self._answers.pop(uid, None)
         for records in self._records.values():
             if records.pop(uid, None) is not None:
@@ -198,15 +188,15 @@ class Allocations:
             log.warning("allocation checkpoint rename failed", file=str(path), error=str(error))
 
     def _write(self, files: Mapping[str, Records]) -> None:
-        """Write the files. Mostly they say the same; the text of many pods takes milliseconds."""
+        """Write the files, one call at a time. Mostly both say the same."""
         last: tuple[Records, str] | None = None
         for name, records in files.items():
             path = self._root / name
             if not records and not path.exists():
                 continue
-            text = last[1] if last is not None and last[0] == records else printed(records)
-            write_whole(path, text.encode(), folder_mode=0o750, durable=True)
-            last = (records, text)
+            if last is None or last[0] != records:
+                last = (records, self._printers[name].printed(records))
+            write_whole(path, last[1].encode(), folder_mode=0o750, durable=True)
 
 
 def refused_resize(desired: Pod, allocated: Pod) -> str | None:

@@ -13,7 +13,6 @@ import trio
 from attrs import frozen
 
 from state_machines.container import ContainerRole
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources.oom_kills import OomKills
@@ -22,7 +21,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import (
-    NO_ALLOCATION,
     ContainerFacts,
     PodInputs,
     container_config,
@@ -45,8 +43,8 @@ from trio_kubelet.runtime.config.mounts import (
     mounts_etc_hosts,
 )
 from trio_kubelet.runtime.config.security import SecurityFacts
-from trio_kubelet.runtime.features import RuntimeFeatures
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.inspection import observed_container
 from trio_kubelet.runtime.lifecycle.container_stopper import (
     ContainerStopper,
@@ -65,6 +63,7 @@ from trio_kubelet.runtime.pod_files import (
     make_container_files,
 )
 from trio_kubelet.runtime.user_namespaces import mapping_of
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
@@ -72,7 +71,7 @@ log = structlog.get_logger("runtime")
 
 @frozen(kw_only=True)
 class StartContext:
-    """What is the same for all containers of a pod that one plan starts."""
+    """The things that are the same for all containers of a pod that one plan starts."""
 
     pod: Pod
     sandbox: ReadySandbox
@@ -156,7 +155,7 @@ class ContainerStarter:
         pod, container, sandbox = context.pod, order.container, context.sandbox
         precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
         variables, sub_paths = await self._bind_sub_paths(container, context)
-        async with self._start_limiter.slot(precedence):
+        async with self._start_limiter.slot(precedence, pod.metadata.namespace):
             config = await self._config(order, image, context, variables, sub_paths)
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)
@@ -191,7 +190,6 @@ class ContainerStarter:
                 image_user=image_user(image),
                 environment=variables,
                 mounts=container_mounts(pod, container, self._node, sources),
-                allocation=context.inputs.allocations.get(container.name, NO_ALLOCATION),
                 security=SecurityFacts(user_namespace=mapping_of(sandbox.config)),
                 target_container_id=_target_container_id(order, context.observed),
             )
@@ -204,8 +202,9 @@ class ContainerStarter:
                 restart_count=_restart_count(order, files),
             )
             words = (*container.command, *container.args)
-            if len(variables) > LARGE or sum(map(len, words)) > LARGE_BYTES:
-                return await self._files.share(pod.metadata.uid).run_sync(make)
+            is_large = len(variables) > LARGE or len(words) > LARGE
+            if is_large or sum(map(len, words)) > LARGE_BYTES:
+                return await self._files.share_of(pod.metadata).run_sync(make)
             return make()
         except ConfigError as error:
             raise self._failed(pod, container, error.reason, error.message) from error
@@ -218,16 +217,16 @@ class ContainerStarter:
         if mounts_etc_hosts(pod, container, sandbox.ips):
             hostname = pod_hostname(pod, self._node.cluster_domain)
             hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
-        needed = {each.message_file for each in observed.containers if each.name == container.name}
+        needed = {each.message_file for each in observed.instances(container.name)}
         make = partial(make_container_files, pod, container, self._node, hosts, needed)
-        return await self._files.share(pod.metadata.uid).run_sync(make)
+        return await self._files.share_of(pod.metadata).run_sync(make)
 
     async def _host_file(self, pod: Pod) -> str:
         """The node's hosts file as it is now, for who needs it. Raises ConfigError."""
         if not pod.spec.host_network:
             return ""
         try:
-            return await self._files.share(pod.metadata.uid).run_sync(self._read_host_file)
+            return await self._files.share_of(pod.metadata).run_sync(self._read_host_file)
         except OSError as error:
             raise ConfigError(f"the node's hosts file cannot be read: {error}") from error
 
@@ -244,7 +243,7 @@ class ContainerStarter:
             bound: dict[int, str] = {}
             find = partial(mounted_sub_paths, container, variables)
             if sum(len(mount.sub_path_expr) for mount in container.volume_mounts) > LARGE_BYTES:
-                sub_paths = await self._files.share(pod.metadata.uid).run_sync(find)
+                sub_paths = await self._files.share_of(pod.metadata).run_sync(find)
             else:
                 sub_paths = find()
             for position, sub_path in sub_paths.items():
@@ -278,7 +277,7 @@ class ContainerStarter:
         if not blocks_or_is_large(container, facts):
             return environment(pod, container, facts)
         make = partial(environment, pod, container, facts)
-        return await self._files.share(pod.metadata.uid).run_sync(make)
+        return await self._files.share_of(pod.metadata).run_sync(make)
 
     async def _create(
         self, pod: Pod, container: Container, sandbox: ReadySandbox, config: cri.ContainerConfig
@@ -305,7 +304,7 @@ class ContainerStarter:
             link_container_log, pod, container.name, container_id, restart_count, self._node
         )
         try:
-            await self._files.share(pod.metadata.uid).run_sync(link)
+            await self._files.share_of(pod.metadata).run_sync(link)
         except OSError as error:
             # The container runs; only collectors that look for the link miss its log.
             log.warning("container log link failed", container=container.name, error=str(error))

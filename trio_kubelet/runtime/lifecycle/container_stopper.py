@@ -13,7 +13,6 @@ import structlog
 import trio
 from attrs import frozen
 
-from trio_kubelet.concurrency import run_all, run_concurrently
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.k8s.totals import is_sidecar
 from trio_kubelet.rpc import RpcError, unless_gone
@@ -26,17 +25,18 @@ from trio_kubelet.runtime.observed import (
     ObservedPod,
     ObservedSandbox,
 )
+from trio_kubelet.tasks.concurrency import run_all, run_concurrently
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("runtime")
 
 LEAST_GRACE_SECONDS = 2
-"""What a process gets at least, however short its grace is or its preStop hook took."""
+"""The seconds that a process gets at least, however short its grace is or its preStop hook took."""
 
 
 @frozen(kw_only=True)
 class Stop:
-    """How one container is stopped: `name` in its pod, `id` in the runtime.
+    """The stop of one container: `name` in its pod, `id` in the runtime.
 
     Its process gets `grace_seconds`, less what its preStop hook takes, which may use `pod_ips`.
     `message` is what the event `Killing` says.

@@ -23,7 +23,7 @@ from state_machines.container import (
 )
 from trio_kubelet.k8s import Pod
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
-from trio_kubelet.telemetry import Journal, Transition
+from trio_kubelet.telemetry import Journal, Walk
 
 log = structlog.get_logger("containers")
 
@@ -52,7 +52,7 @@ class Reason:
 
 @frozen(kw_only=True)
 class ContainerRecord:
-    """What is known of one container.
+    """The record of one container.
 
     `instance` is the newest one, as it was seen last. `left_behind` are the ids of earlier ones
     that are still listed. `is_restart`: what follows the newest instance was asked for by the
@@ -71,7 +71,7 @@ class ContainerRecord:
 
     @property
     def runs(self) -> bool:
-        """Whether the instance runs as far as is known."""
+        """True if the instance runs as far as is known."""
         return (
             self.state in LIVING - {ContainerStage.UNKNOWN}
             and self.instance is not None
@@ -81,7 +81,7 @@ class ContainerRecord:
 
 @frozen(kw_only=True)
 class Decision:
-    """What is to become of a container: an event that the table must allow.
+    """A decision on a container: an event that the table must allow.
 
     `is_restart` is as in `ContainerRecord`; `cause` tells the journal why.
     """
@@ -94,8 +94,8 @@ class Decision:
 
 
 @frozen(kw_only=True)
-class Seen:
-    """What an observation showed for the first time: instances that run, ids of some that ended."""
+class InstanceChanges:
+    """The news of an observation: instances that run, ids of some that ended."""
 
     started: tuple[ObservedContainer, ...] = ()
     ended: frozenset[str] = frozenset()
@@ -150,7 +150,7 @@ class ContainerTable:
         )
         self._records[name] = evolve(known, backoff=backoff)
 
-    def observe(self, pod: Pod, observed: ObservedPod) -> Seen:
+    def observe(self, pod: Pod, observed: ObservedPod) -> InstanceChanges:
         """Step each container by what the runtime shows of it. Raises IllegalTransition."""
         running = {r.instance.id for r in self._records.values() if r.runs and r.instance}
         listed: dict[str, list[ObservedContainer]] = {name: [] for name in self._records}
@@ -160,7 +160,7 @@ class ContainerTable:
             if not CONTAINER.is_terminal(self[name].state):
                 self._observe(pod, name, instances)
         now = {r.instance.id: r.instance for r in self._records.values() if r.runs and r.instance}
-        return Seen(
+        return InstanceChanges(
             started=tuple(each for id_, each in now.items() if id_ not in running),
             ended=frozenset(running - now.keys()),
         )
@@ -242,16 +242,11 @@ class ContainerTable:
         cause: str = "",
     ) -> None:
         known = self[name]
-        row = CONTAINER.row(known.state, event, evidence)
-        if row.stays:
+        walk = Walk(CONTAINER, known.state, self._journal, _key(pod, name))
+        if not walk.step(event, evidence, cause=cause):
             return
-        self._journal.transition(
-            CONTAINER.name,
-            _key(pod, name),
-            Transition(source=known.state, event=event, target=row.target, cause=cause),
-        )
-        known = evolve(known, state=row.target)
-        if row.target is ContainerStage.WAITING and known.instance is not None:
+        known = evolve(known, state=walk.state)
+        if walk.state is ContainerStage.WAITING and known.instance is not None:
             known = _done_with(known, known.instance)
         self._records[name] = known
 

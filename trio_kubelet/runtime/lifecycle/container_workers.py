@@ -16,10 +16,10 @@ import trio
 from attrs import define, field
 
 from state_machines.backoff import BackoffPolicy
-from trio_kubelet.concurrency import BackgroundTasks
 from trio_kubelet.k8s import Container, Pod
-from trio_kubelet.retries import Retries
 from trio_kubelet.runtime.observed import ObservedContainer
+from trio_kubelet.tasks.concurrency import BackgroundTasks
+from trio_kubelet.tasks.retries import Retries
 
 log = structlog.get_logger("containers")
 
@@ -115,9 +115,5 @@ class ProbeControl(Protocol):
         ...
 
 
-class OpenProbes(Protocol):
-    """Makes the probes of a new incarnation of a pod."""
-
-    def __call__(self, pod: Pod, workers: ContainerWorkers) -> ProbeControl:
-        """Called once for each incarnation; `workers` run the probes of its containers."""
-        ...
+OpenProbes = Callable[[Pod, ContainerWorkers], ProbeControl]
+"""Makes the probes of a new incarnation of a pod, which the workers run."""

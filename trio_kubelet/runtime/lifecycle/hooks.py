@@ -11,7 +11,6 @@ from contextlib import suppress
 import trio
 from attrs import evolve, field, frozen
 
-from trio_kubelet.callbacks import Callbacks
 from trio_kubelet.k8s import Container, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.pod_clients.dial import Dialer, host_port
 from trio_kubelet.pod_clients.http import PLAIN_ANSWER, HttpProber
@@ -19,10 +18,11 @@ from trio_kubelet.pod_clients.http_request import HttpRequest, RedirectError, ht
 from trio_kubelet.pod_clients.http_response import HttpError
 from trio_kubelet.pod_clients.result import ProbeError, user_agent
 from trio_kubelet.pod_clients.share import ProbeShare
-from trio_kubelet.rpc import RpcError, rpc_words
+from trio_kubelet.rpc import FieldCut, RpcError, rpc_words
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.expansion import shown_command
 from trio_kubelet.runtime.config.names import pod_full_name
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.telemetry import EventRecorder, EventType
 
 MESSAGE_LIMIT = 1024
@@ -90,7 +90,8 @@ class Hooks:
             f'"{container.name}" in Pod "{pod_full_name(pod)}" failed'
         )
         try:
-            result = await self.client.exec_sync(container_id, command, timeout_seconds=0)
+            cut = FieldCut(4 * MESSAGE_LIMIT)
+            result = await self.client.exec_sync(container_id, command, timeout_seconds=0, cut=cut)
         except RpcError as error:
             words = rpc_words(error.code, error.message)
             raise HookError(f'{hook} - error: {words}, message: ""') from error
@@ -122,7 +123,7 @@ class Hooks:
     async def _ask(self, pod: Pod, request: HttpRequest) -> None:
         """Wait for an answer; how its body ends does not matter."""
         with suppress(ProbeError):
-            await self.http.ask(request, ProbeShare(pod.metadata.uid))
+            await self.http.ask(request, ProbeShare(pod.metadata.uid, pod.metadata.namespace))
 
     async def _get_plainly(self, pod: Pod, request: HttpRequest, first: HttpError) -> None:
         """Ask again over HTTP, without what only the other end of TLS may see."""

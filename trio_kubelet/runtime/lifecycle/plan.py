@@ -1,4 +1,4 @@
-"""A plan for the containers of a pod: the values that it is made of, and made from.
+"""A plan for the containers of a pod: the values that it is made of, made from and comes to.
 
 `planning.py` makes plans, `pod_runtime.py` carries them out.
 """
@@ -10,9 +10,8 @@ from attrs import field, frozen
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import CONTAINER, ContainerEvent, ContainerRole, RestartEvidence
 from trio_kubelet.k8s import Container
-from trio_kubelet.runtime.config.container_hash import container_hash
 from trio_kubelet.runtime.lifecycle.container_table import ContainerRecord, Decision
-from trio_kubelet.runtime.observed import ObservedContainer, ObservedSandbox
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedSandbox
 
 
 @frozen(kw_only=True)
@@ -94,10 +93,12 @@ class Plan:
 
 @frozen(kw_only=True)
 class PlanContext:
-    """What a plan needs to know beside the pod and its observation."""
+    """The facts that a plan needs beside the pod and its observation."""
 
     now_ns: int
     """The time of day, in nanoseconds since the epoch."""
+    hashes: Mapping[str, str] = field(factory=dict)
+    """The hash of each container of the spec, by name."""
     containers: Mapping[str, ContainerRecord] = field(factory=dict)
     """The records of the table, by name."""
     backoff_policy: BackoffPolicy = field(factory=BackoffPolicy)
@@ -115,6 +116,8 @@ class PlannedContainer:
     role: ContainerRole
     record: ContainerRecord
     evidence: RestartEvidence
+    hash: str
+    """The hash of an instance that is made of it now; empty if none can be made."""
 
     @property
     def name(self) -> str:
@@ -129,7 +132,7 @@ class PlannedContainer:
     def is_changed(self) -> bool:
         """True if its newest instance was made of another definition."""
         made_of = self.record.instance.hash if self.record.instance is not None else ""
-        return bool(made_of) and made_of != container_hash(self.container)
+        return bool(made_of) and made_of != self.hash
 
     def is_in(self, sandbox_id: str) -> bool:
         """True if its newest instance was made in this sandbox."""
@@ -150,3 +153,14 @@ class PlannedContainer:
             is_restart=is_restart,
             cause=cause,
         )
+
+
+@frozen(kw_only=True)
+class RuntimeOutcome:
+    """The result of a sync."""
+
+    observed: ObservedPod
+    failed: bool = False
+    """Something did not work and is to be tried again."""
+    due_ns: int | None = None
+    """When a postponed container may start, at the earliest, in nanoseconds since the epoch."""

@@ -1,4 +1,4 @@
-"""What must be done to bring a pod's containers from where they stand to what is wanted.
+"""The steps that bring a pod's containers from where they stand to what is wanted.
 
 `plan_pod` is a pure function and gives a `Plan`, which `pod_runtime.py` carries out. What is to be
 done with a container follows from its state in the table (`container_table.py`), which what was
@@ -94,7 +94,13 @@ def _planned(
     record = context.containers.get(container.name, UNTOUCHED)
     exit_code = record.instance.exit_code if record.instance is not None else 0
     evidence = RestartEvidence(terms=restart_terms(pod, container, role), exit_code=exit_code)
-    return PlannedContainer(container=container, role=role, record=record, evidence=evidence)
+    return PlannedContainer(
+        container=container,
+        role=role,
+        record=record,
+        evidence=evidence,
+        hash=context.hashes[container.name],
+    )
 
 
 def _plan_with_new_sandbox(planning: _Planning, new: NewSandbox) -> Plan:
@@ -175,11 +181,10 @@ def _plan_in_sandbox(planning: _Planning, sandbox: ObservedSandbox) -> Plan:
         return given_up
     regular = []
     if may_run_regular:
-        context = planning.context
-        regular = [_step(each, context) for each in planning.of_role(ContainerRole.REGULAR)]
+        regular = [_step(each, planning) for each in planning.of_role(ContainerRole.REGULAR)]
         if all(step.is_over for step in regular):
             return given_up
-    ephemeral = [_step(e, planning.context) for e in planning.of_role(ContainerRole.EPHEMERAL)]
+    ephemeral = [_step(each, planning) for each in planning.of_role(ContainerRole.EPHEMERAL)]
     steps = (*ephemeral, *init, *regular)
     ready = [step.planned for step in steps if step.start and step.stop is None]
     starts, postponed = _due_starts(planning, ready)
@@ -219,7 +224,7 @@ def _plan_init(planning: _Planning, sandbox: ObservedSandbox) -> tuple[list["_St
             anew = _start_over(planned, regardless=True)
             steps.append(_Step(planned=planned, start=True, decision=anew))
         else:
-            steps.append(_step(planned, planning.context))
+            steps.append(_step(planned, planning))
         if not was_through and not steps[-1].passed:
             return steps, False
     return steps, True
@@ -230,7 +235,7 @@ def _plan_init(planning: _Planning, sandbox: ObservedSandbox) -> tuple[list["_St
 
 @frozen(kw_only=True)
 class _Step:
-    """What becomes of one container."""
+    """The next step of one container."""
 
     planned: PlannedContainer
     decision: Decision | None = None
@@ -246,11 +251,12 @@ class _Step:
     def is_over(self) -> bool:
         """True if nothing of it runs or will."""
         has_ended = self.planned.record.state is ContainerStage.EXITED
-        return not self.start and (self.decision is not None or has_ended)
+        return not self.start and (self.decision is not None or self.failed or has_ended)
 
 
-def _step(planned: PlannedContainer, context: PlanContext) -> _Step:
+def _step(planned: PlannedContainer, planning: _Planning) -> _Step:
     """Say by its state what becomes of a container whose turn it is."""
+    context = planning.context
     match planned.record.state:
         case ContainerStage.WAITING:
             return _Step(planned=planned, start=True)
@@ -264,7 +270,7 @@ def _step(planned: PlannedContainer, context: PlanContext) -> _Step:
         case ContainerStage.EXITED:
             return _after_exit(planned)
         case ContainerStage.UNKNOWN:
-            return _when_unknown(planned)
+            return _when_unknown(planned, planning.observed)
         case ContainerStage.REMOVED:
             return _Step(planned=planned)
 
@@ -302,12 +308,16 @@ def _after_exit(planned: PlannedContainer) -> _Step:
     )
 
 
-def _when_unknown(planned: PlannedContainer) -> _Step:
+def _when_unknown(planned: PlannedContainer, observed: ObservedPod) -> _Step:
     """It is stopped to be sure; an ephemeral one is left alone."""
     if planned.role is ContainerRole.EPHEMERAL:
         return _Step(planned=planned)
+    restart = planned.allows(ContainerEvent.REPLACED)
+    is_there = any(each.id == planned.instance_id for each in observed.containers)
+    if not restart and not is_there:
+        return _Step(planned=planned, failed=True)
     message = "Container is in unknown state, try killing it before restart"
-    return _stopped(planned, message, restart=planned.allows(ContainerEvent.REPLACED))
+    return _stopped(planned, message, restart=restart)
 
 
 def _stopped_for(probe: str, planned: PlannedContainer, *, restart: bool) -> _Step:
@@ -365,7 +375,8 @@ def _plan_restart_of_all(
 ) -> Plan:
     """The next step: stop what runs, then remove what was made, then start from the beginning."""
     observed = planning.observed
-    if stopped := [each for each in planning.containers if _runs(each, observed)]:
+    living = {each.id for each in observed.living}
+    if stopped := [each for each in planning.containers if _runs(each, living)]:
         cause = f"exit code {causes[0].evidence.exit_code} of {causes[0].name} restarts all"
         return Plan(
             decisions=tuple(_stop_for_restart(each, cause) for each in stopped),
@@ -388,12 +399,12 @@ def _plan_restart_of_all(
     )
 
 
-def _runs(planned: PlannedContainer, observed: ObservedPod) -> bool:
+def _runs(planned: PlannedContainer, living: set[str]) -> bool:
     """True if it is to be stopped; nobody knows how an ephemeral one is that was lost."""
     state, id_ = planned.record.state, planned.instance_id
     if planned.role is ContainerRole.EPHEMERAL and state is ContainerStage.UNKNOWN:
         return False
-    return state in LIVING and any(each.id == id_ for each in observed.living)
+    return state in LIVING and id_ in living
 
 
 def _stop_for_restart(planned: PlannedContainer, cause: str) -> Decision:
@@ -463,8 +474,7 @@ def _failed_probes_too_often(
     One that ran for longer than that is restarted at once, as by the Go kubelet. If the runtime
     has no record of the end before, this one counts as too soon.
     """
-    containers = planning.observed.containers
-    others = (c for c in containers if c.name == planned.name and c.id != last.id)
+    others = (c for c in planning.observed.instances(planned.name) if c.id != last.id)
     before = next((c for c in others if c.state is ObservedState.EXITED), None)
     if before is None:
         return True

@@ -21,14 +21,12 @@ from state_machines.container import ContainerStage
 from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.machine import IllegalTransition
 from state_machines.pod import ORPHAN_GRACE_SECONDS, StopEvidence
-from trio_kubelet.clock import Clock
-from trio_kubelet.concurrency import run_concurrently
-from trio_kubelet.future import Future
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.container_config import PodInputs
+from trio_kubelet.runtime.config.container_hash import ContainerHashes
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_containers
 from trio_kubelet.runtime.images.manager import ImageError
@@ -50,14 +48,26 @@ from trio_kubelet.runtime.lifecycle.container_table import (
     Reason,
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers, OpenProbes
-from trio_kubelet.runtime.lifecycle.plan import NewSandbox, Plan, PlanContext, StartContainer
+from trio_kubelet.runtime.lifecycle.plan import (
+    NewSandbox,
+    Plan,
+    PlanContext,
+    RuntimeOutcome,
+    StartContainer,
+)
 from trio_kubelet.runtime.lifecycle.planning import plan_pod
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
 from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
+from trio_kubelet.runtime.restarts import all_containers
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.concurrency import run_concurrently
+from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
 
+MOST_TIME_LOOKING = 0.1
+"""The part of the time until its images are there in which a pod is looked at."""
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
 IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
@@ -68,19 +78,8 @@ EnsureImage = Callable[[Pod, Container, PodImages, cri.PodSandboxConfig], Awaita
 
 
 @frozen(kw_only=True)
-class RuntimeOutcome:
-    """The result of a sync."""
-
-    observed: ObservedPod
-    failed: bool = False
-    """Something did not work and is to be tried again."""
-    due_ns: int | None = None
-    """When a postponed container may start, at the earliest, in nanoseconds since the epoch."""
-
-
-@frozen(kw_only=True)
 class PodRuntime:
-    """What acts on the containers of all pods. Holds no state of any of them.
+    """The parts that act on the containers of all pods. Holds no state of any of them.
 
     `dead_per_container` is the flag --maximum-dead-containers-per-container.
     """
@@ -105,7 +104,7 @@ class PodRuntime:
 
 
 class PodContainers:
-    """What one incarnation of a pod has in the runtime, and all that is remembered of it.
+    """The containers of one incarnation of a pod, and all that is remembered of it.
 
     Its methods are called by the pod's task, one at a time, while `running` is held. `acted_at` is
     when the last call that may have changed the pod had ended, or was given up, in trio's clock; 0
@@ -119,8 +118,10 @@ class PodContainers:
         self._probes = parts.open_probes(pod, self._workers)
         self._table = ContainerTable(parts.journal)
         self._images = PodImages()
+        self._hashes = ContainerHashes()
         self.acted_at = 0.0
         self.waits_for_image = False
+        self._next_look_at = 0.0
         self._is_given_up = False
 
     def running(self) -> AbstractAsyncContextManager[None]:
@@ -157,7 +158,7 @@ class PodContainers:
         the future of the inputs raises.
         """
         with self._parts.cache.suspend_inspection(self._uid):
-            return await self._sync(_Work(pod, observed, inputs, report))
+            return await self._sync(_Sync(pod, observed, inputs, report))
 
     async def stop(self, pod: Pod, grace_seconds: int) -> StopEvidence:
         """Stop all that runs of the pod, and look what still does. Raises RpcError.
@@ -208,7 +209,7 @@ class PodContainers:
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
 
-    async def _look(self, pod: Pod, made: "_Made | None") -> ObservedPod:
+    async def _look(self, pod: Pod, made: "_NewContainers | None") -> ObservedPod:
         """Look at what was just made, if that is all there is of the pod; else at what there is.
 
         To ask what there is takes twice the calls, which counts when many pods start.
@@ -226,14 +227,15 @@ class PodContainers:
         )
         return parts.cache.put(observed)
 
-    async def _sync(self, work: "_Work") -> RuntimeOutcome:
-        pod, observed = work.pod, work.before
+    async def _sync(self, sync: "_Sync") -> RuntimeOutcome:
+        pod, observed = sync.pod, sync.before
+        hashes = await self._hashes.of(each for each, _ in all_containers(pod))
         self._observe(pod, observed)
         # A pod whose containers all restart takes the most rounds: they are stopped, removed, the
         # cause after the others; then comes each init container, the regular ones, and a look that
         # finds nothing to do. The others have their turn if a sandbox or a container ends at once.
         for _ in range(6 + len(pod.spec.init_containers)):
-            plan = plan_pod(pod, observed, self._context())
+            plan = plan_pod(pod, observed, self._context(hashes))
             self._table.decide(pod, plan.decisions)
             self._is_given_up = plan.gives_up
             self._note_postponed(pod, plan)
@@ -242,13 +244,13 @@ class PodContainers:
             if plan.is_empty:
                 break
             try:
-                done = await self._carry_out(work, plan, observed)
+                done = await self._carry_out(sync, plan, observed)
             finally:
                 self.acted_at = trio.current_time()
-            observed = await self._look(pod, done.made if _is_empty(observed) else None)
+            observed = await self._look(pod, done.made if observed.is_empty else None)
             self._observe(pod, observed)
             if plan.stop:
-                work.report(observed)  # What takes its place may have to wait for its image.
+                sync.report(observed)  # What takes its place may have to wait for its image.
             living = {container.id for container in observed.living}
             still_running = any(order.container.id in living for order in plan.stop)
             failures = (*done.failures, STILL_RUNNING) if still_running else done.failures
@@ -263,10 +265,11 @@ class PodContainers:
         await self._parts.remover.remove_containers(observed, surplus)
         return RuntimeOutcome(observed=observed, due_ns=plan.due_ns)
 
-    def _context(self) -> PlanContext:
+    def _context(self, hashes: Mapping[str, str]) -> PlanContext:
         return PlanContext(
             now_ns=self._parts.clock.now_ns(),
             containers=self._table.records,
+            hashes=hashes,
             backoff_policy=self._parts.crash_backoff,
             failed_probes=self._probes.failed(),
             unstarted=self._probes.unstarted(),
@@ -294,55 +297,55 @@ class PodContainers:
             if container is not None:
                 self._probes.container_started(pod, container, instance)
 
-    async def _carry_out(self, work: "_Work", plan: Plan, observed: ObservedPod) -> "_Done":
-        parts, pod = self._parts, work.pod
+    async def _carry_out(self, sync: "_Sync", plan: Plan, observed: ObservedPod) -> "_PlanResult":
+        parts, pod = self._parts, sync.pod
         if plan.stop_pod:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
         else:
             await parts.stopper.stop_containers(pod, observed, plan.stop)
         if plan.remove:
-            work.report(observed)  # What ended how is known from the status alone after that.
+            sync.report(observed)  # What ended how is known from the status alone after that.
             await parts.remover.remove_containers(observed, plan.remove, keep_logs=True)
         sandbox = plan.sandbox
         if sandbox is None or not (plan.start or isinstance(sandbox, NewSandbox)):
-            return _Done()
+            return _PlanResult()
         if plan.stop_pod:
             # Nothing is made before all that it replaces was seen to have stopped.
             seen = await self.look(pod)
             self._observe(pod, seen)
             if seen.living:
-                return _Done(failures=(STILL_RUNNING,))
-            work.report(seen)
+                return _PlanResult(failures=(STILL_RUNNING,))
+            sync.report(seen)
         if isinstance(sandbox, NewSandbox) and sandbox.replaces:
             self._tell_of_replaced_sandbox(pod, sandbox.replaces)
         try:
-            return await self._start_all(work, sandbox, plan.start, observed)
+            return await self._start_all(sync, sandbox, plan.start, observed)
         except SandboxError as error:
             parts.sandboxes.failed(pod, error)
-            return _Done(failures=(NO_SANDBOX,))
+            return _PlanResult(failures=(NO_SANDBOX,))
 
     async def _start_all(
         self,
-        work: "_Work",
+        sync: "_Sync",
         sandbox: NewSandbox | ObservedSandbox,
         orders: Sequence[StartContainer],
         observed: ObservedPod,
-    ) -> "_Done":
+    ) -> "_PlanResult":
         """Make the sandbox while images are got, then start containers in their order.
 
         Raises SandboxError.
         """
-        parts, pod = self._parts, work.pod
+        parts, pod = self._parts, sync.pod
         config = await parts.sandboxes.config(pod, sandbox)
         images = {order.container.name: Future[cri.Image]() for order in orders}
-        done: list[_Done] = []
+        done: list[_PlanResult] = []
 
         async def start() -> None:
             ready = await parts.sandboxes.ensure(pod, sandbox, config)
             context = StartContext(
-                pod=pod, sandbox=ready, inputs=await work.inputs.result(), observed=observed
+                pod=pod, sandbox=ready, inputs=await sync.inputs.result(), observed=observed
             )
-            done.append(await self._start_in(context, orders, images, work))
+            done.append(await self._start_in(context, orders, images, sync))
 
         async def get_image(container: Container) -> None:
             find = partial(self._find_image, pod, container, config)
@@ -356,8 +359,8 @@ class PodContainers:
         context: StartContext,
         orders: Iterable[StartContainer],
         images: Mapping[str, Future[cri.Image]],
-        work: "_Work",
-    ) -> "_Done":
+        sync: "_Sync",
+    ) -> "_PlanResult":
         """Start containers in a sandbox, one after another, each when its image is there."""
         parts = self._parts
         made: list[str] = []
@@ -369,10 +372,10 @@ class PodContainers:
                 continue
             if not images[name].is_settled:
                 if made or context.observed.living:
-                    so_far = _Made(sandbox_id=context.sandbox.id, containers=tuple(made))
-                    await self._wait_for(images[name], so_far, context.observed, work)
-                elif context.observed is not work.before:
-                    work.report(context.observed)  # What has run in this sync has ended since.
+                    so_far = _NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made))
+                    await self._wait_for(images[name], so_far, context.observed, sync)
+                elif context.observed is not sync.before:
+                    sync.report(context.observed)  # What has run in this sync has ended since.
             try:
                 image = await images[name].result()
                 await parts.starter.remove_unstarted_predecessor(order, context.observed)
@@ -384,21 +387,30 @@ class PodContainers:
             else:
                 self._table.started(name)
         if failures:
-            return _Done(failures=tuple(failures))
-        return _Done(made=_Made(sandbox_id=context.sandbox.id, containers=tuple(made)))
+            return _PlanResult(failures=tuple(failures))
+        return _PlanResult(
+            made=_NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made))
+        )
 
     async def _wait_for(
-        self, image: Future[cri.Image], made: "_Made", before: ObservedPod, work: "_Work"
+        self, image: Future[cri.Image], made: "_NewContainers", before: ObservedPod, sync: "_Sync"
     ) -> None:
         """Report what runs, then wait until an image is there or cannot be had.
 
         Meanwhile the pod is inspected as if no sync were under way, and `waits_for_image` tells
         whoever learns of a change to report it.
         """
-        self.acted_at = trio.current_time()
-        observed = await self._look(work.pod, made if _is_empty(before) else None)
-        self._observe(work.pod, observed)
-        work.report(observed)
+        with trio.move_on_at(self._next_look_at):
+            await image.wait()
+            return
+        self.acted_at = began_at = trio.current_time()
+        observed = await self._look(sync.pod, made if before.is_empty else None)
+        self._observe(sync.pod, observed)
+        sync.report(observed)
+        # A look is at all that there is: one before each of a thousand containers would be all
+        # that the agent does.
+        took_seconds = trio.current_time() - began_at
+        self._next_look_at = began_at + took_seconds / MOST_TIME_LOOKING
         self.waits_for_image = True
         try:
             with self._parts.cache.resume_inspection(self._uid):
@@ -439,7 +451,7 @@ class PodContainers:
 
 
 @frozen
-class _Work:
+class _Sync:
     """The arguments of one sync."""
 
     pod: Pod
@@ -449,7 +461,7 @@ class _Work:
 
 
 @frozen(kw_only=True)
-class _Made:
+class _NewContainers:
     """A sandbox and the containers that were started in it, by their ids."""
 
     sandbox_id: str
@@ -457,16 +469,11 @@ class _Made:
 
 
 @frozen(kw_only=True)
-class _Done:
+class _PlanResult:
     """The result of a plan: why something failed, else what was made, if anything was."""
 
     failures: tuple[Reason, ...] = ()
-    made: _Made | None = None
-
-
-def _is_empty(observed: ObservedPod) -> bool:
-    """True if nothing of the pod was there: then what was just made is all."""
-    return not observed.sandboxes and not observed.containers
+    made: _NewContainers | None = None
 
 
 def _failed(observed: ObservedPod, plan: Plan, failures: Iterable[Reason]) -> RuntimeOutcome:

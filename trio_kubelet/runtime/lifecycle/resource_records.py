@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from attrs import evolve
+from attrs import evolve, frozen
 
 from trio_kubelet.k8s import Container, ContainerStatus, Pod, ResourceRequirements
 from trio_kubelet.k8s.codec import decode, encode
@@ -27,8 +27,10 @@ C = TypeVar("C", bound=Container)
 _CONTAINERS = "ContainerResources"
 _POD_LEVEL = "PodLevelResources"
 
+_BEGIN, _END = '{"entries":{', "}}"
+
 _RESIZABLE = frozenset({"cpu", "memory"})
-"""What a resize can change (KEP-1287)."""
+"""The resources that a resize can change (KEP-1287)."""
 
 
 def record_of(pod: Pod) -> Record:
@@ -58,7 +60,7 @@ def record_of_status(pod: Pod) -> Record:
 
 
 def asks_for_resources(pod: Pod) -> bool:
-    """Whether a pod asks for anything. One that does not never can: its QoS class is fixed."""
+    """True if a pod asks for anything. One that does not never can: its QoS class is fixed."""
     parts = (
         pod.spec.resources,
         *(each.resources for each in (*pod.spec.init_containers, *pod.spec.containers)),
@@ -110,8 +112,55 @@ def parsed(text: str) -> Records:
 
 def printed(records: Records) -> str:
     """Return the text of a file with these records."""
-    data = go_json({"entries": records})
-    return go_json({"data": data, "checksum": _checksum(data)})
+    return RecordPrinter().printed(records)
+
+
+@frozen
+class _Entry:
+    """A pod's UID and record in the text of a file, where quotes are escaped."""
+
+    record: Record
+    escaped: str
+
+    @property
+    def text(self) -> str:
+        text: str = json.loads(f'"{self.escaped}"')
+        return text
+
+
+class RecordPrinter:
+    """Prints the records of one file again and again, of which only what is new costs much.
+
+    A checksum goes on from that of what stands before it, so the largest records stand first: one
+    pod that comes or goes costs what it and smaller ones have, however large others are.
+    """
+
+    def __init__(self) -> None:
+        self._entries: dict[str, _Entry] = {}
+        self._order: list[_Entry] = []
+        self._checksums: list[int] = []
+
+    def printed(self, records: Records) -> str:
+        """Return the text of the file. Blocks as long as new records are large."""
+        self._entries = {uid: self._entry(uid, record) for uid, record in records.items()}
+        order = sorted(self._entries.values(), key=lambda each: (-len(each.escaped), each.escaped))
+        pairs = enumerate(zip(self._order, order, strict=False))
+        shorter = min(len(self._order), len(order))
+        same = next((at for at, (before, after) in pairs if before is not after), shorter)
+        del self._order[same:], self._checksums[same:]
+        for entry in order[same:]:
+            comma, before = (",", self._checksums[-1]) if self._order else ("", _checksum(_BEGIN))
+            self._checksums.append(fnv1a_32(f"{comma}{entry.text}".encode(), before))
+            self._order.append(entry)
+        last = self._checksums[-1] if self._checksums else _checksum(_BEGIN)
+        data = f"{_escaped(_BEGIN)}{','.join(each.escaped for each in order)}{_escaped(_END)}"
+        return f'{{"data":"{data}","checksum":{fnv1a_32(_END.encode(), last)}}}'
+
+    def _entry(self, uid: str, record: Record) -> _Entry:
+        known = self._entries.get(uid)
+        if known is not None and known.record is record:
+            return known
+        return _Entry(record, _escaped(f"{go_json(uid)}:{go_json(record)}"))
 
 
 def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:
@@ -140,3 +189,8 @@ def _requirements(value: object) -> ResourceRequirements:
 
 def _checksum(data: str) -> int:
     return fnv1a_32(f"(string){data}".encode())
+
+
+def _escaped(text: str) -> str:
+    """The text as it stands in a JSON string, without the quotes around it."""
+    return go_json(text)[1:-1]

@@ -7,7 +7,6 @@ import structlog
 import trio
 from attrs import frozen
 
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc import RpcError, rpc_words
@@ -18,13 +17,14 @@ from trio_kubelet.runtime.config.dns import NodeDns, dns_config
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
-from trio_kubelet.runtime.features import RuntimeFeatures
+from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.plan import NewSandbox
 from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.observed import ObservedSandbox
 from trio_kubelet.runtime.pod_files import make_pod_log_directory
 from trio_kubelet.runtime.user_namespaces import check_support
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
@@ -98,7 +98,7 @@ class SandboxCreator:
         """
         try:
             prepare = partial(self._prepare, pod)
-            node_dns = await self.files.share(pod.metadata.uid).run_sync(prepare)
+            node_dns = await self.files.share_of(pod.metadata).run_sync(prepare)
             dns, warnings = dns_config(pod, node_dns)
             security = SecurityFacts(user_namespace=await self.user_namespace(pod))
             config = sandbox_config(
@@ -144,7 +144,7 @@ class SandboxCreator:
         try:
             handler = await self.runtime_handler(pod)
             check_support(pod, self.runtime_features(), handler)
-            async with self.start_limiter.slot(precedence):
+            async with self.start_limiter.slot(precedence, pod.metadata.namespace):
                 began = trio.current_time()
                 sandbox_id = await self.client.run_pod_sandbox(config, handler)
         except ConfigError as error:

@@ -1,12 +1,13 @@
-"""How many pods are being started at once.
+"""The limit of pods that are being started at once.
 
 A burst of pods started all at once makes each of them slow, and all of them late. A few at a
 time are as fast together, and the first are ready early. A slot is held for one call or a few,
-never for a wait of unknown length (an image, a hook). Who is nearly done goes first: a pod that
-has its sandbox takes precedence over one that has none, a static pod over others.
+never for a wait of unknown length (an image, a hook). What is nearly done goes first: a pod that
+has its sandbox takes precedence over one that has none, a static pod over others. Namespaces take
+turns, and a call that hangs keeps nobody else's pods from starting.
 """
 
-import heapq
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,10 +16,14 @@ from enum import IntEnum
 import trio
 
 from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.tasks.turn_queue import TurnQueue
+
+HELD_SECONDS = 5.0
+"""A start that takes longer waits for a disk or a network: it goes on, and others start, too."""
 
 
 class Precedence(IntEnum):
-    """Who gets the next free slot; lower goes first."""
+    """The order for the next free slot; lower goes first."""
 
     STATIC_CONTAINER = 0
     CONTAINER = 1
@@ -27,51 +32,63 @@ class Precedence(IntEnum):
 
 
 class StartLimiter:
-    """A limiter whose waiters are served by precedence, then in order of arrival.
+    """A limiter whose waiters are served by precedence, then by turns of their namespaces.
 
-    Whoever holds a slot is a start of `activity`.
+    A start that holds a slot keeps `activity` busy.
     """
 
     def __init__(self, slots: int, activity: Activity | None = None) -> None:
         self._free = slots
         self._activity = activity or Activity()
-        self._arrivals = 0
-        self._waiting: list[tuple[int, int, trio.Event]] = []
+        self._held: dict[trio.Event, float] = {}
+        """When each slot was given, the oldest first."""
+        self._waiting = {each: TurnQueue[trio.Event]() for each in Precedence}
 
     @asynccontextmanager
-    async def slot(self, precedence: Precedence) -> AsyncIterator[None]:
+    async def slot(self, precedence: Precedence, namespace: str) -> AsyncIterator[None]:
         """Hold a slot. A wait that is cancelled holds nothing afterwards."""
-        await self._acquire(precedence)
-        with self._activity.starting():
-            try:
-                yield
-            finally:
-                self._release()
-
-    async def _acquire(self, precedence: Precedence) -> None:
-        if self._free > 0:
-            self._free -= 1
-            return
-        self._arrivals += 1
-        turn = trio.Event()
-        waiting = (int(precedence), self._arrivals, turn)
-        heapq.heappush(self._waiting, waiting)
+        given = trio.Event()
+        self._waiting[precedence].put(namespace, given)
         try:
-            await turn.wait()
-        except trio.Cancelled:
-            if turn.is_set():
-                self._release()
+            await self._wait(given)
+            with self._activity.busy():
+                yield
+        finally:
+            if given.is_set():
+                self._release(given)
             else:
-                self._waiting.remove(waiting)
-                heapq.heapify(self._waiting)
-            raise
+                self._waiting[precedence].remove(namespace, given)
 
-    def _release(self) -> None:
-        """Give the slot to whoever is next; it is not free in between."""
-        if self._waiting:
-            heapq.heappop(self._waiting)[2].set()
-            return
-        self._free += 1
+    async def _wait(self, given: trio.Event) -> None:
+        while True:
+            self._take_back()
+            self._give()
+            if given.is_set():
+                return
+            oldest = next(iter(self._held.values()), math.inf)
+            with trio.move_on_at(oldest + HELD_SECONDS):
+                await given.wait()
+
+    def _take_back(self) -> None:
+        """Take the slots of those that have had them for long; they go on without."""
+        now = trio.current_time()
+        for given, since in [*self._held.items()]:
+            if since + HELD_SECONDS > now:
+                return
+            self._release(given)
+
+    def _release(self, given: trio.Event) -> None:
+        if self._held.pop(given, None) is not None:
+            self._free += 1
+            self._give()
+
+    def _give(self) -> None:
+        for waiting in self._waiting.values():
+            while self._free and waiting:
+                given = waiting.take()
+                self._free -= 1
+                self._held[given] = trio.current_time()
+                given.set()
 
 
 def default_start_limiter(activity: Activity) -> StartLimiter:

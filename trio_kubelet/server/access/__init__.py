@@ -1,17 +1,18 @@
 """Authentication and authorization: no handler is called before both have passed.
 
-A request has a user (`authentication.py`), who wants to do something with the Node object
-(`attributes.py`), which is allowed or not (`authorization.py`). `guard.py` puts the three before
+A request has a user (`authentication.py`), who wants to do something with the Node object (the
+route's `Right`), which is allowed or not (`authorization.py`). `guard.py` puts the three before
 a handler, so that it is never called for others.
 """
 
-from trio_kubelet.server.access.attributes import Attributes, attributes_of
 from trio_kubelet.server.access.authentication import Authenticator, TokenReviewer
 from trio_kubelet.server.access.authorization import (
     AnswerSeconds,
+    Attributes,
     Authorize,
     Webhook,
     allow_always,
+    attributes_of,
 )
 from trio_kubelet.server.access.guard import guard
 from trio_kubelet.server.access.users import User, user_of_certificate

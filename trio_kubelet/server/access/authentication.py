@@ -1,4 +1,4 @@
-"""Who makes a request: by a client certificate, by a bearer token, or nobody.
+"""The identity of a request's user: by a client certificate, by a bearer token, or nobody.
 
 Credentials that are there and no good make a request unauthenticated, also where requests
 without any are let in. TLS has verified a certificate when the connection was opened; on a
@@ -16,8 +16,6 @@ import trio
 from attrs import define, field
 from cryptography import x509
 
-from trio_kubelet.clock import Clock
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import TOKEN_REVIEWS, TokenReview, TokenReviewSpec
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
@@ -30,6 +28,8 @@ from trio_kubelet.server.access.users import (
     user_of_certificate,
 )
 from trio_kubelet.server.messages import ClientCertificate, Headers, Peer, Request, TcpPeer
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.tasks.fair_limiter import FairLimiter
 
 log = structlog.get_logger("server")
 
@@ -99,7 +99,7 @@ class Authenticator:
     _parsed: tuple[bytes, tuple[x509.Certificate, ...]] = field(default=(b"", ()), init=False)
 
     async def user(self, request: Request) -> User | None:
-        """Who makes the request; None if that is not to be known."""
+        """The user that makes the request; None if that is not to be known."""
         bad = False
         if request.certificate is not None:
             certificate = self._good(request.certificate)
@@ -135,7 +135,7 @@ class Authenticator:
         return certificate if self._is_issued(certificate, now) else None
 
     def _is_issued(self, certificate: x509.Certificate, now: datetime) -> bool:
-        """Whether one of today's authorities has issued the certificate itself."""
+        """True if one of today's authorities has issued the certificate itself."""
         return is_issued_by_one_of(certificate, self._parsed_authorities(), now)
 
     def _parsed_authorities(self) -> tuple[x509.Certificate, ...]:

@@ -1,10 +1,13 @@
-"""Whether a user may do something with this node."""
+"""The rights of users: the API server is asked, and its answers are kept for a while.
 
-from collections.abc import Awaitable, Callable
+A route is a subresource of the Node object, so that a rule of RBAC such as `get` on
+`nodes/metrics` opens the metrics and nothing else.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
 
 from attrs import frozen
 
-from trio_kubelet.fair_limiter import FairLimiter
 from trio_kubelet.k8s import (
     SUBJECT_ACCESS_REVIEWS,
     ResourceAttributes,
@@ -14,12 +17,37 @@ from trio_kubelet.k8s import (
 from trio_kubelet.k8s.client import Api
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.json_text import dumps
-from trio_kubelet.server.access.attributes import Attributes
 from trio_kubelet.server.access.expiring_cache import Expiring, ExpiringCache
 from trio_kubelet.server.access.users import User
+from trio_kubelet.server.router import Right
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+
+VERBS: Mapping[str, str] = {
+    "POST": "create",
+    "GET": "get",
+    "PUT": "update",
+    "PATCH": "patch",
+    "DELETE": "delete",
+}
+
+
+@frozen
+class Attributes:
+    """The access that is asked for: a verb, and a subresource of the node."""
+
+    verb: str
+    subresource: str
+
+
+def attributes_of(method: str, right: Right, *, fine_grained: bool) -> tuple[Attributes, ...]:
+    """Each of these allows a request by this method; the verb of an unknown method is empty."""
+    verb = "create" if right.creates else VERBS.get(method, "")
+    fine = (right.fine_grained,) if fine_grained and right.fine_grained else ()
+    return tuple(Attributes(verb, name) for name in (*fine, right.subresource))
+
 
 Authorize = Callable[[User, Attributes], Awaitable[bool]]
-"""Whether this is allowed; raises ApiError where nobody could tell."""
+"""True if this is allowed; raises ApiError where nobody could tell."""
 
 
 async def allow_always(_user: User, _attributes: Attributes) -> bool:
@@ -29,7 +57,7 @@ async def allow_always(_user: User, _attributes: Attributes) -> bool:
 
 @frozen
 class AnswerSeconds:
-    """How long the API server's answers hold."""
+    """The time that the API server's answers hold."""
 
     allowed: float
     denied: float

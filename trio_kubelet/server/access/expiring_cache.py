@@ -8,10 +8,13 @@ not have a table each, so that refusals, which anybody can make, evict no permis
 import math
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from functools import partial
 from typing import Generic, TypeVar, cast
 
 import trio
-from attrs import define, field, frozen
+from attrs import frozen
+
+from trio_kubelet.tasks.future import Fetches
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -27,15 +30,6 @@ class Expiring(Generic[V]):
     seconds: float
 
 
-@define
-class _Fetch(Generic[V]):
-    """A fetch under way. A cancelled one ends with neither result nor error."""
-
-    ended: trio.Event = field(factory=trio.Event)
-    result: Expiring[V] | None = None
-    error: Exception | None = None
-
-
 class ExpiringCache(Generic[K, V]):
     """Values by key."""
 
@@ -45,38 +39,19 @@ class ExpiringCache(Generic[K, V]):
             True: OrderedDict(),
             False: OrderedDict(),
         }
-        self._fetches: dict[K, _Fetch[V]] = {}
+        self._fetches: Fetches[K, V] = Fetches()
 
     async def get(self, key: K, fetch: Callable[[], Awaitable[Expiring[V]]]) -> V:
-        """The value that holds, or what `fetch` returns; raises what that raises.
-
-        If the caller that fetches is cancelled, one of those that wait for it fetches again.
-        """
-        while True:
-            for entries in self._tables.values():
-                value, until = entries.get(key, (None, -math.inf))
-                if trio.current_time() < until:
-                    entries.move_to_end(key)
-                    return cast("V", value)
-            pending = self._fetches.get(key)
-            if pending is None:
-                return await self._fetch(key, fetch)
-            await pending.ended.wait()
-            if pending.result is not None:
-                return pending.result.value
-            if pending.error is not None:
-                raise pending.error
+        """The value that holds, or what `fetch` returns; raises what that raises."""
+        for entries in self._tables.values():
+            value, until = entries.get(key, (None, -math.inf))
+            if trio.current_time() < until:
+                entries.move_to_end(key)
+                return cast("V", value)
+        return await self._fetches.get(key, partial(self._fetch, key, fetch))
 
     async def _fetch(self, key: K, fetch: Callable[[], Awaitable[Expiring[V]]]) -> V:
-        pending = self._fetches[key] = _Fetch[V]()
-        try:
-            pending.result = result = await fetch()
-        except Exception as error:
-            pending.error = error
-            raise
-        finally:
-            del self._fetches[key]
-            pending.ended.set()
+        result = await fetch()
         entries = self._tables[bool(result.value)]
         entries[key] = result.value, trio.current_time() + result.seconds
         entries.move_to_end(key)

@@ -4,19 +4,19 @@ import structlog
 from attrs import evolve
 
 from trio_kubelet.k8s.client import ApiError
-from trio_kubelet.server.access.attributes import Attributes, attributes_of
 from trio_kubelet.server.access.authentication import Authenticator
-from trio_kubelet.server.access.authorization import Authorize
+from trio_kubelet.server.access.authorization import Attributes, Authorize, attributes_of
 from trio_kubelet.server.access.users import NOBODY, User
 from trio_kubelet.server.messages import Handler, Request, Response
+from trio_kubelet.server.router import Router
 
 log = structlog.get_logger("server")
 
 
 def guard(
-    handler: Handler, authenticator: Authenticator, authorize: Authorize, *, fine_grained: bool
+    router: Router, authenticator: Authenticator, authorize: Authorize, *, fine_grained: bool
 ) -> Handler:
-    """Let a request through to `handler` if its user may make it; the Go kubelet's answers if not.
+    """Let a request through to its route if its user may make it; the Go kubelet's answers if not.
 
     `fine_grained` is the gate KubeletFineGrainedAuthz.
     """
@@ -26,7 +26,8 @@ def guard(
         user = await authenticator.user(request)
         if user is None:
             return Response(status=401, body=b"Unauthorized")
-        wanted = attributes_of(request.method, request.path, fine_grained=fine_grained)
+        right = router.right(request.method, request.path)
+        wanted = attributes_of(request.method, right, fine_grained=fine_grained)
         try:
             allowed = await _any_allowed(authorize, user, wanted)
         except ApiError as error:
@@ -41,7 +42,7 @@ def guard(
             found = await review(request)
         if isinstance(found, User):
             request.place.let_in(known=found != NOBODY)
-            return await handler(request)
+            return await router.handle(request)
         # Of the client a new connection is wanted after some refusals, and at once if its
         # certificate is not good any more.
         is_last = request.place.refused()

@@ -1,4 +1,4 @@
-"""Who somebody is, by a certificate or by the word of the API server; pure."""
+"""The user of a request, by a certificate or by the word of the API server; pure."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -28,7 +28,7 @@ class User:
 
 
 NOBODY = User(ANONYMOUS, groups=(UNAUTHENTICATED,))
-"""Who has no credentials, where such requests are let in at all."""
+"""The user without credentials, where such requests are let in at all."""
 
 
 def authenticated(user: User) -> User:
@@ -54,14 +54,14 @@ def user_of_certificate(certificate: x509.Certificate) -> User | None:
 
 
 def is_valid_at(certificate: x509.Certificate, now: datetime) -> bool:
-    """Whether `now` is within a certificate's life."""
+    """True if `now` is within a certificate's life."""
     return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc
 
 
 def is_issued_by_one_of(
     certificate: x509.Certificate, authorities: tuple[x509.Certificate, ...], now: datetime
 ) -> bool:
-    """Whether one of the authorities has signed this certificate itself, and is valid now."""
+    """True if one of the authorities has signed this certificate itself, and is valid now."""
     return any(
         is_valid_at(authority, now) and _has_issued(authority, certificate)
         for authority in authorities

@@ -8,6 +8,10 @@ admitted once is not asked again, over a restart of the agent either (`was_admit
 
 from trio_kubelet.sync.admission.admission import Admission, was_admitted
 from trio_kubelet.sync.admission.admission_result import AdmissionResult, Preemption, Rejection
+from trio_kubelet.sync.admission.node_features import (
+    TOO_MANY_CONTAINERS,
+    with_ephemeral_containers_that_fit,
+)
 from trio_kubelet.sync.admission.preemption import (
     DISRUPTED,
     EXCEEDED_GRACE_PERIOD,
@@ -23,10 +27,12 @@ __all__ = [
     "NOT_KILLED_IN_TIME",
     "PREEMPTING",
     "PREEMPTION_MESSAGE",
+    "TOO_MANY_CONTAINERS",
     "WAITING_FOR_PREEMPTED_PODS",
     "Admission",
     "AdmissionResult",
     "Preemption",
     "Rejection",
     "was_admitted",
+    "with_ephemeral_containers_that_fit",
 ]

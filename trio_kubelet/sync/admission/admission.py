@@ -14,7 +14,6 @@ from trio_kubelet.pod_source import is_critical, is_static
 from trio_kubelet.runtime.config.security import NO_USER_NAMESPACE
 from trio_kubelet.sync.admission.admission_result import (
     AdmissionResult,
-    Check,
     Rejection,
     Shortage,
     predicate_failed,
@@ -22,6 +21,7 @@ from trio_kubelet.sync.admission.admission_result import (
 from trio_kubelet.sync.admission.node_affinity import matches_node
 from trio_kubelet.sync.admission.node_features import (
     missing_user_namespace,
+    too_many_items,
     undeclared_features,
     unenforceable_apparmor,
     unknown_runtime_class,
@@ -56,7 +56,7 @@ class Admission:
     `declared_features` what the node declares; `no_user_namespace` returns why a pod cannot have
     one of its own, empty if it can. `compare_taints` is the gate
     TaintTolerationComparisonOperators.
-    `first` and `last` are checks of other parts (eviction and topology; shutdown).
+    `under_pressure` rejects pods that a node under pressure does not take.
     """
 
     max_pods: int
@@ -70,8 +70,7 @@ class Admission:
     declared_features: Callable[[], Collection[str]] = tuple
     no_user_namespace: Callable[[Pod], str] = lambda _pod: NO_USER_NAMESPACE
     compare_taints: bool = False
-    first: tuple[Check, ...] = ()
-    last: tuple[Check, ...] = ()
+    under_pressure: Callable[[Pod], Rejection | None] = lambda _pod: None
 
     def __call__(self, pod: Pod, active: Iterable[Pod]) -> AdmissionResult:
         """None admits the pod.
@@ -80,19 +79,19 @@ class Admission:
         pod is made to go for one that would be rejected all the same.
         """
         others, node = tuple(active), self.node()
-        if rejection := self._refused(pod, others):
+        if rejection := self._refused(pod):
             return rejection
         short = self._shortages(pod, others, node)
         unfit = self._unfit(pod, others, node)
         if short and not is_critical(pod):
             return short[0].rejection
-        rejection = unfit or self._unable(pod, others)
+        rejection = unfit or self._unable(pod)
         if rejection or not short:
             return rejection
         return preempt(pod, others, short)
 
     def fits(self, pod: Pod, others: Iterable[Pod]) -> bool:
-        """Whether a pod that may run here fits beside others, its ports of the host included."""
+        """True if a pod that may run here fits beside others, its ports of the host included."""
         beside = tuple(others)
         short = self._shortages(pod, beside, self.node())
         return not short and ports_taken(pod, beside) is None
@@ -109,10 +108,11 @@ class Admission:
         if not all(matches_node(pod, node) for pod in pods):
             await self.refresh_node()
 
-    def _refused(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
-        """What stays true however many pods go, and is told first."""
+    def _refused(self, pod: Pod) -> Rejection | None:
+        """The rejection that stays true however many pods go, and is told first."""
         return (
-            _first(self.first, pod, others)
+            too_many_items(pod)
+            or self.under_pressure(pod)
             or forbidden_sysctl(pod, self.allowed_sysctls)
             or (None if self.runtime_classes else unknown_runtime_class(pod))
             or wrong_os(pod)
@@ -122,13 +122,13 @@ class Admission:
     def _shortages(
         self, pod: Pod, others: Sequence[Pod], node: Node | None
     ) -> tuple[Shortage, ...]:
-        """What there is too little of. The agent's own numbers go before the node object's."""
+        """The shortages. The agent's own numbers go before the node object's."""
         told = node.status.allocatable if node is not None else {}
         limits = {**told, PODS: Quantity(self.max_pods), **self.allocatable()}
         return shortages(pod, others, limits, limits_are_complete=node is not None)
 
     def _unfit(self, pod: Pod, others: Sequence[Pod], node: Node | None) -> Rejection | None:
-        """What the scheduler would have seen, too; a static pod runs whatever the taints."""
+        """The scheduler's reasons to reject; a static pod runs whatever the taints."""
         if node is not None and not matches_node(pod, node):
             return NODE_AFFINITY
         if node is not None and pod.spec.node_name not in ("", node.metadata.name):
@@ -142,26 +142,21 @@ class Admission:
         )
         return None if taint is None else TAINT_TOLERATION
 
-    def _unable(self, pod: Pod, others: Sequence[Pod]) -> Rejection | None:
-        """What the machine and the agent cannot do for the pod."""
+    def _unable(self, pod: Pod) -> Rejection | None:
+        """The rejection for what the machine and the agent cannot do."""
         return (
             unenforceable_apparmor(pod, enabled=self.apparmor)
             or undeclared_features(pod, self.declared_features())
             or missing_user_namespace(pod, self.no_user_namespace(pod))
             or unprepared_devices(pod)
-            or _first(self.last, pod, others)
         )
 
 
 def was_admitted(pod: Pod, *, runs: bool) -> bool:
-    """Whether an agent of this node admitted the pod once; then it is not asked again.
+    """True if an agent of this node admitted the pod once; then it is not asked again.
 
     `runs`: something of it runs. Else its status tells: only who admitted a pod gives it a start
     time. One that was rejected is over, which nobody has to decide again either.
     """
     status = pod.status
     return runs or status.start_time is not None or status.phase not in ("", PodPhase.PENDING)
-
-
-def _first(checks: Iterable[Check], pod: Pod, others: Sequence[Pod]) -> Rejection | None:
-    return next((found for check in checks if (found := check(pod, others)) is not None), None)

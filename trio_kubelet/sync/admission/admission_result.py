@@ -1,6 +1,5 @@
-"""What admission can come to."""
+"""The results of admission."""
 
-from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from attrs import frozen
@@ -38,12 +37,12 @@ class Shortage:
 
     @property
     def missing(self) -> int:
-        """How much others would have to give up."""
+        """The amount that others would have to give up."""
         return self.requested - (self.capacity - self.used)
 
     @property
     def rejection(self) -> Rejection:
-        """What becomes of a pod for which nobody makes way."""
+        """The rejection of a pod for which nobody makes way."""
         return Rejection(
             reason=f"OutOf{self.resource}",
             message=f"Node didn't have enough resource: {self.resource}, "
@@ -53,9 +52,6 @@ class Shortage:
 
 AdmissionResult: TypeAlias = Rejection | Preemption | None
 """None admits the pod."""
-
-Check: TypeAlias = Callable[[Pod, Sequence[Pod]], Rejection | None]
-"""One check: the pod, and all others that hold resources."""
 
 
 def predicate_failed(name: str, message: str) -> Rejection:

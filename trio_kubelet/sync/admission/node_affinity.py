@@ -22,7 +22,7 @@ Values = tuple[str, ...]
 
 
 def matches_node(pod: Pod, node: Node) -> bool:
-    """Whether node selector and required node affinity hold (API: nodeSelector, affinity)."""
+    """True if node selector and required node affinity hold (API: nodeSelector, affinity)."""
     labels = node.metadata.labels
     if any(labels.get(key) != value for key, value in pod.spec.node_selector.items()):
         return False

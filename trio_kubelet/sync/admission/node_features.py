@@ -1,6 +1,9 @@
-"""Whether the machine, its runtime and this agent can do what a pod asks for."""
+"""The abilities of the machine, its runtime and this agent that a pod asks for."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+from attrs import evolve
 
 from trio_kubelet.k8s import (
     OS_LABEL,
@@ -12,11 +15,73 @@ from trio_kubelet.k8s import (
     NodeFeatures,
     OSName,
     Pod,
+    Quantity,
     SupplementalGroupsPolicy,
 )
 from trio_kubelet.runtime.config.resource_claims import NO_RESOURCE_CLAIMS, has_resource_claims
 from trio_kubelet.runtime.config.security import apparmor_profile
 from trio_kubelet.sync.admission.admission_result import Rejection
+
+MAX_CONTAINERS = 500
+"""Of a pod, of all kinds: each status, plan and look of a pod goes over all of them."""
+TOO_MANY_CONTAINERS = "TooManyContainers"
+TOO_MANY_RESOURCES = "TooManyResources"
+MAX_ITEMS = 4096
+"""Of volumes, and of mounts and ports of all containers: configs and statuses go over them."""
+MAX_AMOUNTS = 8192
+"""Of requests and limits: 500 containers may name sixteen resources in each."""
+MAX_RESOURCES = 128
+"""With different names: sums over pods, statuses and records have all of them."""
+
+
+def too_many_items(pod: Pod) -> Rejection | None:
+    """Reject a pod with more of what it can have many of than are served beside other pods."""
+    spec = pod.spec
+    containers = (*spec.init_containers, *spec.containers)
+    mounts = sum(len(container.volume_mounts) for container in containers)
+    ports = sum(len(container.ports) for container in containers)
+    amounts = _amounts(pod)
+    names = set(chain.from_iterable(amounts))
+    both = "spec.initContainers and spec.containers"
+    for reason, what, count, limit in (
+        (TOO_MANY_CONTAINERS, both, len(containers), MAX_CONTAINERS),
+        ("TooManyVolumes", "spec.volumes", len(spec.volumes), MAX_ITEMS),
+        ("TooManyVolumeMounts", "spec.containers[*].volumeMounts", mounts, MAX_ITEMS),
+        ("TooManyPorts", "spec.containers[*].ports", ports, MAX_ITEMS),
+        (TOO_MANY_RESOURCES, "requests and limits", sum(map(len, amounts)), MAX_AMOUNTS),
+        (TOO_MANY_RESOURCES, "names of resources", len(names), MAX_RESOURCES),
+    ):
+        if count > limit:
+            message = f"{what}: Too many: {count}: must have at most {limit} items together"
+            return Rejection(reason=reason, message=message)
+    return None
+
+
+def _amounts(pod: Pod) -> Sequence[Mapping[str, Quantity]]:
+    """The requests and limits of all containers and of the pod, and its overhead."""
+    spec = pod.spec
+    containers = (*spec.init_containers, *spec.containers)
+    parts = (spec.resources, *(container.resources for container in containers))
+    given = (part for part in parts if part is not None)
+    return [spec.overhead, *chain.from_iterable((part.requests, part.limits) for part in given)]
+
+
+def with_ephemeral_containers_that_fit(pod: Pod) -> tuple[Pod, str]:
+    """The pod without ephemeral containers beyond the limit, and why some were left out, or "".
+
+    They come when the pod runs: nothing else of it is to end for them.
+    """
+    count = len(pod.spec.ephemeral_containers)
+    others = len(pod.spec.init_containers) + len(pod.spec.containers)
+    room = max(0, MAX_CONTAINERS - others)
+    if count <= room:
+        return pod, ""
+    spec = evolve(pod.spec, ephemeral_containers=pod.spec.ephemeral_containers[:room])
+    problem = (
+        f"spec.ephemeralContainers: Too many: {count}: must have at most {room} items beside "
+        f"{others} other containers; ignoring the last {count - room}"
+    )
+    return evolve(pod, spec=spec), problem
 
 
 def wrong_os(pod: Pod) -> Rejection | None:

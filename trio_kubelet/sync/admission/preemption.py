@@ -29,7 +29,7 @@ EXCEEDED_GRACE_PERIOD = "ExceededGracePeriod"
 NOT_KILLED_IN_TIME = "Container runtime did not kill the pod within specified grace period."
 
 Missing = Mapping[str, int]
-"""How much of which resource is still to be found, in the numbers of shortages; none is 0."""
+"""The amounts of resources that are still to be found, in the numbers of shortages; none is 0."""
 
 
 class _TooLittleError(Exception):
@@ -91,7 +91,7 @@ def _closest(pods: Sequence[Pod], missing: Missing) -> tuple[Pod, ...]:
 
 
 def _without(missing: Missing, pods: Iterable[Pod]) -> Missing:
-    """What is still missing when these pods are gone."""
+    """The amounts that are still missing when these pods are gone."""
     gone = tuple(pods)
     rest = {
         name: amount - sum(request(pod, name) for pod in gone) for name, amount in missing.items()

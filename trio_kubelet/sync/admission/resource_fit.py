@@ -1,4 +1,4 @@
-"""Whether a pod fits: requests against what is allocatable, and host ports."""
+"""The fit of a pod: requests against what is allocatable, and host ports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
@@ -29,7 +29,7 @@ def shortages(
     *,
     limits_are_complete: bool,
 ) -> tuple[Shortage, ...]:
-    """What is short, the first one being what the pod is told.
+    """The shortages, of which the pod is told the first.
 
     `limits` is what all pods may ask for together, `pods` among it. An extended resource that
     is not in it is somebody else's to count (an extender of the scheduler, or a claim). Of huge
@@ -57,7 +57,7 @@ def shortages(
 
 
 def _sums(pods: Iterable[Pod], names: Iterable[str]) -> dict[str, Quantity]:
-    """What pods ask for together, of the resources of these names."""
+    """The amounts that pods ask for together, of the resources of these names."""
     sums = dict.fromkeys(names, ZERO)
     for pod in pods if sums else ():
         requests = pod_requests(pod)
@@ -81,7 +81,7 @@ def ports_taken(pod: Pod, others: Iterable[Pod]) -> Rejection | None:
 
 
 def request(pod: Pod, resource: str) -> int:
-    """What a pod takes of a resource, as shortages count it."""
+    """The amount that a pod takes of a resource, as shortages count it."""
     if resource == PODS:
         return 1
     return number(resource, pod_requests(pod).get(resource, ZERO))

@@ -1,13 +1,29 @@
-"""Taints and tolerations (API: Node.spec.taints, Pod.spec.tolerations)."""
+"""Taints that keep a pod off the node, and pressures that do, unless it tolerates them.
+
+API: Node.spec.taints, Pod.spec.tolerations; the conditions MemoryPressure, DiskPressure and
+PIDPressure.
+"""
 
 from collections.abc import Iterable
 
-from trio_kubelet.k8s import Pod, Taint, Toleration, TolerationOperator
+from trio_kubelet.k8s import (
+    NodeConditionType,
+    Pod,
+    PodQOSClass,
+    Taint,
+    TaintEffect,
+    Toleration,
+    TolerationOperator,
+)
+from trio_kubelet.node import Pressures
+from trio_kubelet.pod_source import is_critical
+from trio_kubelet.resources import qos_class
+from trio_kubelet.sync.admission.admission_result import Rejection
 from trio_kubelet.sync.admission.node_affinity import integer
 
 
 def tolerates(toleration: Toleration, taint: Taint, *, compare: bool = False) -> bool:
-    """Whether a toleration covers a taint; one without key or effect covers them all.
+    """True if a toleration covers a taint; one without key or effect covers them all.
 
     `compare` turns on the operators Lt and Gt (KEP-5471): the taint's number is less, or
     greater, than the toleration's.
@@ -43,3 +59,35 @@ def _compared(operator: str, taint: str, toleration: str) -> bool:
     if value is None or bound is None:
         return False
     return value < bound if operator == TolerationOperator.LT else value > bound
+
+
+EVICTED = "Evicted"
+_MEMORY_TAINT = Taint(key="node.kubernetes.io/memory-pressure", effect=TaintEffect.NO_SCHEDULE)
+
+
+def refused_under_pressure(pod: Pod, pressures: Pressures | None) -> Rejection | None:
+    """Reject a pod that would make it worse; critical ones keep the node alive and are let in.
+
+    Where only memory is short, only best-effort pods are rejected that do not tolerate that.
+    """
+    conditions = _conditions(pressures)
+    if not conditions or is_critical(pod):
+        return None
+    if conditions == (NodeConditionType.MEMORY_PRESSURE,):
+        if qos_class(pod) is not PodQOSClass.BEST_EFFORT:
+            return None
+        if untolerated(pod, (_MEMORY_TAINT,), effect=TaintEffect.NO_SCHEDULE) is None:
+            return None
+    listed = " ".join(conditions)
+    return Rejection(reason=EVICTED, message=f"The node had condition: [{listed}]. ")
+
+
+def _conditions(pressures: Pressures | None) -> tuple[str, ...]:
+    if pressures is None:
+        return ()
+    held = (
+        (NodeConditionType.MEMORY_PRESSURE, pressures.memory),
+        (NodeConditionType.DISK_PRESSURE, pressures.disk),
+        (NodeConditionType.PID_PRESSURE, pressures.pid),
+    )
+    return tuple(kind for kind, holds in held if holds)

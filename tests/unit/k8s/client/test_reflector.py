@@ -16,6 +16,7 @@ from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, Wa
 from trio_kubelet.k8s.client.api import EVERYTHING
 from trio_kubelet.k8s.client.client import RequestLimits
 from trio_kubelet.k8s.client.objects import read_frame
+from trio_kubelet.k8s.client.reflector import PAGE_LIMIT
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 
 Told = tuple[str, str]
@@ -283,7 +284,7 @@ async def test_all_who_wait_for_the_server_try_soon_after_its_return_is_told(
 ) -> None:
     client = server.client()
     async with twenty_reflections_after_an_outage(server, client) as consumers:
-        client.returns.tell()
+        client.recovery.tell()
         with trio.fail_after(FIRST_PAUSE_SECONDS):
             for consumer in consumers:
                 await consumer.until(CHANGED_ONE)
@@ -294,7 +295,7 @@ async def test_who_is_woken_by_the_return_does_not_come_with_all_the_others(
 ) -> None:
     client = server.client()
     async with twenty_reflections_after_an_outage(server, client) as consumers:
-        client.returns.tell()
+        client.recovery.tell()
         for consumer in consumers:
             await consumer.until(CHANGED_ONE)
         assert len({consumer.told_at for consumer in consumers}) == len(consumers)
@@ -336,7 +337,7 @@ async def test_a_return_during_a_request_that_hangs_is_heard_of_after_it(
         server.come_back()
         await until_asked(server)
         server.faults.remove(hanging)
-        client.returns.tell()
+        client.recovery.tell()
         server.create(CONFIG_MAPS, config_map("one"))
         with trio.fail_after(20 + FIRST_PAUSE_SECONDS):
             await consumer.until(CHANGED_ONE)
@@ -350,7 +351,7 @@ async def test_a_server_that_refuses_is_asked_no_more_often_when_it_is_told_to_b
     async with reflection(server, consumer.take, client=client):
         for _ in range(600):
             await trio.sleep(1)
-            client.returns.tell()
+            client.recovery.tell()
         assert len(server.requests) <= 45
 
 
@@ -399,7 +400,7 @@ async def test_a_watch_is_renewed_after_five_to_ten_minutes(
 async def test_pages_that_expire_under_way_are_read_in_one_piece() -> None:
     server = ApiServer()
     server.faults.streaming_lists = False
-    for number in range(1200):
+    for number in range(2 * PAGE_LIMIT + 20):
         server.create(CONFIG_MAPS, config_map(f"map-{number:04}"))
     consumer = Consumer()
 
@@ -408,21 +409,23 @@ async def test_pages_that_expire_under_way_are_read_in_one_piece() -> None:
             server.storage.compact()
         await consumer.take(event)
 
-    names = [("changed", f"map-{number:04}") for number in range(1200)]
+    names = [("changed", f"map-{number:04}") for number in range(2 * PAGE_LIMIT + 20)]
     async with reflection(server, take):
         await consumer.until(*names, SYNCED)
     lists = [asked.query for asked in server.requests if asked.verb == "list"]
-    assert ["limit=500" in query for query in lists] == [True, True, False]
+    assert [f"limit={PAGE_LIMIT}" in query for query in lists] == [True, True, False]
 
 
 async def test_pages_are_read_one_after_the_other() -> None:
     server = ApiServer()
     server.faults.streaming_lists = False
-    for number in range(1001):
+    for number in range(2 * PAGE_LIMIT + 1):
         server.create(CONFIG_MAPS, config_map(f"map-{number:04}"))
     consumer = Consumer()
     async with reflection(server, consumer.take):
-        await consumer.until(*[("changed", f"map-{n:04}") for n in range(1001)], SYNCED)
+        await consumer.until(
+            *[("changed", f"map-{n:04}") for n in range(2 * PAGE_LIMIT + 1)], SYNCED
+        )
     assert sum(asked.verb == "list" for asked in server.requests) == 3
 
 

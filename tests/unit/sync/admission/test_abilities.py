@@ -1,19 +1,26 @@
 """What the machine cannot do, its pods are told."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_pod
-from trio_kubelet.k8s import NodeFeatures
+from trio_kubelet.k8s import NodeFeatures, Pod
 from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.sync.admission.node_features import (
+    MAX_AMOUNTS,
+    MAX_CONTAINERS,
+    MAX_ITEMS,
+    MAX_RESOURCES,
     missing_user_namespace,
     needed_features,
+    too_many_items,
     undeclared_features,
     unenforceable_apparmor,
     unprepared_devices,
     unsupported_groups_policy,
+    with_ephemeral_containers_that_fit,
     wrong_os,
 )
 
@@ -37,6 +44,86 @@ def test_pods_of_another_operating_system(
     labels: dict[str, str], spec: dict[str, Any], expected: str
 ) -> None:
     assert reason(wrong_os(make_pod(labels=labels, **spec))) == expected
+
+
+def named(count: int) -> list[dict[str, str]]:
+    return [{"name": f"c{number}"} for number in range(count)]
+
+
+def in_two(field: str, *items: dict[str, Any]) -> Pod:
+    """A pod with these items in that field of its containers, of which it has two."""
+    half = len(items) // 2
+    return make_pod(
+        initContainers=[{"name": "i", field: list(items[:half])}],
+        containers=[{"name": "c", field: list(items[half:])}],
+    )
+
+
+def with_amounts(count: int) -> Pod:
+    """A pod with so many requests and limits, of few resources."""
+    ten = {f"a.b/c{number}": "1" for number in range(10)}
+    whole = {"requests": ten, "limits": ten}
+    containers = [{"name": "c", "resources": whole}] * (count // 20 - 1)
+    rest = {f"a.b/c{number}": "1" for number in range(count % 20)}
+    return make_pod(
+        initContainers=[{"name": "i", "resources": {"requests": rest}}],
+        containers=containers,
+        resources={"requests": ten},
+        overhead=ten,
+    )
+
+
+def with_resources(count: int) -> Pod:
+    """A pod that names so many resources, all with different names."""
+    names = [f"a.b/c{number}" for number in range(count)]
+    parts = [dict.fromkeys(names[start::6], "0") for start in range(6)]
+    return make_pod(
+        initContainers=[{"name": "i", "resources": {"requests": parts[0], "limits": parts[1]}}],
+        containers=[{"name": "c", "resources": {"requests": parts[2], "limits": parts[3]}}],
+        resources={"requests": parts[4], "limits": parts[5]},
+        overhead=parts[0],
+    )
+
+
+def test_five_hundred_containers_may_have_all_resources_of_a_node() -> None:
+    names = ("cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi", "a.b/device")
+    amounts = dict.fromkeys(names, "1Gi")
+    resources = {"requests": amounts, "limits": amounts}
+    containers = [{"name": f"c{n}", "resources": resources} for n in range(MAX_CONTAINERS)]
+    pod = make_pod(containers=containers, resources=resources, overhead=amounts)
+    assert too_many_items(pod) is None
+
+
+@pytest.mark.parametrize(
+    ("reason", "with_count", "limit"),
+    [
+        ("TooManyContainers", lambda n: make_pod(initContainers=named(n - 1)), MAX_CONTAINERS),
+        ("TooManyVolumes", lambda n: make_pod(volumes=named(n)), MAX_ITEMS),
+        ("TooManyVolumeMounts", lambda n: in_two("volumeMounts", *named(n)), MAX_ITEMS),
+        ("TooManyPorts", lambda n: in_two("ports", *[{"containerPort": 1}] * n), MAX_ITEMS),
+        ("TooManyResources", with_amounts, MAX_AMOUNTS),
+        ("TooManyResources", with_resources, MAX_RESOURCES),
+    ],
+)
+def test_more_than_a_pod_may_have(
+    reason: str, with_count: Callable[[int], Pod], limit: int
+) -> None:
+    assert too_many_items(with_count(limit)) is None
+    rejection = too_many_items(with_count(limit + 1))
+    assert rejection is not None
+    assert rejection.reason == reason
+    assert f"Too many: {limit + 1}: must have at most {limit}" in rejection.message
+
+
+def test_ephemeral_containers_beyond_the_limit_are_left_out_and_told() -> None:
+    pod = make_pod(ephemeralContainers=named(MAX_CONTAINERS - 1))
+    assert with_ephemeral_containers_that_fit(pod) == (pod, "")
+    bounded, problem = with_ephemeral_containers_that_fit(
+        make_pod(ephemeralContainers=named(MAX_CONTAINERS + 1))
+    )
+    assert bounded.spec == pod.spec
+    assert "spec.ephemeralContainers: Too many: 501: must have at most 499" in problem
+    assert "ignoring the last 2" in problem
 
 
 @pytest.mark.parametrize(

@@ -224,18 +224,10 @@ def test_want_of_room_is_told_before_what_else_does_not_fit() -> None:
     assert verdict.reason == "OutOfcpu"
 
 
-def test_other_parts_have_a_say_before_and_after() -> None:
-    evicting, shutting_down = (
-        Rejection(reason=reason, message="") for reason in ("Evicted", "NodeShutdown")
-    )
-    pod = make_pod(runtimeClassName="gvisor")
-    first = make_admission(first=(lambda pod, others: evicting,))
-    assert first(pod, []) == evicting
-    last = make_admission(last=(lambda pod, others: shutting_down,))
-    assert last(make_pod(), []) == shutting_down
-    rejection = last(pod, [])
-    assert isinstance(rejection, Rejection)
-    assert rejection.reason == "RuntimeClass"
+def test_pressure_is_told_before_what_the_node_cannot_do() -> None:
+    evicting = Rejection(reason="Evicted", message="")
+    admission = make_admission(under_pressure=lambda _pod: evicting)
+    assert admission(make_pod(runtimeClassName="gvisor"), []) == evicting
 
 
 @pytest.mark.parametrize(

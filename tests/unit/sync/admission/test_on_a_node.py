@@ -13,7 +13,7 @@ from trio.testing import MockClock
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
-from trio_kubelet.agent import Agent
+from trio_kubelet.agent.start import Agent
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings

@@ -1,14 +1,12 @@
 """Which pods a node under pressure takes."""
 
-from typing import Any
-
 import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import Pressures
 from trio_kubelet.sync.admission import Rejection
-from trio_kubelet.sync.admission.pressure import refused_under_pressure
+from trio_kubelet.sync.admission.tolerations import refused_under_pressure
 
 MEMORY, DISK, PID = Pressures(memory=True), Pressures(disk=True), Pressures(pid=True)
 
@@ -55,10 +53,10 @@ def test_under_pressure_only_some_are_let_in(
 
 
 def test_pressure_is_told_before_everything_else() -> None:
-    def check(pod: Pod, others: Any) -> Rejection | None:
+    def check(pod: Pod) -> Rejection | None:
         return refused_under_pressure(pod, DISK)
 
-    admission = make_admission(first=(check,))
+    admission = make_admission(under_pressure=check)
     rejection = admission(make_pod(requests={"cpu": "64"}), ())
     assert isinstance(rejection, Rejection)
     assert rejection.reason == "Evicted"

@@ -1,0 +1,58 @@
+"""What a pod was given for its life, by the agent or its owner: ids, cpu, the use of images."""
+
+from collections.abc import Iterator
+
+from tests.simulation.record import Life, Record
+from tests.simulation.shapes import PRIVATE_IMAGES
+from trio_kubelet.hollow import HollowRuntime
+from trio_kubelet.hollow.records import HollowSandbox
+from trio_kubelet.runtime.config.security import IdMapping
+from trio_kubelet.runtime.user_namespaces import mapping_of
+
+
+def wrong_ids(record: Record, runtime: HollowRuntime, sandbox: HollowSandbox) -> Iterator[str]:
+    """A pod in a user namespace has ids of its own as long as it is there."""
+    uid, ids = _uid(sandbox), mapping_of(sandbox.config)
+    wanted = record.wanted.get(uid)
+    if wanted is not None:
+        if wanted.shape.has_own_ids is not (ids is not None):
+            yield f"pod {uid} has the ids {ids}, its own: {wanted.shape.has_own_ids}"
+        if wanted.ids is not None and wanted.ids != ids:
+            yield f"the ids of pod {uid} went from {wanted.ids} to {ids}"
+        wanted.ids = ids
+    for other in runtime.sandboxes:
+        theirs = mapping_of(other.config)
+        if ids is None or theirs is None or not other.ready or _uid(other) == uid:
+            continue
+        first, last = max(ids.host_id, theirs.host_id), min(_end(ids), _end(theirs))
+        if first < last:
+            yield f"pods {uid} and {_uid(other)} share ids from {first} on"
+
+
+def made_of_anothers_image(record: Record, uid: str, life: Life) -> Iterator[str]:
+    """An image that was pulled with a login is for pods that have it."""
+    wanted = record.wanted.get(uid)
+    if wanted is not None and life.image in PRIVATE_IMAGES and not wanted.shape.has_login:
+        yield f"{life.name} of pod {uid} has the image {life.image}, and no login for it"
+
+
+def resized(record: Record, uid: str, life: Life) -> Iterator[str]:
+    """Containers have the cpu that their pod was allocated first, whatever it asks for since.
+
+    Not where the allocation could not be kept.
+    """
+    wanted = record.wanted.get(uid)
+    if wanted is None:
+        return
+    shares = int(life.container.config.linux.resources.cpu_shares)
+    first = wanted.cpu_shares.setdefault(life.name, shares)
+    if shares != first and record.disk_full_until < wanted.made_at:
+        yield f"{life.name} of pod {uid} has {shares} shares of cpu, and was given {first}"
+
+
+def _uid(sandbox: HollowSandbox) -> str:
+    return str(sandbox.config.metadata.uid)
+
+
+def _end(ids: IdMapping) -> int:
+    return ids.host_id + ids.length

@@ -1,0 +1,55 @@
+"""Limits are those of a process for good, so each is tried in a process of its own."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import structlog
+
+from trio_kubelet.kernel.limits import set_oom_score
+
+RAISE = """
+import resource, sys
+from trio_kubelet.kernel.limits import raise_open_files_limit
+raise_open_files_limit(int(sys.argv[1]))
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+def limit_after(wanted: int, soft: int, hard: int) -> tuple[tuple[int, int], str]:
+    """The limits of a process that began with `soft` and `hard`, and what it said."""
+    done = subprocess.run(
+        [sys.executable, "-c", RAISE, str(wanted)],
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard)),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    *words, low, high = done.stdout.split()
+    return (int(low), int(high)), " ".join(words)
+
+
+def test_the_limit_is_raised_to_what_is_wanted() -> None:
+    assert limit_after(512, 256, 1024) == ((512, 1024), "")
+
+
+def test_the_limit_is_never_lowered() -> None:
+    assert limit_after(100, 256, 1024) == ((256, 1024), "")
+
+
+def test_what_the_host_does_not_allow_is_said_and_as_much_as_possible_taken() -> None:
+    limits, words = limit_after(2**40, 256, 1024)
+    assert limits == (1024, 1024)
+    assert "open files limit increase failed" in words
+
+
+def test_the_oom_score_is_written(tmp_path: Path) -> None:
+    set_oom_score(-999, tmp_path / "oom_score_adj")
+    assert (tmp_path / "oom_score_adj").read_text() == "-999"
+
+
+def test_a_host_that_denies_the_oom_score_is_lived_with(tmp_path: Path) -> None:
+    with structlog.testing.capture_logs() as logs:
+        set_oom_score(-999, tmp_path / "no" / "oom_score_adj")
+    assert [entry["event"] for entry in logs] == ["OOM score adjustment failed"]

@@ -1,0 +1,211 @@
+"""The parts of the agent from its first moment, whether runtime and API server are there or not.
+
+Nothing here runs by itself or asks anybody: `start.py` starts it.
+"""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.debugging import LongTurn, LongTurnLog, LoopMeter
+from trio_kubelet.errors import StartError
+from trio_kubelet.k8s import Pod
+from trio_kubelet.node import node_name, node_resources
+from trio_kubelet.node.host import Host
+from trio_kubelet.node.pressure_monitor import PressureMonitor
+from trio_kubelet.node.signals import MeasurementSources
+from trio_kubelet.node.thresholds import configured_thresholds
+from trio_kubelet.pleg import Pleg, PodChange
+from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resources import CgroupDriver
+from trio_kubelet.resources.cgroup_names import kubepods_name
+from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
+from trio_kubelet.runtime.cache import RuntimeCache
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
+from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
+from trio_kubelet.runtime.inspection import PodInspector
+from trio_kubelet.runtime.lifecycle.activity import Activity
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
+from trio_kubelet.sources import Source
+from trio_kubelet.status import Statuses
+from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.store import PodStore
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.telemetry import EventRecorder, EventType, Journal
+from trio_kubelet.telemetry.event_writer import EventWriter
+from trio_kubelet.volumes import PodFolders
+from trio_kubelet.volumes.folders import make_folders
+
+PLEG_CHANNEL_SIZE = 1000
+PROBE_CHANNEL_SIZE = 100
+IDLE_SECONDS = 0.1
+"""When no pod has been started or stopped for so long, events are written."""
+
+
+class Core:
+    """The parts that depend on settings and host alone, each an attribute.
+
+    `serves_others` is set when the port for others is open, or is not to be.
+    Raises StartError for a node that reserves more than the machine has.
+    """
+
+    def __init__(self, settings: Settings, clock: Clock, host: Host) -> None:
+        configuration = settings.configuration
+        self.settings = settings
+        self.clock = clock
+        self.host = host
+        self.root = Path(settings.options.root_dir)
+        self.node_name = node_name(settings)
+        self.resources = node_resources(settings, host.machine)
+        if problem := self.resources.problem():
+            raise StartError(problem)
+        self.journal = Journal(clock)
+        self.recorder = EventRecorder(self.journal, self.node_name)
+        self.loop_meter = LoopMeter(clock.now_ns)
+        self.loop_meter.on_long_turn.add(LongTurnLog().take)
+        self.loop_meter.on_long_turn.add(self._note_long_turn)
+        self.serves_others = trio.Event()
+        self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
+        self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
+        self.status_syncs: Callbacks[[float]] = Callbacks()
+        self.sleeps_cut_short: Callbacks[[]] = Callbacks()
+        runtime, images, tasks = host.transports
+        self.client = RuntimeClient(
+            WatchedTransport(runtime, self.runtime_calls),
+            WatchedTransport(images, self.runtime_calls),
+            tasks,
+            request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
+        )
+        self.gate = RuntimeGate()
+        self.activity = Activity()
+        self.start_limiter = default_start_limiter(self.activity)
+        self.events = EventWriter(
+            self.node_name, clock, wait_idle=partial(self.activity.wait_idle, IDLE_SECONDS)
+        )
+        self.store = PodStore()
+        self.statuses = Statuses()
+        self.monitor = LoopMonitor()
+        self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
+        self.image_access = _image_access(settings, clock)
+        self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
+        self.oom_kills = _oom_kills(settings, host)
+        self.cache = RuntimeCache()
+        changes, self.runtime_changes = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
+        self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
+            PROBE_CHANNEL_SIZE
+        )
+        self.pleg = Pleg(
+            inspector=PodInspector(client=self.client, oom_kills=self.oom_kills),
+            cache=self.cache,
+            changes=changes,
+            journal=self.journal,
+            clock=clock,
+            events_enabled=settings.gates["EventedPLEG"],
+        )
+
+    @property
+    def static_sources(self) -> frozenset[Source]:
+        """The sources of static pods that the configuration names."""
+        configuration = self.settings.configuration
+        named = {
+            Source.FILE: configuration.static_pod_path,
+            Source.HTTP: configuration.static_pod_url,
+        }
+        return frozenset(source for source, where in named.items() if where)
+
+    def pods(self) -> Iterable[Pod]:
+        """The pods of the sources with their newest statuses."""
+        return [self.statuses.with_status(stored.pod) for stored in self.store]
+
+    def pod(self, namespace: str, name: str) -> Pod | None:
+        """A pod of the sources by its name, with its newest status."""
+        for pod in self.pods():
+            if (pod.metadata.namespace, pod.metadata.name) == (namespace, name):
+                return pod
+        return None
+
+    def active_pods(self) -> Iterable[Pod]:
+        """The pods that hold resources, with what they were allocated."""
+        return [self.allocations.allocated(stored.pod) for stored in self.store.active()]
+
+    def _note_long_turn(self, turn: LongTurn) -> None:
+        self.journal.note(
+            "loop",
+            turn.pod or self.node_name,
+            "LongTurn",
+            f"one task held the event loop: {turn.task}",
+            duration_seconds=turn.cpu_seconds,
+        )
+
+    def make_folders(self) -> None:
+        """Make the agent's folders. Blocks. Raises StartError, and records an event of it."""
+        logs = Path(self.settings.configuration.pod_logs_dir)
+        for what, folder, mode in (
+            ("root directory", self.root, 0o750),
+            (f'pod logs root directory "{logs}"', logs, 0o755),
+            ("pods directory", PodFolders(self.root).pods, 0o750),
+            ("plugins directory", self.root / "plugins", 0o750),
+            ("plugins registry directory", self.root / "plugins_registry", 0o750),
+            ("podresources directory", self.root / "pod-resources", 0o750),
+            ("checkpoint directory", self.root / "checkpoints", 0o700),
+        ):
+            try:
+                make_folders(folder, mode)
+            except OSError as error:
+                why = f"mkdir {error.filename}: {str(error.strerror).lower()}"
+                message = f"error creating {what}: {why}"
+                self.recorder.node(EventType.WARNING, "KubeletSetupFailed", message)
+                setting = "podLogsDir" if folder == logs else "--root-dir"
+                raise StartError(f"{folder}: {error.strerror}; check {setting}") from error
+
+
+def _image_access(settings: Settings, clock: Clock) -> ImageAccess:
+    """Make the part that knows which pods may use an image that is on the node already."""
+    if not settings.gates["KubeletEnsureSecretPulledImages"]:
+        return ImageAccess()
+    configuration = settings.configuration
+    verification = Verification(
+        policy=VerificationPolicy(configuration.image_pull_credentials_verification_policy),
+        allowlist=configuration.preloaded_images_verification_allowlist,
+    )
+    return PullRecords(Path(settings.options.root_dir), verification, clock)
+
+
+def _pressure_monitor(
+    settings: Settings, host: Host, client: RuntimeClient, journal: Journal
+) -> PressureMonitor:
+    """Make the monitor of the node's pressures."""
+    configuration = settings.configuration
+    name = kubepods_name(configuration.cgroup_root or "/")
+    return PressureMonitor(
+        thresholds=configured_thresholds(configuration),
+        transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
+        client=client if host.images_on_disk else None,
+        sources=MeasurementSources(
+            root_folder=Path(settings.options.root_dir),
+            tree=host.cgroups,
+            pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),
+        ),
+        journal=journal,
+    )
+
+
+def _oom_kills(settings: Settings, host: Host) -> OomKills | None:
+    """Make the part that knows which containers the kernel killed; None without cgroups."""
+    if host.cgroups is None:
+        return None
+    configuration = settings.configuration
+    return OomKills(
+        host.cgroups,
+        PodFolders(Path(settings.options.root_dir)).pods,
+        cgroup_root=configuration.cgroup_root or "/",
+        whole=not configuration.single_process_oom_kill,
+    )

@@ -1,0 +1,215 @@
+"""From settings to a running agent and to its end: what is checked first, and what ends it.
+
+SIGTERM, SIGINT and, if wanted, somebody who wants the lock file cancel the root nursery: the
+agent ends, calls whose outcome must be known are finished, and the containers run on. What the
+agent cannot start without is one line on stderr and exit code 1.
+"""
+
+import faulthandler
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from trio_kubelet.agent.start import Agent
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.errors import StartError
+from trio_kubelet.k8s.client import ApiClients, RateLimit, open_api_clients
+from trio_kubelet.k8s.client.kubeconfig import KubeconfigError
+from trio_kubelet.kernel.file_lock import FileLock, hold_lock
+from trio_kubelet.kernel.systemd import ServiceNotifier
+from trio_kubelet.node import node_name
+from trio_kubelet.node.host import find_cgroups, open_host
+from trio_kubelet.rpc import open_rpc_loop
+from trio_kubelet.tasks.clock import Clock, SystemClock
+from trio_kubelet.telemetry.log import tell_failure
+from trio_kubelet.volumes.safe_open import has_openat2
+
+log = structlog.get_logger("agent")
+
+SHUTDOWN_SECONDS = 10
+NO_LIMIT = -1.0
+"""eventRecordQPS 0 means that, a rate limit of 0 does not."""
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def run_agent(settings: Settings) -> int:
+    """Run the agent until it is told to stop; returns the exit code. Blocks."""
+    faulthandler.enable()  # The watchdog's SIGABRT leaves in the log where it hung.
+    try:
+        trio.run(_run, settings)
+    except (KeyboardInterrupt, BaseExceptionGroup, StartError) as error:
+        if _is_interrupt(error):
+            return INTERRUPTED
+        start_error, others = _start_error(error)
+        if others is not None or start_error is None:
+            tell_failure(f"trio-kubelet: ended by a bug: {error!r}")
+            raise
+        tell_failure(f"trio-kubelet: {start_error}")
+        return 1
+    finally:
+        signal.alarm(0)
+    return 0
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """True if Control-C was pressed once more while the agent was ending."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.subgroup(KeyboardInterrupt) is not None
+    return isinstance(error, KeyboardInterrupt)
+
+
+def _start_error(error: BaseException) -> tuple[StartError | None, BaseException | None]:
+    """The first StartError in an exception, and what there is beside StartErrors."""
+    if isinstance(error, StartError):
+        return error, None
+    if not isinstance(error, BaseExceptionGroup):
+        return None, error
+    ours, others = error.split(StartError)
+    first: BaseException | None = ours
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return (first if isinstance(first, StartError) else None), others
+
+
+async def _run(settings: Settings) -> None:
+    _check_openat2()
+    clock = SystemClock()
+    if settings.options.hollow:
+        # Here, because no other agent needs it.
+        from trio_kubelet.hollow.host import open_hollow_host
+
+        host_opened = open_hollow_host(settings, clock)
+    else:
+        host_opened = open_host(settings, find_cgroups(settings))
+    notifier = ServiceNotifier()
+    async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+        await nursery.start(_end_on_signal, nursery.cancel_scope, notifier)
+        if settings.options.lock_file:
+            lock = await _locked(Path(settings.options.lock_file), stack, notifier)
+            if settings.options.exit_on_lock_contention:
+                nursery.start_soon(_end_on_contention, lock, nursery.cancel_scope, notifier)
+        await stack.enter_async_context(open_rpc_loop())
+        host = await stack.enter_async_context(host_opened)
+        open_clients = partial(_clients, settings, clock) if _has_api_server(settings) else None
+        await Agent(settings, clock, host, notifier, open_clients).run()
+
+
+def _check_openat2() -> None:
+    """Refuse a kernel on which volumes cannot be handled safely. Raises StartError."""
+    if not has_openat2():
+        raise StartError(
+            "the system call openat2 is needed to handle volumes safely, and the kernel "
+            f"({os.uname().release}) does not have it or a seccomp filter denies it; Linux 5.6 or "
+            "newer is needed"
+        )
+
+
+async def _locked(path: Path, stack: AsyncExitStack, notifier: ServiceNotifier) -> FileLock:
+    """Wait for the lock and hold it as long as the stack. Raises StartError."""
+
+    def say() -> None:
+        log.warning("waiting for the lock file; another agent holds it", path=str(path))
+        notifier.status(f"waiting for the lock file {path}; another agent holds it")
+
+    try:
+        return await stack.enter_async_context(hold_lock(path, say))
+    except OSError as error:
+        raise StartError(f"--lock-file: {path}: {error.strerror}; choose another path") from error
+
+
+async def _end_on_contention(
+    lock: FileLock, scope: trio.CancelScope, notifier: ServiceNotifier
+) -> None:
+    """End the agent as soon as another one wants the lock (flag --exit-on-lock-contention)."""
+    await lock.wanted()
+    _end("somebody else wants the lock file", scope, notifier)
+
+
+async def _end_on_signal(
+    scope: trio.CancelScope,
+    notifier: ServiceNotifier,
+    *,
+    task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """SIGTERM and SIGINT end the agent at once; a second one kills it."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        async for number in signals:
+            _end(signal.Signals(number).name, scope, notifier)
+
+
+def _end(why: str, scope: trio.CancelScope, notifier: ServiceNotifier) -> None:
+    """Cancel everything. A runtime that hangs holds the end up for ten seconds, not longer."""
+    log.info("shutting down, containers keep running", why=why)
+    notifier.stopping()
+    signal.signal(signal.SIGALRM, lambda *_: _give_up_waiting())
+    signal.alarm(SHUTDOWN_SECONDS)
+    scope.cancel()
+
+
+def _give_up_waiting() -> None:
+    tell_failure("trio-kubelet: ended without waiting for the runtime any longer")
+    os._exit(0)
+
+
+def _has_api_server(settings: Settings) -> bool:
+    options = settings.options
+    return bool(options.kubeconfig or options.bootstrap_kubeconfig)
+
+
+@asynccontextmanager
+async def _clients(settings: Settings, clock: Clock) -> AsyncIterator[ApiClients]:
+    """The way to the API server; credentials are asked for where there are none. Raises StartError.
+
+    A bootstrap may take until somebody approves the node's request.
+    """
+    options, configuration = settings.options, settings.configuration
+    if not options.kubeconfig:
+        raise StartError(
+            "--bootstrap-kubeconfig needs --kubeconfig, the file to write the node's own "
+            "credentials to"
+        )
+    if options.bootstrap_kubeconfig:
+        await _bootstrap(settings, clock)
+    try:
+        clients = open_api_clients(
+            Path(options.kubeconfig),
+            rate_limit=RateLimit(configuration.kube_api_qps, configuration.kube_api_burst),
+            event_rate_limit=RateLimit(
+                configuration.event_record_qps or NO_LIMIT, configuration.event_burst
+            ),
+            heartbeat_seconds=min(
+                configuration.node_status_update_frequency.total_seconds(),
+                configuration.node_lease_duration_seconds,
+            ),
+            clock=clock,
+        )
+        async with clients as opened:
+            log.info("using API server", server=opened.server)
+            yield opened
+    except KubeconfigError as error:
+        raise StartError(str(error)) from error
+
+
+async def _bootstrap(settings: Settings, clock: Clock) -> None:
+    """Get the node its first certificate, if it has none that is good. Raises StartError."""
+    # Here, because what it takes is large, and a node without --bootstrap-kubeconfig needs none.
+    from trio_kubelet.node.bootstrap import BootstrapError, bootstrap
+
+    options = settings.options
+    try:
+        await bootstrap(
+            kubeconfig=Path(options.kubeconfig),
+            bootstrap_kubeconfig=Path(options.bootstrap_kubeconfig),
+            cert_dir=Path(options.cert_dir),
+            node_name=node_name(settings),
+            clock=clock,
+        )
+    except BootstrapError as error:
+        raise StartError(str(error)) from error

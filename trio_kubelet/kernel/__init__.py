@@ -1,0 +1,1 @@
+"""The kernel and systemd: files, mounts, sockets, its own process."""

@@ -1,0 +1,85 @@
+"""Endpoints for operators of the node itself through its port: its logs, and how the agent is.
+
+Each group is there as its switch in the configuration or its feature gate says. One that is
+switched off is answered as the Go kubelet does: 405 and why, or 404 for what only a gate adds.
+"""
+
+import platform
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+
+from attrs import frozen
+
+from trio_kubelet import KUBERNETES_VERSION
+from trio_kubelet.config.help_text import flag_values
+from trio_kubelet.config.settings import Settings
+from trio_kubelet.debugging import LoopMeter, flag_routes, profile_routes, turn_routes
+from trio_kubelet.debugging.z_pages import ProgramFacts, flagz_route, statusz_route
+from trio_kubelet.logs.system_logs import SystemLogs, system_log_routes
+from trio_kubelet.server import (
+    ADMIN,
+    NODE_LOGS,
+    PROFILES,
+    Route,
+    configz_routes,
+    disabled_routes,
+    journal_routes,
+)
+from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.telemetry import Journal
+from trio_kubelet.telemetry.log import set_verbosity
+
+FLAGS_PATH = "/debug/flags/v"
+PATHS = ("/configz", "/debug", "/healthz")
+
+
+@frozen(kw_only=True)
+class NodeEndpoints:
+    """Makes the routes; `clock` says since when the agent runs."""
+
+    settings: Settings
+    clock: Clock
+    journal: Journal
+    loop_meter: LoopMeter
+
+    def routes(self) -> Sequence[Route]:
+        """The routes that there are with debugging handlers on."""
+        return tuple(self._routes())
+
+    def _routes(self) -> Iterator[Route]:
+        configuration, gates = self.settings.configuration, self.settings.gates
+        yield from configz_routes(configuration)
+        yield from journal_routes(self.journal)
+        yield from turn_routes(self.loop_meter)
+        if configuration.enable_system_log_handler:
+            queries = configuration.enable_system_log_query and gates["NodeLogQuery"]
+            yield from system_log_routes(SystemLogs(queries=queries))
+        else:
+            yield from disabled_routes("logs endpoint is disabled.", NODE_LOGS)
+        if configuration.enable_profiling_handler:
+            yield from profile_routes()
+        else:
+            yield from disabled_routes("profiling endpoint is disabled.", PROFILES)
+        if configuration.enable_debug_flags_handler:
+            yield from flag_routes(set_verbosity)
+        else:
+            yield from disabled_routes("flags endpoint is disabled.", {FLAGS_PATH: ADMIN})
+        if gates["ComponentStatusz"]:
+            yield statusz_route(self._facts(), self._now)
+        if gates["ComponentFlagz"]:
+            options = self.settings.options
+            yield flagz_route(lambda: flag_values(configuration, options))
+
+    def _facts(self) -> ProgramFacts:
+        version = KUBERNETES_VERSION.removeprefix("v")
+        has_flagz = self.settings.gates["ComponentFlagz"]
+        return ProgramFacts(
+            started_at=self._now(),
+            binary_version=version,
+            emulation_version=version.rpartition(".")[0],
+            python_version=platform.python_version(),
+            paths=tuple(sorted((*PATHS, *(("/flagz",) if has_flagz else ())))),
+        )
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)

@@ -1,0 +1,1 @@
+"""Tasks, threads and time: several things at once, shared fairly, tried again."""

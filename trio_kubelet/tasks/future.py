@@ -1,0 +1,89 @@
+"""A value that one task will have and others wait for, and fetches that several callers share."""
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+
+
+class Future(Generic[T]):
+    """The result of some work: a value, or an error that everyone who waits is told.
+
+    Cancelled work settles nothing: whoever waits for it has to be cancelled with it.
+    """
+
+    __slots__ = ("_error", "_settled", "_value", "is_abandoned")
+
+    def __init__(self) -> None:
+        self._settled = trio.Event()
+        self._value: T
+        self._error: Exception | None = None
+        self.is_abandoned = False
+
+    @classmethod
+    def resolved(cls, value: T) -> "Future[T]":
+        """Return one that has its value already."""
+        future = cls()
+        future._value = value
+        future._settled.set()
+        return future
+
+    @property
+    def is_settled(self) -> bool:
+        """True if there is a value or an error: nobody has to wait any more."""
+        return self._settled.is_set()
+
+    async def run(self, work: Callable[[], Awaitable[T]]) -> None:
+        """Do the work. Its error is not raised here, but to those who wait."""
+        try:
+            self._value = await work()
+        except Exception as error:
+            self._error = error
+        self._settled.set()
+
+    def abandon(self) -> None:
+        """Wake those who wait if the work was cancelled: `is_abandoned` tells them."""
+        self.is_abandoned = not self.is_settled
+        self._settled.set()
+
+    async def wait(self) -> None:
+        """Wait until there is a value or an error, or nobody works for one; raises neither."""
+        await self._settled.wait()
+
+    async def result(self) -> T:
+        """Wait for the value; raises what the work has raised."""
+        await self._settled.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Fetches(Generic[K, T]):
+    """Fetches that are under way: callers who want the same at the same time share one.
+
+    One of them fetches, in its own task. What came of a fetch is told to those who waited for it,
+    and not kept.
+    """
+
+    def __init__(self) -> None:
+        self._under_way: dict[K, Future[T]] = {}
+
+    async def get(self, key: K, fetch: Callable[[], Awaitable[T]]) -> T:
+        """Return what `fetch` returns; raises what that raises.
+
+        If the caller that fetches is cancelled, one of those that wait for it fetches again.
+        """
+        while (under_way := self._under_way.get(key)) is not None:
+            await under_way.wait()
+            if not under_way.is_abandoned:
+                return await under_way.result()
+        future = self._under_way[key] = Future()
+        try:
+            await future.run(fetch)
+        finally:
+            del self._under_way[key]
+            future.abandon()
+        return await future.result()
