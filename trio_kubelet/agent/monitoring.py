@@ -20,7 +20,7 @@ import trio
 from state_machines.pod import PodState
 from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.agent.core import Core
-from trio_kubelet.config.gate_table import KNOWN_GATES, Stage
+from trio_kubelet.config.gates import KNOWN_GATES, Stage
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics

@@ -1,25 +1,288 @@
-"""Feature gates: which are known, what was asked for, what holds.
+"""Every feature gate of Kubernetes 1.36: stage, default, what it is to this agent, what holds.
 
-`resolve` turns the requested values (file and flags, merged) into `FeatureGates`, the value that
-the agent asks `gates.enabled("EventedPLEG")`. As in Kubernetes an unknown gate is an error, as is
-switching a locked one; a GA or deprecated gate is accepted with a warning, because it will be
-unknown one day. `AllAlpha` and `AllBeta` set every gate of their stage that is not named itself.
+The names are those that a 1.36 kubelet accepts, also the many that concern other components: one
+`featureGates` section is often shared by a whole cluster. `resolve` turns the requested values
+(file and flags, merged) into `FeatureGates`, the value that the agent asks
+`gates.enabled("EventedPLEG")`. As in Kubernetes an unknown gate is an error, as is switching a
+locked one; a GA or deprecated gate is accepted with a warning, because it will be unknown one
+day. `AllAlpha` and `AllBeta` set every gate of their stage that is not named itself.
 """
 
 from collections.abc import Iterator, Mapping
+from enum import Enum, StrEnum, auto
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from trio_kubelet.config.gate_table import KNOWN_GATES, Stage
 
-COLLECTIVE_GATES: Mapping[str, Stage] = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
+class Stage(StrEnum):
+    """Stages of a feature."""
 
-OWN_DEFAULTS: Mapping[str, bool] = {
+    ALPHA = "ALPHA"
+    BETA = "BETA"
+    GA = "GA"
+    DEPRECATED = "DEPRECATED"
+
+
+class Use(Enum):
+    """The use that the agent makes of a gate."""
+
+    ASKED = auto()
+    """The agent asks for it, or it decides what the configuration may say."""
+    AS_IF_ON = auto()
+    AS_IF_OFF = auto()
+    NONE = auto()
+    """A gate of the control plane, of kube-proxy, of Windows or of the libraries in Go."""
+
+
+@frozen
+class FeatureGate:
+    """One feature gate: its stage, its default, and its use in this agent."""
+
+    stage: Stage
+    default: bool
+    """The Go kubelet's."""
+    locked: bool = False
+    """True if the default cannot be changed."""
+    use: Use = Use.ASKED
+    waits_for: str = ""
+    """The capability that is missing, of a gate that is as if off."""
+    own_default: bool | None = None
+    """This agent's default, where it is not the Go kubelet's."""
+
+    @property
+    def acts_as(self) -> bool | None:
+        """How the agent acts whatever the gate is set to; None if that depends or is nothing."""
+        return {Use.AS_IF_ON: True, Use.AS_IF_OFF: False}.get(self.use)
+
+
+ALPHA = FeatureGate(Stage.ALPHA, default=False)
+BETA = FeatureGate(Stage.BETA, default=True)
+BETA_OFF = FeatureGate(Stage.BETA, default=False)
+GA = FeatureGate(Stage.GA, default=True, locked=True)
+# Those that became GA in the latest release, and a few that never were locked.
+GA_UNLOCKED = FeatureGate(Stage.GA, default=True)
+DEPRECATED = FeatureGate(Stage.DEPRECATED, default=True)
+DEPRECATED_OFF = FeatureGate(Stage.DEPRECATED, default=False)
+
+
+def always(gate: FeatureGate) -> FeatureGate:
+    """The gate of a feature that the agent always has."""
+    return evolve(gate, use=Use.AS_IF_ON)
+
+
+def waiting(capability: str, gate: FeatureGate) -> FeatureGate:
+    """The gate of a feature that the agent never has, because it lacks `capability`."""
+    return evolve(gate, use=Use.AS_IF_OFF, waits_for=capability)
+
+
+def of_others(gate: FeatureGate, names: str) -> Mapping[str, FeatureGate]:
+    """Gates that nothing in this agent depends on."""
+    return dict.fromkeys(names.split(), evolve(gate, use=Use.NONE))
+
+
+KNOWN_GATES: Mapping[str, FeatureGate] = {
+    "AllowOverwriteTerminationGracePeriodSeconds": waiting(
+        "eviction", evolve(DEPRECATED_OFF, locked=True)
+    ),
+    "AllowParsingUserUIDFromCertAuth": always(BETA),
+    "CPUManagerPolicyAlphaOptions": waiting("resource managers", ALPHA),
+    "CPUManagerPolicyBetaOptions": waiting("resource managers", BETA),
+    "CPUManagerPolicyOptions": waiting("resource managers", GA),
+    "CRIListStreaming": waiting("lists of the runtime as streams", ALPHA),
+    "CSIServiceAccountTokenSecrets": waiting("volume plugins", GA_UNLOCKED),
+    "CSIVolumeHealth": waiting("volume plugins", ALPHA),
+    "ChangeContainerStatusOnKubeletRestart": waiting(
+        "statuses of before a restart are dropped", DEPRECATED_OFF
+    ),
+    "ClientsAllowCARotation": always(BETA),
+    "ClientsAllowCBOR": waiting("CBOR between nodes and API server", ALPHA),
+    "ClientsPreferCBOR": waiting("CBOR between nodes and API server", ALPHA),
+    "ClusterTrustBundleProjection": BETA_OFF,
+    "ComponentFlagz": BETA,
+    "ComponentStatusz": BETA,
+    "ContainerCheckpoint": BETA,
+    "ContainerRestartRules": always(BETA),
+    "ContainerStopSignals": ALPHA,
+    "CustomCPUCFSQuotaPeriod": always(GA_UNLOCKED),
+    "DRAConsumableCapacity": waiting("devices", BETA),
+    "DRAExtendedResource": waiting("devices", BETA),
+    "DRANodeAllocatableResources": waiting("devices", ALPHA),
+    "DRAWorkloadResourceClaims": waiting("devices", ALPHA),
+    "DisableCPUQuotaWithExclusiveCPUs": waiting("resource managers", DEPRECATED),
+    "DisableNodeKubeProxyVersion": always(DEPRECATED),
+    "DynamicResourceAllocation": waiting("devices", GA),
+    "EnvFiles": always(BETA),
     # The agent watches the runtime's events, falls back by itself where they are not to be
     # trusted, and goes on relisting: it needs no operator to opt in.
-    "EventedPLEG": True,
+    "EventedPLEG": evolve(ALPHA, own_default=True),
+    "ExecProbeTimeout": GA,
+    "ExtendWebSocketsToKubelet": waiting("server", BETA),
+    "GitRepoVolumeDriver": waiting("volume plugins", DEPRECATED_OFF),
+    "GracefulNodeShutdown": waiting("graceful shutdown of the node", BETA),
+    "GracefulNodeShutdownBasedOnPodPriority": waiting("graceful shutdown of the node", BETA),
+    "HostnameOverride": always(BETA),
+    "ImageMaximumGCAge": waiting("garbage collection of images", GA),
+    "ImageVolume": waiting("images", GA_UNLOCKED),
+    "ImageVolumeWithDigest": waiting("images", ALPHA),
+    "InPlacePodLevelResourcesVerticalScaling": waiting("resize in place", BETA),
+    "InPlacePodVerticalScaling": waiting("resize in place", GA),
+    "InPlacePodVerticalScalingExclusiveCPUs": waiting("resize in place", ALPHA),
+    "InPlacePodVerticalScalingExclusiveMemory": waiting("resize in place", ALPHA),
+    "InPlacePodVerticalScalingInitContainers": waiting("resize in place", BETA),
+    "KubeletCgroupDriverFromCRI": always(GA),
+    "KubeletCrashLoopBackOffMax": BETA,
+    "KubeletEnsureSecretPulledImages": BETA,
+    "KubeletFineGrainedAuthz": GA_UNLOCKED,
+    "KubeletInUserNamespace": waiting("an agent without root", ALPHA),
+    "KubeletPSI": always(GA_UNLOCKED),
+    "KubeletPodResourcesDynamicResources": waiting("devices", GA_UNLOCKED),
+    "KubeletPodResourcesGet": waiting("devices", GA_UNLOCKED),
+    "KubeletPodResourcesListUseActivePods": waiting("devices", DEPRECATED),
+    "KubeletRegistrationGetOnExistsOnly": always(DEPRECATED_OFF),
+    "KubeletSeparateDiskGC": waiting("eviction", BETA),
+    "KubeletServiceAccountTokenForCredentialProviders": waiting("credential providers", BETA),
+    "KubeletTracing": waiting("tracing", GA),
+    "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("eviction", BETA_OFF),
+    "LoggingAlphaOptions": ALPHA,
+    "LoggingBetaOptions": always(BETA),
+    "MemoryQoS": ALPHA,
+    "MutableCSINodeAllocatableCount": waiting("volume plugins", GA_UNLOCKED),
+    "NativeHistograms": waiting("server", ALPHA),
+    "NodeDeclaredFeatures": BETA,
+    "NodeLogQuery": GA_UNLOCKED,
+    "NodeSwap": GA,
+    "PLEGOnDemandRelist": always(BETA),
+    "PodAndContainerStatsFromCRI": waiting("server", ALPHA),
+    "PodCertificateRequest": waiting("volume plugins", BETA_OFF),
+    "PodLevelResourceManagers": waiting("resource managers", ALPHA),
+    "PodLevelResources": always(BETA),
+    "PodLifecycleSleepAction": always(GA),
+    "PodLifecycleSleepActionAllowZero": always(GA),
+    "PodLogsQuerySplitStreams": ALPHA,
+    "PodObservedGenerationTracking": always(GA),
+    "PodReadyToStartContainersCondition": always(BETA),
+    "PodsAPI": waiting("server", ALPHA),
+    "PreventStaticPodAPIReferences": always(BETA),
+    "ProcMountType": always(GA_UNLOCKED),
+    "QOSReserved": waiting("resource managers", ALPHA),
+    "RecoverVolumeExpansionFailure": waiting("volume plugins", GA),
+    "RecursiveReadOnlyMounts": always(GA),
+    "ReduceDefaultCrashLoopBackOffDecay": ALPHA,
+    "RelaxedDNSSearchValidation": always(GA),
+    "RelaxedEnvironmentVariableValidation": always(GA),
+    "ReloadKubeletClientCAFile": always(BETA),
+    "ReloadKubeletServerCertificateFile": always(BETA),
+    "ResourceHealthStatus": waiting("devices", BETA),
+    "ResourceHealthStatusMessage": waiting("devices", BETA),
+    "RestartAllContainersOnContainerExits": BETA,
+    "RotateKubeletServerCertificate": waiting("server", BETA),
+    "RuntimeClassInImageCriApi": waiting("images", ALPHA),
+    "SELinuxChangePolicy": waiting("volume plugins", GA_UNLOCKED),
+    "SELinuxMount": waiting("volume plugins", BETA_OFF),
+    "SELinuxMountReadWriteOncePod": waiting("volume plugins", GA_UNLOCKED),
+    "SidecarContainers": always(GA),
+    "SupplementalGroupsPolicy": always(GA),
+    "SystemdWatchdog": always(GA),
+    "TaintTolerationComparisonOperators": ALPHA,
+    "TopologyManagerPolicyAlphaOptions": waiting("resource managers", ALPHA),
+    "TopologyManagerPolicyBetaOptions": waiting("resource managers", BETA),
+    "TopologyManagerPolicyOptions": waiting("resource managers", GA_UNLOCKED),
+    "UserNamespacesHostNetworkSupport": ALPHA,
+    "UserNamespacesSupport": always(GA_UNLOCKED),
+    "WatchListClient": always(BETA),
+    **of_others(
+        BETA,
+        """
+        APIResponseCompression APIServerIdentity AtomicFIFO
+        AuthorizePodWebsocketUpgradeCreatePermission CRDObservedGenerationTracking
+        ClearingNominatedNodeNameAfterBinding ClientsAllowTLSCacheGC
+        ConstrainedImpersonation ContextualLogging DRADeviceBindingConditions
+        DRADeviceTaints DRAPartitionableDevices DRAResourceClaimDeviceStatus
+        DRAResourceClaimGranularStatusAuthorization DRASchedulerFilterTimeout
+        DeclarativeValidationBeta DeploymentReplicaSetTerminatingReplicas
+        DetectCacheInconsistency HPAConfigurableTolerance InOrderInformersBatchProcess
+        ListFromCacheSnapshot MatchLabelKeysInPodTopologySpread
+        MatchLabelKeysInPodTopologySpreadSelectorMerge
+        MutablePodResourcesForSuspendedJobs MutableSchedulingDirectivesForSuspendedJobs
+        NominatedNodeNameForExpectation OpenAPIEnums OpportunisticBatching
+        PodDeletionCost PodTopologyLabelsAdmission PortForwardWebsockets
+        RelaxedServiceNameValidation RemoteRequestHeaderUID SchedulerAsyncPreemption
+        SchedulerPopFromBackoffQ ServiceAccountNodeAudienceRestriction
+        SizeBasedListCostEstimate StaleControllerConsistencyDaemonSet
+        StaleControllerConsistencyJob StaleControllerConsistencyReplicaSet
+        StaleControllerConsistencyStatefulSet StatefulSetSemanticRevisionComparison
+        StorageVersionHash StrictIPCIDRValidation
+        StructuredAuthenticationConfigurationEgressSelector
+        StructuredAuthenticationConfigurationJWKSMetrics
+        TokenRequestServiceAccountUIDValidation TranslateStreamCloseWebsocketRequests
+        UnauthenticatedHTTP2DOSMitigation UnknownVersionInteroperabilityProxy
+        UnlockWhileProcessingFIFO WatchCacheInitializationPostStartHook WatchList
+        WindowsGracefulNodeShutdown
+        """,
+    ),
+    **of_others(
+        GA,
+        """
+        APIServerTracing AnonymousAuthConfigurableEndpoints AnyVolumeDataSource
+        AuthorizeNodeWithSelectors AuthorizeWithSelectors BtreeWatchCache
+        CRDValidationRatcheting ConsistentListFromCache CustomResourceFieldSelectors
+        DisableAllocatorDualWrite JobBackoffLimitPerIndex JobManagedBy
+        JobPodReplacementPolicy JobSuccessPolicy LogarithmicScaleDown
+        MatchLabelKeysInPodAffinity MultiCIDRServiceAllocator NFTablesProxyMode
+        NodeInclusionPolicyInPodTopologySpread OrderedNamespaceDeletion
+        PodSchedulingReadiness PreferSameTrafficDistribution
+        ResilientWatchCacheInitialization RetryGenerateName SchedulerQueueingHints
+        SeparateTaintEvictionController ServiceAccountTokenJTI
+        ServiceAccountTokenNodeBinding ServiceAccountTokenNodeBindingValidation
+        ServiceAccountTokenPodNodeInfo StreamingCollectionEncodingToJSON
+        StreamingCollectionEncodingToProtobuf StructuredAuthenticationConfiguration
+        VolumeAttributesClass WinDSR WinOverlay
+        """,
+    ),
+    **of_others(
+        ALPHA,
+        """
+        APIServingWithRoutine AllowUnsafeMalformedObjectDeletion CBORServingAndStorage
+        CloudControllerManagerWatchBasedRoutesReconciliation
+        CloudControllerManagerWebhook ControllerManagerReleaseLeaderElectionLockOnExit
+        CrossNamespaceVolumeDataSource DRAListTypeAttributes DRAResourcePoolStatus
+        GangScheduling GenericWorkload HPAScaleToZero
+        ManifestBasedAdmissionControlConfig MinimumKubeletVersion MutablePVNodeAffinity
+        PersistentVolumeClaimUnusedSinceTime RouteExternalCertificate
+        ShardedListAndWatch StorageCapacityScoring StoragePerformantSecurityPolicy
+        StorageVersionAPI TopologyAwareWorkloadScheduling VolumeLimitScaling
+        WindowsCPUAndMemoryAffinity WorkloadAwarePreemption WorkloadWithJob
+        """,
+    ),
+    **of_others(evolve(DEPRECATED, locked=True), "AggregatedDiscoveryRemoveBetaType"),
+    **of_others(
+        DEPRECATED_OFF,
+        """
+        AllowDNSOnlyNodeCSR AllowInsecureKubeletCertificateSigningRequests
+        DeclarativeValidationTakeover KMSv1 SeparateCacheWatchRPC WindowsHostNetwork
+        """,
+    ),
+    **of_others(
+        GA_UNLOCKED,
+        """
+        AllowServiceExternalIPs DRAAdminAccess DRAPrioritizedList DeclarativeValidation
+        ExternalServiceAccountTokenSigner InOrderInformers InformerResourceVersion
+        MutatingAdmissionPolicy
+        """,
+    ),
+    **of_others(
+        BETA_OFF,
+        """
+        ClusterTrustBundle ConcurrentWatchObjectDecode CoordinatedLeaderElection
+        DRADeviceTaintRules MaxUnavailableStatefulSet SchedulerAsyncAPICalls
+        StorageVersionMigrator
+        """,
+    ),
+    **of_others(DEPRECATED, "ServiceCIDRStatusFieldWiping StorageNamespaceIndex"),
 }
-"""Where this agent's default is not that of the Go kubelet."""
+"""Every gate by its name, without the two collective ones."""
+
+COLLECTIVE_GATES: Mapping[str, Stage] = {"AllAlpha": Stage.ALPHA, "AllBeta": Stage.BETA}
 
 DEPENDENCIES: Mapping[str, tuple[str, ...]] = {
     "ClusterTrustBundleProjection": ("ClusterTrustBundle",),
@@ -86,7 +349,24 @@ def default_of(name: str) -> bool:
     """The value of a known gate that nobody set. KeyError for an unknown one."""
     if name in COLLECTIVE_GATES:
         return False
-    return OWN_DEFAULTS.get(name, KNOWN_GATES[name].default)
+    gate = KNOWN_GATES[name]
+    return gate.default if gate.own_default is None else gate.own_default
+
+
+def unheeded_gates(requested: Mapping[str, bool]) -> tuple[str, ...]:
+    """The gates that were set to other than what the agent does; refused requests set nothing.
+
+    A gate that AllAlpha or AllBeta set counts where that changed its default: otherwise each of
+    them would name half of the table.
+    """
+    gates = resolve(requested).gates
+    return tuple(
+        name
+        for name, gate in KNOWN_GATES.items()
+        if gate.acts_as is not None
+        and gates[name] != gate.acts_as
+        and requested.get(name, not default_of(name)) == gates[name]
+    )
 
 
 def _effective(accepted: Mapping[str, bool]) -> dict[str, bool]:

@@ -12,9 +12,17 @@ who reads it need not know where a setting came from.
 from collections.abc import Mapping
 from datetime import timedelta
 
-from attrs import frozen
+from attrs import evolve, frozen
 
-from trio_kubelet.config.fields import INT64, nullable, option, part, seconds
+from trio_kubelet.config.fields import (
+    INT64,
+    WITHOUT_EFFECT,
+    Support,
+    nullable,
+    option,
+    part,
+    seconds,
+)
 from trio_kubelet.config.parts import (
     CrashLoopBackOffConfig,
     KubeletAuthentication,
@@ -27,6 +35,7 @@ from trio_kubelet.config.parts import (
     TracingConfiguration,
     UserNamespaces,
 )
+from trio_kubelet.config.tls_names import OLD_VERSIONS
 
 API_VERSION = "kubelet.config.k8s.io/v1beta1"
 KIND = "KubeletConfiguration"
@@ -38,6 +47,16 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
     "nodefs.available": "10%",
     "nodefs.inodesFree": "5%",
 }
+
+
+# What several fields wait for.
+SERVER = Support(waits_for="server")
+IMAGE_GARBAGE_COLLECTION = Support(waits_for="garbage collection of images")
+LOG_ROTATION = Support(waits_for="rotation of container logs")
+EVICTION = Support(waits_for="eviction")
+RESERVED_CGROUPS = Support(waits_for="reserved cgroups")
+RESOURCE_MANAGERS = Support(waits_for="resource managers")
+GRACEFUL_SHUTDOWN = Support(waits_for="graceful shutdown of the node")
 
 
 @frozen(kw_only=True)
@@ -65,9 +84,19 @@ class KubeletConfiguration:
     tls_cert_file: str = option("tlsCertFile", "")
     tls_private_key_file: str = option("tlsPrivateKeyFile", "")
     tls_cipher_suites: tuple[str, ...] = option("tlsCipherSuites", ())
-    tls_curve_preferences: tuple[int, ...] = option("tlsCurvePreferences", ())
-    tls_min_version: str = option("tlsMinVersion", "")
-    rotate_certificates: bool = option("rotateCertificates", False)
+    tls_curve_preferences: tuple[int, ...] = option("tlsCurvePreferences", (), SERVER)
+    tls_min_version: str = option(
+        "tlsMinVersion",
+        "",
+        evolve(
+            SERVER,
+            so_far="TLS below 1.2 is not spoken, whatever it allows",
+            suffices=lambda version: version not in OLD_VERSIONS,
+        ),
+    )
+    rotate_certificates: bool = option(
+        "rotateCertificates", False, Support(waits_for="renewal of the client certificate")
+    )
     server_tls_bootstrap: bool = option("serverTLSBootstrap", False)
     authentication: KubeletAuthentication = part("authentication", KubeletAuthentication)
     authorization: KubeletAuthorization = part("authorization", KubeletAuthorization)
@@ -86,7 +115,7 @@ class KubeletConfiguration:
 
     # Debugging and health
     enable_debugging_handlers: bool = nullable("enableDebuggingHandlers", True)
-    enable_contention_profiling: bool = option("enableContentionProfiling", False)
+    enable_contention_profiling: bool = option("enableContentionProfiling", False, SERVER)
     healthz_port: int = nullable("healthzPort", 10248)
     healthz_bind_address: str = option("healthzBindAddress", "127.0.0.1")
     oom_score_adj: int = nullable("oomScoreAdj", -999)
@@ -104,35 +133,49 @@ class KubeletConfiguration:
     node_lease_duration_seconds: int = option("nodeLeaseDurationSeconds", 40)
 
     # Garbage collection of images
-    image_minimum_gc_age: timedelta = option("imageMinimumGCAge", seconds(120))
-    image_maximum_gc_age: timedelta = option("imageMaximumGCAge", seconds(0))
-    image_gc_high_threshold_percent: int = nullable("imageGCHighThresholdPercent", 85)
-    image_gc_low_threshold_percent: int = nullable("imageGCLowThresholdPercent", 80)
+    image_minimum_gc_age: timedelta = option(
+        "imageMinimumGCAge", seconds(120), IMAGE_GARBAGE_COLLECTION
+    )
+    image_maximum_gc_age: timedelta = option(
+        "imageMaximumGCAge", seconds(0), IMAGE_GARBAGE_COLLECTION
+    )
+    image_gc_high_threshold_percent: int = nullable(
+        "imageGCHighThresholdPercent", 85, evolve(IMAGE_GARBAGE_COLLECTION, promised=True)
+    )
+    image_gc_low_threshold_percent: int = nullable(
+        "imageGCLowThresholdPercent", 80, evolve(IMAGE_GARBAGE_COLLECTION, promised=True)
+    )
     volume_stats_agg_period: timedelta = option("volumeStatsAggPeriod", seconds(60))
 
     # Cgroups
-    kubelet_cgroups: str = option("kubeletCgroups", "")
-    system_cgroups: str = option("systemCgroups", "")
+    kubelet_cgroups: str = option("kubeletCgroups", "", RESERVED_CGROUPS)
+    system_cgroups: str = option("systemCgroups", "", RESERVED_CGROUPS)
     cgroup_root: str = option("cgroupRoot", "")
     cgroups_per_qos: bool = nullable("cgroupsPerQOS", True)
     cgroup_driver: str = option("cgroupDriver", "cgroupfs")
 
     # CPU, memory and topology managers
-    cpu_manager_policy: str = option("cpuManagerPolicy", "none")
+    cpu_manager_policy: str = option("cpuManagerPolicy", "none", RESOURCE_MANAGERS)
     single_process_oom_kill: bool | None = nullable("singleProcessOOMKill")
-    cpu_manager_policy_options: Mapping[str, str] = option("cpuManagerPolicyOptions", {})
-    cpu_manager_reconcile_period: timedelta = option("cpuManagerReconcilePeriod", seconds(10))
-    memory_manager_policy: str = option("memoryManagerPolicy", "None")
-    topology_manager_policy: str = option("topologyManagerPolicy", "none")
-    topology_manager_scope: str = option("topologyManagerScope", "container")
-    topology_manager_policy_options: Mapping[str, str] = option("topologyManagerPolicyOptions", {})
-    qos_reserved: Mapping[str, str] = option("qosReserved", {})
+    cpu_manager_policy_options: Mapping[str, str] = option(
+        "cpuManagerPolicyOptions", {}, RESOURCE_MANAGERS
+    )
+    cpu_manager_reconcile_period: timedelta = option(
+        "cpuManagerReconcilePeriod", seconds(10), RESOURCE_MANAGERS
+    )
+    memory_manager_policy: str = option("memoryManagerPolicy", "None", RESOURCE_MANAGERS)
+    topology_manager_policy: str = option("topologyManagerPolicy", "none", RESOURCE_MANAGERS)
+    topology_manager_scope: str = option("topologyManagerScope", "container", RESOURCE_MANAGERS)
+    topology_manager_policy_options: Mapping[str, str] = option(
+        "topologyManagerPolicyOptions", {}, RESOURCE_MANAGERS
+    )
+    qos_reserved: Mapping[str, str] = option("qosReserved", {}, RESOURCE_MANAGERS)
 
     # The runtime and the pods
     runtime_request_timeout: timedelta = option("runtimeRequestTimeout", seconds(120))
-    hairpin_mode: str = option("hairpinMode", "promiscuous-bridge")
+    hairpin_mode: str = option("hairpinMode", "promiscuous-bridge", WITHOUT_EFFECT)
     max_pods: int = option("maxPods", 110)
-    pod_cidr: str = option("podCIDR", "")
+    pod_cidr: str = option("podCIDR", "", Support(waits_for="network of a node without API server"))
     pod_pids_limit: int = nullable("podPidsLimit", -1, bits=INT64)
     resolv_conf: str = nullable("resolvConf", "/etc/resolv.conf")
     run_once: bool = option("runOnce", False)
@@ -142,7 +185,11 @@ class KubeletConfiguration:
     # Limits of the process, the API client
     node_status_max_images: int = nullable("nodeStatusMaxImages", 50)
     max_open_files: int = option("maxOpenFiles", 1_000_000, bits=INT64)
-    content_type: str = option("contentType", "application/vnd.kubernetes.protobuf")
+    content_type: str = option(
+        "contentType",
+        "application/vnd.kubernetes.protobuf",
+        Support(acts_as_with="application/json"),
+    )
     kube_api_qps: int = nullable("kubeAPIQPS", 50)
     kube_api_burst: int = option("kubeAPIBurst", 100)
 
@@ -151,23 +198,49 @@ class KubeletConfiguration:
     max_parallel_image_pulls: int | None = nullable("maxParallelImagePulls")
 
     # Eviction
-    eviction_hard: Mapping[str, str] = option("evictionHard", DEFAULT_EVICTION_HARD)
-    eviction_soft: Mapping[str, str] = option("evictionSoft", {})
-    eviction_soft_grace_period: Mapping[str, str] = option("evictionSoftGracePeriod", {})
+    eviction_hard: Mapping[str, str] = option(
+        "evictionHard",
+        DEFAULT_EVICTION_HARD,
+        evolve(
+            EVICTION,
+            promised=True,
+            so_far="allocatable, pressures and admission follow from it, but no pod is evicted",
+        ),
+    )
+    eviction_soft: Mapping[str, str] = option(
+        "evictionSoft",
+        {},
+        evolve(
+            EVICTION,
+            so_far="pressures and admission follow from it, but no pod is evicted",
+        ),
+    )
+    eviction_soft_grace_period: Mapping[str, str] = option("evictionSoftGracePeriod", {}, EVICTION)
     eviction_pressure_transition_period: timedelta = option(
         "evictionPressureTransitionPeriod", seconds(300)
     )
-    eviction_max_pod_grace_period: int = option("evictionMaxPodGracePeriod", 0)
-    eviction_minimum_reclaim: Mapping[str, str] = option("evictionMinimumReclaim", {})
+    eviction_max_pod_grace_period: int = option("evictionMaxPodGracePeriod", 0, EVICTION)
+    eviction_minimum_reclaim: Mapping[str, str] = option(
+        "evictionMinimumReclaim",
+        {},
+        evolve(
+            EVICTION,
+            so_far="pressures and admission follow from it, but no pod is evicted",
+        ),
+    )
     merge_default_eviction_settings: bool = nullable("mergeDefaultEvictionSettings", False)
 
     # Kernel and volumes
     pods_per_core: int = option("podsPerCore", 0)
     enable_controller_attach_detach: bool = nullable("enableControllerAttachDetach", True)
-    protect_kernel_defaults: bool = option("protectKernelDefaults", False)
-    make_iptables_util_chains: bool = nullable("makeIPTablesUtilChains", True)
-    iptables_masquerade_bit: int = nullable("iptablesMasqueradeBit", 14)
-    iptables_drop_bit: int = nullable("iptablesDropBit", 15)
+    protect_kernel_defaults: bool = option(
+        "protectKernelDefaults", False, Support(waits_for="kernel settings")
+    )
+    make_iptables_util_chains: bool = nullable(
+        "makeIPTablesUtilChains", True, Support(acts_as_with=False)
+    )
+    iptables_masquerade_bit: int = nullable("iptablesMasqueradeBit", 14, WITHOUT_EFFECT)
+    iptables_drop_bit: int = nullable("iptablesDropBit", 15, WITHOUT_EFFECT)
 
     # Feature gates and swap
     feature_gates: Mapping[str, bool] = option("featureGates", {})
@@ -175,10 +248,16 @@ class KubeletConfiguration:
     memory_swap: MemorySwapConfiguration = part("memorySwap", MemorySwapConfiguration)
 
     # The containers' logs
-    container_log_max_size: str = option("containerLogMaxSize", "10Mi")
-    container_log_max_files: int = nullable("containerLogMaxFiles", 5)
-    container_log_max_workers: int = nullable("containerLogMaxWorkers", 1)
-    container_log_monitor_interval: timedelta = nullable("containerLogMonitorInterval", seconds(10))
+    container_log_max_size: str = option(
+        "containerLogMaxSize", "10Mi", evolve(LOG_ROTATION, promised=True)
+    )
+    container_log_max_files: int = nullable(
+        "containerLogMaxFiles", 5, evolve(LOG_ROTATION, promised=True)
+    )
+    container_log_max_workers: int = nullable("containerLogMaxWorkers", 1, LOG_ROTATION)
+    container_log_monitor_interval: timedelta = nullable(
+        "containerLogMonitorInterval", seconds(10), LOG_ROTATION
+    )
     config_map_and_secret_change_detection_strategy: str = option(
         "configMapAndSecretChangeDetectionStrategy", "Watch"
     )
@@ -187,34 +266,44 @@ class KubeletConfiguration:
     system_reserved: Mapping[str, str] = option("systemReserved", {})
     kube_reserved: Mapping[str, str] = option("kubeReserved", {})
     reserved_system_cpus: str = option("reservedSystemCPUs", "")
-    show_hidden_metrics_for_version: str = option("showHiddenMetricsForVersion", "")
-    system_reserved_cgroup: str = option("systemReservedCgroup", "")
-    kube_reserved_cgroup: str = option("kubeReservedCgroup", "")
-    enforce_node_allocatable: tuple[str, ...] = option("enforceNodeAllocatable", ("pods",))
+    show_hidden_metrics_for_version: str = option("showHiddenMetricsForVersion", "", SERVER)
+    system_reserved_cgroup: str = option("systemReservedCgroup", "", RESERVED_CGROUPS)
+    kube_reserved_cgroup: str = option("kubeReservedCgroup", "", RESERVED_CGROUPS)
+    enforce_node_allocatable: tuple[str, ...] = option(
+        "enforceNodeAllocatable",
+        ("pods",),
+        evolve(
+            RESERVED_CGROUPS,
+            so_far="`pods` and `none` are acted on",
+            suffices=lambda levels: {"pods", "none"}.issuperset(levels),
+        ),
+    )
     allowed_unsafe_sysctls: tuple[str, ...] = option("allowedUnsafeSysctls", ())
 
     # Plugins, identity, logging
     volume_plugin_dir: str = option(
-        "volumePluginDir", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"
+        "volumePluginDir",
+        "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/",
+        Support(waits_for="volume plugins", promised=True),
     )
     provider_id: str = option("providerID", "")
-    kernel_memcg_notification: bool = option("kernelMemcgNotification", False)
+    kernel_memcg_notification: bool = option("kernelMemcgNotification", False, EVICTION)
     logging: LoggingConfiguration = part("logging", LoggingConfiguration)
     enable_system_log_handler: bool = nullable("enableSystemLogHandler", True)
     enable_system_log_query: bool = nullable("enableSystemLogQuery", False)
 
     # Graceful shutdown of the node
-    shutdown_grace_period: timedelta = option("shutdownGracePeriod", seconds(0))
+    shutdown_grace_period: timedelta = option("shutdownGracePeriod", seconds(0), GRACEFUL_SHUTDOWN)
     shutdown_grace_period_critical_pods: timedelta = option(
-        "shutdownGracePeriodCriticalPods", seconds(0)
+        "shutdownGracePeriodCriticalPods", seconds(0), GRACEFUL_SHUTDOWN
     )
     shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriodByPodPriority, ...] = option(
-        "shutdownGracePeriodByPodPriority", ()
+        "shutdownGracePeriodByPodPriority", (), GRACEFUL_SHUTDOWN
     )
 
     # Restarts; memory; seccomp
     crash_loop_back_off: CrashLoopBackOffConfig = part("crashLoopBackOff", CrashLoopBackOffConfig)
-    reserved_memory: tuple[MemoryReservation, ...] = option("reservedMemory", ())
+    reserved_memory: tuple[MemoryReservation, ...] = option("reservedMemory", (), RESOURCE_MANAGERS)
     enable_profiling_handler: bool = nullable("enableProfilingHandler", True)
     enable_debug_flags_handler: bool = nullable("enableDebugFlagsHandler", True)
     seccomp_default: bool = nullable("seccompDefault", False)
@@ -224,7 +313,7 @@ class KubeletConfiguration:
     # Registration, tracing, the runtime endpoints
     register_with_taints: tuple[RegistrationTaint, ...] = option("registerWithTaints", ())
     register_node: bool = nullable("registerNode", True)
-    tracing: TracingConfiguration | None = nullable("tracing")
+    tracing: TracingConfiguration | None = nullable("tracing", None, Support(waits_for="tracing"))
     local_storage_capacity_isolation: bool = nullable("localStorageCapacityIsolation", True)
     container_runtime_endpoint: str = option(
         "containerRuntimeEndpoint", "unix:///run/containerd/containerd.sock", always=True

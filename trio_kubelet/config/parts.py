@@ -12,8 +12,18 @@ from datetime import timedelta
 
 from attrs import frozen
 
-from trio_kubelet.config.fields import INT64, nullable, option, part, seconds
+from trio_kubelet.config.fields import (
+    INT64,
+    WITHOUT_EFFECT,
+    Support,
+    nullable,
+    option,
+    part,
+    seconds,
+)
 from trio_kubelet.k8s.quantity import Quantity
+
+LOG_OUTPUT = Support(waits_for="verbosity by file, streams of the log")
 
 
 @frozen(kw_only=True)
@@ -151,7 +161,9 @@ class LoggingConfiguration:
     """Format (`text` or `json`) and verbosity of the log: 0 says the least, 4 and up debug."""
 
     format: str = option("format", "text")
-    flush_frequency: timedelta = option("flushFrequency", seconds(5), nanoseconds=True)
+    flush_frequency: timedelta = option(
+        "flushFrequency", seconds(5), WITHOUT_EFFECT, nanoseconds=True
+    )
     verbosity: int = option("verbosity", 0, always=True)
-    vmodule: tuple[VModuleItem, ...] = option("vmodule", ())
-    options: FormatOptions = part("options", FormatOptions)
+    vmodule: tuple[VModuleItem, ...] = option("vmodule", (), LOG_OUTPUT)
+    options: FormatOptions = part("options", FormatOptions, LOG_OUTPUT)

@@ -1,15 +1,17 @@
-"""Writes docs/settings.md out of the tables of what the agent acts on.
+"""Writes docs/settings.md out of the declarations of fields, options and gates.
 
 python -m trio_kubelet.config.support_page >docs/settings.md
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
-from trio_kubelet.config import field_support, gate_support
-from trio_kubelet.config.codec import to_wire
+import attrs
+
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, OPTION_FLAGS
-from trio_kubelet.config.gate_table import KNOWN_GATES
+from trio_kubelet.config.gates import KNOWN_GATES, Use
 from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.support import declared_fields, support_of
 
 INTRODUCTION = """# What the agent does with settings and feature gates
 
@@ -24,84 +26,78 @@ there yet.
 Written by `python -m trio_kubelet.config.support_page`.
 """
 
-PROMISING_DEFAULTS = frozenset(
-    """
-    imageGCHighThresholdPercent imageGCLowThresholdPercent containerLogMaxFiles
-    containerLogMaxSize evictionHard volumePluginDir
-    """.split()  # noqa: SIM905 - names in prose form, as in the tables
-)
-"""Fields that do something in a Go kubelet though nobody sets them."""
-
 
 def page() -> str:
-    """The whole page."""
+    """The text of docs/settings.md."""
     return "\n".join((INTRODUCTION, *_fields(), "", *_flags(), "", *_gates())) + "\n"
 
 
 def _fields() -> Iterator[str]:
+    fields = list(declared_fields(KubeletConfiguration()))
     yield "## Fields\n"
     yield "| waits for | fields |"
     yield "|---|---|"
-    waiting = {capability: set(names) for capability, names in field_support.NOT_YET.items()}
-    for name, (capability, _) in field_support.PARTLY.items():
-        waiting[capability].add(name)
-    yield from _rows(waiting, PROMISING_DEFAULTS)
-    yield ""
-    yield (
-        "From `evictionHard` follows what pods may ask for, from it, `evictionSoft` and "
-        "`evictionMinimumReclaim` which pressures the node shows and which pods it admits, but "
-        "no pod is evicted; thresholds of the signals `containerfs.*` have no effect, in the Go "
-        "kubelet neither; of "
-        "`enforceNodeAllocatable` only `pods` and `none` are acted on; TLS below 1.2 is not "
-        "spoken, whatever `tlsMinVersion` allows."
+    waiting = ((each.support.waits_for, each.path) for each in fields)
+    yield from _rows(waiting, {each.path for each in fields if each.support.promised})
+    yield "\nOf some of them something is done:\n"
+    yield "| field | so far |"
+    yield "|---|---|"
+    yield from (
+        f"| `{each.path}` | {each.support.so_far} |" for each in fields if each.support.so_far
     )
-    yield ""
+    yield "\nThresholds of the signals `containerfs.*` have no effect, in the Go kubelet neither.\n"
     yield "| field | the agent acts as with |"
     yield "|---|---|"
-    defaults = to_wire(KubeletConfiguration())
-    for name, value in sorted(field_support.FIXED.items()):
-        shown = str(value).lower() if isinstance(value, bool) else str(value)
-        yield f"| {_name(name, bold=defaults.get(name) != value)} | `{shown}` |"
+    for each in fields:
+        value = each.support.acts_as_with
+        if value is not None:
+            shown = str(value).lower() if isinstance(value, bool) else value
+            yield f"| {_name(each.path, bold=each.default != value)} | `{shown}` |"
 
 
 def _flags() -> Iterator[str]:
     yield "## Flags that are no fields\n"
     yield "| waits for | flags |"
     yield "|---|---|"
-    names = {flag.option: f"--{flag.name}" for flag in OPTION_FLAGS}
-    waiting = {
-        capability: [names[option] for option in options if option in names]
-        or [f"--{flag.name}" for flag in COLLECTOR_FLAGS]
-        for capability, options in field_support.OPTIONS_NOT_YET.items()
+    capabilities = {
+        attribute.name: support_of(attribute).waits_for for attribute in attrs.fields(NodeOptions)
     }
+    waiting = [(capabilities.get(flag.option, ""), f"--{flag.name}") for flag in OPTION_FLAGS]
+    waiting += [(capabilities["cadvisor"], f"--{flag.name}") for flag in COLLECTOR_FLAGS]
     yield from _rows(waiting, ())
 
 
 def _gates() -> Iterator[str]:
+    def used(use: Use) -> list[str]:
+        return [name for name, gate in KNOWN_GATES.items() if gate.use is use]
+
     on = {name for name, gate in KNOWN_GATES.items() if gate.default}
     yield "## Feature gates\n"
-    yield f"Asked for: {_listed(gate_support.ACTED_ON, ())}.\n"
-    off = {name for name in gate_support.AS_IF_ON if name not in on}
-    yield f"As if on, whatever is set: {_listed(gate_support.AS_IF_ON, off)}.\n"
+    yield f"Asked for: {_listed(used(Use.ASKED), ())}.\n"
+    always = used(Use.AS_IF_ON)
+    yield f"As if on, whatever is set: {_listed(always, set(always) - on)}.\n"
     yield "As if off, whatever is set:\n"
     yield "| belongs to | gates |"
     yield "|---|---|"
-    yield from _rows(gate_support.AS_IF_OFF, on)
-    yield ""
+    yield from _rows(((gate.waits_for, name) for name, gate in KNOWN_GATES.items()), on)
     yield (
-        "All others concern the control plane, kube-proxy, Windows or the libraries of the Go "
+        "\nAll others concern the control plane, kube-proxy, Windows or the libraries of the Go "
         "kubelet. They are accepted, because a cluster may share its gates, and have no effect."
     )
 
 
-def _rows(waiting: Mapping[str, Iterable[str]], bold: Iterable[str]) -> Iterator[str]:
-    for capability, names in waiting.items():
-        yield f"| {capability} | {_listed(names, bold)} |"
+def _rows(waiting: Iterable[tuple[str, str]], bold: Collection[str]) -> Iterator[str]:
+    """A row for each capability, with the names that wait for it."""
+    by_capability: dict[str, list[str]] = {}
+    for capability, name in waiting:
+        by_capability.setdefault(capability, []).append(name)
+    for capability, names in sorted(by_capability.items()):
+        if capability:
+            yield f"| {capability} | {_listed(names, bold)} |"
 
 
-def _listed(names: Iterable[str], bold: Iterable[str]) -> str:
-    marked = frozenset(bold)
-    return ", ".join(_name(name, bold=name in marked) for name in sorted(names))
+def _listed(names: Iterable[str], bold: Collection[str]) -> str:
+    return ", ".join(_name(name, bold=name in bold) for name in sorted(names))
 
 
 def _name(name: str, *, bold: bool) -> str:

@@ -13,8 +13,7 @@ import pytest
 from trio_kubelet.config import KubeletConfiguration, parts, records, to_wire
 from trio_kubelet.config.fields import api_field_of
 from trio_kubelet.config.flag_table import FLAGS, FORMER_FLAGS, OWN_FLAGS
-from trio_kubelet.config.gate_table import KNOWN_GATES
-from trio_kubelet.config.gates import COLLECTIVE_GATES, OWN_DEFAULTS, default_of
+from trio_kubelet.config.gates import COLLECTIVE_GATES, KNOWN_GATES, default_of
 from trio_kubelet.config.help_text import default_text
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.k8s.quantity import Quantity
@@ -174,7 +173,11 @@ def test_every_gate_has_stage_and_default_of_the_table(row: list[str]) -> None:
     else:
         assert KNOWN_GATES[name].stage == stage
         assert KNOWN_GATES[name].default == (default == "true")
-    assert default_of(name) == OWN_DEFAULTS.get(name, default == "true")
+
+
+def test_only_runtime_events_have_a_default_of_their_own() -> None:
+    differing = {name for name, gate in KNOWN_GATES.items() if default_of(name) != gate.default}
+    assert differing == {"EventedPLEG"}
 
 
 def test_there_are_no_gates_beside_the_table() -> None:

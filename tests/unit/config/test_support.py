@@ -1,9 +1,7 @@
 """Settings that nothing acts on are named, all in one warning; and the tables that say which."""
 
 import ast
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -11,44 +9,35 @@ import pytest
 import yaml
 from attrs import evolve
 
-from trio_kubelet.config import KubeletConfiguration, parts, to_wire
-from trio_kubelet.config import field_support as fields
-from trio_kubelet.config import gate_support as gates
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.codec import field_at
-from trio_kubelet.config.fields import api_field_of
+from trio_kubelet.config.fields import ACTED_ON
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
-from trio_kubelet.config.gate_table import KNOWN_GATES
-from trio_kubelet.config.gates import default_of
+from trio_kubelet.config.gates import KNOWN_GATES, Use, default_of, unheeded_gates
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.parts import (
     LoggingConfiguration,
     VModuleItem,
 )
 from trio_kubelet.config.settings import ConfigurationError, load
-from trio_kubelet.config.support import not_acted_on
-from trio_kubelet.config.support_page import PROMISING_DEFAULTS, page
+from trio_kubelet.config.support import declared_fields, not_acted_on, support_of
+from trio_kubelet.config.support_page import page
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
 
 ROOT = Path(__file__).parents[3]
 FACTS = ROOT / "tests" / "facts"
 HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
-GROUPS_OF_FIELDS = (
-    fields.ACTED_ON,
-    fields.ENDS_WITH_LOADING,
-    fields.WITHOUT_EFFECT_ANYWHERE,
-    fields.FIXED.keys(),
-    fields.PARTLY.keys(),
-    *fields.NOT_YET.values(),
-)
-GROUPS_OF_OPTIONS = (fields.OPTIONS_ACTED_ON, *fields.OPTIONS_NOT_YET.values())
-GROUPS_OF_GATES = (
-    gates.ACTED_ON,
-    gates.AS_IF_ON,
-    *gates.AS_IF_OFF.values(),
-    gates.WITHOUT_EFFECT_HERE,
-    gates.OF_OTHERS,
-)
+FIELDS = list(declared_fields(KubeletConfiguration()))
+OPTIONS = {each.name: support_of(each) for each in attrs.fields(NodeOptions)}
+DONE_WITH_WHEN_LOADED = {
+    *("featureGates", "mergeDefaultEvictionSettings", "runOnce", "serverTLSBootstrap"),
+    *("config", "config_dir"),
+}
+"""Fields and options that only the loading of the configuration reads.
+
+`runOnce: true` is refused, and so is `serverTLSBootstrap: true` on a node with a server.
+"""
 DECIDED_BY_THE_CONFIGURATION = {"KubeletCrashLoopBackOffMax", "LoggingAlphaOptions"}
 """Gates whose whole effect is what the configuration may say."""
 
@@ -220,16 +209,19 @@ def test_a_collective_gate_names_what_it_changes_to_no_effect() -> None:
     assert "featureGates.ComponentFlagz" not in names_in_warning(["--feature-gates=AllBeta=true"])
 
 
-@pytest.mark.parametrize("name", list(gates.FIXED))
+FIXED = {name: gate.acts_as for name, gate in KNOWN_GATES.items() if gate.acts_as is not None}
+
+
+@pytest.mark.parametrize("name", list(FIXED))
 @pytest.mark.parametrize("value", [True, False])
 def test_a_gate_is_named_when_it_is_set_to_other_than_what_is_done(name: str, value: bool) -> None:
-    assert (name in gates.unheeded_gates({name: value})) is (
-        value is not gates.FIXED[name] and not locked_against(name, value)
+    assert (name in unheeded_gates({name: value})) is (
+        value is not FIXED[name] and not locked_against(name, value)
     )
 
 
 def locked_against(name: str, value: bool) -> bool:
-    """Whether the request is refused: it is a problem then, and no warning."""
+    """True if the request is refused: it is a problem then, and no warning."""
     return KNOWN_GATES[name].locked and KNOWN_GATES[name].default is not value
 
 
@@ -257,79 +249,28 @@ def test_there_is_one_warning_for_all_of_them_without_values() -> None:
     assert not any("hunter2" in line for line in load(arguments).warnings)
 
 
-# The tables
-
-
-def leaf_paths() -> Iterator[str]:
-    """Every field of the API by its path, down to what has no fields of its own."""
-    classes: dict[str, list[tuple[str, str]]] = {}
-    for kind, name, *rest in rows("kubelet-configuration-v1beta1.tsv"):
-        if kind == "field":
-            classes.setdefault(name, []).append((rest[0], rest[1].lstrip("*")))
-    logging = (api_field_of(each).name for each in attrs.fields(parts.LoggingConfiguration))
-    classes["logsapi.LoggingConfiguration"] = [(name, "") for name in logging]
-
-    def below(name: str, prefix: str) -> Iterator[str]:
-        for field, go_type in classes[name]:
-            if go_type in classes:
-                yield from below(go_type, f"{prefix}{field}.")
-            else:
-                yield f"{prefix}{field}"
-
-    return below("KubeletConfiguration", "")
-
-
-def prefixes(path: str) -> Iterator[str]:
-    parts = path.split(".")
-    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-
-
-@pytest.mark.parametrize("path", list(leaf_paths()))
-def test_every_field_of_the_api_is_in_exactly_one_group(path: str) -> None:
-    assert sum(name in group for name in prefixes(path) for group in GROUPS_OF_FIELDS) == 1
-
-
-def test_the_groups_name_fields_that_exist() -> None:
-    known = {prefix for path in leaf_paths() for prefix in prefixes(path)}
-    assert set().union(*GROUPS_OF_FIELDS) <= known
-
-
-def test_every_option_of_the_node_is_in_exactly_one_group() -> None:
-    count = Counter(name for group in GROUPS_OF_OPTIONS for name in group)
-    assert count == Counter(each.name for each in attrs.fields(NodeOptions))
+# The declarations and the code
 
 
 @pytest.mark.parametrize("row", rows("kubelet-flags-1.36.tsv")[1:], ids=lambda row: row[0])
-def test_every_flag_has_the_group_of_what_it_sets(row: list[str]) -> None:
+def test_every_flag_sets_what_says_what_it_waits_for(row: list[str]) -> None:
     flag = FLAGS[row[0]]
     if flag.field:
-        assert any(name in group for name in prefixes(flag.field) for group in GROUPS_OF_FIELDS)
+        assert any(flag.field.startswith(each.path) for each in FIELDS)
     elif flag.option:
-        assert flag.option == "help" or any(flag.option in group for group in GROUPS_OF_OPTIONS)
+        assert flag.option == "help" or flag.option in OPTIONS
     else:
         assert flag in COLLECTOR_FLAGS
 
 
-@pytest.mark.parametrize("row", rows("feature-gates-1.36.tsv")[1:], ids=lambda row: row[0])
-def test_every_gate_is_in_exactly_one_group(row: list[str]) -> None:
-    expected = 0 if row[0] in ("AllAlpha", "AllBeta") else 1
-    assert sum(row[0] in group for group in GROUPS_OF_GATES) == expected
-
-
-def test_there_are_no_gates_in_the_groups_beside_the_table() -> None:
-    assert set().union(*GROUPS_OF_GATES) <= {row[0] for row in rows("feature-gates-1.36.tsv")}
-
-
-# The tables and the code
-
-
 def attribute_of(path: str) -> tuple[str, str]:
-    """Where a field is read: on what, and by which attribute."""
-    top, _, below = path.partition(".")
-    if not below:
-        return "configuration", field_at(KubeletConfiguration, top)
-    part = type(getattr(KubeletConfiguration(), field_at(KubeletConfiguration, top)))
-    return field_at(KubeletConfiguration, top), field_at(part, below)
+    """On what a field is read, and by which attribute."""
+    value: object = KubeletConfiguration()
+    base, attribute = "", "configuration"
+    for name in path.split("."):
+        base, attribute = attribute, field_at(type(value), name)
+        value = getattr(value, attribute)
+    return base, attribute
 
 
 def is_read(path: str, found: Mapping[str, set[str]]) -> bool:
@@ -338,30 +279,23 @@ def is_read(path: str, found: Mapping[str, set[str]]) -> bool:
     return any(attribute in found.get(name, ()) for name in (base, "configuration", "options"))
 
 
-def unread(paths: Iterable[str]) -> list[str]:
+def test_a_field_that_is_acted_on_is_read_and_no_other() -> None:
     found = reads()
-    return [path for path in paths if not is_read(path, found)]
-
-
-def test_a_field_that_is_acted_on_is_read_somewhere() -> None:
-    assert unread((*fields.ACTED_ON, *fields.PARTLY)) == []
-
-
-def test_a_field_that_is_not_acted_on_is_read_nowhere() -> None:
-    others = (*chain(*fields.NOT_YET.values()), *fields.FIXED, *fields.WITHOUT_EFFECT_ANYWHERE)
-    tops = [path for path in others if "." not in path]
-    assert sorted(unread(tops)) == sorted(tops)
+    for each in FIELDS:
+        if each.path not in DONE_WITH_WHEN_LOADED:
+            done = each.support == ACTED_ON or bool(each.support.so_far)
+            assert is_read(each.path, found) is done, each.path
 
 
 def test_an_option_that_is_acted_on_is_read_and_no_other() -> None:
-    found = reads()["options"] | {"config", "config_dir"}  # which are done with when loaded
-    assert found >= fields.OPTIONS_ACTED_ON
-    assert found.isdisjoint(chain(*fields.OPTIONS_NOT_YET.values()))
+    found = reads()["options"]
+    for name, support in OPTIONS.items():
+        assert (name in found | DONE_WITH_WHEN_LOADED) is (support == ACTED_ON), name
 
 
-def test_a_gate_that_is_acted_on_is_asked_for_and_no_other() -> None:
-    asked_for = set(gates_asked_for()) | IMPLEMENTED_FEATURES
-    assert asked_for == gates.ACTED_ON - DECIDED_BY_THE_CONFIGURATION
+def test_a_gate_that_is_asked_for_is_asked_for_and_no_other() -> None:
+    asked_for = set(gates_asked_for()) | IMPLEMENTED_FEATURES | DECIDED_BY_THE_CONFIGURATION
+    assert asked_for == {name for name, gate in KNOWN_GATES.items() if gate.use is Use.ASKED}
 
 
 # The page
@@ -371,13 +305,23 @@ def test_the_page_in_the_documentation_is_that_of_the_tables() -> None:
     assert (ROOT / "docs" / "settings.md").read_text() == page()
 
 
-def test_a_default_that_promises_something_is_none_that_is_acted_on() -> None:
-    waiting = {*chain(*fields.NOT_YET.values()), *fields.PARTLY}
-    assert waiting >= PROMISING_DEFAULTS
-    wire = to_wire(KubeletConfiguration())
-    assert all(wire.get(name) for name in PROMISING_DEFAULTS)
+def test_what_does_not_exist_yet_has_its_capability_on_the_page() -> None:
+    lines = page().splitlines()
+    waiting = [(each.path, each.support.waits_for) for each in FIELDS]
+    waiting += [(name, gate.waits_for) for name, gate in KNOWN_GATES.items()]
+    for name, capability in waiting:
+        listed = any(line.startswith(f"| {capability} |") and f"`{name}`" in line for line in lines)
+        assert listed is bool(capability), name
+
+
+def test_a_default_that_promises_something_waits_and_is_bold() -> None:
+    for each in FIELDS:
+        if each.support.promised:
+            assert each.support.waits_for
+            assert each.default
+            assert f"**`{each.path}`**" in page()
 
 
 def test_a_gate_that_is_on_by_default_and_off_here_is_bold_on_the_page() -> None:
-    for name, value in gates.FIXED.items():
+    for name, value in FIXED.items():
         assert (f"**`{name}`**" in page()) is (default_of(name) is not value)
