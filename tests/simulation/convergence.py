@@ -51,7 +51,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
         yield "there is no agent"
         return
     yield from _node_problems(node)
-    known = {stored.pod.metadata.uid: stored.pod for stored in node.agent.core.store}
+    known = {stored.pod.metadata.uid: stored.pod for stored in node.agent.parts.store}
     for uid in sorted(known.keys() ^ wanted.keys()):
         yield f"pod {uid} is wanted: {uid in wanted}, known to the agent: {uid in known}"
     shown = _shown(node)

@@ -21,9 +21,11 @@ from tests.apiserver.server import URL, ApiServer
 from tests.simulation.health import COMMAND, ask_container
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
-from trio_kubelet.agent.assembly import PodParts
 from trio_kubelet.agent.cluster import Cluster, Standalone
-from trio_kubelet.agent.start import Agent, Pods
+from trio_kubelet.agent.pod_parts import PodParts
+from trio_kubelet.agent.pods import Pods
+from trio_kubelet.agent.ports import Ports
+from trio_kubelet.agent.start import Agent
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
@@ -88,6 +90,13 @@ class ApiTransport(httpx.AsyncBaseTransport):
         return await self._inner.handle_async_request(request)
 
 
+class NoPorts(Ports):
+    """An agent's ports where there are no sockets."""
+
+    async def serve(self) -> None:
+        await trio.sleep_forever()
+
+
 class SimulatedAgent(Agent):
     """The agent without sockets."""
 
@@ -105,21 +114,19 @@ class SimulatedAgent(Agent):
             yield ApiClients(URL, make(), make(), make(), make())
 
         super().__init__(settings, clock, host, open_clients=clients)
-        self.core.statuses.on_change.add(on_status)
+        self.ports = NoPorts(self.parts, self.monitoring)
+        self.parts.statuses.on_change.add(on_status)
         self.recorded: list[tuple[float, RecordedEvent]] = []
         """All events of this agent, and when it recorded them."""
-        self.core.recorder.on_event.add(
+        self.parts.recorder.on_event.add(
             lambda event: self.recorded.append((trio.current_time(), event))
         )
         self._tasks: PodTasks | None = None
 
-    async def serve(self) -> None:
-        await trio.sleep_forever()
-
     def make_pods(
-        self, parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
+        self, pod_parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
     ) -> Pods:
-        pods = super().make_pods(parts, cluster, nursery)
+        pods = super().make_pods(pod_parts, cluster, nursery)
         self._tasks = pods.tasks
         return pods
 
@@ -254,7 +261,7 @@ class Node:
         except* StartError:
             could_start = False
         finally:
-            self._watcher.on_agent_ended(tuple(agent.core.journal.entries()))
+            self._watcher.on_agent_ended(tuple(agent.parts.journal.entries()))
         return could_start
 
     def _settings(self) -> Settings:

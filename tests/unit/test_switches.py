@@ -58,8 +58,8 @@ async def answers(root: Path, gates: Mapping[str, bool], **fields: Any) -> Mappi
     effective = FeatureGates({**FeatureGates(), **gates})
     async with start(root, gates=effective, **fields) as starting, trio.open_nursery() as nursery:
         agent = starting.agent
-        handle = route_requests(agent.routes(nursery))
-        nursery.start_soon(agent._monitoring.run)
+        handle = route_requests(agent.ports.routes(nursery))
+        nursery.start_soon(agent.parts.stats.run)
         for method, target in USUAL:
             path, _, query = target.partition("?")
             pair = query.replace("%20", " ").partition("=")

@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 import structlog
 import trio
 
-from trio_kubelet.agent.core import Core
+from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node import node_profile
@@ -80,45 +80,45 @@ class Cluster:
     has_runtime_classes = True
     sources = frozenset({Source.API})
 
-    def __init__(self, core: Core, clients: ApiClients) -> None:
-        settings = core.settings
-        profile = node_profile(settings, core.host.machine, core.resources.amounts())
-        self._core = core
+    def __init__(self, parts: NodeParts, clients: ApiClients) -> None:
+        settings = parts.settings
+        profile = node_profile(settings, parts.host.machine, parts.resources.amounts())
+        self._parts = parts
         self.clients = clients
         self.reviews = clients.reviews
-        self.view = NodeView(core.node_name)
+        self.view = NodeView(parts.node_name)
         self.references = References(
             clients.main,
-            clock=core.clock,
+            clock=parts.clock,
             strategy=settings.configuration.config_map_and_secret_change_detection_strategy,
             trust_bundles=settings.gates["ClusterTrustBundleProjection"],
         )
         self._classes = RuntimeClasses(clients.main)
         self.runtime_handler = self._classes.handler
-        readiness = Readiness(core.gate, (self._relist_errors,), has_listed=self._has_listed)
+        readiness = Readiness(parts.gate, (self._relist_errors,), has_listed=self._has_listed)
         self.reporter = NodeReporter(
             profile=profile,
-            resources=core.resources.amounts,
+            resources=parts.resources.amounts,
             view=self.view,
             api=clients.main,
             heartbeat=clients.heartbeat,
             observe=NodeObserver(
                 profile=profile,
-                client=core.client,
-                gate=core.gate,
+                client=parts.client,
+                gate=parts.gate,
                 readiness=readiness,
-                pressures=core.pressure.current,
+                pressures=parts.pressure.current,
             ).observe,
-            recorder=core.recorder,
-            clock=core.clock,
+            recorder=parts.recorder,
+            clock=parts.clock,
             chance=CHANCE,
         )
-        for changed in (readiness.on_change, core.pressure.on_change):
+        for changed in (readiness.on_change, parts.pressure.on_change):
             changed.add(self.reporter.wake)
         self._lease = NodeLease(
             api=clients.heartbeat,
             view=self.view,
-            clock=core.clock,
+            clock=parts.clock,
             seconds=settings.configuration.node_lease_duration_seconds,
             chance=CHANCE,
             on_return=self._api_is_back,
@@ -132,7 +132,7 @@ class Cluster:
         """Fetch the Node object; where that fails or takes too long, what is known counts."""
         try:
             node = await self.clients.main.get(
-                NODES, self._core.node_name, deadline_seconds=REFRESH_SECONDS
+                NODES, self._parts.node_name, deadline_seconds=REFRESH_SECONDS
             )
         except ApiError as error:
             log.info("node fetch for admission failed", error=str(error))
@@ -142,7 +142,7 @@ class Cluster:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Keep all of it up to date until cancelled. It does not wait for the runtime."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._core.events.run, self.clients.events)
+            nursery.start_soon(self._parts.events.run, self.clients.events)
             nursery.start_soon(self.view.watch, self.clients.main)
             nursery.start_soon(self._classes.run)
             nursery.start_soon(self._report)
@@ -154,17 +154,17 @@ class Cluster:
         self, tasks: PodTasks, updates: PodUpdates, recall: Recall
     ) -> Callable[[], Awaitable[None]]:
         """Follow what becomes of pods from now on; run what is returned until the end."""
-        return ClusterPods(self._core, self, tasks, updates, recall).run
+        return ClusterPods(self._parts, self, tasks, updates, recall).run
 
     async def _report(self) -> None:
-        await self._core.serves_others.wait()
+        await self._parts.serves_others.wait()
         await self.reporter.run()
 
     def _has_listed(self) -> bool:
-        return math.isfinite(self._core.pleg.seconds_since_relist())
+        return math.isfinite(self._parts.pleg.seconds_since_relist())
 
     def _relist_errors(self) -> tuple[str, ...]:
-        pleg = self._core.pleg
+        pleg = self._parts.pleg
         return relist_errors(pleg.seconds_since_relist(), pleg.health_threshold_seconds())
 
     def _api_is_back(self) -> None:
@@ -178,32 +178,32 @@ class ClusterPods:
 
     def __init__(
         self,
-        core: Core,
+        parts: NodeParts,
         cluster: Cluster,
         tasks: PodTasks,
         updates: PodUpdates,
         recall: Recall,
     ) -> None:
         api = cluster.clients.main
-        self._core = core
+        self._parts = parts
         self._cluster = cluster
         self._tasks = tasks
         self._updates = updates
         self._recall = recall
         self._shown: set[str] = set()
-        self._writer = StatusWriter(api, self._newest_status, self._is_over, core.status_syncs)
+        self._writer = StatusWriter(api, self._newest_status, self._is_over, parts.status_syncs)
         self._writer.on_refused.add(self._status_refused)
         self._mirrors = MirrorPods(
             api,
-            core.node_name,
-            core.static_sources,
+            parts.node_name,
+            parts.static_sources,
             tasks.is_released,
             self._newest_status,
             self._mirror_changed,
         )
         updates.on_update.add(self._mirrors.static_changed)
-        core.statuses.on_change.add(self._writer.status_changed)
-        core.statuses.on_change.add(self._mirrors.status_changed)
+        parts.statuses.on_change.add(self._writer.status_changed)
+        parts.statuses.on_change.add(self._mirrors.status_changed)
         tasks.on_released.add(self._mirrors.released)
         tasks.on_finished.add(lambda uid, _: self._writer.look_at(uid))
         cluster.references.on_change.add(
@@ -224,7 +224,7 @@ class ClusterPods:
             await self._cluster.view.wait_known()
             await watch_api_pods(
                 self._cluster.clients.main,
-                self._core.node_name,
+                self._parts.node_name,
                 self._updates.send,
                 merge=self._updates.merge,
                 pods=self._writer,
@@ -255,17 +255,17 @@ class ClusterPods:
     def _status_refused(self, uid: str, shown: Pod, why: str) -> None:
         """The API cannot be shown a pod as it is: its owner is told, and its task looks anew."""
         message = f"The API server refused the status of the pod: {why}"
-        self._core.recorder.pod(shown, EventType.WARNING, "FailedStatusUpdate", message)
+        self._parts.recorder.pod(shown, EventType.WARNING, "FailedStatusUpdate", message)
         self._tasks.put(uid, PodRequest(why=("status refused",)))
 
     def _newest_status(self, uid: str) -> PodStatus | None:
         """The node's status of a pod; none while another incarnation of its UID still ends."""
-        stored, task = self._core.store.get(uid), self._tasks.get(uid)
+        stored, task = self._parts.store.get(uid), self._tasks.get(uid)
         if stored is not None and task is not None and stored.incarnation != task.incarnation:
             return None
-        return self._core.statuses.get(uid)
+        return self._parts.statuses.get(uid)
 
     def _is_over(self, uid: str) -> bool:
         """True if a pod was here and nothing of it is left but its object."""
-        stored = self._core.store.get(uid)
+        stored = self._parts.store.get(uid)
         return stored is not None and stored.over and uid not in self._tasks

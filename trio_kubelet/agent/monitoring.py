@@ -1,4 +1,4 @@
-"""The watch over the node: its statistics and metrics, and the routes to them.
+"""The metrics of the node and of the agent's work, and the routes to them and to the statistics.
 
 Nothing here acts on pods: all of it may fail, or be slow, and they run on.
 """
@@ -8,9 +8,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from functools import partial, wraps
-from pathlib import Path
 from typing import ParamSpec
 from urllib.parse import urlsplit
 
@@ -19,7 +17,7 @@ import trio
 
 from state_machines.pod import PodState
 from trio_kubelet import KUBERNETES_VERSION, __version__
-from trio_kubelet.agent.core import Core
+from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.client import ApiClients
@@ -44,18 +42,12 @@ from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
-from trio_kubelet.rpc.channel import socket_path
-from trio_kubelet.runtime.config.names import pod_log_folder
-from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.server import Handler, Route
-from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
 from trio_kubelet.stats.endpoint import stats_routes
-from trio_kubelet.stats.system_processes import SystemProcesses
 from trio_kubelet.stats.topology import read_topology
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.tasks.threads import run_in_thread
-from trio_kubelet.volumes import PodFolders
 
 log = structlog.get_logger("metrics")
 
@@ -67,31 +59,30 @@ _PORT = "readwrite"
 
 
 class Monitoring:
-    """Statistics and metrics of the node; `run` them before anybody is answered."""
+    """Counts what happens from now on, and answers those who scrape."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self.stats = StatsProvider(_sources(core))
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
         self._machine: MachineFacts | None = None
         self._tasks: Iterable[PodTask] = ()
         self._has_api = False
         self._counter = counter = EventCounter(
-            core.clock.now_ns, self._pod, self._seen_ago, core.resources.allocatable
+            parts.clock.now_ns, self._pod, self._seen_ago, parts.resources.allocatable
         )
-        core.runtime_calls.add(safe(counter.runtime_called))
-        core.cache.on_observation.add(safe(counter.observed))
-        core.cgroup_operations.add(safe(counter.cgroup_operation))
-        core.pleg.on_relist.add(safe(counter.relisted))
-        core.pleg.on_event.add(safe(counter.runtime_event))
-        core.journal.on_entry.add(safe(counter.journal_entry))
-        core.statuses.on_change.add(safe(counter.status_changed))
-        core.status_syncs.add(safe(counter.status_synced))
-        core.loop_meter.on_long_turn.add(safe(counter.loop_held))
-        core.sleeps_cut_short.add(safe(counter.sleep_cut_short))
-        self.stats.on_disk_walk.add(safe(counter.disk_walked))
+        parts.runtime_calls.add(safe(counter.runtime_called))
+        parts.cache.on_observation.add(safe(counter.observed))
+        parts.cgroup_operations.add(safe(counter.cgroup_operation))
+        parts.pleg.on_relist.add(safe(counter.relisted))
+        parts.pleg.on_event.add(safe(counter.runtime_event))
+        parts.journal.on_entry.add(safe(counter.journal_entry))
+        parts.statuses.on_change.add(safe(counter.status_changed))
+        parts.status_syncs.add(safe(counter.status_synced))
+        parts.loop_meter.on_long_turn.add(safe(counter.loop_held))
+        parts.sleeps_cut_short.add(safe(counter.sleep_cut_short))
+        self._parts.stats.on_disk_walk.add(safe(counter.disk_walked))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-        self._startup = NodeStartup(counter.counts, core.clock.now_ns, uptime)
-        core.journal.on_entry.add(safe(self._startup.journal_entry))
+        self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
+        parts.journal.on_entry.add(safe(self._startup.journal_entry))
 
     def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
         """Be told of the work for pods, and of their probes, from now on."""
@@ -112,10 +103,6 @@ class Monitoring:
         """A handler that counts what it passes on."""
         return counted(handler, self._counter.counts, _PORT, labels)
 
-    async def run(self) -> None:
-        """Read what is asked for, until cancelled."""
-        await self.stats.run()
-
     def routes(self) -> Sequence[Route]:
         """The metrics that the port without authentication has."""
         scrapes = {
@@ -124,26 +111,26 @@ class Monitoring:
             "/metrics/probes": self._probes,
             "/metrics/resource": self._resource,
         }
-        return (*stats_routes(self.stats, self._core.node_name), *metrics_routes(scrapes))
+        return (*stats_routes(self._parts.stats, self._parts.node_name), *metrics_routes(scrapes))
 
     # Threads write what was put together: the lines of a pod of a thousand containers take long.
 
     async def _resource(self) -> bytes:
-        return await run_in_thread(resource_metrics, await self.stats.usage())
+        return await run_in_thread(resource_metrics, await self._parts.stats.usage())
 
     async def _cadvisor(self) -> bytes:
         if self._machine is None:
-            self._machine = await run_in_thread(_machine_facts, self._core.host.machine)
+            self._machine = await run_in_thread(_machine_facts, self._parts.host.machine)
         return await run_in_thread(
-            cadvisor_metrics, await self.stats.detailed_usage(), self._machine
+            cadvisor_metrics, await self._parts.stats.detailed_usage(), self._machine
         )
 
     async def _agent(self) -> bytes:
-        pods = {pod.uid: pod for pod in self._core.cache.pods()}
-        disks = await self.stats.disks()
+        pods = {pod.uid: pod for pod in self._parts.cache.pods()}
+        disks = await self._parts.stats.disks()
         used = [(pods[uid], disk) for uid, disk in disks.items() if uid in pods]
         state = self._state()
-        registry, root = self._counter.counts.registry, self._core.root
+        registry, root = self._counter.counts.registry, self._parts.root
         return await run_in_thread(
             lambda: exposition(
                 [
@@ -164,37 +151,37 @@ class Monitoring:
 
     def _finished(self, uid: str, incarnation: int) -> None:
         self._counter.finished(uid)
-        stored = self._core.store.get(uid)
+        stored = self._parts.store.get(uid)
         if stored is not None and stored.incarnation != incarnation:
             self._counter.came_back(stored.pod)
 
     def _pod(self, uid: str) -> Pod | None:
-        stored = self._core.store.get(uid)
+        stored = self._parts.store.get(uid)
         return stored.pod if stored is not None else None
 
     def _seen_ago(self, uid: str) -> float:
-        stored = self._core.store.get(uid)
+        stored = self._parts.store.get(uid)
         return trio.current_time() - stored.added_at if stored is not None else 0.0
 
     def _state(self) -> AgentState:
-        core = self._core
-        seen = core.cache.pods()
-        age = core.pleg.seconds_since_relist()
-        cgroups = core.host.cgroups
+        parts = self._parts
+        seen = parts.cache.pods()
+        age = parts.pleg.seconds_since_relist()
+        cgroups = parts.host.cgroups
         return AgentState(
-            node_name=core.node_name,
+            node_name=parts.node_name,
             cgroup_version=cgroups.version if cgroups is not None else None,
-            desired=Counter(is_static(each.pod) for each in core.store if each.admitted),
-            active=Counter(is_static(each.pod) for each in core.store.active()),
+            desired=Counter(is_static(each.pod) for each in parts.store if each.admitted),
+            active=Counter(is_static(each.pod) for each in parts.store.active()),
             working=Counter(self._work_of(task) for task in self._tasks),
-            mirrors=sum(is_static(each.pod) for each in core.store) if self._has_api else 0,
+            mirrors=sum(is_static(each.pod) for each in parts.store) if self._has_api else 0,
             running_pods=sum(pod.ready_sandbox is not None for pod in seen),
             containers=Counter(str(each.state) for pod in seen for each in pod.containers),
-            ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in core.store),
-            relisted_at=core.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
-            dropped_changes=core.pleg.dropped,
-            journal_dropped=core.journal.dropped,
-            features=_features(core),
+            ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in parts.store),
+            relisted_at=parts.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
+            dropped_changes=parts.pleg.dropped,
+            journal_dropped=parts.journal.dropped,
+            features=_features(parts),
             versions={
                 "version": __version__,
                 "kubernetes_version": KUBERNETES_VERSION,
@@ -204,7 +191,7 @@ class Monitoring:
 
     def _work_of(self, task: PodTask) -> tuple[str, str, bool]:
         """Labels of a task's count: whether a source has its pod, how far it is, whether static."""
-        if task.pod.metadata.uid in self._core.store:
+        if task.pod.metadata.uid in self._parts.store:
             config = "desired"
         else:  # A task that begins with the end is one of a pod that no source has had.
             config = RUNTIME_ONLY if task.began_in is PodState.TERMINATING else "orphan"
@@ -224,49 +211,12 @@ def safe(function: Callable[P, None]) -> Callable[P, None]:
     return call
 
 
-def _features(core: Core) -> dict[tuple[str, str], bool]:
+def _features(parts: NodeParts) -> dict[tuple[str, str], bool]:
     """Feature gates by name and stage, which is empty for one that is generally available."""
     return {
-        (name, "" if gate.stage is Stage.GA else str(gate.stage)): core.settings.gates[name]
+        (name, "" if gate.stage is Stage.GA else str(gate.stage)): parts.settings.gates[name]
         for name, gate in KNOWN_GATES.items()
     }
-
-
-def _sources(core: Core) -> StatsSources:
-    configuration = core.settings.configuration
-    folders, logs = PodFolders(core.root), Path(configuration.pod_logs_dir)
-
-    def paths(pod: ObservedPod) -> PodPaths:
-        return PodPaths(
-            uid=pod.uid,
-            namespace=pod.namespace,
-            volumes=folders.volumes(pod.uid),
-            logs=logs / pod_log_folder(pod.namespace, pod.name, pod.uid),
-        )
-
-    return StatsSources(
-        client=core.client,
-        clock=core.clock,
-        reader=CgroupReader(
-            tree=core.host.cgroups,
-            cgroup_root=configuration.cgroup_root or "/",
-            max_tasks=core.host.machine.max_pids,
-        ),
-        pods=core.cache.pods,
-        paths=paths,
-        processes=SystemProcesses(_runtime_socket(core)).find,
-        root_folder=core.root,
-        images_on_disk=core.host.images_on_disk,
-        volume_seconds=configuration.volume_stats_agg_period.total_seconds(),
-    )
-
-
-def _runtime_socket(core: Core) -> str:
-    """Where the runtime listens; empty if it has no process of its own."""
-    if core.host.cgroups is not None:
-        with suppress(ValueError):
-            return socket_path(core.settings.configuration.container_runtime_endpoint)
-    return ""
 
 
 def _machine_facts(machine: MachineInfo) -> MachineFacts:

@@ -13,7 +13,7 @@ from functools import partial
 
 import betterproto
 import trio
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
@@ -42,6 +42,9 @@ STATES = {
 ASKED_AT_ONCE = 32
 """Sandboxes and containers of one pod, which may have a thousand."""
 
+MESSAGE_THREADS = 8
+"""Threads that read termination messages."""
+
 OOM_KILLED = "OOMKilled"
 _UNSPECIFIC = ("", "Error")
 """The reasons that runtimes give for an end whose cause they do not know."""
@@ -51,13 +54,15 @@ _UNSPECIFIC = ("", "Error")
 class PodInspector:
     """Reads pods out of the runtime. Holds no state of any of them.
 
-    Termination messages are read in a thread of the pod's share of `files` (None: one of trio's
-    own). `oom_kills` knows what the runtime may not have noticed.
+    `oom_kills` knows what the runtime may not have noticed.
     """
 
     client: RuntimeClient
-    files: FairLimiter | None = None
     oom_kills: OomKills | None = None
+    # Threads of their own: the relist must not wait for what hangs on a volume of some pod.
+    _messages: FairLimiter = field(
+        init=False, factory=partial(FairLimiter, MESSAGE_THREADS, MESSAGE_THREADS // 2, 2)
+    )
 
     async def inspect(self, known: ObservedPod) -> ObservedPod:
         """All that the runtime shows of a pod, found by the UID of what is known of it.
@@ -105,7 +110,7 @@ class PodInspector:
         ]
         await run_for_each(requests, lambda ask: ask(), min(len(requests), ASKED_AT_ONCE))
         namespace = known.namespace or next((s.metadata.namespace for s in sandboxes), "")
-        share = self.files.share(namespace, known.uid) if self.files is not None else None
+        share = self._messages.share(namespace, known.uid)
         messages = await termination_messages((status for _, status in statuses), share)
         seen_containers = (
             evolve(observed_container(each, id_), message=messages.get(each.id, each.message))

@@ -16,7 +16,6 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config import names
 from trio_kubelet.runtime.pod_files import read_log_tail, read_termination_message
 from trio_kubelet.tasks.fair_limiter import Share
-from trio_kubelet.tasks.threads import run_in_thread
 
 NEVER_STARTED = "ContainerCannotRun"
 """The reason of a container that could not even be started, and so has no log."""
@@ -61,7 +60,7 @@ def read_messages(sources: Iterable[MessageSource]) -> dict[str, str]:
 
 
 async def termination_messages(
-    statuses: Iterable[cri.ContainerStatus], files: Share | None
+    statuses: Iterable[cri.ContainerStatus], threads: Share
 ) -> Mapping[str, str]:
     """The messages of those of the containers that have one, by id.
 
@@ -71,10 +70,7 @@ async def termination_messages(
     sources = [source for status in statuses if (source := message_source(status))]
     if not sources:
         return {}
-    read = partial(read_messages, sources)
-    if files is None:
-        return await run_in_thread(read, abandon_on_cancel=True)
-    return await files.run_sync(read, abandon_on_cancel=True)
+    return await threads.run_sync(partial(read_messages, sources), abandon_on_cancel=True)
 
 
 def _may_use_log(status: cri.ContainerStatus) -> bool:

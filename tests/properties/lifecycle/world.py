@@ -34,9 +34,9 @@ from tests.properties.lifecycle.scripts import (
 )
 from tests.simulation.transport import RuntimeTransport
 from tests.trio_clock import TrioClock
-from trio_kubelet.agent.assembly import AnsweredRuntime, assemble
 from trio_kubelet.agent.cluster import Standalone
-from trio_kubelet.agent.core import Core
+from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.agent.pod_parts import AnsweredRuntime, make_pod_parts
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.config.options import NodeOptions
 from trio_kubelet.config.settings import Settings
@@ -212,35 +212,35 @@ async def _live(script: PodScript, root: Path) -> Lived:
 
         machine = _MACHINES.setdefault("here", read_machine(Path("/")))
         host = hollow_host(RuntimeTransport(runtime), machine, ask_over_network=ask)
-        core = Core(_settings(root), clock, host)
-        core.make_folders()
-        core.gate.update(UP)
-        await core.pleg.relist()
+        parts = NodeParts(_settings(root), clock, host)
+        parts.make_folders()
+        parts.gate.update(UP)
+        await parts.pleg.relist()
         world = _World(began=trio.current_time())
         runtime.events.add_observer(world.on_event)
-        core.statuses.on_change.add(world.on_status)
+        parts.statuses.on_change.add(world.on_status)
         driver = AnsweredRuntime(name="containerd", cgroup_driver=CgroupDriver.CGROUPFS)
-        parts = await assemble(core, driver, Standalone())
+        pod_parts = await make_pod_parts(parts, driver, Standalone())
         task = PodTask(
             pod,
-            parts.sync.open_syncer(pod),
+            pod_parts.sync.open_syncer(pod),
             SharedByTasks(
-                journal=core.journal,
-                recorder=core.recorder,
+                journal=parts.journal,
+                recorder=parts.recorder,
                 resync_seconds=LONG_SECONDS,
-                cleaning=CleaningTurns(core.activity.wait_idle),
+                cleaning=CleaningTurns(parts.activity.wait_idle),
                 on_released=lambda _uid: None,
                 on_work=lambda _pod, _state, _seconds: None,
             ),
             Beginning(incarnation=1),
         )
         nursery.start_soon(task.run)
-        nursery.start_soon(_pass_on_probes, core, task)
+        nursery.start_soon(_pass_on_probes, parts, task)
         runtime.events.add_observer(
-            lambda _kind, _id, _sandbox: nursery.start_soon(_look, core, task, trio.current_time())
+            lambda _kind, _id, _sandbox: nursery.start_soon(_look, parts, task, trio.current_time())
         )
         await trio.sleep_until(world.began + script.removed_after)
-        status = core.statuses.get(pod.metadata.uid) or PodStatus()
+        status = parts.statuses.get(pod.metadata.uid) or PodStatus()
         is_over = task.state is not PodState.SYNC_POD and status.phase in ("Succeeded", "Failed")
         turned = tuple(world.turned)
         task.put(PodRequest(ending=Ending(causes=(PodEvent.REMOVED,))))
@@ -257,21 +257,21 @@ async def _live(script: PodScript, root: Path) -> Lived:
     )
 
 
-async def _pass_on_probes(core: Core, task: PodTask) -> None:
+async def _pass_on_probes(parts: NodeParts, task: PodTask) -> None:
     """As the sync loop does."""
-    async for change in core.probe_changes:
+    async for change in parts.probe_changes:
         task.report()
         task.put(PodRequest(why=(change.kind,)))
 
 
-async def _look(core: Core, task: PodTask, heard_at: float) -> None:
+async def _look(parts: NodeParts, task: PodTask, heard_at: float) -> None:
     """As the event generator does."""
     uid = task.pod.metadata.uid
-    await core.cache.wait_inspection_resumed(uid)
-    before = core.cache.get(uid)
+    await parts.cache.wait_inspection_resumed(uid)
+    before = parts.cache.get(uid)
     if before.observed_at >= heard_at:
         return
-    after = core.cache.put(await core.pleg._inspector.inspect(before))
+    after = parts.cache.put(await parts.pleg._inspector.inspect(before))
     if [(c.id, c.state) for c in before.containers] != [(c.id, c.state) for c in after.containers]:
         task.put(PodRequest(why=("event",)))
 

@@ -16,6 +16,7 @@ from lab.ports import free_port
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
 from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates
@@ -54,15 +55,15 @@ class Service(ServiceNotifier):
         self.told.append("ready")
 
 
-class Quiet(Agent):
-    """An agent without sockets."""
+class OnlyOthers(Ports):
+    """The ports of an agent without its own socket."""
 
     async def serve(self) -> None:
         await trio.sleep_forever()
 
 
-class Deaf(Quiet):
-    """One that does not come to open its port for others."""
+class NeverOpen(OnlyOthers):
+    """The same, and the port for others does not come to be opened."""
 
     async def serve_others(self, cluster: Cluster | Standalone, nursery: trio.Nursery) -> None:
         await trio.sleep_forever()
@@ -80,7 +81,7 @@ class Start:
 
     def told(self) -> list[tuple[str, str]]:
         """The node's events."""
-        entries = self.agent.core.journal.entries("here")
+        entries = self.agent.parts.journal.entries("here")
         return [(entry.event, entry.cause) for entry in entries]
 
     @asynccontextmanager
@@ -98,7 +99,8 @@ async def start(
     logs: Path | None = None,
     resolv_conf: str = "",
     api: bool | ApiServer = False,
-    kind: type[Agent] = Quiet,
+    kind: type[Agent] = Agent,
+    ports: type[Ports] = OnlyOthers,
     gates: FeatureGates | None = None,
     **fields: Any,
 ) -> AsyncIterator[Start]:
@@ -133,6 +135,7 @@ async def start(
             configuration=configuration, options=options, gates=gates or FeatureGates()
         )
         agent = kind(settings, clock, host, service, clients if api else None)
+        agent.ports = ports(agent.parts, agent.monitoring)
         yield Start(agent, runtime, service, faults, manifests)
 
 
@@ -208,8 +211,8 @@ async def test_a_folder_that_cannot_be_made_ends_the_start_with_an_event(
 async def test_the_root_folder_has_what_every_agent_needs(tmp_path: Path) -> None:
     root = tmp_path / "var" / "kubelet"
     async with start(root) as at:
-        at.agent.core.make_folders()
-        at.agent.core.make_folders()
+        at.agent.parts.make_folders()
+        at.agent.parts.make_folders()
     modes = {each.name: oct(each.stat().st_mode & 0o7777) for each in root.iterdir()}
     expected = dict.fromkeys(("pods", "plugins", "plugins_registry", "pod-resources"), "0o750")
     expected["checkpoints"] = "0o700"
@@ -218,8 +221,8 @@ async def test_the_root_folder_has_what_every_agent_needs(tmp_path: Path) -> Non
 
 async def test_what_the_host_warns_of_are_events(tmp_path: Path) -> None:
     async with start(tmp_path) as starting:
-        core = starting.agent.core
-        core.host = evolve(core.host, warnings=lambda: (CGROUP_V1,))
+        parts = starting.agent.parts
+        parts.host = evolve(parts.host, warnings=lambda: (CGROUP_V1,))
         await starting.agent.warn_of_host()
         assert starting.told() == [(CGROUP_V1.reason, CGROUP_V1.message)]
 
@@ -241,7 +244,7 @@ async def test_a_resolv_conf_that_is_not_there_is_told_of(tmp_path: Path) -> Non
 async def test_pods_do_not_wait_for_a_port_that_cannot_be_opened_yet(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
-    async with start(tmp_path, kind=Deaf) as starting:
+    async with start(tmp_path, ports=NeverOpen) as starting:
         await its_pod_starts(starting)
 
 
@@ -259,7 +262,7 @@ async def test_a_server_that_is_switched_off_listens_nowhere(tmp_path: Path, ena
     }
     with trio.fail_after(60):
         async with start(tmp_path, **local) as starting, trio.open_nursery() as nursery:
-            await starting.agent.serve_others(Standalone(), nursery)
+            await starting.agent.ports.serve_others(Standalone(), nursery)
             with nullcontext() if enabled else pytest.raises(OSError, match="attempts"):
                 await (await trio.open_tcp_stream("127.0.0.1", port)).aclose()
             nursery.cancel_scope.cancel()

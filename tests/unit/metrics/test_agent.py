@@ -12,11 +12,12 @@ from trio.testing import MockClock
 from state_machines.pod import PodState
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
-from tests.unit.agent.test_start import Quiet, Start, start, write
+from tests.unit.agent.test_start import Start, start, write
 from trio_kubelet.agent import monitoring
-from trio_kubelet.agent.assembly import PodParts
 from trio_kubelet.agent.cluster import Cluster, Standalone
-from trio_kubelet.agent.start import Pods
+from trio_kubelet.agent.pod_parts import PodParts
+from trio_kubelet.agent.pods import Pods
+from trio_kubelet.agent.start import Agent
 from trio_kubelet.k8s import PODS, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.pod_source import CONFIG_SOURCE
@@ -26,19 +27,19 @@ from trio_kubelet.sync.housekeeping import ORPHAN_ENDING, FoundPod, orphaned_pod
 MADE: list[Pods] = []
 
 
-class Open(Quiet):
+class Open(Agent):
     """An agent whose sync loop can be told of pods."""
 
     def make_pods(
-        self, parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
+        self, pod_parts: PodParts, cluster: Cluster | Standalone, nursery: trio.Nursery
     ) -> Pods:
-        MADE[:] = [super().make_pods(parts, cluster, nursery)]
+        MADE[:] = [super().make_pods(pod_parts, cluster, nursery)]
         return MADE[0]
 
 
 async def told(starting: Start, name: str, **labels: str) -> float | None:
     """A sample of /metrics."""
-    text = (await starting.agent._monitoring._agent()).decode()
+    text = (await starting.agent.monitoring._agent()).decode()
     found = [
         sample.value
         for family in text_string_to_metric_families(text)
@@ -82,7 +83,7 @@ async def test_metrics_are_written_in_a_thread(
 
     monkeypatch.setattr(monitoring, name, written)
     async with start(tmp_path) as starting, starting.running():
-        await getattr(starting.agent._monitoring, scrape)()
+        await getattr(starting.agent.monitoring, scrape)()
     assert writers
     assert threading.main_thread() not in writers
 
@@ -124,7 +125,7 @@ async def test_a_pod_that_only_the_runtime_knows_is_no_orphan(
             )
         found = orphaned_pod(FoundPod(uid="v", leftovers=frozenset()))
         pods.tasks.start(found, 1, state=PodState.TERMINATING, ending=ORPHAN_ENDING)
-        told_now = starting.agent._monitoring._state().working
+        told_now = starting.agent.monitoring._state().working
         # How far the end of the removed pod has come is chance.
         assert {(config, static) for config, _, static in told_now} == {
             ("orphan", True),
@@ -182,7 +183,7 @@ async def test_the_time_that_each_volume_took_is_told(
         await trio.sleep(10)
         name = "kubelet_volume_metric_collection_duration_seconds_count"
         walked = trio.Event()
-        starting.agent._monitoring.stats.on_disk_walk.add(lambda _: walked.set())
+        starting.agent.parts.stats.on_disk_walk.add(lambda _: walked.set())
         await told(starting, name, metric_source="du")
         await walked.wait()
         assert await told(starting, name, metric_source="du") == 2

@@ -16,7 +16,7 @@ from trio_kubelet.server.access.authorization import attributes_of
 
 async def agents_routes(root: Path) -> Sequence[Route]:
     async with start(root) as starting, trio.open_nursery() as nursery:
-        routes = starting.agent.routes(nursery)
+        routes = starting.agent.ports.routes(nursery)
         nursery.cancel_scope.cancel()
     return routes
 

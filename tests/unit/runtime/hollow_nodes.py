@@ -166,9 +166,9 @@ async def node(
         files = FairLimiter(1, 1)
         hooks = Hooks(client=client, recorder=recorder)
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)
-        remover = ContainerRemover(client=client, node=facts, files=files)
+        remover = ContainerRemover(client=client, node=facts)
         pods = PodRuntime(
-            inspector=PodInspector(client=client, files=files),
+            inspector=PodInspector(client=client),
             cache=RuntimeCache(),
             ensure_image=(images or ImageManager()).ensure,
             sandboxes=SandboxCreator(

@@ -36,7 +36,6 @@ from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
     ObservedPod,
 )
-from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 
@@ -139,8 +138,8 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
         cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
-        journal, files = Journal(clock), FairLimiter(1, 1)
-        remover = ContainerRemover(client=client, node=facts, files=files)
+        journal = Journal(clock)
+        remover = ContainerRemover(client=client, node=facts)
         collector = GarbageCollector(
             remover=remover,
             inspector=PodInspector(client=client),

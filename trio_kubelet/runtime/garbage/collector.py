@@ -239,4 +239,4 @@ class GarbageCollector:
         pods = with_usable_names(self._cache.pods())
         ours = [pod for pod in pods if pod.uid in wanted]
         tidy = partial(tidy_logs, ours, pods, self._remover.node, self._clock.now_ns())
-        return await self._remover.files.share(ALL_PODS).run_sync(tidy)
+        return await self._remover.logs.share(ALL_PODS).run_sync(tidy)

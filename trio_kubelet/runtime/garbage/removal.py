@@ -11,7 +11,7 @@ from collections.abc import Collection
 from functools import partial
 
 import structlog
-from attrs import frozen
+from attrs import field, frozen
 
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
@@ -27,15 +27,24 @@ log = structlog.get_logger("runtime")
 STOP_SECONDS = 10
 """The grace of a container of unknown state, should it run after all."""
 
+LOG_THREADS = 4
+"""Threads that remove logs."""
+
 
 @frozen(kw_only=True)
 class ContainerRemover:
-    """Removes containers and sandboxes of all pods. Holds no state of any of them."""
+    """Removes containers and sandboxes of all pods. Holds no state of any of them.
+
+    `logs` has the threads in which logs are removed.
+    """
 
     client: RuntimeClient
     node: NodeFacts
-    files: FairLimiter
     oom_kills: OomKills | None = None
+    # Its own: the garbage of the node must not wait for what hangs on a volume of some pod.
+    logs: FairLimiter = field(
+        init=False, factory=partial(FairLimiter, LOG_THREADS, LOG_THREADS // 2, 1)
+    )
 
     async def remove_containers(
         self,
@@ -55,7 +64,7 @@ class ContainerRemover:
         if keep_logs:
             return
         remove = partial(remove_logs, pod, containers, self.node)
-        await self.files.share_of(pod).run_sync(remove)
+        await self.logs.share_of(pod).run_sync(remove)
 
     async def remove_pod(self, pod: ObservedPod) -> None:
         """Remove all containers and sandboxes of a pod; nothing of it may run. Raises RpcError."""

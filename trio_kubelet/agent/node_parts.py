@@ -1,9 +1,12 @@
-"""The parts of the agent from its first moment, whether runtime and API server are there or not.
+"""The first stage of the agent: its parts that need nothing but settings and host.
 
-Nothing here runs by itself or asks anybody: `start.py` starts it.
+They are there from the first moment, whether runtime and API server are or not, and they are what
+the later stages (`cluster.py`, `pod_parts.py`, `pods.py`, `ports.py`) are made of. Nothing here
+runs by itself or asks anybody: `start.py` starts it.
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -23,9 +26,11 @@ from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
+from trio_kubelet.rpc.channel import socket_path
 from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.names import pod_log_folder
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
@@ -33,7 +38,10 @@ from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
+from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sources import Source
+from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
+from trio_kubelet.stats.system_processes import SystemProcesses
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.store import PodStore
@@ -50,7 +58,7 @@ IDLE_SECONDS = 0.1
 """When no pod has been started or stopped for so long, events are written."""
 
 
-class Core:
+class NodeParts:
     """The parts that depend on settings and host alone, each an attribute.
 
     `serves_others` is set when the port for others is open, or is not to be.
@@ -67,16 +75,19 @@ class Core:
         self.resources = node_resources(settings, host.machine)
         if problem := self.resources.problem():
             raise StartError(problem)
+
+        # Journal, events, and what metrics count
         self.journal = Journal(clock)
         self.recorder = EventRecorder(self.journal, self.node_name)
         self.loop_meter = LoopMeter(clock.now_ns)
         self.loop_meter.on_long_turn.add(LongTurnLog().take)
         self.loop_meter.on_long_turn.add(self._note_long_turn)
-        self.serves_others = trio.Event()
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
         self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
         self.status_syncs: Callbacks[[float]] = Callbacks()
         self.sleeps_cut_short: Callbacks[[]] = Callbacks()
+
+        # The container runtime
         runtime, images, tasks = host.transports
         self.client = RuntimeClient(
             WatchedTransport(runtime, self.runtime_calls),
@@ -85,31 +96,40 @@ class Core:
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
         )
         self.gate = RuntimeGate()
-        self.activity = Activity()
-        self.start_limiter = default_start_limiter(self.activity)
-        self.events = EventWriter(
-            self.node_name, clock, wait_idle=partial(self.activity.wait_idle, IDLE_SECONDS)
-        )
-        self.store = PodStore()
-        self.statuses = Statuses()
-        self.monitor = LoopMonitor()
-        self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
-        self.image_access = _image_access(settings, clock)
-        self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
         self.oom_kills = _oom_kills(settings, host)
+        self.inspector = PodInspector(client=self.client, oom_kills=self.oom_kills)
         self.cache = RuntimeCache()
         changes, self.runtime_changes = trio.open_memory_channel[PodChange](PLEG_CHANNEL_SIZE)
-        self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
-            PROBE_CHANNEL_SIZE
-        )
         self.pleg = Pleg(
-            inspector=PodInspector(client=self.client, oom_kills=self.oom_kills),
+            inspector=self.inspector,
             cache=self.cache,
             changes=changes,
             journal=self.journal,
             clock=clock,
             events_enabled=settings.gates["EventedPLEG"],
         )
+        self.image_access = _image_access(settings, clock)
+
+        # Measurements of the node and of what runs on it
+        self.stats = StatsProvider(_stats_sources(self))
+        self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
+
+        # Pods
+        self.store = PodStore()
+        self.statuses = Statuses()
+        self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
+        self.monitor = LoopMonitor()
+        self.activity = Activity()
+        self.start_limiter = default_start_limiter(self.activity)
+        self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
+            PROBE_CHANNEL_SIZE
+        )
+
+        # The API server
+        self.events = EventWriter(
+            self.node_name, clock, wait_idle=partial(self.activity.wait_idle, IDLE_SECONDS)
+        )
+        self.serves_others = trio.Event()
 
     @property
     def static_sources(self) -> frozenset[Source]:
@@ -209,3 +229,41 @@ def _oom_kills(settings: Settings, host: Host) -> OomKills | None:
         cgroup_root=configuration.cgroup_root or "/",
         whole=not configuration.single_process_oom_kill,
     )
+
+
+def _stats_sources(parts: NodeParts) -> StatsSources:
+    """Say where statistics are read, and whose."""
+    configuration = parts.settings.configuration
+    folders, logs = PodFolders(parts.root), Path(configuration.pod_logs_dir)
+
+    def paths(pod: ObservedPod) -> PodPaths:
+        return PodPaths(
+            uid=pod.uid,
+            namespace=pod.namespace,
+            volumes=folders.volumes(pod.uid),
+            logs=logs / pod_log_folder(pod.namespace, pod.name, pod.uid),
+        )
+
+    return StatsSources(
+        client=parts.client,
+        clock=parts.clock,
+        reader=CgroupReader(
+            tree=parts.host.cgroups,
+            cgroup_root=configuration.cgroup_root or "/",
+            max_tasks=parts.host.machine.max_pids,
+        ),
+        pods=parts.cache.pods,
+        paths=paths,
+        processes=SystemProcesses(_runtime_socket(parts)).find,
+        root_folder=parts.root,
+        images_on_disk=parts.host.images_on_disk,
+        volume_seconds=configuration.volume_stats_agg_period.total_seconds(),
+    )
+
+
+def _runtime_socket(parts: NodeParts) -> str:
+    """Where the runtime listens; empty if it has no process of its own."""
+    if parts.host.cgroups is not None:
+        with suppress(ValueError):
+            return socket_path(parts.settings.configuration.container_runtime_endpoint)
+    return ""

@@ -1,0 +1,420 @@
+"""The second stage of the agent: the parts that act on pods, made when the runtime has answered.
+
+Nothing here decides or acts on a pod; it only says which part is made of what.
+"""
+
+import os
+from collections.abc import Collection
+from functools import partial
+
+import structlog
+from attrs import field, frozen
+
+from state_machines.backoff import BackoffPolicy
+from state_machines.container import crash_loop_policy
+from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
+from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.errors import StartError
+from trio_kubelet.node import gather_dns, gather_facts
+from trio_kubelet.node.allocatable import (
+    ENFORCED_MESSAGE,
+    ENFORCED_REASON,
+    FAILED_REASON,
+    failed_message,
+)
+from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
+from trio_kubelet.node.status import lacking_features
+from trio_kubelet.probes import ProbeRunner, Probes
+from trio_kubelet.resources import (
+    CgroupDriver,
+    Cgroups,
+    CgroupSettings,
+    PodCgroupSettings,
+    SystemdError,
+)
+from trio_kubelet.resources.cgroup_names import kubepods_name
+from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
+from trio_kubelet.runtime.garbage.removal import ContainerRemover
+from trio_kubelet.runtime.images.credentials import PodKeyrings, credential_files, read_keyring
+from trio_kubelet.runtime.images.manager import ImageManager, PullRate
+from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
+from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
+from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
+from trio_kubelet.runtime.lifecycle.hooks import Hooks
+from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
+from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges, ids_of_sandboxes
+from trio_kubelet.status import NodeIdentity, StatusReporter
+from trio_kubelet.sync.admission import Admission
+from trio_kubelet.sync.admission.tolerations import refused_under_pressure
+from trio_kubelet.sync.housekeeping import LeftoverSources
+from trio_kubelet.sync.pod_syncer import SyncDependencies
+from trio_kubelet.tasks.fair_limiter import FairLimiter
+from trio_kubelet.tasks.retries import Retries
+from trio_kubelet.tasks.threads import run_in_thread
+from trio_kubelet.telemetry import EventType
+from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
+from trio_kubelet.volumes.volumes import Volumes
+
+log = structlog.get_logger("agent")
+
+RETRY = BackoffPolicy(initial_seconds=0.5, cap_seconds=5.0)
+FILE_THREADS = 8
+"""Threads for the small files of pods: hosts files, log folders, secrets."""
+
+
+@frozen(kw_only=True)
+class AnsweredRuntime:
+    """The runtime's account of itself."""
+
+    name: str
+    cgroup_driver: CgroupDriver
+
+
+@frozen(kw_only=True)
+class PodParts:
+    """The parts that act on pods.
+
+    `sync` is what pods' tasks act with; housekeeping looks for remains of pods in
+    `leftover_sources`; `recall` takes up what an earlier agent has told of the containers of a
+    static pod.
+    """
+
+    admission: Admission
+    probes: Probes
+    sync: SyncDependencies
+    leftover_sources: LeftoverSources
+    garbage: GarbageCollector
+    recall: Recall
+
+
+async def ask_runtime(parts: NodeParts) -> AnsweredRuntime:
+    """Return name and cgroup driver of the runtime; it is asked until it answers."""
+    retries = Retries(RETRY)
+    while True:
+        await parts.gate.wait_up()
+        try:
+            version = await parts.client.version()
+            return AnsweredRuntime(
+                name=version.runtime_name, cgroup_driver=await _cgroup_driver(parts)
+            )
+        except RpcError as error:
+            retries.warn(log, "runtime request failed during start, will retry", error=str(error))
+            await retries.wait()
+
+
+async def _cgroup_driver(parts: NodeParts) -> CgroupDriver:
+    """The runtime's cgroup driver, where it tells; else the configured one."""
+    configured = CgroupDriver(parts.settings.configuration.cgroup_driver)
+    try:
+        answer = await parts.client.runtime_config()
+    except RpcError as error:
+        if error.code is Code.UNIMPLEMENTED:
+            return configured
+        raise
+    told = {
+        cri.CgroupDriver.SYSTEMD: CgroupDriver.SYSTEMD,
+        cri.CgroupDriver.CGROUPFS: CgroupDriver.CGROUPFS,
+    }.get(answer.linux.cgroup_driver)
+    if told is None:
+        number = int(answer.linux.cgroup_driver)
+        log.warning("runtime reports an unknown cgroup driver", number=number)
+        return configured
+    if told is not configured:
+        log.info("cgroup driver taken from the runtime", driver=str(told))
+    return told
+
+
+async def make_pod_parts(
+    parts: NodeParts, runtime: AnsweredRuntime, cluster: Cluster | Standalone
+) -> PodParts:
+    """Build everything; the cgroups above the pods are made at once. Raises StartError."""
+    await parts.allocations.load()
+    cgroups = await _cgroups(parts, runtime.cgroup_driver)
+    node = await run_in_thread(
+        partial(
+            gather_facts,
+            parts.settings,
+            parts.host.machine,
+            parts.resources.allocatable,
+            cgroups=parts.host.cgroups,
+            driver=runtime.cgroup_driver,
+        )
+    )
+    volumes = local_volumes(
+        PodFolders(parts.root),
+        parts.resources.memory_for,
+        data=cluster.references,
+        allocatable=parts.resources.allocatable,
+        clock=parts.clock,
+        privileged=parts.host.privileged,
+    )
+    namespaces = parts.settings.configuration.user_namespaces
+    id_ranges = await PodIdRanges.open(
+        parts.root,
+        await volumes.pods_on_disk(),
+        ids_per_pod=(namespaces.ids_per_pod if namespaces else None) or IDS_PER_POD,
+        max_pods=parts.settings.configuration.max_pods,
+        ask=partial(ids_of_sandboxes, parts.client),
+    )
+    builder = _Builder(
+        parts=parts,
+        cluster=cluster,
+        runtime_name=runtime.name,
+        node=node,
+        cgroups=cgroups,
+        volumes=volumes,
+        id_ranges=id_ranges,
+    )
+    return builder.build()
+
+
+@frozen(kw_only=True)
+class _Builder:
+    """Makes the parts out of what had to be waited for. `node` are the facts of the node."""
+
+    parts: NodeParts
+    cluster: Cluster | Standalone
+    runtime_name: str
+    node: NodeFacts
+    cgroups: PodCgroups | NoCgroups
+    volumes: Volumes
+    id_ranges: PodIdRanges
+    files: FairLimiter = field(
+        init=False, factory=partial(FairLimiter, FILE_THREADS, FILE_THREADS // 2, 2)
+    )
+
+    def build(self) -> PodParts:
+        parts = self.parts
+        storage = PodStorage(
+            self.volumes,
+            self.cluster.references,
+            parts.recorder,
+            self.node,
+            self.files,
+            self.id_ranges,
+        )
+        remover = ContainerRemover(client=parts.client, node=self.node, oom_kills=parts.oom_kills)
+        probes = self.probes()
+        statuses = StatusReporter(
+            statuses=parts.statuses,
+            clock=parts.clock,
+            node=NodeIdentity(host_ips=self.node.host_ips, runtime_name=self.runtime_name),
+            allocations=parts.allocations,
+            runtime_features=parts.gate.runtime_features,
+            probed=probes.verdicts,
+        )
+        return PodParts(
+            admission=self.admission(),
+            probes=probes,
+            sync=SyncDependencies(
+                open_containers=self.pod_runtime(storage, remover, probes.open).open,
+                cache=parts.cache,
+                statuses=statuses,
+                storage=storage,
+                cgroups=self.cgroups,
+                allocations=parts.allocations,
+                runtime_state=lambda: parts.gate.state,
+                busy=parts.activity.busy,
+                recorder=parts.recorder,
+                clock=parts.clock,
+            ),
+            leftover_sources=LeftoverSources(
+                runtime=parts.cache.pods,
+                records=parts.allocations.uids,
+                folders=self.volumes.pods_on_disk,
+                cgroups=self.cgroups.list_pod_uids,
+                logs=storage.pods_with_logs,
+            ),
+            garbage=self.garbage(remover),
+            recall=probes.recall,
+        )
+
+    def admission(self) -> Admission:
+        """A node that declares no features (gate NodeDeclaredFeatures) has none that pods need."""
+        parts, cluster = self.parts, self.cluster
+        configuration, gates = parts.settings.configuration, parts.settings.gates
+        declares = gates["NodeDeclaredFeatures"]
+        features = frozenset(name for name in IMPLEMENTED_FEATURES if declares and gates[name])
+
+        def declared() -> Collection[str]:
+            return features - lacking_features(parts.gate.runtime_features())
+
+        return Admission(
+            max_pods=configuration.max_pods,
+            allowed_sysctls=configuration.allowed_unsafe_sysctls,
+            allocatable=parts.resources.allocatable,
+            node=cluster.node,
+            refresh_node=cluster.refresh_node,
+            runtime_classes=cluster.has_runtime_classes,
+            apparmor=parts.host.apparmor,
+            runtime_features=lambda: parts.gate.state.runtime_features.features,
+            declared_features=declared,
+            no_user_namespace=lambda pod: self.id_ranges.refusal(
+                pod, parts.gate.runtime_features()
+            ),
+            compare_taints=gates["TaintTolerationComparisonOperators"],
+            under_pressure=lambda pod: refused_under_pressure(pod, parts.pressure.current()),
+        )
+
+    def probes(self) -> Probes:
+        """The part that runs the probes of all pods."""
+        parts, node = self.parts, self.node
+        runner = ProbeRunner(
+            client=parts.client,
+            ask_over_network=parts.host.ask_over_network,
+            exec_timeouts=parts.settings.gates["ExecProbeTimeout"],
+        )
+        return Probes(
+            runner=runner,
+            recorder=parts.recorder,
+            journal=parts.journal,
+            clock=parts.clock,
+            changes=parts.tell_of_probe,
+            pod_ip=lambda pod: node.address_of(pod, parts.cache.get(pod.metadata.uid).ips),
+        )
+
+    def pod_runtime(
+        self, storage: PodStorage, remover: ContainerRemover, open_probes: OpenProbes
+    ) -> PodRuntime:
+        """The parts that act on containers."""
+        parts, node, files = self.parts, self.node, self.files
+        settings = parts.settings
+        hooks = Hooks(
+            client=parts.client, recorder=parts.recorder, on_sleep_cut_short=parts.sleeps_cut_short
+        )
+        stopper = ContainerStopper(
+            client=parts.client, recorder=parts.recorder, node=node, hooks=hooks
+        )
+        longest = settings.configuration.crash_loop_back_off.max_container_restart_period
+        return PodRuntime(
+            inspector=parts.inspector,
+            cache=parts.cache,
+            ensure_image=self.images().ensure,
+            sandboxes=SandboxCreator(
+                client=parts.client,
+                recorder=parts.recorder,
+                journal=parts.journal,
+                node=node,
+                read_dns=partial(gather_dns, settings, node.host_ips),
+                start_limiter=parts.start_limiter,
+                files=files,
+                runtime_handler=self.cluster.runtime_handler,
+                runtime_features=parts.gate.runtime_features,
+                user_namespace=self.id_ranges.mapping,
+            ),
+            starter=ContainerStarter(
+                client=parts.client,
+                stopper=stopper,
+                hooks=hooks,
+                remover=remover,
+                bind_sub_path=storage.bind,
+                recorder=parts.recorder,
+                node=node,
+                start_limiter=parts.start_limiter,
+                files=files,
+                runtime_features=parts.gate.runtime_features,
+                oom_kills=parts.oom_kills,
+                read_host_file=parts.host.read_hosts,
+            ),
+            stopper=stopper,
+            remover=remover,
+            open_probes=open_probes,
+            dead_per_container=settings.options.maximum_dead_containers_per_container,
+            recorder=parts.recorder,
+            journal=parts.journal,
+            clock=parts.clock,
+            crash_backoff=crash_loop_policy(
+                longest.total_seconds() if longest is not None else None,
+                reduced_decay=settings.gates["ReduceDefaultCrashLoopBackOffDecay"],
+            ),
+        )
+
+    def images(self) -> ImageManager:
+        """The part that pulls images."""
+        parts, settings = self.parts, self.parts.settings
+        configuration = settings.configuration
+        parallel = (
+            1 if configuration.serialize_image_pulls else configuration.max_parallel_image_pulls
+        )
+        files = credential_files(settings.options.root_dir, os.environ.get("HOME", "/root"))
+        return ImageManager(
+            client=parts.client,
+            recorder=parts.recorder,
+            journal=parts.journal,
+            clock=parts.clock,
+            limiter=FairLimiter(parallel, parallel) if parallel else None,
+            rate=PullRate(configuration.registry_pull_qps, configuration.registry_burst),
+            read_keyring=partial(read_keyring, files),
+            pod_keyring=PodKeyrings(self.cluster.references.pull_secrets).keyring,
+            access=parts.image_access,
+        )
+
+    def garbage(self, remover: ContainerRemover) -> GarbageCollector:
+        """The part that removes dead containers, sandboxes without a pod and old logs."""
+        parts, options = self.parts, self.parts.settings.options
+        return GarbageCollector(
+            remover=remover,
+            inspector=parts.inspector,
+            cache=parts.cache,
+            wanted=lambda: [stored.pod.metadata.uid for stored in parts.store],
+            limits=DeadContainerLimits(
+                per_container=options.maximum_dead_containers_per_container,
+                total=options.maximum_dead_containers,
+                minimum_age=options.minimum_container_ttl_duration,
+            ),
+            gate=parts.gate,
+            clock=parts.clock,
+            recorder=parts.recorder,
+        )
+
+
+async def _cgroups(parts: NodeParts, driver: CgroupDriver) -> PodCgroups | NoCgroups:
+    """Make the owner of cgroups; those above the pods are made at once. Raises StartError."""
+    if parts.host.cgroups is None:
+        return NoCgroups()
+    configuration = parts.settings.configuration
+    settings = CgroupSettings(
+        driver=driver,
+        cgroup_root=configuration.cgroup_root or "/",
+        cgroups_per_qos=configuration.cgroups_per_qos,
+        pod=PodCgroupSettings(
+            cpu_cfs_quota=configuration.cpu_cfs_quota,
+            cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
+            pod_pids_limit=configuration.pod_pids_limit,
+            hugepage_sizes=tuple(parts.host.machine.size.hugepages),
+        ),
+    )
+    cgroups = Cgroups(parts.host.cgroups, settings)
+    cgroups.on_operation.add(parts.cgroup_operations.call)
+    try:
+        if problem := await cgroups.driver_change_problem():
+            raise StartError(problem)
+        await cgroups.remove_cgroups_of_other_driver()
+        await _start_cgroups(parts, cgroups)
+    except (OSError, SystemdError) as error:
+        raise StartError(f"cannot make the cgroups of pods: {error}") from error
+    return PodCgroups(cgroups, parts.active_pods)
+
+
+async def _start_cgroups(parts: NodeParts, cgroups: Cgroups) -> None:
+    """Make those above the pods, with what all pods may use, or without where that is refused."""
+    configuration = parts.settings.configuration
+    if not configuration.cgroups_per_qos:
+        return
+    limits = parts.resources.pods_limits(
+        configuration.enforce_node_allocatable, parts.host.machine.max_pids
+    )
+    try:
+        await cgroups.start(limits)
+    except (OSError, SystemdError) as error:
+        where = kubepods_name(configuration.cgroup_root).cgroupfs_path
+        message = failed_message(where, error)
+        parts.recorder.node(EventType.WARNING, FAILED_REASON, message)
+        await cgroups.start()
+    else:
+        parts.recorder.node(EventType.NORMAL, ENFORCED_REASON, ENFORCED_MESSAGE)

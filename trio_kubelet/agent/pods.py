@@ -1,0 +1,98 @@
+"""The third stage of the agent: what brings pods from their sources to their tasks."""
+
+from functools import partial
+from pathlib import Path
+
+import trio
+
+from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.agent.pod_parts import PodParts
+from trio_kubelet.sources import (
+    ManifestContext,
+    PodUpdates,
+    Source,
+    SourceMerge,
+    watch_manifest_files,
+    watch_manifest_url,
+)
+from trio_kubelet.sources.manifests import adoptable_uid
+from trio_kubelet.sync.cleaning import CleaningTurns
+from trio_kubelet.sync.housekeeping import Housekeeper
+from trio_kubelet.sync.loop import SyncLoop
+from trio_kubelet.sync.pod_tasks import PodTasks
+
+
+class Pods:
+    """The parts that bring pods from the sources to their tasks. Those run in the nursery."""
+
+    def __init__(
+        self,
+        parts: NodeParts,
+        pod_parts: PodParts,
+        cluster: Cluster | Standalone,
+        nursery: trio.Nursery,
+    ) -> None:
+        self._parts = parts
+        self.tasks = PodTasks(
+            nursery,
+            open_syncer=pod_parts.sync.open_syncer,
+            journal=parts.journal,
+            recorder=parts.recorder,
+            resync_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
+            cleaning=CleaningTurns(parts.activity.wait_idle),
+        )
+        self._updates = PodUpdates(SourceMerge(parts.clock, parts.recorder))
+        self.watch_api = cluster.join(self.tasks, self._updates, pod_parts.recall)
+        self.loop = SyncLoop(
+            store=parts.store,
+            tasks=self.tasks,
+            admit=pod_parts.admission,
+            fits=pod_parts.admission.fits,
+            allocations=parts.allocations,
+            prepare=pod_parts.admission.prepare,
+            gate=parts.gate,
+            monitor=parts.monitor,
+            config=self._updates.channel,
+            pleg=parts.runtime_changes,
+            probes=parts.probe_changes,
+            sources=parts.static_sources | cluster.sources,
+            clean_up=Housekeeper(
+                store=parts.store, tasks=self.tasks, leftover_sources=pod_parts.leftover_sources
+            ).clean_up,
+            recorder=parts.recorder,
+            runs=parts.cache.may_run,
+        )
+
+    async def watch_static_sources(self) -> None:
+        """Read the folder and the URL of static pods, where they are set, until cancelled."""
+        parts, configuration = self._parts, self._parts.settings.configuration
+        kept = parts.root / "static-pods"
+        context = partial(
+            ManifestContext,
+            node_name=parts.node_name,
+            adopt=partial(adoptable_uid, parts.cache.pods),
+            journal=parts.journal,
+        )
+        async with trio.open_nursery() as nursery:
+            if configuration.static_pod_path:
+                nursery.start_soon(
+                    partial(
+                        watch_manifest_files,
+                        Path(configuration.static_pod_path),
+                        partial(self._updates.take, Source.FILE),
+                        context(kept_folder=kept / "file"),
+                        check_seconds=configuration.file_check_frequency.total_seconds(),
+                    )
+                )
+            if configuration.static_pod_url:
+                nursery.start_soon(
+                    partial(
+                        watch_manifest_url,
+                        configuration.static_pod_url,
+                        partial(self._updates.take, Source.HTTP),
+                        context(kept_folder=kept / "http"),
+                        headers=configuration.static_pod_url_header,
+                        check_seconds=configuration.http_check_frequency.total_seconds(),
+                    )
+                )

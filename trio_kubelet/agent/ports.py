@@ -1,0 +1,81 @@
+"""The ports of the agent: which there are, and of which parts their endpoints are made."""
+
+from collections.abc import Sequence
+
+import trio
+
+from trio_kubelet.agent.cluster import Cluster, Standalone
+from trio_kubelet.agent.monitoring import Monitoring
+from trio_kubelet.agent.node_parts import NodeParts
+from trio_kubelet.ports.listeners import Listeners
+from trio_kubelet.ports.node_endpoints import NodeEndpoints
+from trio_kubelet.ports.pod_endpoints import PodEndpoints
+from trio_kubelet.ports.secure_port import SecurePort
+from trio_kubelet.server import DEBUGGING_PATHS, Route, disabled_routes
+
+
+class Ports:
+    """Steps of a start: the agent's own socket and ports, and the port for others."""
+
+    def __init__(self, parts: NodeParts, monitoring: Monitoring) -> None:
+        self._parts = parts
+        self._watched = monitoring.watched
+        self._listeners = Listeners(
+            settings=parts.settings,
+            journal=parts.journal,
+            loop_meter=parts.loop_meter,
+            monitor=parts.monitor,
+            pods=parts.pods,
+            monitoring=monitoring.routes(),
+        )
+
+    async def serve(self) -> None:
+        """Answer on the agent's socket and ports until cancelled. Raises StartError."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._listeners.serve_health)
+            nursery.start_soon(self._listeners.serve_pods)
+
+    async def serve_others(self, cluster: Cluster | Standalone, nursery: trio.Nursery) -> None:
+        """Open the port for others, served in the nursery, if it is on. Raises StartError.
+
+        Pods do not wait for it, but the Node object does, which tells the port.
+        """
+        parts = self._parts
+        if not parts.settings.configuration.enable_server:
+            parts.serves_others.set()
+            return
+        port = SecurePort(
+            settings=parts.settings,
+            clock=parts.clock,
+            node_name=parts.node_name,
+            routes=self.routes(nursery),
+            reviews=cluster.reviews,
+            watched=self._watched,
+        )
+        await nursery.start(port.serve)
+        parts.serves_others.set()
+
+    def routes(self, nursery: trio.Nursery) -> Sequence[Route]:
+        """All that the port for others answers, with what it needs running in the nursery."""
+        shared = self._listeners.shared_routes()
+        return (*shared, *self._debugging_routes(nursery))
+
+    def _debugging_routes(self, nursery: trio.Nursery) -> Sequence[Route]:
+        """The endpoints that `enableDebuggingHandlers` is about."""
+        parts = self._parts
+        if not parts.settings.configuration.enable_debugging_handlers:
+            return disabled_routes("Debug endpoints are disabled.", DEBUGGING_PATHS)
+        pods = PodEndpoints(
+            settings=parts.settings,
+            clock=parts.clock,
+            cache=parts.cache,
+            runtime=parts.client,
+            find_pod=parts.pod,
+        )
+        node = NodeEndpoints(
+            settings=parts.settings,
+            clock=parts.clock,
+            journal=parts.journal,
+            loop_meter=parts.loop_meter,
+        )
+        return (*pods.open(nursery), *node.routes())
