@@ -16,7 +16,7 @@ from lab.processes import wait_until
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.resources import CgroupConfig, Cgroups, CgroupSettings, CgroupTree
-from trio_kubelet.resources.cgroups import CgroupBusy
+from trio_kubelet.resources.cgroups import CgroupBusy, MissingCgroup
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
 
@@ -66,7 +66,7 @@ async def cgroups(tree: CgroupTree, root: str) -> AsyncIterator[Cgroups]:
 
 def value(tree: CgroupTree, path: str, v1: str, v2: str) -> str:
     """What a file of a cgroup says: controller and name of the file on v1, name on v2."""
-    controller = v1.partition(".")[0]
+    controller = v1.partition(".")[0] or "memory"
     name = v1 if tree.version == 1 else v2
     return (tree.hierarchies[controller] / path.lstrip("/") / name).read_text().strip()
 
@@ -292,3 +292,21 @@ async def test_what_was_prepared_goes_with_its_container_and_with_its_pod(
     await kills.forget("b-1")
     assert listens() == before
     assert not (pod / "d").exists()
+
+
+async def test_processes_of_the_system_are_held_to_what_is_reserved_for_them(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    name = f"{root}/system"
+    with pytest.raises(MissingCgroup, match=f'cgroup "{name}" has some missing paths: /sys/fs/'):
+        await cgroups.limit_existing(name, CgroupConfig(cpu_shares=512))
+    assert not tree.exists_anywhere(name)
+    tree.create(name, CgroupConfig())
+    await cgroups.limit_existing(
+        name, CgroupConfig(cpu_shares=512, memory_limit_bytes=64 * MI, memory_min_bytes=64 * MI)
+    )
+    assert value(tree, name, "memory.limit_in_bytes", "memory.max") == str(64 * MI)
+    shares = value(tree, name, "cpu.shares", "cpu.weight")
+    assert shares == ("512" if tree.version == 1 else "59")
+    if tree.version == 2:
+        assert value(tree, name, "", "memory.min") == str(64 * MI)

@@ -13,27 +13,13 @@ from attrs import field, frozen
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import crash_loop_policy
 from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
+from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
-from trio_kubelet.errors import StartError
 from trio_kubelet.node import gather_dns, gather_facts
-from trio_kubelet.node.allocatable import (
-    ENFORCED_MESSAGE,
-    ENFORCED_REASON,
-    FAILED_REASON,
-    failed_message,
-)
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
 from trio_kubelet.node.status import lacking_features
 from trio_kubelet.probes import ProbeRunner, Probes
-from trio_kubelet.resources import (
-    CgroupDriver,
-    Cgroups,
-    CgroupSettings,
-    PodCgroupSettings,
-    SystemdError,
-)
-from trio_kubelet.resources.cgroup_names import kubepods_name
-from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
+from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
@@ -56,7 +42,6 @@ from trio_kubelet.sync.pod_syncer import SyncDependencies
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.retries import Retries
 from trio_kubelet.tasks.threads import run_in_thread
-from trio_kubelet.telemetry import EventType
 from trio_kubelet.volumes import PodFolders, PodStorage, local_volumes
 from trio_kubelet.volumes.volumes import Volumes
 
@@ -90,6 +75,7 @@ class PodParts:
     leftover_sources: LeftoverSources
     garbage: GarbageCollector
     recall: Recall
+    cgroups: NodeCgroups
 
 
 async def ask_runtime(parts: NodeParts) -> AnsweredRuntime:
@@ -134,7 +120,7 @@ async def make_pod_parts(
 ) -> PodParts:
     """Build everything; the cgroups above the pods are made at once. Raises StartError."""
     await parts.allocations.load()
-    cgroups = await _cgroups(parts, runtime.cgroup_driver)
+    cgroups = await make_cgroups(parts, runtime.cgroup_driver)
     node = await run_in_thread(
         partial(
             gather_facts,
@@ -181,7 +167,7 @@ class _Builder:
     cluster: Cluster | Standalone
     runtime_name: str
     node: NodeFacts
-    cgroups: PodCgroups | NoCgroups
+    cgroups: NodeCgroups
     volumes: Volumes
     id_ranges: PodIdRanges
     files: FairLimiter = field(
@@ -216,7 +202,7 @@ class _Builder:
                 cache=parts.cache,
                 statuses=statuses,
                 storage=storage,
-                cgroups=self.cgroups,
+                cgroups=self.cgroups.pods,
                 allocations=parts.allocations,
                 runtime_state=lambda: parts.gate.state,
                 busy=parts.activity.busy,
@@ -227,11 +213,12 @@ class _Builder:
                 runtime=parts.cache.pods,
                 records=parts.allocations.uids,
                 folders=self.volumes.pods_on_disk,
-                cgroups=self.cgroups.list_pod_uids,
+                cgroups=self.cgroups.pods.list_pod_uids,
                 logs=storage.pods_with_logs,
             ),
             garbage=self.garbage(remover),
             recall=probes.recall,
+            cgroups=self.cgroups,
         )
 
     def admission(self) -> Admission:
@@ -371,50 +358,3 @@ class _Builder:
             clock=parts.clock,
             recorder=parts.recorder,
         )
-
-
-async def _cgroups(parts: NodeParts, driver: CgroupDriver) -> PodCgroups | NoCgroups:
-    """Make the owner of cgroups; those above the pods are made at once. Raises StartError."""
-    if parts.host.cgroups is None:
-        return NoCgroups()
-    configuration = parts.settings.configuration
-    settings = CgroupSettings(
-        driver=driver,
-        cgroup_root=configuration.cgroup_root or "/",
-        cgroups_per_qos=configuration.cgroups_per_qos,
-        pod=PodCgroupSettings(
-            cpu_cfs_quota=configuration.cpu_cfs_quota,
-            cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
-            pod_pids_limit=configuration.pod_pids_limit,
-            hugepage_sizes=tuple(parts.host.machine.size.hugepages),
-        ),
-    )
-    cgroups = Cgroups(parts.host.cgroups, settings)
-    cgroups.on_operation.add(parts.cgroup_operations.call)
-    try:
-        if problem := await cgroups.driver_change_problem():
-            raise StartError(problem)
-        await cgroups.remove_cgroups_of_other_driver()
-        await _start_cgroups(parts, cgroups)
-    except (OSError, SystemdError) as error:
-        raise StartError(f"cannot make the cgroups of pods: {error}") from error
-    return PodCgroups(cgroups, parts.active_pods)
-
-
-async def _start_cgroups(parts: NodeParts, cgroups: Cgroups) -> None:
-    """Make those above the pods, with what all pods may use, or without where that is refused."""
-    configuration = parts.settings.configuration
-    if not configuration.cgroups_per_qos:
-        return
-    limits = parts.resources.pods_limits(
-        configuration.enforce_node_allocatable, parts.host.machine.max_pids
-    )
-    try:
-        await cgroups.start(limits)
-    except (OSError, SystemdError) as error:
-        where = kubepods_name(configuration.cgroup_root).cgroupfs_path
-        message = failed_message(where, error)
-        parts.recorder.node(EventType.WARNING, FAILED_REASON, message)
-        await cgroups.start()
-    else:
-        parts.recorder.node(EventType.NORMAL, ENFORCED_REASON, ENFORCED_MESSAGE)

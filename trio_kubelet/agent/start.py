@@ -128,6 +128,7 @@ class Agent:
             nursery.start_soon(pods.watch_static_sources)
             nursery.start_soon(pods.watch_api)
             nursery.start_soon(pod_parts.garbage.run)
+            nursery.start_soon(pod_parts.cgroups.run)
             nursery.start_soon(self._watch_image_filesystem)
             nursery.start_soon(look_over, cri)
 

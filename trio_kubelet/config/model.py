@@ -267,17 +267,9 @@ class KubeletConfiguration:
     kube_reserved: Mapping[str, str] = option("kubeReserved", {})
     reserved_system_cpus: str = option("reservedSystemCPUs", "")
     show_hidden_metrics_for_version: str = option("showHiddenMetricsForVersion", "", SERVER)
-    system_reserved_cgroup: str = option("systemReservedCgroup", "", RESERVED_CGROUPS)
-    kube_reserved_cgroup: str = option("kubeReservedCgroup", "", RESERVED_CGROUPS)
-    enforce_node_allocatable: tuple[str, ...] = option(
-        "enforceNodeAllocatable",
-        ("pods",),
-        evolve(
-            RESERVED_CGROUPS,
-            so_far="`pods` and `none` are acted on",
-            suffices=lambda levels: {"pods", "none"}.issuperset(levels),
-        ),
-    )
+    system_reserved_cgroup: str = option("systemReservedCgroup", "")
+    kube_reserved_cgroup: str = option("kubeReservedCgroup", "")
+    enforce_node_allocatable: tuple[str, ...] = option("enforceNodeAllocatable", ("pods",))
     allowed_unsafe_sysctls: tuple[str, ...] = option("allowedUnsafeSysctls", ())
 
     # Plugins, identity, logging

@@ -4,13 +4,9 @@
 and of Kubernetes' own processes and the hard eviction thresholds are taken off (API fields
 kubeReserved, systemReserved, evictionHard of KubeletConfiguration). Huge pages are set aside from
 memory, so they come off allocatable memory too. All pure; amounts are Quantities.
-
-The cgroup above all pods gets allocatable without the eviction thresholds, so that eviction has
-room to act before the kernel does (enforceNodeAllocatable: pods). Without that enforcement it gets
-the whole machine: the CPU shares are needed all the same, the kernel's default would starve pods.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from attrs import field, frozen
 
@@ -23,8 +19,6 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.thresholds import hard_thresholds
-from trio_kubelet.resources import CgroupConfig
-from trio_kubelet.resources.cgroup_config import hugepage_limits, milli_cpu_to_shares
 
 Resources = Mapping[str, Quantity]
 
@@ -75,13 +69,32 @@ def _amounts(texts: Mapping[str, str]) -> dict[str, Quantity]:
     return {name: Quantity(text) for name, text in texts.items()}
 
 
+def cpu_ranges(cpu_list: str) -> tuple[range, ...]:
+    """The CPUs in a list such as `0-2,7`, by rising number and each once."""
+    parts = (part.strip().partition("-") for part in cpu_list.split(",") if part.strip())
+    ranges: list[range] = []
+    for first, last in sorted((int(first), int(last or first)) for first, _, last in parts):
+        start = max(first, ranges[-1].stop) if ranges else first
+        if last >= start:
+            ranges.append(range(start, last + 1))
+    return tuple(ranges)
+
+
 def cpu_count(cpu_list: str) -> int:
     """The number of CPUs in a list such as `0-2,7`."""
-    cpus: set[int] = set()
-    for part in filter(None, (part.strip() for part in cpu_list.split(","))):
-        first, _, last = part.partition("-")
-        cpus.update(range(int(first), int(last or first) + 1))
-    return len(cpus)
+    return sum(cpus.stop - cpus.start for cpus in cpu_ranges(cpu_list))
+
+
+def reserved_cpus_problem(cpu_list: str, capacity: Resources) -> str:
+    """The reason why CPUs cannot be reserved (`reservedSystemCPUs`); "" if they can."""
+    cores = capacity[CPU].milli_value // 1000
+    ranges = cpu_ranges(cpu_list)
+    if not ranges or ranges[-1].stop <= cores:
+        return ""
+    return (
+        f'Invalid cpuset "{cpu_list}" specified by --reserved-cpus (reservedSystemCPUs): '
+        f"the CPUs of this machine are 0-{cores - 1}"
+    )
 
 
 def machine_capacity(
@@ -162,41 +175,3 @@ def _eviction_reserve(
         for signal, resource in EVICTION_SIGNALS.items()
         if signal in thresholds
     }
-
-
-ENFORCE_PODS = "pods"
-PIDS = "pid"
-"""A resource that can be reserved but is in no node's capacity."""
-
-ENFORCED_REASON = "NodeAllocatableEnforced"
-ENFORCED_MESSAGE = "Updated Node Allocatable limit across pods"
-FAILED_REASON = "FailedNodeAllocatableEnforcement"
-
-
-def pods_cgroup_config(
-    capacity: Resources,
-    reservations: Reservations,
-    enforced: Collection[str],
-    max_pids: int | None = None,
-) -> CgroupConfig:
-    """The values of the cgroup of all pods.
-
-    `enforced` is enforceNodeAllocatable; `max_pids` is how many processes the kernel allows in
-    all, None if unknown.
-    """
-    whole = {**capacity, **({PIDS: Quantity(max_pids)} if max_pids is not None else {})}
-    kept = Reservations(system=reservations.system, kube=reservations.kube)
-    taken = reserved(whole, kept) if ENFORCE_PODS in enforced else {}
-    nothing = Quantity(0)
-    left = {name: max(nothing, amount - taken.get(name, nothing)) for name, amount in whole.items()}
-    return CgroupConfig(
-        cpu_shares=milli_cpu_to_shares(left[CPU].milli_value),
-        memory_limit_bytes=left[MEMORY].value,
-        pids_limit=left[PIDS].value if PIDS in left else None,
-        hugepage_limits=hugepage_limits(left, ()),
-    )
-
-
-def failed_message(cgroup: str, error: Exception) -> str:
-    """The event's message when the values could not be written."""
-    return f'Failed to update Node Allocatable Limits "{cgroup}": {error}'

@@ -4,8 +4,6 @@ The machine is read once, at the start. Nobody keeps a copy of the amounts: admi
 the configs of containers and the Node object ask here.
 """
 
-from collections.abc import Collection
-
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node.allocatable import (
@@ -16,19 +14,25 @@ from trio_kubelet.node.allocatable import (
     machine_capacity,
     node_amounts,
     overcommitments,
-    pods_cgroup_config,
     reservations,
+    reserved_cpus_problem,
 )
 from trio_kubelet.node.machine import MachineInfo
-from trio_kubelet.resources import CgroupConfig, pod_limits
+from trio_kubelet.resources import pod_limits
 
 
 class NodeResources:
-    """Owner of the amounts. `machine` is what the machine has of each resource."""
+    """Owner of the amounts. `machine` is what the machine has of each resource.
 
-    def __init__(self, machine: Resources, reservations: Reservations) -> None:
-        self._machine = machine
-        self._reservations = reservations
+    `reserved_cpus` is the list of CPUs that the system keeps (reservedSystemCPUs).
+    """
+
+    def __init__(
+        self, machine: Resources, reservations: Reservations, reserved_cpus: str = ""
+    ) -> None:
+        self.machine = machine
+        self.reservations = reservations
+        self._reserved_cpus = reserved_cpus
         self._amounts = node_amounts(machine, reservations)
 
     def amounts(self) -> NodeAmounts:
@@ -43,13 +47,11 @@ class NodeResources:
         """Return the bytes that a pod may use: its limit, or what there is for all pods."""
         return (pod_limits(pod).get(MEMORY) or self.allocatable()[MEMORY]).value
 
-    def pods_limits(self, enforced: Collection[str], max_pids: int | None) -> CgroupConfig:
-        """Return the values of the cgroup of all pods; the arguments are `pods_cgroup_config`'s."""
-        return pods_cgroup_config(self._machine, self._reservations, enforced, max_pids)
-
     def problem(self) -> str:
         """Return why a node cannot be run like this, in one line; empty if it can."""
-        lines = tuple(overcommitments(self._machine, self._reservations))
+        if wrong := reserved_cpus_problem(self._reserved_cpus, self.machine):
+            return wrong
+        lines = tuple(overcommitments(self.machine, self.reservations))
         return f"invalid Node Allocatable configuration. {' '.join(lines)}" if lines else ""
 
 
@@ -62,4 +64,8 @@ def node_resources(settings: Settings, machine: MachineInfo) -> NodeResources:
         pods_per_core=configuration.pods_per_core,
         storage=configuration.local_storage_capacity_isolation,
     )
-    return NodeResources(capacity, reservations(configuration, settings.options))
+    return NodeResources(
+        capacity,
+        reservations(configuration, settings.options),
+        configuration.reserved_system_cpus,
+    )

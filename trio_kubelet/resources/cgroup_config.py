@@ -40,12 +40,16 @@ class CgroupConfig:
     """The values of one cgroup; None leaves the kernel's value alone.
 
     `cpu_quota_us` -1 means no limit. `hugepage_limits` maps page size to limit, both in bytes.
+    Memory up to `memory_min_bytes` the kernel does not take back, up to `memory_low_bytes` not
+    before all else; only cgroup v2 has these two (KEP-2570).
     """
 
     cpu_shares: int | None = None
     cpu_quota_us: int | None = None
     cpu_period_us: int | None = None
     memory_limit_bytes: int | None = None
+    memory_min_bytes: int | None = None
+    memory_low_bytes: int | None = None
     pids_limit: int | None = None
     hugepage_limits: Mapping[int, int] = field(factory=dict)
 

@@ -49,6 +49,10 @@ def files_v2(config: CgroupConfig) -> Iterator[CgroupFile]:
         yield CgroupFile("cpu", "cpu.max", quota + period)
     if config.memory_limit_bytes is not None:
         yield CgroupFile("memory", "memory.max", str(config.memory_limit_bytes))
+    if config.memory_min_bytes is not None:
+        yield CgroupFile("memory", "memory.min", str(config.memory_min_bytes))
+    if config.memory_low_bytes is not None:
+        yield CgroupFile("memory", "memory.low", str(config.memory_low_bytes))
     if config.pids_limit is not None:
         yield CgroupFile("pids", "pids.max", str(config.pids_limit))
     for size, limit in config.hugepage_limits.items():

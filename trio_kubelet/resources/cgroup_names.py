@@ -46,6 +46,17 @@ class CgroupName:
         """Return the name that a cgroupfs path such as `/kubepods/burstable` stands for."""
         return cls(tuple(part for part in cgroupfs_path.split("/") if part))
 
+    @classmethod
+    def configured(cls, text: str, driver: CgroupDriver) -> "CgroupName":
+        """Return the name that an administrator means: a path, or with systemd the name of a slice.
+
+        Of a path only the last part counts there: it has the whole ancestry.
+        """
+        if driver is CgroupDriver.CGROUPFS:
+            return cls.parse(text)
+        slice_name = text.rstrip("/").rpartition("/")[2].removesuffix(_SLICE)
+        return cls(tuple(part.replace("_", "-") for part in slice_name.split("-") if part))
+
     def child(self, *components: str) -> "CgroupName":
         """Return the name of a cgroup below this one."""
         return CgroupName((*self.components, *components))

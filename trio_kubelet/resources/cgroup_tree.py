@@ -83,6 +83,13 @@ class CgroupTree:
         """True if the cgroup is there in every hierarchy."""
         return all(folder.is_dir() for folder in self.folders(path))
 
+    def missing_for(self, path: str, config: CgroupConfig) -> tuple[Path, ...]:
+        """Return the folders of a cgroup that are not there and that values would be written to."""
+        relative = path.lstrip("/")
+        controllers = (file.controller for file in self._files(config))
+        roots = dict.fromkeys(filter(None, map(self.hierarchies.get, controllers)))
+        return tuple(root / relative for root in roots if not (root / relative).is_dir())
+
     def create(self, path: str, config: CgroupConfig) -> None:
         """Make a cgroup and those above it that are missing, and write its values.
 
@@ -98,8 +105,7 @@ class CgroupTree:
 
     def write(self, path: str, config: CgroupConfig) -> None:
         """Write the values of a cgroup; raises OSError. What is set to None is left alone."""
-        files = files_v1(config) if self.version == 1 else files_v2(config)
-        for file in files:
+        for file in self._files(config):
             self._write(path, file)
 
     def exists_anywhere(self, path: str) -> bool:
@@ -151,6 +157,9 @@ class CgroupTree:
         if self.unified is None:
             return self.folders(path)
         return (*self.folders(path), self.unified / path.lstrip("/"))
+
+    def _files(self, config: CgroupConfig) -> Iterator[CgroupFile]:
+        return files_v1(config) if self.version == 1 else files_v2(config)
 
     def _write(self, path: str, file: CgroupFile) -> None:
         root = self.hierarchies.get(file.controller)

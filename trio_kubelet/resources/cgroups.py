@@ -54,6 +54,10 @@ class CgroupBusy(Exception):  # noqa: N818 - the state that the cgroup is in
     """The kernel does not let go of a cgroup: something in it cannot be killed."""
 
 
+class MissingCgroup(Exception):  # noqa: N818 - what the cgroup is
+    """A cgroup that others are to make is not there; the message names the missing folders."""
+
+
 @frozen(kw_only=True)
 class CgroupSettings:
     """The node's configuration of cgroups: cgroupDriver, cgroupRoot, cgroupsPerQOS.
@@ -111,6 +115,25 @@ class Cgroups:
             is_there = await self._in_thread(partial(self._tree.exists, self._path(name)))
             keeps_weight = is_there and qos is PodQOSClass.BURSTABLE
             await self._create(name, evolve(config, cpu_shares=None) if keeps_weight else config)
+
+    async def limit_pods(self, node: CgroupConfig) -> None:
+        """Write the limits of all pods together; their cgroup is there already."""
+        await self._create(kubepods_name(self._settings.cgroup_root), node)
+
+    async def limit_existing(self, configured: str, config: CgroupConfig) -> None:
+        """Write the values of a cgroup that is no pod's and that others have made.
+
+        `configured` is its name in the configuration. Raises MissingCgroup, too.
+        """
+        name = CgroupName.configured(configured, self._settings.driver)
+        path = self._path(name)
+        if missing := await self._in_thread(partial(self._tree.missing_for, path, config)):
+            folders = ", ".join(map(str, missing))
+            raise MissingCgroup(f'cgroup "{configured}" has some missing paths: {folders}')
+        with self._timed("update"):
+            if self._slices is not None:
+                await self._slices.set_values(name, config)
+            await self._in_thread(partial(self._tree.write, path, config))
 
     async def update_qos(self, pods: Iterable[Pod]) -> None:
         """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed.

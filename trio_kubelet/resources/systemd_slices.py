@@ -99,6 +99,11 @@ def _values(config: CgroupConfig, cgroup_version: int) -> Iterator[Property]:
     if config.memory_limit_bytes is not None:
         name = "MemoryLimit" if cgroup_version == 1 else "MemoryMax"
         yield name, ("t", config.memory_limit_bytes)
+    if cgroup_version != 1:
+        if config.memory_min_bytes is not None:
+            yield "MemoryMin", ("t", config.memory_min_bytes)
+        if config.memory_low_bytes is not None:
+            yield "MemoryLow", ("t", config.memory_low_bytes)
     if config.pids_limit is not None:
         yield "TasksMax", ("t", config.pids_limit)
 

@@ -98,11 +98,12 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
         logging=LoggingConfiguration(verbosity=4, vmodule=(VModuleItem(file_pattern="a"),)),
         system_reserved={"cpu": "1"},
         system_reserved_cgroup="/system",
+        system_cgroups="/others",
         eviction_hard={},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
         "logging.vmodule",
-        "systemReservedCgroup",
+        "systemCgroups",
         "evictionHard",
     }
 
@@ -135,12 +136,7 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("maxPods: 7", []),
         ("containerLogMaxFiles: 5", []),
         ("containerLogMaxFiles: 6", ["containerLogMaxFiles"]),
-        ("enforceNodeAllocatable: [none]", []),
-        ("enforceNodeAllocatable: []", []),
-        (
-            "{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube}",
-            ["kubeReservedCgroup", "enforceNodeAllocatable"],
-        ),
+        ("{enforceNodeAllocatable: [pods, kube-reserved], kubeReservedCgroup: /kube}", []),
         ("{cgroupRoot: /pods, memorySwap: {swapBehavior: LimitedSwap}}", []),
         ("featureGates: {EventedPLEG: false, StatefulSetSemanticRevisionComparison: false}", []),
         ("featureGates: {GracefulNodeShutdown: true}", ["featureGates.GracefulNodeShutdown"]),

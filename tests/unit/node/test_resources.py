@@ -21,7 +21,6 @@ def test_pods_may_have_what_is_not_reserved() -> None:
     found = resources(kube_reserved={"memory": "1Gi"})
     assert found.amounts().capacity["memory"] == Quantity("8Gi")
     assert found.allocatable()["memory"] == Quantity("7Gi")
-    assert found.pods_limits(("pods",), None).memory_limit_bytes == 7 * GIB
 
 
 def test_a_node_that_reserves_more_than_it_has_is_refused_with_the_numbers() -> None:

@@ -54,3 +54,10 @@ def test_a_lifted_quota() -> None:
 )
 def test_page_sizes_are_named_as_the_kernel_does(size: int, name: str) -> None:
     assert page_size(size) == name
+
+
+def test_memory_that_is_not_taken_back_is_known_to_v2_alone() -> None:
+    protected = CgroupConfig(memory_min_bytes=1, memory_low_bytes=2)
+    assert list(files_v1(protected)) == []
+    found = [(each.name, each.text) for each in files_v2(protected)]
+    assert found == [("memory.min", "1"), ("memory.low", "2")]

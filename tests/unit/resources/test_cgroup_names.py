@@ -66,3 +66,19 @@ def test_uids_are_read_back_from_directories(
     directory: str, driver: CgroupDriver, uid: str
 ) -> None:
     assert pod_uid_of(directory, driver) == uid
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "path"),
+    [
+        ("/system.slice", CgroupDriver.CGROUPFS, "/system.slice"),
+        ("kube/agents/", CgroupDriver.CGROUPFS, "/kube/agents"),
+        ("/system.slice", CgroupDriver.SYSTEMD, "/system.slice"),
+        ("system", CgroupDriver.SYSTEMD, "/system.slice"),
+        ("/kube.slice/kube-my_node.slice", CgroupDriver.SYSTEMD, "/kube.slice/kube-my_node.slice"),
+    ],
+)
+def test_a_configured_cgroup_is_a_path_or_with_systemd_a_slice(
+    text: str, driver: CgroupDriver, path: str
+) -> None:
+    assert CgroupName.configured(text, driver).path(driver) == path

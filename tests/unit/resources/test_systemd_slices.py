@@ -45,6 +45,12 @@ CONFIG = CgroupConfig(cpu_shares=1024, memory_limit_bytes=4096)
         (CgroupConfig(cpu_shares=512), 2, {"CPUWeight": 59}),
         (CgroupConfig(memory_limit_bytes=4096), 1, {"MemoryLimit": 4096}),
         (CgroupConfig(memory_limit_bytes=4096), 2, {"MemoryMax": 4096}),
+        (CgroupConfig(memory_min_bytes=1, memory_low_bytes=2), 1, {}),
+        (
+            CgroupConfig(memory_min_bytes=1, memory_low_bytes=2),
+            2,
+            {"MemoryMin": 1, "MemoryLow": 2},
+        ),
         (CgroupConfig(pids_limit=7), 2, {"TasksMax": 7}),
         (
             CgroupConfig(cpu_quota_us=20_000, cpu_period_us=100_000),
