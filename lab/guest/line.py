@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab import LabError
+from lab.processes import last_words
 
 # A guest that runs takes what it is told at once.
 SEND_DEADLINE_SECONDS = 30
@@ -94,7 +95,8 @@ class Line:
             if not command.ended.wait(deadline_seconds):
                 self._send({"kill": number})
                 command.ended.wait(KILL_DEADLINE_SECONDS)
-                raise LabError(f"no end after {deadline_seconds:g} s")
+                said = (command.result.stdout + command.result.stderr).decode(errors="replace")
+                raise LabError(f"no end after {deadline_seconds:g} s; {last_words(said, 20)}")
         finally:
             with self._changed:
                 self._commands.pop(number, None)
