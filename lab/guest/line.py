@@ -10,7 +10,9 @@ import json
 import os
 import select
 import threading
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +22,11 @@ from lab.processes import last_words
 # A guest that runs takes what it is told at once.
 SEND_DEADLINE_SECONDS = 30
 KILL_DEADLINE_SECONDS = 5
+# The kernel of a guest may miss that the line has something to read, until more comes: seen once in
+# seven thousand commands. An empty line, which is no message, is more.
+REMIND_SECONDS = 1
+# A terminal of user-mode Linux takes 4,096 bytes that nobody has read yet; after more it is dead.
+MESSAGE_BYTES = 4000
 
 Message = dict[str, Any]
 
@@ -92,7 +99,7 @@ class Line:
                     "input": base64.b64encode(stdin).decode(),
                 }
             )
-            if not command.ended.wait(deadline_seconds):
+            if not self._wait_for(command.ended, deadline_seconds):
                 self._send({"kill": number})
                 command.ended.wait(KILL_DEADLINE_SECONDS)
                 said = (command.result.stdout + command.result.stderr).decode(errors="replace")
@@ -104,6 +111,15 @@ class Line:
             raise LabError(command.error)
         return command.result
 
+    def _wait_for(self, event: threading.Event, deadline_seconds: float) -> bool:
+        end = time.monotonic() + deadline_seconds
+        while not event.wait(min(REMIND_SECONDS, max(0, end - time.monotonic()))):
+            if time.monotonic() >= end:
+                return False
+            with suppress(LabError):  # The reader tells that the guest has ended.
+                self._write(b"\n")
+        return True
+
     def close(self) -> None:
         """Let go of the line. The guest's kernel must have ended."""
         self._reader.join()
@@ -112,6 +128,11 @@ class Line:
 
     def _send(self, message: Message) -> None:
         text = json.dumps(message).encode() + b"\n"
+        if len(text) > MESSAGE_BYTES:
+            raise LabError(f"a message of {len(text)} bytes; a guest takes {MESSAGE_BYTES}")
+        self._write(text)
+
+    def _write(self, text: bytes) -> None:
         try:
             with self._sending:
                 while text:

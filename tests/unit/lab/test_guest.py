@@ -1,5 +1,6 @@
 """What makes a guest's image another one, what its kernel is told, and the line to its commands."""
 
+import json
 import os
 import threading
 from collections import Counter
@@ -110,6 +111,12 @@ def test_a_program_that_is_not_there_is_an_error(line: Line) -> None:
         line.run(("nowhere",), environment={}, folder="/", stdin=b"", deadline_seconds=60)
 
 
+def test_a_command_that_is_too_long_for_the_line_is_refused(line: Line) -> None:
+    with pytest.raises(LabError, match="a guest takes 4000"):
+        run(line, f"true {'x' * 4000}")
+    assert run(line, "echo fine").stdout == b"fine\n"
+
+
 def test_a_command_is_killed_at_its_deadline_and_the_error_tells_what_it_wrote(
     line: Line, tmp_path: Path
 ) -> None:
@@ -136,6 +143,19 @@ def test_commands_under_way_fail_when_the_guest_starts_anew_or_ends() -> None:
     assert line.boot_id == "second"
     with pytest.raises(LabError, match="does not run"):
         run(line, "true")
+    line.close()
+    os.close(other.from_host)
+
+
+def test_a_guest_that_does_not_answer_is_reminded_that_there_is_something_to_read() -> None:
+    line, other = connected()
+    with ThreadPoolExecutor() as threads:
+        waits = threads.submit(run, line, "true")
+        asked = json.loads(other.hear())
+        assert other.hear() == b"\n"
+        other.say(json.dumps({"id": asked["run"], "status": 3}).encode() + b"\n")
+        assert waits.result().status == 3
+    other.end()
     line.close()
     os.close(other.from_host)
 
