@@ -20,6 +20,10 @@ class PreparationError(Exception):
         return self.message
 
 
+class CollectionError(Exception):
+    """Containers or images that nobody needs could not all be removed; the message says why."""
+
+
 def aggregated(errors: Iterable[str]) -> str:
     """Several errors as one text, as Kubernetes joins them: each once, `[one, another]`."""
     distinct = tuple(dict.fromkeys(errors))

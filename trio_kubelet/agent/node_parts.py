@@ -7,6 +7,7 @@ runs by itself or asks anybody: `start.py` starts it.
 
 from collections.abc import Iterable
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
@@ -33,6 +34,9 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_log_folder
 from trio_kubelet.runtime.gate import RuntimeGate
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
+from trio_kubelet.runtime.images.collection import ImageCollectionPolicy
+from trio_kubelet.runtime.images.collector import ImageCollector
+from trio_kubelet.runtime.images.filesystem import ImageDisk
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -61,7 +65,8 @@ IDLE_SECONDS = 0.1
 class NodeParts:
     """The parts that depend on settings and host alone, each an attribute.
 
-    `serves_others` is set when the port for others is open, or is not to be.
+    `sources_known` is set when all sources have told which pods there are to be, `serves_others`
+    when the port for others is open, or is not to be.
     Raises StartError for a node that reserves more than the machine has.
     """
 
@@ -121,6 +126,8 @@ class NodeParts:
         self.monitor = LoopMonitor()
         self.activity = Activity()
         self.start_limiter = default_start_limiter(self.activity)
+        self.sources_known = trio.Event()
+        self.image_garbage = _image_collector(self)
         self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
             PROBE_CHANNEL_SIZE
         )
@@ -197,6 +204,30 @@ def _image_access(settings: Settings, clock: Clock) -> ImageAccess:
         allowlist=configuration.preloaded_images_verification_allowlist,
     )
     return PullRecords(Path(settings.options.root_dir), verification, clock)
+
+
+def _image_collector(parts: NodeParts) -> ImageCollector:
+    """Make the part that removes images which nobody uses."""
+    configuration = parts.settings.configuration
+    may_be_old = parts.settings.gates["ImageMaximumGCAge"]
+    return ImageCollector(
+        client=parts.client,
+        gate=parts.gate,
+        policy=ImageCollectionPolicy(
+            high_percent=configuration.image_gc_high_threshold_percent,
+            low_percent=configuration.image_gc_low_threshold_percent,
+            minimum_age=configuration.image_minimum_gc_age,
+            maximum_age=configuration.image_maximum_gc_age if may_be_old else timedelta(),
+        ),
+        disk=ImageDisk(client=parts.client) if parts.host.images_on_disk else None,
+        pods=lambda: [stored.pod for stored in parts.store.active()],
+        sources_known=parts.sources_known,
+        on_removed=partial(parts.image_access.tidy, parts.client),
+        root=parts.root,
+        clock=parts.clock,
+        journal=parts.journal,
+        recorder=parts.recorder,
+    )
 
 
 def _pressure_monitor(

@@ -18,6 +18,7 @@ from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.node import gather_dns, gather_facts
 from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
 from trio_kubelet.node.status import lacking_features
+from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError
@@ -349,6 +350,7 @@ class _Builder:
             inspector=parts.inspector,
             cache=parts.cache,
             wanted=lambda: [stored.pod.metadata.uid for stored in parts.store],
+            ended=lambda: [pod.metadata.uid for pod in parts.store.ended() if not is_static(pod)],
             limits=DeadContainerLimits(
                 per_container=options.maximum_dead_containers_per_container,
                 total=options.maximum_dead_containers,

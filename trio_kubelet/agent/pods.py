@@ -62,6 +62,7 @@ class Pods:
             ).clean_up,
             recorder=parts.recorder,
             runs=parts.cache.may_run,
+            sources_known=parts.sources_known,
         )
 
     async def watch_static_sources(self) -> None:

@@ -32,7 +32,6 @@ from trio_kubelet.node.host_warnings import resolv_conf_warnings
 from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeState, check_runtime
-from trio_kubelet.runtime.images.filesystem import watch_image_filesystem
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventType
@@ -129,7 +128,7 @@ class Agent:
             nursery.start_soon(pods.watch_api)
             nursery.start_soon(pod_parts.garbage.run)
             nursery.start_soon(pod_parts.cgroups.run)
-            nursery.start_soon(self._watch_image_filesystem)
+            nursery.start_soon(parts.image_garbage.run)
             nursery.start_soon(look_over, cri)
 
     def make_pods(
@@ -148,12 +147,6 @@ class Agent:
             raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
         task_status.started()
         await parts.image_access.tend(parts.client, parts.gate)
-
-    async def _watch_image_filesystem(self) -> None:
-        parts = self.parts
-        if parts.host.images_on_disk:
-            limiter = trio.CapacityLimiter(1)
-            await watch_image_filesystem(parts.client, parts.gate, parts.recorder, limiter)
 
     def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
         if after.up and not before.up:

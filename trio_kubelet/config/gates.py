@@ -121,7 +121,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "GracefulNodeShutdown": waiting("graceful shutdown of the node", BETA),
     "GracefulNodeShutdownBasedOnPodPriority": waiting("graceful shutdown of the node", BETA),
     "HostnameOverride": always(BETA),
-    "ImageMaximumGCAge": waiting("garbage collection of images", GA),
+    "ImageMaximumGCAge": GA,
     "ImageVolume": waiting("images", GA_UNLOCKED),
     "ImageVolumeWithDigest": waiting("images", ALPHA),
     "InPlacePodLevelResourcesVerticalScaling": waiting("resize in place", BETA),

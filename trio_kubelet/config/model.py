@@ -51,7 +51,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 
 # What several fields wait for.
 SERVER = Support(waits_for="server")
-IMAGE_GARBAGE_COLLECTION = Support(waits_for="garbage collection of images")
 LOG_ROTATION = Support(waits_for="rotation of container logs")
 EVICTION = Support(waits_for="eviction")
 RESERVED_CGROUPS = Support(waits_for="reserved cgroups")
@@ -133,18 +132,10 @@ class KubeletConfiguration:
     node_lease_duration_seconds: int = option("nodeLeaseDurationSeconds", 40)
 
     # Garbage collection of images
-    image_minimum_gc_age: timedelta = option(
-        "imageMinimumGCAge", seconds(120), IMAGE_GARBAGE_COLLECTION
-    )
-    image_maximum_gc_age: timedelta = option(
-        "imageMaximumGCAge", seconds(0), IMAGE_GARBAGE_COLLECTION
-    )
-    image_gc_high_threshold_percent: int = nullable(
-        "imageGCHighThresholdPercent", 85, evolve(IMAGE_GARBAGE_COLLECTION, promised=True)
-    )
-    image_gc_low_threshold_percent: int = nullable(
-        "imageGCLowThresholdPercent", 80, evolve(IMAGE_GARBAGE_COLLECTION, promised=True)
-    )
+    image_minimum_gc_age: timedelta = option("imageMinimumGCAge", seconds(120))
+    image_maximum_gc_age: timedelta = option("imageMaximumGCAge", seconds(0))
+    image_gc_high_threshold_percent: int = nullable("imageGCHighThresholdPercent", 85)
+    image_gc_low_threshold_percent: int = nullable("imageGCLowThresholdPercent", 80)
     volume_stats_agg_period: timedelta = option("volumeStatsAggPeriod", seconds(60))
 
     # Cgroups

@@ -75,6 +75,14 @@ def parse_reference(text: str) -> Reference:
     return Reference(f"{domain}/{path}", tag=tag or "latest")
 
 
+def full_image_name(image: str) -> str:
+    """Return the full form of a name as text; what is no reference stays as it is written."""
+    try:
+        return str(parse_reference(image))
+    except InvalidReferenceError:
+        return image
+
+
 def is_too_long(text: str) -> bool:
     """True if the text is too long for the name of any image, which nothing is to be done with."""
     return len(text) > MAX_NAME_BYTES or (

@@ -20,6 +20,7 @@ from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
+from trio_kubelet.runtime.images.collector import IMAGE_REMOVED
 from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.stats.disk_usage import PodDisk
@@ -191,6 +192,8 @@ class EventCounter:
             self.counts.orphaned_pods.inc()
         elif entry.kind == EVENT and entry.event == HTTP_FALLBACK:
             self.counts.http_fallbacks.inc()
+        elif entry.event == IMAGE_REMOVED:
+            self.counts.collected_images.labels(entry.cause).inc()
 
     def _image_looked_for(self, entry: Entry) -> None:
         """Count what has a policy: the one look of a request for an image, however it ended."""

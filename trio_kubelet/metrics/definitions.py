@@ -105,6 +105,11 @@ class Counts:
             "Images whose use by a pod was checked.",
             ["result"],
         )
+        self.collected_images = counter(
+            "kubelet_image_garbage_collected",
+            "Images that were removed, by what for: space, or age.",
+            ["reason"],
+        )
         self.work_seconds = seconds(
             "kubelet_pod_worker_duration_seconds", "How long work for a pod took.", operation
         )

@@ -72,7 +72,7 @@ class SyncLoop:
     `prepare` is awaited with pods that are new to the node, before they are decided on.
     `fits` says whether a pod that was admitted fits beside others. `runs` says whether
     something of a pod runs already. `clean_up` is awaited again and again as soon as all
-    `sources` have said what they want.
+    `sources` have said what they want, when `sources_known` is set.
     """
 
     _store: PodStore
@@ -90,12 +90,15 @@ class SyncLoop:
     _clean_up: Callable[[], Awaitable[None]]
     _recorder: EventRecorder
     _runs: Callable[[str], bool] = lambda _uid: False
+    _sources_known: trio.Event = field(factory=trio.Event)
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
     _waits_for_victims: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     def __attrs_post_init__(self) -> None:
         self._silent_sources = set(self._sources)
+        if not self._silent_sources:
+            self._sources_known.set()
         self._preemptions = Preemptions(self._fits)
         self._gate.on_change.add(self._on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
@@ -138,11 +141,10 @@ class SyncLoop:
             log.exception("admission preparation failed", pods=[pod.metadata.key for pod in new])
 
     async def _housekeeping(self) -> None:
+        await self._sources_known.wait()
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
-            if self._silent_sources:
-                continue
             try:
                 await logged_if_slow(self._clean_up)
             except Exception:
@@ -184,6 +186,8 @@ class SyncLoop:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
             await trio.lowlevel.checkpoint()
         self._silent_sources.discard(update.source)
+        if not self._silent_sources:
+            self._sources_known.set()
 
     def on_runtime_change(self, change: PodChange) -> None:
         """A pod looks different in the runtime: its task is to look."""

@@ -85,6 +85,10 @@ class PodStore:
             and stored.pod.status.phase not in TERMINAL_PHASES
         )
 
+    def ended(self) -> Iterator[Pod]:
+        """The pods whose tasks have finished, and whose end their source knows."""
+        return (each.pod for each in self if each.over and each.pod.status.phase in TERMINAL_PHASES)
+
     def _has(self, pod: Pod) -> bool:
         """True if the pod of this UID is this source's: another one's may have taken its place."""
         stored = self._pods.get(pod.metadata.uid)

@@ -124,6 +124,9 @@ BEYOND: Mapping[str, frozenset[str]] = {
             container_pressure_memory_stalled_seconds_total
             container_pressure_memory_waiting_seconds_total container_spec_cpu_quota
         """,
+        "A Go kubelet has it once it has collected an image.": """
+            kubelet_image_garbage_collected_total
+        """,
         "The agent's own.": """
             trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds
             trio_kubelet_journal_overwritten_total

@@ -13,6 +13,7 @@ from tests.unit.metrics.test_counted import counter
 from tests.unit.runtime.image_nodes import PRIVATE, Node, closed, node, pull_records, secret
 from trio_kubelet.k8s import Pod
 from trio_kubelet.metrics.counted import EventCounter
+from trio_kubelet.runtime.images.collector import IMAGE_REMOVED
 from trio_kubelet.runtime.images.credentials import Keyring, joined, secret_keyring
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
@@ -111,3 +112,11 @@ async def test_checks_of_access_are_counted_by_what_they_find(
         ("mustAuthenticate",): 1,
         ("credentialPolicyAllowed",): 1,
     }
+
+
+async def test_images_that_were_collected_are_counted_by_what_for(mock_clock: MockClock) -> None:
+    async with node() as at:
+        count = told(at)
+        for reason in ("space", "age", "space"):
+            at.images.journal.note("images", "web:1", IMAGE_REMOVED, reason)
+    assert counted(count.counts.collected_images, "reason") == {("space",): 2, ("age",): 1}

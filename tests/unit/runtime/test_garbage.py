@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
 from tests.unit.runtime.observed_pods import pod
+from trio_kubelet.errors import CollectionError
 from trio_kubelet.hollow import (
     Behaviour,
     CallFault,
@@ -50,6 +51,7 @@ class Node:
     gate: RuntimeGate
     facts: NodeFacts
     wanted: set[str]
+    ended: set[str]
     faults: ScriptedFaults
     journal: Journal
 
@@ -137,7 +139,7 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     )
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
-        cache, gate, wanted = RuntimeCache(), RuntimeGate(), {"uid"}
+        cache, gate, wanted, ended = RuntimeCache(), RuntimeGate(), {"uid"}, set[str]()
         journal = Journal(clock)
         remover = ContainerRemover(client=client, node=facts)
         collector = GarbageCollector(
@@ -145,12 +147,13 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
             inspector=PodInspector(client=client),
             cache=cache,
             wanted=lambda: wanted,
+            ended=lambda: ended,
             limits=DeadContainerLimits(per_container=1),
             gate=gate,
             clock=clock,
             recorder=EventRecorder(journal, "node"),
         )
-        yield Node(client, cache, remover, collector, gate, facts, wanted, faults, journal)
+        yield Node(client, cache, remover, collector, gate, facts, wanted, ended, faults, journal)
 
 
 @pytest.fixture
@@ -205,6 +208,50 @@ async def test_a_pod_that_its_own_task_works_on_is_left_to_the_next_round(
     assert await ids(node) == (sorted([old, new]), [])
     await node.collector.collect()
     assert await ids(node) == ([new], [])
+
+
+async def test_who_needs_room_gets_all_that_an_ended_pod_has_left(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    await node.client.stop_pod_sandbox(sandbox)
+    log = node.log("0.log")
+    await node.look()
+    await node.collector.delete_all_unused_containers()
+    assert len((await ids(node))[1]) == 1
+    node.ended.add("uid")
+    await node.collector.collect()
+    assert len((await ids(node))[1]) == 1
+    await node.collector.delete_all_unused_containers()
+    assert await ids(node) == ([], [])
+    assert not log.exists()
+
+
+async def test_what_of_an_ended_pod_cannot_be_removed_keeps_its_logs_and_nothing_else(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    sandbox = await node.sandbox()
+    await node.container(sandbox, 0, "X")
+    await node.look()
+    log = node.log("0.log")
+    node.ended.add("uid")
+    node.faults.add("RemoveContainer", CallFault(error=RpcError(Code.UNKNOWN, "busy")))
+    await node.collector.delete_all_unused_containers()
+    assert log.exists()
+    await node.collector.delete_all_unused_containers()
+    assert not log.exists()
+
+
+async def test_a_runtime_that_shows_no_ended_pod_is_an_error_of_the_whole(
+    node: Node, autojump_clock: MockClock
+) -> None:
+    await node.container(await node.sandbox(), 0, "X")
+    await node.look()
+    node.ended.add("uid")
+    node.faults.add("ListContainers", CallFault(error=RpcError(Code.UNKNOWN, "broken")))
+    with pytest.raises(CollectionError, match="broken"):
+        await node.collector.delete_all_unused_containers()
 
 
 async def test_what_is_gone_already_is_no_error(node: Node, autojump_clock: MockClock) -> None:

@@ -48,10 +48,10 @@ Place = Said | Left | PassedOn
 
 VOLUMES = Left("persistent volumes")
 RESIZE = Left("resize in place")
-IMAGE_COLLECTION = Left("garbage collection of images")
 EVICTION = Left("eviction")
 
 PROBES = "probes/runner.py"
+IMAGE_COLLECTOR = "runtime/images/collector.py"
 
 OOM_REASONS = "runtime/inspection.py"
 STARTER = "runtime/lifecycle/container_starter.py"
@@ -94,10 +94,10 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedValidation": Said("sources/merge.py"),
     "FileSystemResizeFailed": VOLUMES,
     "FileSystemResizeSuccessful": VOLUMES,
-    "FreeDiskSpaceFailed": IMAGE_COLLECTION,
-    "ImageGCFailed": IMAGE_COLLECTION,
+    "FreeDiskSpaceFailed": Said(IMAGE_COLLECTOR),
+    "ImageGCFailed": Said(IMAGE_COLLECTOR),
     "InspectFailed": Said(IMAGES),
-    "InvalidDiskCapacity": Said("runtime/images/filesystem.py"),
+    "InvalidDiskCapacity": Said(IMAGE_COLLECTOR),
     "InvalidImageID": Left("an occasion: none is known, the Go kubelet only has the name"),
     "Killing": Said(STOPPER),
     "KubeletSetupFailed": Said("agent/node_parts.py"),

@@ -18,7 +18,7 @@ import structlog
 import trio
 from attrs import define, frozen
 
-from trio_kubelet.errors import aggregated
+from trio_kubelet.errors import CollectionError, aggregated
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
@@ -31,6 +31,7 @@ from trio_kubelet.runtime.observed import (
     ObservedSandbox,
     ObservedState,
 )
+from trio_kubelet.runtime.pod_files import remove_pod_logs
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.fair_limiter import ALL_PODS
 from trio_kubelet.telemetry import EventRecorder, EventType
@@ -141,12 +142,17 @@ def sandboxes_to_remove(pod: ObservedPod) -> tuple[ObservedSandbox, ...]:
 
 @define(kw_only=True)
 class GarbageCollector:
-    """Removes what is decided above. `wanted()` gives the UIDs of the pods that sources have."""
+    """Removes what is decided above.
+
+    `wanted()` gives the UIDs of the pods that sources have, `ended()` those of them that have
+    ended for good, as the API server knows, too.
+    """
 
     _remover: ContainerRemover
     _inspector: PodInspector
     _cache: RuntimeCache
     _wanted: Callable[[], Iterable[str]]
+    _ended: Callable[[], Iterable[str]]
     _limits: DeadContainerLimits
     _gate: RuntimeGate
     _clock: Clock
@@ -197,6 +203,32 @@ class GarbageCollector:
                 log.warning("garbage collection listing failed", pod=pod.key, error=str(error))
                 failures.append(str(error))
         return (*failures, *await self._tidy_logs())
+
+    async def delete_all_unused_containers(self) -> None:
+        """Remove what a round would, and all that pods have left which ended, logs included.
+
+        The pods of the API that have ended are shown to users until somebody deletes them; their
+        containers go when the node needs room. Raises CollectionError, after all that could be
+        removed has been.
+        """
+        ended = frozenset(self._ended())
+        failures: list[str] = []
+        for pod in self._cache.pods():
+            if pod.uid not in ended or self._cache.is_inspection_suspended(pod.uid):
+                continue
+            try:
+                await self._remove_ended(pod)
+            except (RpcError, OSError) as error:
+                log.warning("removal of ended pod failed", pod=pod.key, error=str(error))
+                failures.append(str(error))
+        if failures := [*failures, *await self.collect()]:
+            raise CollectionError(aggregated(failures))
+
+    async def _remove_ended(self, pod: ObservedPod) -> None:
+        await self._attempt(pod, partial(self._remover.remove_pod, pod))
+        if (await self._look(pod)).is_empty:
+            remove_logs = partial(remove_pod_logs, pod.uid, self._remover.node)
+            await self._remover.logs.share_of(pod).run_sync(remove_logs)
 
     async def _remove_containers(
         self, pod: ObservedPod, containers: Sequence[ObservedContainer]

@@ -14,11 +14,7 @@ from attrs import evolve, frozen
 
 from trio_kubelet.config.records import ImagePullCredentials, ImagePulledRecord, ImagePullSecret
 from trio_kubelet.k8s import Time
-from trio_kubelet.k8s.image_reference import (
-    InvalidReferenceError,
-    name_alone,
-    parse_reference,
-)
+from trio_kubelet.k8s.image_reference import full_image_name, name_alone
 from trio_kubelet.k8s.json_text import go_json
 
 RECORDED_SECRETS = 100
@@ -74,16 +70,8 @@ def may_have_brought(pulls: Iterable[str], names: Iterable[str]) -> bool:
     digests as the runtime lists them. A pull gives the image its own name, so another tag or
     digest of the same image is no way round, and other images of the repository are not affected.
     """
-    pulled = {_full_name(name) for name in pulls}
-    return bool(pulled) and not pulled.isdisjoint(map(_full_name, names))
-
-
-def _full_name(image: str) -> str:
-    """Return the full reference; what is none stays as it is written."""
-    try:
-        return str(parse_reference(image))
-    except InvalidReferenceError:
-        return image
+    pulled = {full_image_name(name) for name in pulls}
+    return bool(pulled) and not pulled.isdisjoint(map(full_image_name, names))
 
 
 def credential_hash(username: str, password: str, email: str, identity_token: str) -> str:

@@ -1,59 +1,58 @@
-"""Looks whether the filesystem that holds the images can be measured.
+"""The file system that holds the images: where it is, how large, and what is free of it.
 
-Its size is what collecting images goes by, and the runtime tells only where it is. Where it is not
-to be found, or has no size, the node's users are told as often as images would be collected.
+The runtime tells only where it is; the kernel measures it. Each measurement is a new one, because
+what is removed next depends on it.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable
 
-import structlog
 import trio
+from attrs import field, frozen
 
-from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.images.collection import DiskSpace
 from trio_kubelet.tasks.threads import run_in_thread
-from trio_kubelet.telemetry import EventRecorder, EventType
 
-log = structlog.get_logger("images")
-
-PERIOD_SECONDS = 300.0
-INVALID_DISK_CAPACITY = "InvalidDiskCapacity"
-NO_CAPACITY = "invalid capacity 0 on image filesystem"
+DEADLINE_SECONDS = 5.0
 
 
-async def watch_image_filesystem(
-    client: RuntimeClient,
-    gate: RuntimeGate,
-    recorder: EventRecorder,
-    file_limiter: trio.CapacityLimiter,
-) -> None:
-    """Look every five minutes for ever, while the runtime is up."""
-    while True:
-        await gate.wait_up()
-        try:
-            found = await client.image_fs_info()
-            # The first one counts, as for the Go kubelet; the others are of snapshotters.
-            mount_points = [each.fs_id.mountpoint for each in found.image_filesystems[:1]]
-            size = await run_in_thread(capacity_bytes, mount_points, limiter=file_limiter)
-            if mount_points and not size:
-                log.warning("image filesystem has no size", mountpoint=mount_points[0])
-                recorder.node(EventType.WARNING, INVALID_DISK_CAPACITY, NO_CAPACITY)
-        except RpcError as error:
-            log.warning("image filesystem info failed, will retry", error=str(error))
-        except Exception:
-            log.exception("image filesystem check failed, will retry")
-        await trio.sleep(PERIOD_SECONDS)
+class DiskHangsError(Exception):
+    """The file system of the images does not answer."""
 
 
-def capacity_bytes(mount_points: Iterable[str]) -> int:
-    """The size of the filesystems together; one that cannot be asked has none. Blocks."""
-    total = 0
-    for mount_point in mount_points:
-        try:
-            found = os.statvfs(mount_point)
-        except (OSError, ValueError):
-            continue
-        total += found.f_blocks * found.f_frsize
-    return total
+def disk_space(folder: str) -> DiskSpace:
+    """Measure the file system that a folder is on; none has no size. Blocks."""
+    try:
+        found = os.statvfs(folder)
+    except (OSError, ValueError):
+        return DiskSpace(available_bytes=0, capacity_bytes=0)
+    return DiskSpace(
+        available_bytes=found.f_bavail * found.f_frsize,
+        capacity_bytes=found.f_blocks * found.f_frsize,
+    )
+
+
+@frozen(kw_only=True)
+class ImageDisk:
+    """The disk of the images; `measure_space` measures the file system of a folder, and blocks."""
+
+    client: RuntimeClient
+    measure_space: Callable[[str], DiskSpace] = disk_space
+    _threads: trio.CapacityLimiter = field(factory=lambda: trio.CapacityLimiter(1))
+
+    async def measure(self) -> DiskSpace | None:
+        """Its space now; None for a runtime that tells of none.
+
+        Raises RpcError, and DiskHangsError after five seconds.
+        """
+        answer = await self.client.image_fs_info()
+        # The first one counts, as for the Go kubelet; the others are of snapshotters.
+        folders = [each.fs_id.mountpoint for each in answer.image_filesystems[:1]]
+        if not folders:
+            return None
+        with trio.move_on_after(DEADLINE_SECONDS):
+            return await run_in_thread(
+                self.measure_space, folders[0], limiter=self._threads, abandon_on_cancel=True
+            )
+        raise DiskHangsError(f"the file system of {folders[0]} does not answer")

@@ -80,6 +80,9 @@ class ImageAccess:
     async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
         """Tidy the records, for ever where there are any."""
 
+    async def tidy(self, runtime: RuntimeImages) -> None:
+        """Tidy them once, because images have been removed."""
+
     async def check(self, image: str, found: cri.Image, shown: ShownSecrets) -> AccessCheck | None:
         """True if a pod may use an image that is there; `image` is its container's name for it.
 
