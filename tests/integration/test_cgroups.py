@@ -13,9 +13,10 @@ import trio
 
 from lab.orphans import cgroup_of_ours
 from lab.processes import wait_until
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.resources import CgroupConfig, Cgroups, CgroupSettings, CgroupTree
+from trio_kubelet.resources import CgroupConfig, CgroupDriver, Cgroups, CgroupTree
 from trio_kubelet.resources.cgroups import CgroupBusy, MissingCgroup
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
@@ -56,7 +57,7 @@ def root() -> str:
 
 @pytest.fixture
 async def cgroups(tree: CgroupTree, root: str) -> AsyncIterator[Cgroups]:
-    cgroups = Cgroups(tree, CgroupSettings(cgroup_root=root))
+    cgroups = Cgroups(tree, KubeletConfiguration(cgroup_root=root), driver=CgroupDriver.CGROUPFS)
     await cgroups.start(CgroupConfig(cpu_shares=2048, memory_limit_bytes=512 * MI))
     yield cgroups
     with trio.fail_after(60):
@@ -196,7 +197,11 @@ async def test_a_cgroup_lost_from_one_hierarchy_is_made_again(
 
 
 async def test_without_qos_cgroups_nothing_is_made(tree: CgroupTree, root: str) -> None:
-    cgroups = Cgroups(tree, CgroupSettings(cgroup_root=root, cgroups_per_qos=False))
+    cgroups = Cgroups(
+        tree,
+        KubeletConfiguration(cgroup_root=root, cgroups_per_qos=False),
+        driver=CgroupDriver.CGROUPFS,
+    )
     await cgroups.start()
     await cgroups.ensure(BEST_EFFORT)
     await cgroups.update_qos((BURSTABLE,))

@@ -4,15 +4,11 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.agent.node_parts import NodeParts
-from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.node.enforcement import Enforcer, enforcement
-from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
-    CgroupSettings,
-    PodCgroupSettings,
     SystemdError,
 )
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
@@ -40,7 +36,10 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
     if parts.host.cgroups is None:
         return NodeCgroups(pods=NoCgroups())
     cgroups = Cgroups(
-        parts.host.cgroups, _cgroup_settings(parts.settings, parts.host.machine, driver)
+        parts.host.cgroups,
+        parts.settings.configuration,
+        driver=driver,
+        hugepage_sizes=tuple(parts.host.machine.size.hugepages),
     )
     cgroups.on_operation.add(parts.cgroup_operations.call)
     try:
@@ -51,23 +50,6 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
     return NodeCgroups(pods=PodCgroups(cgroups, parts.active_pods), enforcer=enforcer)
-
-
-def _cgroup_settings(
-    settings: Settings, machine: MachineInfo, driver: CgroupDriver
-) -> CgroupSettings:
-    configuration = settings.configuration
-    return CgroupSettings(
-        driver=driver,
-        cgroup_root=configuration.cgroup_root or "/",
-        cgroups_per_qos=configuration.cgroups_per_qos,
-        pod=PodCgroupSettings(
-            cpu_cfs_quota=configuration.cpu_cfs_quota,
-            cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
-            pod_pids_limit=configuration.pod_pids_limit,
-            hugepage_sizes=tuple(machine.size.hugepages),
-        ),
-    )
 
 
 async def _enforce(parts: NodeParts, cgroups: Cgroups) -> Enforcer | None:

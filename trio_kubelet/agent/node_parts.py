@@ -235,7 +235,7 @@ def _pressure_monitor(
 ) -> PressureMonitor:
     """Make the monitor of the node's pressures."""
     configuration = settings.configuration
-    name = kubepods_name(configuration.cgroup_root or "/")
+    name = kubepods_name(configuration.cgroup_root)
     return PressureMonitor(
         thresholds=configured_thresholds(configuration),
         transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
@@ -257,7 +257,7 @@ def _oom_kills(settings: Settings, host: Host) -> OomKills | None:
     return OomKills(
         host.cgroups,
         PodFolders(Path(settings.options.root_dir)).pods,
-        cgroup_root=configuration.cgroup_root or "/",
+        cgroup_root=configuration.cgroup_root,
         whole=not configuration.single_process_oom_kill,
     )
 
@@ -280,7 +280,7 @@ def _stats_sources(parts: NodeParts) -> StatsSources:
         clock=parts.clock,
         reader=CgroupReader(
             tree=parts.host.cgroups,
-            cgroup_root=configuration.cgroup_root or "/",
+            cgroup_root=configuration.cgroup_root,
             max_tasks=parts.host.machine.max_pids,
         ),
         pods=parts.cache.pods,

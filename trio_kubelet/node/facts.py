@@ -18,7 +18,7 @@ from trio_kubelet.node.addresses import (
 from trio_kubelet.node.allocatable import Resources
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.profile import node_name
-from trio_kubelet.resources import CgroupDriver, CgroupTree
+from trio_kubelet.resources import CgroupDriver, CgroupTree, quota_period_us
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import NodeDns, ResolvConf, parse_resolv_conf
 from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
@@ -73,7 +73,7 @@ def gather_facts(
         swap_controller=cgroups is not None and cgroups.can_limit_swap(),
         swap_behavior=configuration.memory_swap.swap_behavior,
         cpu_cfs_quota=configuration.cpu_cfs_quota,
-        cpu_cfs_quota_period_us=round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6),
+        cpu_cfs_quota_period_us=quota_period_us(configuration),
         single_process_oom_kill=bool(configuration.single_process_oom_kill),
         memory_qos=settings.gates["MemoryQoS"],
         memory_throttling_factor=configuration.memory_throttling_factor or 0.9,

@@ -6,13 +6,13 @@ cgroup trees (v1, hybrid and v2; directly or through systemd).
 
 from trio_kubelet.resources.cgroup_config import (
     CgroupConfig,
-    PodCgroupSettings,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
+    quota_period_us,
 )
 from trio_kubelet.resources.cgroup_names import CgroupDriver, cgroup_parent
 from trio_kubelet.resources.cgroup_tree import CgroupError, CgroupTree
-from trio_kubelet.resources.cgroups import Cgroups, CgroupSettings
+from trio_kubelet.resources.cgroups import Cgroups
 from trio_kubelet.resources.pod_resources import pod_limits, pod_requests, qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError
 
@@ -20,10 +20,8 @@ __all__ = [
     "CgroupConfig",
     "CgroupDriver",
     "CgroupError",
-    "CgroupSettings",
     "CgroupTree",
     "Cgroups",
-    "PodCgroupSettings",
     "SystemdError",
     "cgroup_parent",
     "milli_cpu_to_quota",
@@ -31,4 +29,5 @@ __all__ = [
     "pod_limits",
     "pod_requests",
     "qos_class",
+    "quota_period_us",
 ]

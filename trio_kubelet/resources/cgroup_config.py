@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from attrs import field, frozen
 
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Pod,
@@ -27,7 +28,6 @@ MIN_SHARES = 2
 MAX_SHARES = 262_144
 _SHARES_PER_CPU = 1024
 _MILLI_PER_CPU = 1000
-DEFAULT_QUOTA_PERIOD_US = 100_000
 _MIN_QUOTA_US = 1000
 NO_QUOTA = -1
 _MAX_WEIGHT = 10_000
@@ -54,27 +54,17 @@ class CgroupConfig:
     hugepage_limits: Mapping[int, int] = field(factory=dict)
 
 
-@frozen(kw_only=True)
-class PodCgroupSettings:
-    """The node's configuration about every pod's cgroup.
-
-    `cpu_cfs_quota` and `cpu_cfs_quota_period_us` are the fields cpuCFSQuota and
-    cpuCFSQuotaPeriod, `pod_pids_limit` podPidsLimit (none if not positive), `hugepage_sizes`
-    the page sizes of the node in bytes.
-    """
-
-    cpu_cfs_quota: bool = True
-    cpu_cfs_quota_period_us: int = DEFAULT_QUOTA_PERIOD_US
-    pod_pids_limit: int = -1
-    hugepage_sizes: tuple[int, ...] = ()
-
-
 def milli_cpu_to_shares(milli_cpu: int) -> int:
     """CPU shares of a request in millicores, within the kernel's bounds."""
     return min(max(milli_cpu * _SHARES_PER_CPU // _MILLI_PER_CPU, MIN_SHARES), MAX_SHARES)
 
 
-def milli_cpu_to_quota(milli_cpu: int, period_us: int = DEFAULT_QUOTA_PERIOD_US) -> int:
+def quota_period_us(configuration: KubeletConfiguration) -> int:
+    """The period of CFS quotas in microseconds (`cpuCFSQuotaPeriod`)."""
+    return round(configuration.cpu_cfs_quota_period.total_seconds() * 1e6)
+
+
+def milli_cpu_to_quota(milli_cpu: int, period_us: int) -> int:
     """CFS quota in microseconds of a limit in millicores; 0 for no limit, at least 1 ms else."""
     if milli_cpu == 0:
         return 0
@@ -97,25 +87,29 @@ def cpu_weight(shares: int) -> int:
     return math.ceil(math.pow(10, (log * log + 125 * log) / 612.0 - 7.0 / 34.0))
 
 
-def pod_cgroup_config(pod: Pod, settings: PodCgroupSettings) -> CgroupConfig:
-    """Return the values of a pod's cgroup.
+def pod_cgroup_config(
+    pod: Pod, configuration: KubeletConfiguration, hugepage_sizes: tuple[int, ...] = ()
+) -> CgroupConfig:
+    """Return the values of a pod's cgroup; `hugepage_sizes` are those of the node, in bytes.
 
     CPU quota and memory limit are set only where every container (or the pod itself) has such a
     limit: a sum that leaves one container out would throttle it. Huge pages are limited to the
     request, for each size of the node, because they cannot be overcommitted.
     """
     requests, limits, qos = pod_requests(pod), pod_limits(pod), qos_class(pod)
-    pids_limit = settings.pod_pids_limit if settings.pod_pids_limit > 0 else None
-    hugepages = hugepage_limits(requests, settings.hugepage_sizes)
+    pids_limit = configuration.pod_pids_limit if configuration.pod_pids_limit > 0 else None
+    hugepages = hugepage_limits(requests, hugepage_sizes)
     if qos is PodQOSClass.BEST_EFFORT:
         return CgroupConfig(cpu_shares=MIN_SHARES, pids_limit=pids_limit, hugepage_limits=hugepages)
-    period_us = settings.cpu_cfs_quota_period_us
-    quota_us = milli_cpu_to_quota(_milli(limits, "cpu"), period_us)
+    period_us = quota_period_us(configuration)
+    quota_us = NO_QUOTA
+    if configuration.cpu_cfs_quota:
+        quota_us = milli_cpu_to_quota(_milli(limits, "cpu"), period_us)
     cpu_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "cpu")
     memory_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "memory")
     return CgroupConfig(
         cpu_shares=milli_cpu_to_shares(_milli(requests, "cpu")),
-        cpu_quota_us=(quota_us if settings.cpu_cfs_quota else NO_QUOTA) if cpu_limited else None,
+        cpu_quota_us=quota_us if cpu_limited else None,
         cpu_period_us=period_us if cpu_limited else None,
         memory_limit_bytes=limits["memory"].value if memory_limited else None,
         pids_limit=pids_limit,

@@ -13,14 +13,14 @@ from typing import TypeVar
 
 import structlog
 import trio
-from attrs import define, evolve, field, frozen
+from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.foreign_text import is_path_part
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources.cgroup_config import (
     CgroupConfig,
-    PodCgroupSettings,
     pod_cgroup_config,
     qos_cgroup_configs,
 )
@@ -58,29 +58,21 @@ class MissingCgroup(Exception):  # noqa: N818 - what the cgroup is
     """A cgroup that others are to make is not there; the message names the missing folders."""
 
 
-@frozen(kw_only=True)
-class CgroupSettings:
-    """The node's configuration of cgroups: cgroupDriver, cgroupRoot, cgroupsPerQOS.
-
-    `pod` has the fields that are about pods' cgroups.
-    """
-
-    driver: CgroupDriver = CgroupDriver.CGROUPFS
-    cgroup_root: str = "/"
-    cgroups_per_qos: bool = True
-    pod: PodCgroupSettings = field(factory=PodCgroupSettings)
-
-
 @define(eq=False)
 class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
+
+    `driver` is the one that the runtime uses, whatever `cgroupDriver` says; `hugepage_sizes` are
+    those of the node, in bytes.
 
     Methods raise OSError, or SystemdError with the driver `systemd`. `on_operation` is called with
     `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
     """
 
     _tree: CgroupTree
-    _settings: CgroupSettings
+    _configuration: KubeletConfiguration
+    _driver: CgroupDriver = field(kw_only=True)
+    _hugepage_sizes: tuple[int, ...] = field(default=(), kw_only=True)
     _systemd: SystemdSlices = field(kw_only=True, alias="slices")
     _limiter: trio.CapacityLimiter = field(
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_THREADS)
@@ -98,7 +90,7 @@ class Cgroups:
     @property
     def _slices(self) -> SystemdSlices | None:
         """The owner of the cgroups of pods; None where they are only folders."""
-        return self._systemd if self._settings.driver is CgroupDriver.SYSTEMD else None
+        return self._systemd if self._driver is CgroupDriver.SYSTEMD else None
 
     async def start(self, node: CgroupConfig | None = None) -> None:
         """Make the cgroups above the pods, before the first pod.
@@ -106,26 +98,26 @@ class Cgroups:
         `node` are the limits of all pods together (enforceNodeAllocatable: pods); None if they
         have none. The burstable pods go on to weigh what they did until they are known.
         """
-        if not self._settings.cgroups_per_qos:
+        if not self._configuration.cgroups_per_qos:
             return
-        await self._create(kubepods_name(self._settings.cgroup_root), node or CgroupConfig())
+        await self._create(kubepods_name(self._configuration.cgroup_root), node or CgroupConfig())
         self._written.clear()
         for qos, config in self._qos_configs(()).items():
-            name = qos_cgroup_name(qos, self._settings.cgroup_root)
+            name = qos_cgroup_name(qos, self._configuration.cgroup_root)
             is_there = await self._in_thread(partial(self._tree.exists, self._path(name)))
             keeps_weight = is_there and qos is PodQOSClass.BURSTABLE
             await self._create(name, evolve(config, cpu_shares=None) if keeps_weight else config)
 
     async def limit_pods(self, node: CgroupConfig) -> None:
         """Write the limits of all pods together; their cgroup is there already."""
-        await self._create(kubepods_name(self._settings.cgroup_root), node)
+        await self._create(kubepods_name(self._configuration.cgroup_root), node)
 
     async def limit_existing(self, configured: str, config: CgroupConfig) -> None:
         """Write the values of a cgroup that is no pod's and that others have made.
 
         `configured` is its name in the configuration. Raises MissingCgroup, too.
         """
-        name = CgroupName.configured(configured, self._settings.driver)
+        name = CgroupName.configured(configured, self._driver)
         path = self._path(name)
         if missing := await self._in_thread(partial(self._tree.missing_for, path, config)):
             folders = ", ".join(map(str, missing))
@@ -140,14 +132,14 @@ class Cgroups:
 
         Pods come and go side by side: of several calls the one that began last has its way.
         """
-        if not self._settings.cgroups_per_qos:
+        if not self._configuration.cgroups_per_qos:
             return
         self._wanted = self._qos_configs(pods)
         async with self._writing:
             for qos, config in self._wanted.items():
                 if self._written.get(qos) == config:
                     continue
-                name = qos_cgroup_name(qos, self._settings.cgroup_root)
+                name = qos_cgroup_name(qos, self._configuration.cgroup_root)
                 with self._timed("update"):
                     if self._slices is not None:
                         await self._slices.set_values(name, config)
@@ -160,14 +152,14 @@ class Cgroups:
         One that is there keeps its values: they may have been resized since. Not one whose making
         failed: it may be there with only some of them.
         """
-        if not self._settings.cgroups_per_qos:
+        if not self._configuration.cgroups_per_qos:
             return
-        name = pod_cgroup_name(pod, self._settings.cgroup_root)
+        name = pod_cgroup_name(pod, self._configuration.cgroup_root)
         exists = await self._in_thread(partial(self._tree.exists, self._path(name)))
         if exists and name not in self._unfinished:
             return
         self._unfinished.add(name)
-        await self._create(name, pod_cgroup_config(pod, self._settings.pod))
+        await self._create(name, pod_cgroup_config(pod, self._configuration, self._hugepage_sizes))
         self._unfinished.discard(name)
 
     async def remove(self, pod_uid: str, deadline_seconds: float = _REMOVE_SECONDS) -> None:
@@ -189,13 +181,13 @@ class Cgroups:
         """Return the UIDs of all pods that have a cgroup, for housekeeping to compare."""
 
         def uids() -> frozenset[str]:
-            return frozenset(uid for uid, _ in self._cgroups_of(self._settings.driver))
+            return frozenset(uid for uid, _ in self._cgroups_of(self._driver))
 
         return await self._in_thread(uids)
 
     async def driver_change_problem(self) -> str:
         """Return why pods that run forbid this cgroup driver, and what to do; "" if none does."""
-        driver = self._settings.driver
+        driver = self._driver
 
         def running_elsewhere() -> list[str]:
             cgroups = self._cgroups_of(driver.other)
@@ -208,9 +200,9 @@ class Cgroups:
 
         Who reads what a pod uses, or who was killed there, does not know by which driver it runs.
         """
-        if not self._settings.cgroups_per_qos:
+        if not self._configuration.cgroups_per_qos:
             return
-        name, other = kubepods_name(self._settings.cgroup_root), self._settings.driver.other
+        name, other = kubepods_name(self._configuration.cgroup_root), self._driver.other
         path = name.path(other)
 
         def is_left_over() -> bool:
@@ -235,18 +227,18 @@ class Cgroups:
 
     def _names_of(self, pod_uid: str) -> tuple[CgroupName, ...]:
         """The pod's cgroups, in whatever QoS classes. Blocks."""
-        if not self._settings.cgroups_per_qos or not is_path_part(pod_uid):
+        if not self._configuration.cgroups_per_qos or not is_path_part(pod_uid):
             return ()
-        root = self._settings.cgroup_root
+        root = self._configuration.cgroup_root
         names = (qos_cgroup_name(qos, root).child(f"{POD_PREFIX}{pod_uid}") for qos in PodQOSClass)
         return tuple(each for each in names if self._tree.exists_anywhere(self._path(each)))
 
     def _cgroups_of(self, driver: CgroupDriver) -> Iterator[tuple[str, str]]:
         """Yield the UID and the path of each cgroup of a pod under a driver. Blocks."""
-        if not self._settings.cgroups_per_qos:
+        if not self._configuration.cgroups_per_qos:
             return
         for qos in PodQOSClass:
-            parent = qos_cgroup_name(qos, self._settings.cgroup_root).path(driver)
+            parent = qos_cgroup_name(qos, self._configuration.cgroup_root).path(driver)
             for child in self._tree.children(parent):
                 if uid := pod_uid_of(child, driver):
                     yield uid, f"{parent}/{child}"
@@ -274,10 +266,10 @@ class Cgroups:
             await retries.wait()
 
     def _qos_configs(self, pods: Iterable[Pod]) -> dict[PodQOSClass, CgroupConfig]:
-        return dict(qos_cgroup_configs(pods, self._settings.pod.hugepage_sizes))
+        return dict(qos_cgroup_configs(pods, self._hugepage_sizes))
 
     def _path(self, name: CgroupName) -> str:
-        return name.path(self._settings.driver)
+        return name.path(self._driver)
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await run_in_thread(work, limiter=self._limiter)

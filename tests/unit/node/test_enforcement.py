@@ -22,7 +22,7 @@ from trio_kubelet.node.enforcement import (
     pods_cgroup_config,
 )
 from trio_kubelet.node.resources import node_resources
-from trio_kubelet.resources import CgroupConfig, Cgroups, CgroupSettings
+from trio_kubelet.resources import CgroupConfig, CgroupDriver, Cgroups
 from trio_kubelet.resources.node import MachineSize
 from trio_kubelet.telemetry import EventRecorder, Journal
 
@@ -125,7 +125,11 @@ class Node:
     def __init__(self, root: Path, wanted: Enforcement) -> None:
         self.root = root
         names = ("kubepods", "kubepods/burstable", "kubepods/besteffort", "system", "kube")
-        self.cgroups = Cgroups(FakeV2(root, "cpu memory", names).tree, CgroupSettings())
+        self.cgroups = Cgroups(
+            FakeV2(root, "cpu memory", names).tree,
+            KubeletConfiguration(),
+            driver=CgroupDriver.CGROUPFS,
+        )
         self.journal = Journal(TrioClock())
         self.enforcer = Enforcer(self.cgroups, EventRecorder(self.journal, "node"), wanted)
 

@@ -1,18 +1,20 @@
+from datetime import timedelta
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.resources.pods import container, pod, requirements
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources import (
     CgroupConfig,
-    PodCgroupSettings,
     milli_cpu_to_quota,
     milli_cpu_to_shares,
 )
 from trio_kubelet.resources.cgroup_config import cpu_weight, pod_cgroup_config, qos_cgroup_configs
 
-SETTINGS = PodCgroupSettings()
+CONFIGURATION = KubeletConfiguration()
 MI = 1 << 20
 
 
@@ -85,30 +87,39 @@ def test_more_shares_never_weigh_less(one: int, other: int) -> None:
     ],
 )
 def test_pod_cgroup(given_pod: Pod, expected: CgroupConfig) -> None:
-    assert pod_cgroup_config(given_pod, SETTINGS) == expected
+    assert pod_cgroup_config(given_pod, CONFIGURATION) == expected
 
 
 def test_without_cfs_quota_the_limit_is_lifted() -> None:
     config = pod_cgroup_config(
         pod(container("cpu=1 memory=1Mi", "cpu=1 memory=1Mi")),
-        PodCgroupSettings(cpu_cfs_quota=False),
+        KubeletConfiguration(cpu_cfs_quota=False),
     )
     assert config.cpu_quota_us == -1
 
 
 def test_pids_are_limited_when_the_node_says_so() -> None:
-    assert (
-        pod_cgroup_config(pod(container()), PodCgroupSettings(pod_pids_limit=64)).pids_limit == 64
-    )
-    assert (
-        pod_cgroup_config(pod(container()), PodCgroupSettings(pod_pids_limit=0)).pids_limit is None
-    )
+    limits = {
+        limit: pod_cgroup_config(
+            pod(container()), KubeletConfiguration(pod_pids_limit=limit)
+        ).pids_limit
+        for limit in (64, 0, -1)
+    }
+    assert limits == {64: 64, 0: None, -1: None}
+
+
+def test_the_period_of_quotas_is_the_nodes() -> None:
+    configuration = KubeletConfiguration(cpu_cfs_quota_period=timedelta(milliseconds=10))
+    limited = pod(container("cpu=1 memory=1Mi", "cpu=1 memory=1Mi"))
+    config = pod_cgroup_config(limited, configuration)
+    assert (config.cpu_quota_us, config.cpu_period_us) == (10_000, 10_000)
 
 
 def test_huge_pages_are_limited_for_every_size_of_the_node() -> None:
-    settings = PodCgroupSettings(hugepage_sizes=(2 * MI, 1024 * MI))
     config = pod_cgroup_config(
-        pod(container("hugepages-2Mi=4Mi cpu=1", "hugepages-2Mi=4Mi cpu=1")), settings
+        pod(container("hugepages-2Mi=4Mi cpu=1", "hugepages-2Mi=4Mi cpu=1")),
+        CONFIGURATION,
+        hugepage_sizes=(2 * MI, 1024 * MI),
     )
     assert config.hugepage_limits == {2 * MI: 4 * MI, 1024 * MI: 0}
 

@@ -1,10 +1,12 @@
 """Which cgroups of the other driver keep an agent from starting, on a tree that files play."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trio_kubelet.resources import CgroupDriver, Cgroups, CgroupSettings, CgroupTree
+from trio_kubelet.config import KubeletConfiguration
+from trio_kubelet.resources import CgroupDriver, Cgroups, CgroupTree
 from trio_kubelet.resources.cgroups import driver_change_problem
 from trio_kubelet.resources.systemd_slices import SystemdSlices
 
@@ -73,7 +75,7 @@ def cgroup(root: Path, path: str, events: str | None) -> None:
 )
 async def test_what_runs_in_cgroups_of_the_other_driver_forbids_a_start(
     driver: CgroupDriver,
-    settings: dict[str, str | bool],
+    settings: dict[str, Any],
     path: str,
     events: str,
     refused: bool,
@@ -81,7 +83,7 @@ async def test_what_runs_in_cgroups_of_the_other_driver_forbids_a_start(
 ) -> None:
     cgroup(tmp_path, path, events)
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
-    cgroups = Cgroups(tree, CgroupSettings(driver=driver, **settings))  # type: ignore[arg-type]
+    cgroups = Cgroups(tree, KubeletConfiguration(**settings), driver=driver)
     problem = await cgroups.driver_change_problem()
     assert bool(problem) is refused
     assert not refused or "b-1" in problem
@@ -96,7 +98,9 @@ async def test_on_cgroup_v1_it_is_the_processes_of_any_hierarchy_that_count(
         cgroup(root, f"{BURSTABLE}/container", None)
     (tmp_path / "memory" / BURSTABLE / "container" / "cgroup.procs").write_text(processes)
     tree = CgroupTree(version=1, hierarchies=hierarchies)
-    problem = await Cgroups(tree, CgroupSettings()).driver_change_problem()
+    problem = await Cgroups(
+        tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS
+    ).driver_change_problem()
     assert bool(problem) is bool(processes)
 
 
@@ -119,7 +123,7 @@ async def test_on_cgroup_v1_it_is_the_processes_of_any_hierarchy_that_count(
 )
 async def test_empty_cgroups_of_the_other_driver_are_removed_before_those_of_this_one_are_made(
     driver: CgroupDriver,
-    settings: dict[str, str | bool],
+    settings: dict[str, Any],
     runs_in: str,
     stays: bool,
     tmp_path: Path,
@@ -129,7 +133,7 @@ async def test_empty_cgroups_of_the_other_driver_are_removed_before_those_of_thi
     if runs_in:
         (tmp_path / runs_in / "cgroup.procs").write_text("17\n")
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
-    cgroups = Cgroups(tree, CgroupSettings(driver=driver, **settings))  # type: ignore[arg-type]
+    cgroups = Cgroups(tree, KubeletConfiguration(**settings), driver=driver)
     await cgroups.remove_cgroups_of_other_driver()
     assert (tmp_path / "kubepods" / "burstable" / "podb-1").exists() is stays
     assert (tmp_path / "kubepods").exists() is stays
@@ -140,5 +144,7 @@ async def test_slices_are_removed_where_there_is_no_systemd_any_more(tmp_path: P
     (tmp_path / BURSTABLE).mkdir(parents=True)
     tree = CgroupTree(version=2, hierarchies={"cpu": tmp_path, "memory": tmp_path})
     absent = SystemdSlices(2, f"unix:path={tmp_path}/absent", f"{tmp_path}/absent")
-    await Cgroups(tree, CgroupSettings(), slices=absent).remove_cgroups_of_other_driver()
+    await Cgroups(
+        tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS, slices=absent
+    ).remove_cgroups_of_other_driver()
     assert not (tmp_path / "kubepods.slice").exists()

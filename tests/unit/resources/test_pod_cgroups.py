@@ -6,8 +6,9 @@ import pytest
 
 from tests.unit.resources.fake_cgroups import FakeV2
 from tests.unit.resources.pods import container, pod
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.resources import Cgroups, CgroupSettings
+from trio_kubelet.resources import CgroupDriver, Cgroups
 from trio_kubelet.resources.pod_cgroups import PodCgroups
 
 POD = pod(container("cpu=100m"), uid="u")
@@ -17,7 +18,9 @@ async def test_a_class_whose_weight_could_not_be_written_gets_it_with_the_pods_n
     tmp_path: Path,
 ) -> None:
     fake = FakeV2(tmp_path, "cpu memory")
-    cgroups = PodCgroups(Cgroups(fake.tree, CgroupSettings()), lambda: [POD])
+    cgroups = PodCgroups(
+        Cgroups(fake.tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS), lambda: [POD]
+    )
     weight = tmp_path / "kubepods/burstable/cpu.weight"
     weight.mkdir()
     with pytest.raises(PreparationError, match="unable to ensure pod container exists"):
@@ -35,7 +38,7 @@ async def test_an_agent_that_is_started_leaves_the_weight_of_pods_that_it_does_n
     weights = {name: tmp_path / "kubepods" / name / "cpu.weight" for name in classes}
     for name, weight in weights.items():
         weight.write_text(classes[name])
-    cgroups = Cgroups(fake.tree, CgroupSettings())
+    cgroups = Cgroups(fake.tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS)
     await cgroups.start()
     assert {name: file.read_text() for name, file in weights.items()} == {
         "burstable": "59",
@@ -48,7 +51,7 @@ async def test_an_agent_that_is_started_leaves_the_weight_of_pods_that_it_does_n
 async def test_what_is_done_with_cgroups_is_told_whatever_becomes_of_it(tmp_path: Path) -> None:
     fake = FakeV2(tmp_path, "cpu memory", ("kubepods", "kubepods/burstable"))
     told: list[str] = []
-    cgroups = Cgroups(fake.tree, CgroupSettings())
+    cgroups = Cgroups(fake.tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS)
     cgroups.on_operation.add(lambda operation, seconds: told.append(operation))
     pods = PodCgroups(cgroups, lambda: [POD])
     weight = tmp_path / "kubepods/burstable/cpu.weight"

@@ -21,11 +21,11 @@ from jeepney.io.trio import DBusConnection
 
 from tests.unit.resources.fake_cgroups import FakeV2
 from tests.unit.resources.pods import container, pod
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.resources import (
     CgroupConfig,
     CgroupDriver,
     Cgroups,
-    CgroupSettings,
     SystemdError,
     systemd_slices,
 )
@@ -324,7 +324,7 @@ async def test_what_is_left_in_a_pods_slice_is_killed_before_systemd_is_to_stop_
     path = f"{parents[-1]}/kubepods-besteffort-podu.slice"
     tree = FakeV2(tmp_path, "cpu memory", (*parents, path)).tree
     async with systemd(tmp_path) as (fake, slices):
-        cgroups = Cgroups(tree, CgroupSettings(driver=CgroupDriver.SYSTEMD), slices=slices)
+        cgroups = Cgroups(tree, KubeletConfiguration(), driver=CgroupDriver.SYSTEMD, slices=slices)
         fake.job_result = "timeout"
         with pytest.raises(SystemdError):
             await cgroups.remove("u")
@@ -336,7 +336,9 @@ async def test_systemd_stops_the_slices_that_pods_had_before_the_driver_was_chan
 ) -> None:
     tree = FakeV2(tmp_path, "cpu memory", ("kubepods.slice",)).tree
     async with systemd(tmp_path) as (fake, slices):
-        await Cgroups(tree, CgroupSettings(), slices=slices).remove_cgroups_of_other_driver()
+        await Cgroups(
+            tree, KubeletConfiguration(), driver=CgroupDriver.CGROUPFS, slices=slices
+        ).remove_cgroups_of_other_driver()
     assert fake.asked("StopUnit") == [("kubepods.slice", "replace")]
 
 
@@ -348,7 +350,7 @@ async def test_a_pods_slice_that_systemd_made_too_late_still_gets_all_its_values
     folder = tmp_path / parents[-1] / "kubepods-besteffort-podu.slice"
     best_effort = pod(container(), uid="u")
     async with systemd(tmp_path) as (fake, slices):
-        cgroups = Cgroups(tree, CgroupSettings(driver=CgroupDriver.SYSTEMD), slices=slices)
+        cgroups = Cgroups(tree, KubeletConfiguration(), driver=CgroupDriver.SYSTEMD, slices=slices)
         fake.job_result = "timeout"
         with pytest.raises(SystemdError):
             await cgroups.ensure(best_effort)

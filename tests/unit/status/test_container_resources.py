@@ -25,7 +25,7 @@ def told(
     """What a runtime tells of a container that was made for these millicores and bytes."""
     return ObservedResources(
         cpu_shares=0 if request is None else milli_cpu_to_shares(request),
-        cpu_quota=-1 if limit is None else milli_cpu_to_quota(limit),
+        cpu_quota=-1 if limit is None else milli_cpu_to_quota(limit, 100_000),
         cpu_period=100_000,
         memory_limit_bytes=memory,
     )
