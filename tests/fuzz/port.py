@@ -27,7 +27,7 @@ from tests.fuzz.command import run_command
 from tests.fuzz.values import ValueGenerator
 from tests.unit.server.serving import at_most_open_files, open_files
 from trio_kubelet.config import KubeletConfiguration, Settings
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode

@@ -46,8 +46,7 @@ from tests.fuzz.transports import FuzzedApi, FuzzedRuntime, Noise
 from tests.fuzz.values import ValueGenerator, as_json, as_yaml
 from tests.simulation.determinism import deterministic
 from tests.simulation.node import NODE, ApiTransport, SimulatedAgent, WallClock
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime
 from trio_kubelet.hollow.host import hollow_host

@@ -31,8 +31,7 @@ from tests.integration.config_cases import (
 )
 from tests.integration.made_configs import DNS, RESOLV_CONF
 from tests.integration.pods import NODE_NAME, Node, is_over
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode

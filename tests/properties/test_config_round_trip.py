@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.config import KubeletConfiguration, to_wire
-from trio_kubelet.config.codec import decode
-from trio_kubelet.config.durations import format_duration, parse_duration
-from trio_kubelet.config.fields import api_field_of
-from trio_kubelet.config.loading import load_files, merge_patch
+from trio_kubelet.config.codec import api_field_of, decode, format_duration, parse_duration
 from trio_kubelet.config.model import API_VERSION, KIND
+from trio_kubelet.config.settings import load_files, merge_patch
 from trio_kubelet.k8s.quantity import Quantity
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.]{0,10}", fullmatch=True)

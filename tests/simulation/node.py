@@ -26,8 +26,7 @@ from trio_kubelet.agent.pod_parts import PodParts
 from trio_kubelet.agent.pods import Pods
 from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.hollow import HollowRuntime

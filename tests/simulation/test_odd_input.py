@@ -11,7 +11,7 @@ from attrs import evolve
 
 from tests.simulation.node import Node
 from tests.simulation.scenes import Scene, play, pod, write_manifest
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.hollow import HollowRuntime

@@ -28,7 +28,7 @@ def start(arguments: Sequence[str], program: str) -> int:
     """
     command_line = parse_flags(tuple(arguments))
     if command_line.wants_help and not command_line.problems:
-        from trio_kubelet.config.help_text import flag_help
+        from trio_kubelet.config.flags import flag_help
 
         print(f"Usage: {program} [flags]\n\nFlags:\n{flag_help()}")
         return EXIT_OK

@@ -1,4 +1,9 @@
-"""Between the API's JSON form of a configuration and the attrs classes.
+"""The declaration of the configuration's fields, and their way from JSON and back.
+
+The API tells two kinds of optional fields apart. A plain field cannot say "zero": `maxPods: 0`
+means the default, and a zero is left out when it is written. A nullable field (a pointer in the
+API) can: `healthzPort: 0` switches the port off. `option` declares the first kind, `nullable`
+the second. A field that the agent does not act on says so there; `support.py` tells users.
 
 `decode` goes on after a mistake and reports every one, with the path of the field; unknown
 fields are reported apart, because the caller may choose to live with them. Types are strict as
@@ -8,7 +13,7 @@ has no notion of a zero that means "default".)
 """
 
 import types
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from datetime import timedelta
 from functools import cache
 from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -16,12 +21,94 @@ from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin, get
 import attrs
 from attrs import frozen
 
-from trio_kubelet.config.durations import format_duration, from_nanoseconds, parse_duration
-from trio_kubelet.config.fields import ApiField, api_field_of
 from trio_kubelet.k8s.quantity import Quantity
+from trio_kubelet.k8s.time import Duration
 
 T = TypeVar("T")
 _INVALID = object()
+INT32 = 32
+INT64 = 64
+
+
+@frozen(kw_only=True)
+class Support:
+    """What the agent does with a field, an option or a flag."""
+
+    waits_for: str = ""
+    """The capability that is missing; empty if the agent does what it is told."""
+    so_far: str = ""
+    """What is done, and what not, where it is not nothing; for the documentation."""
+    suffices: Callable[[Any], bool] = lambda _: False
+    """True for a value that asks for nothing beyond what is done so far."""
+    promised: bool = False
+    """True if a Go kubelet does something though nobody sets the field."""
+    acts_as_with: Any = None
+    """The value that the agent always acts as if the field had."""
+    without_effect: bool = False
+    """True if it does nothing in the Go kubelet either, or is for what this agent needs not."""
+
+
+ACTED_ON = Support()
+WITHOUT_EFFECT = Support(without_effect=True)
+
+
+@frozen
+class ApiField:
+    """The API's side of a field: its name, whether zero counts as a value, the width of an int."""
+
+    name: str
+    support: Support = ACTED_ON
+    nullable: bool = False
+    bits: int = INT32
+    always: bool = False
+    """Written even when it is zero (the API has no `omitempty` there)."""
+    nanoseconds: bool = False
+    """A duration that may also be given as a number."""
+
+
+# What these return is an attrs field; for the type checker it is the field's default.
+def option(
+    name: str,
+    default: Any = None,
+    support: Support = ACTED_ON,
+    *,
+    bits: int = INT32,
+    always: bool = False,
+    nanoseconds: bool = False,
+) -> Any:
+    """A field in which zero (0, "", false, 0s) means `default`; an empty list does not."""
+    return _field(
+        ApiField(name, support, bits=bits, always=always, nanoseconds=nanoseconds), default
+    )
+
+
+def nullable(
+    name: str, default: Any = None, support: Support = ACTED_ON, *, bits: int = INT32
+) -> Any:
+    """A field in which only absence means `default`."""
+    return _field(ApiField(name, support, nullable=True, bits=bits), default)
+
+
+def part(name: str, cls: type[Any], support: Support = ACTED_ON) -> Any:
+    """A field with fields of its own; absent, each of those has its default."""
+    return attrs.field(factory=cls, metadata={ApiField: ApiField(name, support)})
+
+
+def api_field_of(attribute: "attrs.Attribute[Any]") -> ApiField:
+    """The API's facts of a declared field."""
+    api_field: ApiField = attribute.metadata[ApiField]
+    return api_field
+
+
+def seconds(count: float) -> timedelta:
+    """A duration that was declared in seconds."""
+    return timedelta(seconds=count)
+
+
+def _field(api_field: ApiField, default: Any) -> Any:
+    if isinstance(default, Mapping):
+        return attrs.field(factory=lambda: dict(default), metadata={ApiField: api_field})
+    return attrs.field(default=default, metadata={ApiField: api_field})
 
 
 @frozen
@@ -229,3 +316,23 @@ def _means_default(member: Any) -> bool:
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
+
+
+def parse_duration(text: str) -> timedelta:
+    """The duration that `text` spells. Raises ValueError with the reason for a malformed one."""
+    return from_nanoseconds(Duration.parse(text).ns)
+
+
+def from_nanoseconds(nanoseconds: int) -> timedelta:
+    """The same as a timedelta, which counts microseconds.
+
+    What is shorter than one becomes one, so that a duration that was given never reads as "not
+    set".
+    """
+    microseconds = -(-abs(nanoseconds) // 1_000)
+    return timedelta(microseconds=microseconds if nanoseconds >= 0 else -microseconds)
+
+
+def format_duration(duration: timedelta) -> str:
+    """The canonical spelling: `0s`, `100ms`, `1m0s`, `4h0m0s`."""
+    return str(Duration(duration // timedelta(microseconds=1) * 1_000))

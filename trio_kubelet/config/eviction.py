@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from attrs import frozen
 
-from trio_kubelet.config.durations import parse_duration
+from trio_kubelet.config.codec import parse_duration
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.k8s.quantity import Quantity
 

@@ -29,6 +29,14 @@ def _sets(name: str, kind: FlagKind, field: str, *, deprecated: bool = True) -> 
     return Flag(name, kind, field=field, deprecated=deprecated, help=f"Sets {field}.")
 
 
+def _option(name: str, kind: FlagKind, help_text: str, *, deprecated: bool = False) -> Flag:
+    return Flag(name, kind, option=name.replace("-", "_"), deprecated=deprecated, help=help_text)
+
+
+def _collector(name: str, kind: FlagKind, default: str = "", *, deprecated: bool = True) -> Flag:
+    return Flag(name, kind, default=default, deprecated=deprecated)
+
+
 CONFIGURATION_FLAGS = (
     _sets("address", values.IP, "address"),
     _sets("allowed-unsafe-sysctls", values.STRINGS, "allowedUnsafeSysctls"),
@@ -153,165 +161,111 @@ CONFIGURATION_FLAGS = (
 """Flags for fields of `KubeletConfiguration`; most are deprecated in favour of the file."""
 
 OPTION_FLAGS = (
-    Flag(
+    _option(
         "bootstrap-kubeconfig",
         values.STRING,
-        option="bootstrap_kubeconfig",
-        help="Kubeconfig to ask for a client certificate with, until --kubeconfig exists.",
+        "Kubeconfig to ask for a client certificate with, until --kubeconfig exists.",
     ),
-    Flag(
-        "cert-dir",
-        values.STRING,
-        option="cert_dir",
-        help="Folder for the certificates that the agent makes or is given.",
+    _option(
+        "cert-dir", values.STRING, "Folder for the certificates that the agent makes or is given."
     ),
-    Flag(
+    _option(
         "cloud-provider",
         values.STRING,
-        option="cloud_provider",
-        help='Empty, or "external" where a cloud controller names and taints the node.',
+        'Empty, or "external" where a cloud controller names and taints the node.',
     ),
-    Flag(
-        "config",
-        values.STRING,
-        option="config",
-        help="File with a KubeletConfiguration, YAML or JSON.",
-    ),
-    Flag(
+    _option("config", values.STRING, "File with a KubeletConfiguration, YAML or JSON."),
+    _option(
         "config-dir",
         values.STRING,
-        option="config_dir",
-        help="Folder with drop-ins (*.conf), merged over --config in order of their names.",
+        "Folder with drop-ins (*.conf), merged over --config in order of their names.",
     ),
-    Flag(
-        "exit-on-lock-contention",
-        values.BOOL,
-        option="exit_on_lock_contention",
-        help="Exit when another process wants the lock file.",
+    _option(
+        "exit-on-lock-contention", values.BOOL, "Exit when another process wants the lock file."
     ),
-    Flag(
+    _option(
         "experimental-allocatable-ignore-eviction",
         values.BOOL,
-        option="experimental_allocatable_ignore_eviction",
+        "Leave the hard eviction thresholds out of the node allocatable.",
         deprecated=True,
-        help="Leave the hard eviction thresholds out of the node allocatable.",
     ),
-    Flag(
-        "experimental-mounter-path",
-        values.STRING,
-        option="experimental_mounter_path",
-        deprecated=True,
-        help="Path of a mounter binary.",
+    _option(
+        "experimental-mounter-path", values.STRING, "Path of a mounter binary.", deprecated=True
     ),
-    Flag("help", values.BOOL, option="help", help="Print this and exit."),
-    Flag(
-        "hostname-override",
-        values.STRING,
-        option="hostname_override",
-        help="Name of the node, instead of the host name.",
-    ),
-    Flag(
+    _option("help", values.BOOL, "Print this and exit."),
+    _option("hostname-override", values.STRING, "Name of the node, instead of the host name."),
+    _option(
         "image-credential-provider-bin-dir",
         values.STRING,
-        option="image_credential_provider_bin_dir",
-        help="Folder of the image credential provider binaries.",
+        "Folder of the image credential provider binaries.",
     ),
-    Flag(
-        "image-credential-provider-config",
-        values.STRING,
-        option="image_credential_provider_config",
-        help="File with a CredentialProviderConfig.",
+    _option(
+        "image-credential-provider-config", values.STRING, "File with a CredentialProviderConfig."
     ),
-    Flag(
+    _option(
         "kubeconfig",
         values.STRING,
-        option="kubeconfig",
-        help="Kubeconfig for the API server; without it the node stands alone.",
+        "Kubeconfig for the API server; without it the node stands alone.",
     ),
-    Flag("lock-file", values.STRING, option="lock_file", help="File to hold a lock on."),
-    Flag(
+    _option("lock-file", values.STRING, "File to hold a lock on."),
+    _option(
         "maximum-dead-containers",
         values.INT32_KIND,
-        option="maximum_dead_containers",
+        "Dead containers to keep on the node; negative: no limit.",
         deprecated=True,
-        help="Dead containers to keep on the node; negative: no limit.",
     ),
-    Flag(
+    _option(
         "maximum-dead-containers-per-container",
         values.INT32_KIND,
-        option="maximum_dead_containers_per_container",
+        "Dead instances to keep of each container.",
         deprecated=True,
-        help="Dead instances to keep of each container.",
     ),
-    Flag(
+    _option(
         "minimum-container-ttl-duration",
         values.DURATION,
-        option="minimum_container_ttl_duration",
+        "Age before which a dead container is not removed.",
         deprecated=True,
-        help="Age before which a dead container is not removed.",
     ),
-    Flag(
-        "node-ip",
-        values.STRING,
-        option="node_ip",
-        help="Address of the node, or one of each family with a comma between.",
+    _option(
+        "node-ip", values.STRING, "Address of the node, or one of each family with a comma between."
     ),
-    Flag(
-        "node-labels", values.LABELS, option="node_labels", help="Labels to register the node with."
-    ),
-    Flag("root-dir", values.STRING, option="root_dir", help="Folder for the agent's files."),
-    Flag(
-        "runtime-cgroups",
-        values.STRING,
-        option="runtime_cgroups",
-        help="Cgroup of the container runtime.",
-    ),
-    Flag(
+    _option("node-labels", values.LABELS, "Labels to register the node with."),
+    _option("root-dir", values.STRING, "Folder for the agent's files."),
+    _option("runtime-cgroups", values.STRING, "Cgroup of the container runtime."),
+    _option(
         "seccomp-default",
         values.SECCOMP_DEFAULT,
-        option="seccomp_default",
-        help="Use RuntimeDefault as the seccomp profile of containers that name none.",
+        "Use RuntimeDefault as the seccomp profile of containers that name none.",
     ),
-    Flag(
+    _option(
         "version",
         values.VERSION,
-        option="version",
-        help="Print the version and exit; with a version like v1.35.0, report that one instead.",
+        "Print the version and exit; with a version like v1.35.0, report that one instead.",
     ),
 )
 """Flags for this node alone."""
 
 COLLECTOR_FLAGS = (
-    Flag("application-metrics-count-limit", values.INT64_KIND, deprecated=True, default="100"),
-    Flag("boot-id-file", values.STRING, deprecated=True, default="/proc/sys/kernel/random/boot_id"),
-    Flag(
-        "container-hints",
-        values.STRING,
-        deprecated=True,
-        default="/etc/cadvisor/container_hints.json",
-    ),
-    Flag("containerd", values.STRING, deprecated=True, default="/run/containerd/containerd.sock"),
-    Flag("containerd-namespace", values.STRING, deprecated=True, default="k8s.io"),
-    Flag("enable-load-reader", values.BOOL, deprecated=True),
-    Flag("event-storage-age-limit", values.STRING, deprecated=True, default="default=0"),
-    Flag("event-storage-event-limit", values.STRING, deprecated=True, default="default=0"),
-    Flag("global-housekeeping-interval", values.DURATION, deprecated=True, default="1m0s"),
-    Flag("housekeeping-interval", values.DURATION, default="10s"),
-    Flag("log-cadvisor-usage", values.BOOL, deprecated=True),
-    Flag(
-        "machine-id-file",
-        values.STRING,
-        deprecated=True,
-        default="/etc/machine-id,/var/lib/dbus/machine-id",
-    ),
-    Flag("max-housekeeping-interval", values.DURATION, default="15s"),
-    Flag("storage-driver-buffer-duration", values.DURATION, deprecated=True, default="1m0s"),
-    Flag("storage-driver-db", values.STRING, deprecated=True, default="cadvisor"),
-    Flag("storage-driver-host", values.STRING, deprecated=True, default="localhost:8086"),
-    Flag("storage-driver-password", values.STRING, deprecated=True, default="root"),
-    Flag("storage-driver-secure", values.BOOL, deprecated=True),
-    Flag("storage-driver-table", values.STRING, deprecated=True, default="stats"),
-    Flag("storage-driver-user", values.STRING, deprecated=True, default="root"),
+    _collector("application-metrics-count-limit", values.INT64_KIND, "100"),
+    _collector("boot-id-file", values.STRING, "/proc/sys/kernel/random/boot_id"),
+    _collector("container-hints", values.STRING, "/etc/cadvisor/container_hints.json"),
+    _collector("containerd", values.STRING, "/run/containerd/containerd.sock"),
+    _collector("containerd-namespace", values.STRING, "k8s.io"),
+    _collector("enable-load-reader", values.BOOL),
+    _collector("event-storage-age-limit", values.STRING, "default=0"),
+    _collector("event-storage-event-limit", values.STRING, "default=0"),
+    _collector("global-housekeeping-interval", values.DURATION, "1m0s"),
+    _collector("housekeeping-interval", values.DURATION, "10s", deprecated=False),
+    _collector("log-cadvisor-usage", values.BOOL),
+    _collector("machine-id-file", values.STRING, "/etc/machine-id,/var/lib/dbus/machine-id"),
+    _collector("max-housekeeping-interval", values.DURATION, "15s", deprecated=False),
+    _collector("storage-driver-buffer-duration", values.DURATION, "1m0s"),
+    _collector("storage-driver-db", values.STRING, "cadvisor"),
+    _collector("storage-driver-host", values.STRING, "localhost:8086"),
+    _collector("storage-driver-password", values.STRING, "root"),
+    _collector("storage-driver-secure", values.BOOL),
+    _collector("storage-driver-table", values.STRING, "stats"),
+    _collector("storage-driver-user", values.STRING, "root"),
 )
 """Flags of the Go kubelet's built-in statistics collector: checked, and told of as not acted on."""
 
@@ -326,11 +280,10 @@ FORMER_FLAGS = (
 """Flags that the Go kubelet had until 1.34, and that installers of that time write into units."""
 
 OWN_FLAGS = (
-    Flag(
+    _option(
         "hollow",
         values.BOOL,
-        option="hollow",
-        help="Run pods on the hollow runtime, in process and without a kernel (not in Kubernetes).",
+        "Run pods on the hollow runtime, in process and without a kernel (not in Kubernetes).",
     ),
 )
 """Flags that the Go kubelet does not have."""

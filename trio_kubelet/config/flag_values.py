@@ -14,8 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
-from trio_kubelet.config.durations import parse_duration
-from trio_kubelet.config.fields import INT32, INT64
+from trio_kubelet.config.codec import INT32, INT64, parse_duration
 from trio_kubelet.config.parts import MemoryReservation, RegistrationTaint, VModuleItem
 from trio_kubelet.foreign_text import boolean
 from trio_kubelet.k8s.quantity import Quantity

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from attrs import frozen
 
-from trio_kubelet.config.fields import (
+from trio_kubelet.config.codec import (
     INT64,
     WITHOUT_EFFECT,
     Support,

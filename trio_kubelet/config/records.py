@@ -14,7 +14,7 @@ from typing import Any
 
 from attrs import frozen
 
-from trio_kubelet.config.fields import nullable, option
+from trio_kubelet.config.codec import nullable, option
 
 
 @frozen(kw_only=True)

@@ -7,18 +7,17 @@ the agent does anyway. What the defaults promise and the agent lacks is in docs/
 not named at each start.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import attrs
 from attrs import frozen
 
+from trio_kubelet.config.codec import ACTED_ON, Support, api_field_of
 from trio_kubelet.config.eviction import IGNORED_SIGNALS
-from trio_kubelet.config.fields import ACTED_ON, Support, api_field_of
 from trio_kubelet.config.flag_table import OPTION_FLAGS
 from trio_kubelet.config.gates import unheeded_gates
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 
 _THRESHOLDS = ("evictionHard", "evictionSoft", "evictionSoftGracePeriod", "evictionMinimumReclaim")
 
@@ -77,11 +76,6 @@ def not_acted_on(
         *(f"featureGates.{name}" for name in unheeded_gates(configuration.feature_gates)),
         *_ignored_flags(options),
     )
-
-
-def given_fields(content: Mapping[str, Any]) -> frozenset[str]:
-    """The top-level fields that a file sets."""
-    return frozenset(name for name, value in content.items() if value is not None)
 
 
 def _ignored_thresholds(configuration: KubeletConfiguration) -> Iterator[str]:

@@ -9,8 +9,7 @@ import attrs
 
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, OPTION_FLAGS
 from trio_kubelet.config.gates import KNOWN_GATES, Use
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.support import declared_fields, support_of
 
 INTRODUCTION = """# What the agent does with settings and feature gates

@@ -8,30 +8,24 @@ this is checked on machines that are not the node, too.
 
 import ipaddress
 import os
-import re
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from trio_kubelet import KUBERNETES_VERSION
-from trio_kubelet.config.durations import format_duration
+from trio_kubelet.config.codec import format_duration
 from trio_kubelet.config.eviction import validate_eviction
 from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
-from trio_kubelet.config.validation_logging import validate_logging, validate_tracing
-from trio_kubelet.config.validation_names import (
-    image_pattern_problem,
-    label_key_problem,
-    label_value_problem,
-)
 from trio_kubelet.config.validation_tables import (
     BOUNDS,
     CHOICES,
     ENFORCEMENTS,
-    NODE_LABEL_NAMESPACES,
-    NODE_LABELS,
+    image_pattern_problem,
+    label_key_problem,
+    label_value_problem,
+    node_label_problem,
 )
 from trio_kubelet.k8s.quantity import Quantity
 
@@ -40,18 +34,20 @@ Rule = Callable[[KubeletConfiguration, FeatureGates], Problems]
 
 NOT_SET = timedelta()
 SECOND = timedelta(seconds=1)
+LOG_FORMATS = ("text", "json")
+TRACE_SCHEMES = ("dns", "unix", "unix-abstract")
+MILLION = 1_000_000
 
 
 def validate(
     configuration: KubeletConfiguration, options: NodeOptions, gates: FeatureGates
 ) -> tuple[str, ...]:
     """Everything that is wrong, one line each; empty if the configuration can be used."""
-    wrong = [
-        f"invalid configuration: {problem}"
-        for rule in RULES
-        for problem in rule(configuration, gates)
+    problems = [
+        *(problem for rule in RULES for problem in rule(configuration, gates)),
+        *validate_eviction(configuration),
     ]
-    return (*wrong, *_options(options))
+    return (*(f"invalid configuration: {problem}" for problem in problems), *_options(options))
 
 
 def _bounds(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
@@ -224,10 +220,6 @@ def _amounts(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
     yield from _reserved_memory(configuration)
 
 
-def _eviction(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
-    yield from validate_eviction(configuration)
-
-
 def _reserved_memory(configuration: KubeletConfiguration) -> Problems:
     seen = set()
     for reservation in configuration.reserved_memory:
@@ -385,37 +377,57 @@ def _taints(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
 
 
 def _logging(configuration: KubeletConfiguration, gates: FeatureGates) -> Problems:
-    yield from validate_logging(configuration.logging, gates)
-    if configuration.tracing is not None:
-        yield from validate_tracing(configuration.tracing)
+    logging = configuration.logging
+    if logging.format not in LOG_FORMATS:
+        yield f'logging.format: Invalid value: "{logging.format}": Unsupported log format'
+    if logging.verbosity < 0:
+        yield f"logging.verbosity: Invalid value: {logging.verbosity}: must not be negative"
+    if logging.vmodule and logging.format != "text":
+        yield "logging.vmodule: Forbidden: Only supported for text log format"
+    for index, item in enumerate(logging.vmodule):
+        path = f"logging.vmodule[{index}]"
+        if not item.file_pattern:
+            yield f"{path}: Required value: File pattern must not be empty"
+        if set(item.file_pattern) & set("=,"):
+            yield f"{path}: Invalid value: File pattern must not contain equal sign or comma"
+    if gates.enabled("LoggingAlphaOptions"):
+        return
+    for name, routing in (("text", logging.options.text), ("json", logging.options.json)):
+        path = f"logging.options.{name}"
+        if routing.split_stream:
+            yield f"{path}.splitStream: Forbidden: Feature LoggingAlphaOptions is disabled"
+        if routing.info_buffer_size:
+            yield f"{path}.infoBufferSize: Forbidden: Feature LoggingAlphaOptions is disabled"
+
+
+def _tracing(configuration: KubeletConfiguration, _: FeatureGates) -> Problems:
+    tracing = configuration.tracing
+    if tracing is None:
+        return
+    rate = tracing.sampling_rate_per_million
+    if rate is not None and not 0 <= rate <= MILLION:
+        yield (
+            f"tracing.samplingRatePerMillion: Invalid value: {rate}: "
+            "sampling rate must be positive, and less than or equal to one million"
+        )
+    endpoint = tracing.endpoint or ""
+    scheme = endpoint.partition("://")[0] if "//" in endpoint else "dns"
+    if scheme not in TRACE_SCHEMES:
+        yield (
+            f'tracing.endpoint: Invalid value: "{endpoint}": unsupported scheme: {scheme}. '
+            "Options are none, dns, unix, or unix-abstract"
+        )
 
 
 def _options(options: NodeOptions) -> Problems:
     if options.exit_on_lock_contention and not options.lock_file:
         yield "cannot exit on lock file contention: no lock file specified, set --lock-file"
     for key, value in options.node_labels.items():
-        wrong = label_key_problem(key) or label_value_problem(value)
-        if wrong:
-            yield f"invalid node labels: '{key}={value}' - {wrong}"
-        elif not _may_be_set_by_the_node(key):
-            yield (
-                f"unknown 'kubernetes.io' or 'k8s.io' label specified with --node-labels: {key}; "
-                f"it must begin with one of {', '.join(NODE_LABEL_NAMESPACES)} or be one of "
-                f"{', '.join(sorted(NODE_LABELS))}"
-            )
+        if wrong := node_label_problem(key, value):
+            yield wrong
     addresses = [address for address in options.node_ip.split(",") if options.node_ip]
     if len(addresses) > 2 or not all(_is_address(address.strip()) for address in addresses):
         yield f'bad --node-ip "{options.node_ip}": one IP address, or one of each family'
-
-
-def _may_be_set_by_the_node(key: str) -> bool:
-    namespace = key.partition("/")[0] if "/" in key else ""
-    if not re.fullmatch(r"(.*\.)?(kubernetes\.io|k8s\.io)", namespace):
-        return True
-    return key in NODE_LABELS or any(
-        namespace == allowed or namespace.endswith(f".{allowed}")
-        for allowed in NODE_LABEL_NAMESPACES
-    )
 
 
 def _is_address(text: str) -> bool:
@@ -432,12 +444,12 @@ RULES: tuple[Rule, ...] = (
     _images,
     _node_allocatable,
     _amounts,
-    _eviction,
     _durations,
     _server,
     _runtime,
     _taints,
     _logging,
+    _tracing,
 )
 
 

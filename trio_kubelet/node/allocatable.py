@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from attrs import field, frozen
 
 from trio_kubelet.config.eviction import Signal, ThresholdValue
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Quantity,

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION
-from trio_kubelet.config.help_text import flag_values
+from trio_kubelet.config.flags import flag_values
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter, flag_routes, profile_routes, turn_routes
 from trio_kubelet.debugging.z_pages import ProgramFacts, flagz_route, statusz_route

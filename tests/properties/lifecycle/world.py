@@ -37,8 +37,7 @@ from tests.trio_clock import TrioClock
 from trio_kubelet.agent.cluster import Standalone
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.pod_parts import AnsweredRuntime, make_pod_parts
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import (
     HollowOptions,

@@ -20,7 +20,7 @@ from trio_kubelet.agent.ports import Ports
 from trio_kubelet.agent.start import Agent
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
     KubeletAuthentication,
     KubeletAuthorization,

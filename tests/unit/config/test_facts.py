@@ -11,11 +11,11 @@ import attrs
 import pytest
 
 from trio_kubelet.config import KubeletConfiguration, parts, records, to_wire
-from trio_kubelet.config.fields import api_field_of
+from trio_kubelet.config.codec import api_field_of
 from trio_kubelet.config.flag_table import FLAGS, FORMER_FLAGS, OWN_FLAGS
+from trio_kubelet.config.flags import default_text
 from trio_kubelet.config.gates import COLLECTIVE_GATES, KNOWN_GATES, default_of
-from trio_kubelet.config.help_text import default_text
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s.quantity import Quantity
 
 FACTS = Path(__file__).parents[2] / "facts"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trio_kubelet.config import KubeletConfiguration
-from trio_kubelet.config.loading import Loaded, load_files, merge_patch
+from trio_kubelet.config.settings import Loaded, load_files, merge_patch
 
 HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 

@@ -10,11 +10,10 @@ import yaml
 from attrs import evolve
 
 from trio_kubelet.config import KubeletConfiguration
-from trio_kubelet.config.codec import field_at
-from trio_kubelet.config.fields import ACTED_ON
+from trio_kubelet.config.codec import ACTED_ON, field_at
 from trio_kubelet.config.flag_table import COLLECTOR_FLAGS, FLAGS
 from trio_kubelet.config.gates import KNOWN_GATES, Use, default_of, unheeded_gates
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
     LoggingConfiguration,
     VModuleItem,

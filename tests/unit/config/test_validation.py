@@ -9,7 +9,7 @@ from attrs import evolve
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.eviction import SIGNALS
 from trio_kubelet.config.gates import resolve
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
     CrashLoopBackOffConfig,
     FormatOptions,

@@ -16,8 +16,8 @@ import trio
 import trio.testing
 
 from trio_kubelet.config import KubeletConfiguration
-from trio_kubelet.config.help_text import flag_values
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.flags import flag_values
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
 from trio_kubelet.debugging import samples as samples_module
 from trio_kubelet.debugging.samples import (

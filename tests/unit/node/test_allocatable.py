@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.node.nodes import GIB, a_machine
 from trio_kubelet.config.eviction import Signal, ThresholdValue
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.k8s import Quantity
 from trio_kubelet.k8s.validation.resources import is_extended
 from trio_kubelet.node.allocatable import (

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from tests.unit.node.nodes import a_machine
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.parts import RegistrationTaint
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Quantity, Taint

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.unit.node.nodes import GIB, a_machine
 from trio_kubelet.config import KubeletConfiguration, Settings
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import Container, Pod, PodSpec, Quantity, ResourceRequirements
 from trio_kubelet.node.resources import NodeResources, node_resources
 

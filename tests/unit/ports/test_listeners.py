@@ -13,7 +13,7 @@ from attrs import evolve
 from tests.trio_clock import TrioClock
 from trio_kubelet import AGENT_SOCKET
 from trio_kubelet.config import KubeletConfiguration, Settings
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.sync.monitor import LoopMonitor

@@ -21,7 +21,7 @@ from lab.ports import free_port
 from tests.apiserver.server import ApiServer
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.gates import FeatureGates
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import (
     KubeletAnonymousAuthentication,
     KubeletAuthentication,

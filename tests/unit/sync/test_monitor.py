@@ -7,8 +7,7 @@ from trio.testing import MockClock
 
 from tests.trio_clock import TrioClock
 from tests.unit.sync.sync_loops import make_pod, running
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter
 from trio_kubelet.ports.listeners import Listeners

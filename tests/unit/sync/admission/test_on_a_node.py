@@ -14,8 +14,7 @@ from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from tests.trio_clock import TrioClock
 from trio_kubelet.agent.start import Agent
-from trio_kubelet.config.model import KubeletConfiguration
-from trio_kubelet.config.options import NodeOptions
+from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow import HollowOptions, HollowRuntime, open_hollow_runtime
 from trio_kubelet.hollow.host import hollow_host
