@@ -83,7 +83,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedMapVolume": VOLUMES,
     "FailedMount": Said(STORAGE),
     "FailedMountOnFilesystemMismatch": VOLUMES,
-    "FailedNodeAllocatableEnforcement": Said("agent/pod_parts.py"),
+    "FailedNodeAllocatableEnforcement": Said("node/enforcement.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
     "FailedNodeDeclaredFeaturesCheck": RESIZE,
     "FailedPodSandBoxStatus": Said(SANDBOX),
@@ -103,7 +103,7 @@ REASONS: Mapping[str, Said | Left] = {
     "KubeletSetupFailed": Said("agent/node_parts.py"),
     "MissingClusterDNS": Said("runtime/config/dns.py"),
     "NetworkNotReady": Said(SYNCER),
-    "NodeAllocatableEnforced": Said("agent/pod_parts.py"),
+    "NodeAllocatableEnforced": Said("node/enforcement.py"),
     "NodeNotReady": Said("node/conditions.py"),
     "NodeNotSchedulable": Said("node/reporter.py"),
     "NodeReady": Said("node/conditions.py"),
@@ -218,7 +218,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
     ("event", "NodeHasSufficientMemory", "Node <node> status"): Said(
         "node/reporter.py node/conditions.py", parts=("Node ", " status is now: ")
     ),
-    ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/allocatable.py"),
+    ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
     ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
     ("pod", "<admission reason>", "Pod was rejected"): Said("status/context.py"),
     ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
