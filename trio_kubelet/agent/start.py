@@ -29,6 +29,7 @@ from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.kernel.systemd import ServiceNotifier, feed_watchdog, watchdog_seconds
 from trio_kubelet.node.host import Host
 from trio_kubelet.node.host_warnings import resolv_conf_warnings
+from trio_kubelet.node.system_oom import SystemOomWatch
 from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.gate import RuntimeState, check_runtime
@@ -80,6 +81,7 @@ class Agent:
         parts = self.parts
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.warn_of_host)
+            nursery.start_soon(self._watch_system_ooms)
             nursery.start_soon(parts.stats.run)
             nursery.start_soon(self.ports.serve)
             nursery.start_soon(check_runtime, parts.client, parts.gate)
@@ -105,6 +107,12 @@ class Agent:
         ):
             for warning in await run_in_thread(gather):
                 parts.recorder.node(EventType.WARNING, warning.reason, warning.message)
+
+    async def _watch_system_ooms(self) -> None:
+        parts = self.parts
+        if parts.host.kernel_log is not None:
+            boot_id = parts.host.machine.boot_id
+            await SystemOomWatch(parts.host.kernel_log, parts.root, boot_id, parts.recorder).run()
 
     async def _tell_service_manager(self) -> None:
         self._notifier.ready()

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
+from trio_kubelet.kernel.kernel_log import KERNEL_LOG
 from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.facts import read_hosts
@@ -46,7 +47,8 @@ class Host:
     mounts can be made and files given away. `images_on_disk`: the runtime keeps images on a file
     system of this machine. `set_up(settings)` gives the agent its limits and its root folder the
     mounts it needs, `warnings()` returns what there is to warn of, `read_hosts()` the hosts file;
-    all three block. `ask_over_network` runs the probes that need the pods' network.
+    all three block. `ask_over_network` runs the probes that need the pods' network. `kernel_log`
+    is where the kernel tells what it does; None where there is none.
     """
 
     transports: Transports
@@ -59,6 +61,7 @@ class Host:
     warnings: Callable[[], tuple[HostWarning, ...]]
     ask_over_network: AskOverNetwork
     read_hosts: Callable[[], str] = read_hosts
+    kernel_log: Path | None = None
 
 
 def find_cgroups(settings: Settings) -> CgroupTree:
@@ -93,6 +96,7 @@ async def open_host(settings: Settings, cgroups: CgroupTree) -> AsyncIterator[Ho
         set_up=_set_up,
         warnings=partial(_warnings, cgroups),
         ask_over_network=NodeNetwork().ask,
+        kernel_log=KERNEL_LOG,
     )
 
 
