@@ -12,6 +12,8 @@ from attrs import field, frozen
 from benchmarks.manifests import manifest
 from lab import host
 from lab.images import SLEEPER
+from trio_kubelet.config import KubeletConfiguration, Settings
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.pod_source import Source
 from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -81,12 +83,15 @@ class BareNode:
     def pod(self, name: str) -> BarePod:
         """Make a pod's configs, and write the files that they name. Blocks."""
         node = NodeFacts(
-            root_directory=str(self.folder / "bare"),
-            pod_logs_directory=str(self.folder / "bare-logs"),
-            container_logs_directory=str(self.folder / "bare-links"),
+            settings=Settings(
+                configuration=KubeletConfiguration(
+                    pod_logs_dir=str(self.folder / "bare-logs"),
+                    cluster_domain=self.dns.cluster_domain,
+                    cgroup_root=self.cgroup_root,
+                ),
+                options=NodeOptions(root_dir=str(self.folder / "bare")),
+            ),
             memory_capacity_bytes=node_capacity().memory_bytes,
-            cluster_domain=self.dns.cluster_domain,
-            cgroup_root=self.cgroup_root,
             cgroup_v2=host.cgroup_version() != 1,
             host_ips=(_SOME_ADDRESS,),
         )

@@ -72,9 +72,9 @@ class Surroundings:
         """Each word with what it stands for in the configs of this pod."""
         yield "<name>", pod.metadata.name
         yield "<uid>", pod.metadata.uid
-        yield "<root>", self.node.root_directory
-        yield "<logs>", self.node.pod_logs_directory
-        yield "<cgroups>", self.node.cgroup_root.rstrip("/")
+        yield "<root>", self.node.settings.options.root_dir
+        yield "<logs>", self.node.configuration.pod_logs_dir
+        yield "<cgroups>", self.node.configuration.cgroup_root.rstrip("/")
         yield "<node>", self.node_name
         yield "<host ip>", self.node.host_ips[0]
         yield "<pod ip>", self.node.host_ips[0] if pod.spec.host_network else self.pod_ip

@@ -264,7 +264,7 @@ def _facts(agent: LabAgent) -> NodeFacts:
 
 
 def _surroundings(pod: Pod, node: NodeFacts, pod_ip: str) -> Surroundings:
-    folder = pod_directory(node.root_directory, pod.metadata.uid)
+    folder = pod_directory(node.settings.options.root_dir, pod.metadata.uid)
     return Surroundings(
         node=node,
         node_name=NODE_NAME,

@@ -18,16 +18,14 @@ from trio_kubelet.node.addresses import (
 from trio_kubelet.node.allocatable import Resources
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.profile import node_name
-from trio_kubelet.resources import CgroupDriver, CgroupTree, quota_period_us
+from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.dns import NodeDns, ResolvConf, parse_resolv_conf
-from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 log = structlog.get_logger("node")
 
 HOSTS_FILE = Path("/etc/hosts")
-DEFAULT_POD_LOGS = "/var/log/pods"
 _SELINUX = Path("/sys/fs/selinux/enforce")
 _THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
 
@@ -53,13 +51,8 @@ def gather_facts(
     driver: CgroupDriver,
 ) -> NodeFacts:
     """The facts for configs. Where pods have cgroups, that of all pods is there already."""
-    configuration, options = settings.configuration, settings.options
-    cpus = range(os.cpu_count() or 1)
     return NodeFacts(
-        root_directory=options.root_dir,
-        pod_logs_directory=configuration.pod_logs_dir,
-        container_logs_directory=_container_logs(configuration.pod_logs_dir),
-        cluster_domain=configuration.cluster_domain,
+        settings=settings,
         host_ips=host_addresses(settings),
         allocatable=allocatable,
         memory_capacity_bytes=machine.size.memory_bytes,
@@ -67,23 +60,14 @@ def gather_facts(
         page_size_bytes=resource.getpagesize(),
         hugepage_sizes=tuple(machine.size.hugepages),
         cgroup_driver=driver,
-        cgroup_root=configuration.cgroup_root or "/",
-        cgroups_per_qos=configuration.cgroups_per_qos,
         cgroup_v2=cgroups is not None and cgroups.version != 1,
         swap_controller=cgroups is not None and cgroups.can_limit_swap(),
-        swap_behavior=configuration.memory_swap.swap_behavior,
-        cpu_cfs_quota=configuration.cpu_cfs_quota,
-        cpu_cfs_quota_period_us=quota_period_us(configuration),
-        single_process_oom_kill=bool(configuration.single_process_oom_kill),
-        memory_qos=settings.gates["MemoryQoS"],
-        memory_throttling_factor=configuration.memory_throttling_factor or 0.9,
-        memory_reservation_policy=configuration.memory_reservation_policy,
-        seccomp_default=configuration.seccomp_default or options.seccomp_default,
         selinux=_SELINUX.exists(),
         thermal_throttle_paths=tuple(
-            path for path in (_THERMAL.format(cpu) for cpu in cpus) if Path(path).exists()
+            path
+            for path in (_THERMAL.format(cpu) for cpu in range(os.cpu_count() or 1))
+            if Path(path).exists()
         ),
-        stop_signals=settings.gates["ContainerStopSignals"],
     )
 
 
@@ -114,10 +98,3 @@ def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
 def read_hosts(path: Path = HOSTS_FILE) -> str:
     """The node's hosts file; bytes that are no UTF-8 are kept as surrogates. Raises OSError."""
     return path.read_bytes().decode(errors="surrogateescape")
-
-
-def _container_logs(pod_logs: str) -> str:
-    """Where links to containers' logs go: beside the pods' logs, if those are moved."""
-    if pod_logs == DEFAULT_POD_LOGS:
-        return CONTAINER_LOGS_DIRECTORY
-    return str(Path(pod_logs).parent / "containers")

@@ -1,65 +1,58 @@
 """The facts of a node that the configs of sandboxes and containers need, as one value.
 
-Whoever builds the agent gathers it from the configuration, the kernel and the runtime; the
-functions that make configs read nothing else, so a test can be any node.
+Whoever builds the agent gathers it from the settings, the kernel and the runtime; the functions
+that make configs read nothing else, so a test can be any node.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
+from pathlib import Path
 
 from attrs import frozen
 
-from trio_kubelet import DEFAULT_ROOT
+from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.k8s import Pod, Quantity
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.runtime.config.names import CONTAINER_LOGS_DIRECTORY
 
+DEFAULT_POD_LOGS = "/var/log/pods"
+
 
 @frozen(kw_only=True)
 class NodeFacts:
-    """One node. Sizes are in bytes, periods in microseconds.
+    """One node: its settings, and what machine and runtime have told."""
 
-    Configuration (fields of KubeletConfiguration): `pod_logs_directory` podLogsDir,
-    `cluster_domain`, `cgroup_driver`, `cgroup_root`, `cgroups_per_qos`, `cpu_cfs_quota`,
-    `cpu_cfs_quota_period_us`, `seccomp_default`, `single_process_oom_kill`, `swap_behavior`
-    memorySwap.swapBehavior, `memory_throttling_factor`, `memory_reservation_policy`;
-    `memory_qos` and `stop_signals` are the gates MemoryQoS and ContainerStopSignals.
-    `root_directory` is the flag --root-dir. `container_logs_directory` is where links to the
-    logs of containers are put.
-
-    Machine: `memory_capacity_bytes`, `swap_capacity_bytes`, `page_size_bytes`, `hugepage_sizes`
-    (those that the kernel offers), `cgroup_v2` (unified), `swap_controller` (the kernel can
-    limit swap for each cgroup), `selinux` (enabled), `thermal_throttle_paths` (the
-    `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist), `host_ips`.
-    `allocatable` asks its owner what pods may have in all.
-    """
-
-    root_directory: str = DEFAULT_ROOT
-    pod_logs_directory: str = "/var/log/pods"
-    container_logs_directory: str = CONTAINER_LOGS_DIRECTORY
-    cluster_domain: str = ""
+    settings: Settings
     host_ips: tuple[str, ...] = ()
     allocatable: Callable[[], Mapping[str, Quantity]] = dict
+    """Returns what pods may have in all."""
     memory_capacity_bytes: int
     swap_capacity_bytes: int = 0
     page_size_bytes: int = 4096
     hugepage_sizes: tuple[int, ...] = ()
+    """The sizes that the kernel offers, in bytes."""
     cgroup_driver: CgroupDriver = CgroupDriver.CGROUPFS
-    cgroup_root: str = "/"
-    cgroups_per_qos: bool = True
+    """The runtime's, whatever `cgroupDriver` says."""
     cgroup_v2: bool = True
+    """True if the hierarchy is the unified one."""
     swap_controller: bool = True
-    swap_behavior: str = ""
-    cpu_cfs_quota: bool = True
-    cpu_cfs_quota_period_us: int = 100_000
-    single_process_oom_kill: bool = False
-    memory_qos: bool = False
-    memory_throttling_factor: float = 0.9
-    memory_reservation_policy: str = "None"
-    seccomp_default: bool = False
+    """True if the kernel can limit swap for each cgroup."""
     selinux: bool = False
     thermal_throttle_paths: tuple[str, ...] = ()
-    stop_signals: bool = False
+    """The `/sys/devices/system/cpu/cpu<n>/thermal_throttle` that exist."""
+
+    @property
+    def configuration(self) -> KubeletConfiguration:
+        """The node's KubeletConfiguration."""
+        return self.settings.configuration
+
+    @property
+    def container_logs_directory(self) -> str:
+        """The folder of links to containers' logs: beside the pods' logs, if those are moved."""
+        pod_logs = self.configuration.pod_logs_dir
+        if pod_logs == DEFAULT_POD_LOGS:
+            return CONTAINER_LOGS_DIRECTORY
+        return str(Path(pod_logs).parent / "containers")
 
     def address_of(self, pod: Pod, ips: Sequence[str]) -> str:
         """The address at which the node asks a pod, whose `ips` the runtime tells; or empty."""

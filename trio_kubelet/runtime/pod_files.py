@@ -41,7 +41,7 @@ class ContainerFiles:
 
 def make_pod_log_directory(pod: Pod, node: NodeFacts) -> None:
     """Make the folder of a pod's logs, which must be there before its sandbox is."""
-    Path(names.pod_log_directory(pod, node.pod_logs_directory)).mkdir(
+    Path(names.pod_log_directory(pod, node.configuration.pod_logs_dir)).mkdir(
         mode=0o755, parents=True, exist_ok=True
     )
 
@@ -60,14 +60,14 @@ def make_container_files(
     """
     uid = pod.metadata.uid
     if etc_hosts:
-        write_hosts_file(Path(names.etc_hosts_path(node.root_directory, uid)), etc_hosts)
-    logs = Path(names.container_log_directory(pod, container.name, node.pod_logs_directory))
+        write_hosts_file(Path(names.etc_hosts_path(node.settings.options.root_dir, uid)), etc_hosts)
+    logs = Path(names.container_log_directory(pod, container.name, node.configuration.pod_logs_dir))
     logs.mkdir(mode=0o755, parents=True, exist_ok=True)
-    directory = Path(names.container_directory(node.root_directory, uid, container.name))
+    directory = Path(names.container_directory(node.settings.options.root_dir, uid, container.name))
     directory.mkdir(mode=0o750, parents=True, exist_ok=True)
     _remove_message_files(directory, needed_message_files)
     message_file = names.termination_message_file(
-        node.root_directory, uid, container.name, secrets.randbits(32)
+        node.settings.options.root_dir, uid, container.name, secrets.randbits(32)
     )
     os.close(os.open(message_file, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC))
     Path(message_file).chmod(0o666)
@@ -118,7 +118,7 @@ def link_container_log(
     """Link a container's log to where log collectors look for it. Raises OSError."""
     directory = node.container_logs_directory
     target = Path(
-        names.pod_log_directory(pod, node.pod_logs_directory),
+        names.pod_log_directory(pod, node.configuration.pod_logs_dir),
         names.container_log_path(container_name, restart_count),
     )
     link = Path(names.container_log_symlink(pod, container_name, container_id, directory))
@@ -183,7 +183,7 @@ def _read_end(path: str, limit_bytes: int) -> tuple[bytes, bool]:
 def pods_with_logs(node: NodeFacts) -> tuple[tuple[str, str, str], ...]:
     """Namespace, name and UID of each pod that has a log folder."""
     try:
-        entries = [entry.name for entry in os.scandir(node.pod_logs_directory)]
+        entries = [entry.name for entry in os.scandir(node.configuration.pod_logs_dir)]
     except FileNotFoundError:
         return ()
     parts = (name.split("_") for name in entries)
@@ -197,7 +197,7 @@ def remove_pod_logs(uid: str, node: NodeFacts) -> None:
     for namespace, name, owner in pods_with_logs(node):
         if owner != uid:
             continue
-        folder = Path(node.pod_logs_directory, names.pod_log_folder(namespace, name, owner))
+        folder = Path(node.configuration.pod_logs_dir, names.pod_log_folder(namespace, name, owner))
         _remove_links_into(folder, Path(node.container_logs_directory), f"{name}_{namespace}_")
         shutil.rmtree(folder)
 

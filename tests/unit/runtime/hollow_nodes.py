@@ -9,6 +9,7 @@ import trio.testing
 from attrs import frozen
 
 from state_machines.container import crash_loop_policy
+from tests.node_facts import configured, node_facts
 from tests.trio_clock import TrioClock
 from trio_kubelet.hollow import (
     Behaviour,
@@ -42,7 +43,6 @@ from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.future import Future
@@ -157,12 +157,7 @@ async def node(
     async with open_hollow_runtime(clock, hollow) as runtime:
         client, journal = RuntimeClient(InProcess(runtime)), Journal(clock)
         recorder, start_limiter = EventRecorder(journal, "node"), StartLimiter(1)
-        facts = NodeFacts(
-            memory_capacity_bytes=1 << 30,
-            root_directory=str(root / "root"),
-            pod_logs_directory=str(root / "logs"),
-            container_logs_directory=str(root / "links"),
-        )
+        facts = configured(node_facts(root / "root"), pod_logs_dir=str(root / "logs"))
         files = FairLimiter(1, 1)
         hooks = Hooks(client=client, recorder=recorder)
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)

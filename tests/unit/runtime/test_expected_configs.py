@@ -17,6 +17,7 @@ from tests.integration.config_cases import (
     static,
 )
 from tests.integration.made_configs import made_container, made_sandbox
+from tests.node_facts import configured, node_facts
 from trio_kubelet.k8s import Container, Pod
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.names import termination_message_file
@@ -24,19 +25,20 @@ from trio_kubelet.runtime.config.security import ImageUser
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 CASES = load_cases()
-CGROUP_V1 = NodeFacts(
-    root_directory="/srv/kubelet",
-    pod_logs_directory="/srv/logs",
+CGROUP_V1 = configured(
+    node_facts(
+        "/srv/kubelet",
+        host_ips=("192.0.2.10",),
+        memory_capacity_bytes=8 << 30,
+        cgroup_v2=False,
+    ),
+    pod_logs_dir="/srv/logs",
     cluster_domain="cluster.local",
-    host_ips=("192.0.2.10",),
-    memory_capacity_bytes=8 << 30,
-    cgroup_v2=False,
 )
 CGROUP_V2 = evolve(
-    CGROUP_V1,
+    configured(CGROUP_V1, cgroup_root="/lab"),
     cgroup_v2=True,
     hugepage_sizes=(2 << 20, 1 << 30),
-    cgroup_root="/lab",
     thermal_throttle_paths=("/sys/devices/system/cpu/cpu0/thermal_throttle",),
 )
 IMAGE_USERS = {"localhost/lab/busybox-as-user:1": ImageUser(1000)}
@@ -60,7 +62,7 @@ def container_of(pod: Pod, container: Container, around: Surroundings) -> cri.Co
         image_id=f"sha256:{'0' * 64}",
         image_user=IMAGE_USERS.get(container.image, ImageUser(0)),
         termination_message_file=termination_message_file(
-            around.node.root_directory, pod.metadata.uid, container.name, 0x0BADCAFE
+            around.node.settings.options.root_dir, pod.metadata.uid, container.name, 0x0BADCAFE
         ),
     )
 

@@ -10,6 +10,7 @@ import trio
 from attrs import evolve, frozen
 from trio.testing import MockClock
 
+from tests.node_facts import configured, node_facts
 from tests.trio_clock import TrioClock
 from tests.unit.runtime.observed_pods import pod
 from trio_kubelet.errors import CollectionError
@@ -76,7 +77,7 @@ class Node:
             },
         )
         in_sandbox = sandbox_config(0)
-        in_sandbox.log_directory = f"{self.facts.pod_logs_directory}/default_web_uid"
+        in_sandbox.log_directory = f"{self.facts.configuration.pod_logs_dir}/default_web_uid"
         made = await self.client.create_container(sandbox, config, in_sandbox)
         if state != "C":
             await self.client.start_container(made)
@@ -89,13 +90,13 @@ class Node:
         return self.cache.put(await PodInspector(client=self.client).inspect(self.cache.get("uid")))
 
     def log(self, name: str) -> Path:
-        file = Path(self.facts.pod_logs_directory, "default_web_uid", "main", name)
+        file = Path(self.facts.configuration.pod_logs_dir, "default_web_uid", "main", name)
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
         return file
 
     def unreadable_logs(self) -> Path:
-        folder = Path(self.facts.pod_logs_directory, "default_web_uid", "main")
+        folder = Path(self.facts.configuration.pod_logs_dir, "default_web_uid", "main")
         folder.parent.mkdir(parents=True)
         folder.symlink_to(folder)
         return folder
@@ -132,11 +133,7 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     clock = TrioClock()
     faults = ScriptedFaults()
     options = HollowOptions(images=("busybox",), behaviours=lambda _: Behaviour(), faults=faults)
-    facts = NodeFacts(
-        memory_capacity_bytes=1,
-        pod_logs_directory=str(folder / "pods"),
-        container_logs_directory=str(folder / "containers"),
-    )
+    facts = configured(node_facts(), pod_logs_dir=str(folder / "pods"))
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
         cache, gate, wanted, ended = RuntimeCache(), RuntimeGate(), {"uid"}, set[str]()

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from tests.node_facts import node_facts
 from tests.unit.runtime.observed_pods import pod, series
 from trio_kubelet.runtime.garbage.logs import (
     LogFile,
@@ -15,10 +16,9 @@ from trio_kubelet.runtime.garbage.logs import (
     links_to_remove,
     logs_to_remove,
 )
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
-NODE = NodeFacts(memory_capacity_bytes=1)
+NODE = node_facts()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from tests.node_facts import node_facts
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, VolumeMount
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -15,7 +16,7 @@ from trio_kubelet.runtime.config.mounts import (
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
 
-NODE = NodeFacts(memory_capacity_bytes=1 << 30, root_directory="/k")
+NODE = node_facts("/k")
 POD = Pod(metadata=ObjectMeta(name="web", namespace="shop", uid="u-1"))
 ON_HOST_NETWORK = evolve(POD, spec=PodSpec(host_network=True))
 VOLUMES = {"data": PreparedVolume(host_path="/k/data")}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.node_facts import configured, node_facts
 from trio_kubelet.k8s import Container, ObjectMeta, Pod
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.pod_files import (
     make_container_files,
     next_restart_count,
@@ -44,11 +44,7 @@ def test_a_hosts_file_that_a_container_made_huge_is_not_read(tmp_path: Path) -> 
 
 
 def test_files_for_messages_go_with_the_incarnations_that_had_them(tmp_path: Path) -> None:
-    node = NodeFacts(
-        memory_capacity_bytes=1,
-        root_directory=str(tmp_path / "kubelet"),
-        pod_logs_directory=str(tmp_path / "logs"),
-    )
+    node = configured(node_facts(tmp_path / "kubelet"), pod_logs_dir=str(tmp_path / "logs"))
 
     def make(*needed: str) -> str:
         files = make_container_files(POD, Container(name="c"), node, "", needed)
@@ -84,5 +80,5 @@ def test_a_log_whose_number_no_runtime_gives_does_not_count(name: str) -> None:
 def test_log_folders_of_no_pod_are_left_alone(tmp_path: Path) -> None:
     for name in (b"ns_pod_uid-1", b"ns_pod_\xff", b"ns_pod_a b", b"x"):
         (tmp_path / os.fsdecode(name)).mkdir()
-    node = NodeFacts(pod_logs_directory=str(tmp_path), memory_capacity_bytes=1)
+    node = configured(node_facts(), pod_logs_dir=str(tmp_path))
     assert pods_with_logs(node) == (("ns", "pod", "uid-1"),)

@@ -1,8 +1,12 @@
+from datetime import timedelta
+
 import pytest
 from attrs import evolve
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.node_facts import configured, gated, node_facts
+from trio_kubelet.config.parts import MemorySwapConfiguration
 from trio_kubelet.k8s import (
     Container,
     ObjectMeta,
@@ -23,8 +27,8 @@ from trio_kubelet.runtime.config.resources import (
 from trio_kubelet.runtime.node_facts import NodeFacts
 
 GI = 1 << 30
-V1 = NodeFacts(memory_capacity_bytes=8 * GI, cgroup_v2=False)
-V2 = NodeFacts(memory_capacity_bytes=8 * GI, swap_capacity_bytes=2 * GI)
+V1 = node_facts(memory_capacity_bytes=8 * GI, cgroup_v2=False)
+V2 = node_facts(memory_capacity_bytes=8 * GI, swap_capacity_bytes=2 * GI)
 
 
 def container(requests: str = "", limits: str = "", name: str = "c", **fields: str) -> Container:
@@ -74,13 +78,13 @@ def test_shares_quota_and_memory_follow_from_requests_and_limits(
 
 
 def test_quotas_are_of_the_configured_period() -> None:
-    node = evolve(V1, cpu_cfs_quota_period_us=10_000)
+    node = configured(V1, cpu_cfs_quota_period=timedelta(milliseconds=10))
     made = resources(container("", "cpu=500m"), node)
     assert (made.cpu_period, made.cpu_quota) == (10_000, 5_000)
 
 
 def test_without_cfs_quota_there_is_neither_period_nor_quota() -> None:
-    made = resources(container("", "cpu=500m"), evolve(V1, cpu_cfs_quota=False))
+    made = resources(container("", "cpu=500m"), configured(V1, cpu_cfs_quota=False))
     assert (made.cpu_period, made.cpu_quota, made.cpu_shares) == (0, 0, 512)
 
 
@@ -98,7 +102,7 @@ def test_on_cgroup_v2_there_is_no_swap_and_a_container_dies_as_a_whole() -> None
 
 
 def test_single_processes_may_be_killed_where_that_is_configured() -> None:
-    node = evolve(V2, single_process_oom_kill=True, swap_controller=False)
+    node = configured(evolve(V2, swap_controller=False), single_process_oom_kill=True)
     assert resources(BURSTABLE, node).unified == {}
 
 
@@ -118,7 +122,7 @@ def test_single_processes_may_be_killed_where_that_is_configured() -> None:
 def test_limited_swap_is_shared_out_by_memory_among_burstable_containers(
     container: Container, critical: bool, swap: str
 ) -> None:
-    node = evolve(V2, swap_behavior="LimitedSwap")
+    node = configured(V2, memory_swap=MemorySwapConfiguration(swap_behavior="LimitedSwap"))
     owner = pod(container, priority=2_000_000_000 if critical else None)
     assert container_resources(owner, container, node).unified["memory.swap.max"] == swap
 
@@ -186,8 +190,8 @@ def test_burstable_scores_stay_between_guaranteed_and_best_effort(
 
 
 def test_memory_qos_throttles_below_the_limit_and_protects_by_tier() -> None:
-    node = evolve(V2, memory_qos=True, allocatable=lambda: {"memory": Quantity("6Gi")})
-    tiered = evolve(node, memory_reservation_policy="TieredReservation")
+    node = gated(evolve(V2, allocatable=lambda: {"memory": Quantity("6Gi")}), MemoryQoS=True)
+    tiered = configured(node, memory_reservation_policy="TieredReservation")
     throttled = {"memory.high": str(int(2 * GI + 0.9 * 2 * GI) // 4096 * 4096)}
     plain = {"memory.oom.group": "1", "memory.swap.max": "0"}
     assert resources(BURSTABLE, node).unified == {**plain, **throttled}

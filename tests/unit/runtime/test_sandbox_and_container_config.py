@@ -1,6 +1,7 @@
 import pytest
 from attrs import evolve
 
+from tests.node_facts import configured, gated, node_facts
 from trio_kubelet.k8s import (
     Container,
     ContainerExtendedResourceRequest,
@@ -27,7 +28,7 @@ from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, ImageUser, SecurityFacts
 from trio_kubelet.runtime.node_facts import NodeFacts
 
-NODE = NodeFacts(memory_capacity_bytes=1 << 30, cluster_domain="cluster.local")
+NODE = configured(node_facts(), cluster_domain="cluster.local")
 CONTAINER = Container(name="c", image="busybox:latest")
 POD = Pod(
     metadata=ObjectMeta(name="web", namespace="shop", uid="a-b-c"),
@@ -70,7 +71,7 @@ def test_a_new_sandbox_of_a_pod_is_another_attempt() -> None:
 def test_the_cgroup_parent_is_written_for_the_driver(
     driver: CgroupDriver, root: str, parent: str
 ) -> None:
-    made = sandbox(node=evolve(NODE, cgroup_driver=driver, cgroup_root=root))
+    made = sandbox(node=configured(evolve(NODE, cgroup_driver=driver), cgroup_root=root))
     assert made.linux.cgroup_parent == parent
 
 
@@ -164,7 +165,7 @@ def test_every_mount_is_mapped_into_the_pods_user_namespace() -> None:
 )
 def test_the_stop_signal_is_sent_where_its_gate_is_open(name: str, signal: int) -> None:
     stopping = evolve(CONTAINER, lifecycle=Lifecycle(stop_signal=name))
-    assert container(stopping, evolve(NODE, stop_signals=True)).stop_signal == signal
+    assert container(stopping, gated(NODE, ContainerStopSignals=True)).stop_signal == signal
     assert container(stopping).stop_signal == cri.Signal.RUNTIME_DEFAULT
 
 

@@ -3,6 +3,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
+from tests.node_facts import configured, node_facts
 from trio_kubelet.k8s import (
     AppArmorProfile,
     Capabilities,
@@ -30,7 +31,7 @@ from trio_kubelet.runtime.config.security import (
 )
 from trio_kubelet.runtime.node_facts import NodeFacts
 
-NODE = NodeFacts(memory_capacity_bytes=1 << 30, root_directory="/k")
+NODE = node_facts("/k")
 MODE = cri.NamespaceMode
 PROFILE = cri.SecurityProfileProfileType
 
@@ -236,7 +237,7 @@ def test_seccomp_is_the_containers_else_the_pods_else_the_nodes(
     made = context(
         pod(PodSecurityContext(seccomp_profile=pods)),
         container(seccomp_profile=own),
-        evolve(NODE, seccomp_default=by_default),
+        configured(NODE, seccomp_default=by_default),
     )
     assert is_present(made.seccomp)
     assert made.seccomp.profile_type == profile

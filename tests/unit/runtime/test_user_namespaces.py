@@ -7,6 +7,7 @@ import pytest
 import trio
 from attrs import evolve
 
+from tests.node_facts import node_facts
 from trio_kubelet.k8s import (
     NodeRuntimeHandler,
     NodeRuntimeHandlerFeatures,
@@ -21,7 +22,6 @@ from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
 from trio_kubelet.runtime.handlers import RuntimeFeatures
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.user_namespaces import (
     IdPool,
     PodIdRanges,
@@ -200,7 +200,7 @@ def test_a_runtime_must_have_user_namespaces(
 
 
 def test_a_container_gets_the_range_of_its_sandbox() -> None:
-    node, mapping = NodeFacts(memory_capacity_bytes=1), IdMapping(host_id=131072, length=LENGTH)
+    node, mapping = node_facts(), IdMapping(host_id=131072, length=LENGTH)
     for pod, given in ((asking("u"), mapping), (asking("u", host_users=None), None)):
         facts = SecurityFacts(user_namespace=given)
         made = sandbox_config(pod, node, attempt=0, dns=cri.DnsConfig(), security=facts)

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from tests.node_facts import node_facts
 from tests.trio_clock import TrioClock
 from tests.unit.references.cluster import Cluster, open_cluster
 from tests.unit.references.pods import pod_with
 from tests.unit.references.test_volumes_of_running_pods import mounting
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod
-from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
@@ -36,7 +36,7 @@ class Storage:
             volumes,
             cluster.references,
             recorder,
-            NodeFacts(memory_capacity_bytes=1 << 30, root_directory=str(root)),
+            node_facts(root),
             FairLimiter(1, 1),
         )
 

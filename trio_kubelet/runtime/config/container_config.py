@@ -141,6 +141,6 @@ def _with_ids(mount: cri.Mount, ids: cri.IdMapping) -> cri.Mount:
 def _stop_signal(container: Container, node: NodeFacts) -> cri.Signal:
     """`lifecycle.stopSignal` (KEP-4960); the image's own, else SIGTERM, where there is none."""
     name = ""
-    if node.stop_signals and container.lifecycle is not None:
+    if node.settings.gates["ContainerStopSignals"] and container.lifecycle is not None:
         name = container.lifecycle.stop_signal.replace("+", "PLUS").replace("-", "MINUS")
     return cri.Signal.from_string(name or "RUNTIME_DEFAULT")

@@ -117,7 +117,7 @@ def container_mounts(
         for position, mount in enumerate(container.volume_mounts)
     ]
     if mounts_etc_hosts(pod, container, sources.pod_ips):
-        host_path = etc_hosts_path(node.root_directory, pod.metadata.uid)
+        host_path = etc_hosts_path(node.settings.options.root_dir, pod.metadata.uid)
         mounts.append(_file_mount(ETC_HOSTS, host_path, node))
     if container.termination_message_path and sources.termination_message_file:
         container_path = str(PurePosixPath("/", container.termination_message_path))

@@ -22,6 +22,7 @@ from trio_kubelet.resources import (
     pod_limits,
     pod_requests,
     qos_class,
+    quota_period_us,
 )
 from trio_kubelet.resources.cgroup_files import page_size
 from trio_kubelet.rpc import present
@@ -37,6 +38,7 @@ _MAX_BURSTABLE_OOM_SCORE_ADJ = BEST_EFFORT_OOM_SCORE_ADJ - 1
 
 _NODE_CRITICAL_CLASS = "system-node-critical"
 
+DEFAULT_THROTTLING_FACTOR = 0.9
 _LIMITED_SWAP = "LimitedSwap"
 _TIERED_RESERVATION = "TieredReservation"
 
@@ -73,7 +75,7 @@ def container_resources(
     resources.oom_score_adj = oom_score_adj(pod, container, node.memory_capacity_bytes)
     resources.hugepage_limits = _hugepage_limits({**whole, **limits}, node.hugepage_sizes)
     _limit_swap(resources, pod, container, node)
-    if node.memory_qos and node.cgroup_v2:
+    if node.settings.gates["MemoryQoS"] and node.cgroup_v2:
         resources.unified.update(_memory_qos(pod, container, node))
     return resources
 
@@ -109,12 +111,11 @@ def _base_resources(
         cpu_shares=milli_cpu_to_shares(weighed.milli_value),
         memory_limit_in_bytes=limits.get("memory", _NOTHING).value,
     )
-    if node.cpu_cfs_quota:
-        resources.cpu_period = node.cpu_cfs_quota_period_us
-        resources.cpu_quota = milli_cpu_to_quota(
-            cpu_limit.milli_value, node.cpu_cfs_quota_period_us
-        )
-    if node.cgroup_v2 and not node.single_process_oom_kill:
+    if node.configuration.cpu_cfs_quota:
+        period_us = quota_period_us(node.configuration)
+        resources.cpu_period = period_us
+        resources.cpu_quota = milli_cpu_to_quota(cpu_limit.milli_value, period_us)
+    if node.cgroup_v2 and not node.configuration.single_process_oom_kill:
         # The kernel then kills the whole container, not one process out of its middle.
         resources.unified["memory.oom.group"] = "1"
     return resources
@@ -134,7 +135,7 @@ def _limit_swap(
 
 
 def _may_swap(pod: Pod, container: Container, node: NodeFacts) -> bool:
-    if node.swap_behavior != _LIMITED_SWAP or is_critical(pod):
+    if node.configuration.memory_swap.swap_behavior != _LIMITED_SWAP or is_critical(pod):
         return False
     request = _memory_request(container)
     limit = _limits(container).get("memory", _NOTHING).value
@@ -153,14 +154,15 @@ def _memory_qos(pod: Pod, container: Container, node: NodeFacts) -> dict[str, st
     """KEP-2570: throttle before the limit is reached; protect what was asked for."""
     unified = {}
     request, qos = _memory_request(container), qos_class(pod)
-    if request and node.memory_reservation_policy == _TIERED_RESERVATION:
+    if request and node.configuration.memory_reservation_policy == _TIERED_RESERVATION:
         file = "memory.min" if qos is PodQOSClass.GUARANTEED else "memory.low"
         unified[file] = str(request)
     limit = _limits(container).get("memory", _NOTHING).value
     if request == limit:
         return unified
     ceiling = limit or node.allocatable().get("memory", _NOTHING).value
-    throttled_at = request + (ceiling - request) * node.memory_throttling_factor
+    factor = node.configuration.memory_throttling_factor or DEFAULT_THROTTLING_FACTOR
+    throttled_at = request + (ceiling - request) * factor
     high = int(throttled_at) // node.page_size_bytes * node.page_size_bytes
     if high > request:
         unified["memory.high"] = str(high)

@@ -39,7 +39,7 @@ def sandbox_config(
     `dns` is what `dns_config` made for the pod. Raises ConfigError for a host name that cannot
     be, and as `namespace_options`; the sandbox is then not made.
     """
-    hostname = pod_hostname(pod, node.cluster_domain)
+    hostname = pod_hostname(pod, node.configuration.cluster_domain)
     return cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(
             name=pod.metadata.name,
@@ -48,7 +48,7 @@ def sandbox_config(
             attempt=attempt,
         ),
         hostname=kernel_hostname(pod, hostname),
-        log_directory=pod_log_directory(pod, node.pod_logs_directory),
+        log_directory=pod_log_directory(pod, node.configuration.pod_logs_dir),
         dns_config=dns,
         port_mappings=_port_mappings(pod.spec.containers),
         labels=sandbox_labels(pod),
@@ -61,7 +61,10 @@ def _linux_config(pod: Pod, node: NodeFacts, security: SecurityFacts) -> cri.Lin
     context = pod.spec.security_context or PodSecurityContext()
     return cri.LinuxPodSandboxConfig(
         cgroup_parent=cgroup_parent(
-            pod, node.cgroup_driver, node.cgroup_root, node.cgroups_per_qos
+            pod,
+            node.cgroup_driver,
+            node.configuration.cgroup_root,
+            node.configuration.cgroups_per_qos,
         ),
         sysctls={sysctl.name: sysctl.value for sysctl in context.sysctls},
         resources=sandbox_resources(pod, node),

@@ -268,7 +268,8 @@ def _set_user(
 
 def _seccomp(profile: SeccompProfile | None, node: NodeFacts) -> cri.SecurityProfile:
     if profile is None:
-        default = _RUNTIME_DEFAULT if node.seccomp_default else _UNCONFINED
+        by_default = node.configuration.seccomp_default or node.settings.options.seccomp_default
+        default = _RUNTIME_DEFAULT if by_default else _UNCONFINED
         return cri.SecurityProfile(profile_type=default)
     if profile.type == SeccompProfileType.RUNTIME_DEFAULT:
         return cri.SecurityProfile(profile_type=_RUNTIME_DEFAULT)
@@ -278,7 +279,7 @@ def _seccomp(profile: SeccompProfile | None, node: NodeFacts) -> cri.SecurityPro
         raise ConfigError("localhostProfile must be set if seccompProfile type is Localhost.")
     return cri.SecurityProfile(
         profile_type=_LOCALHOST,
-        localhost_ref=f"{node.root_directory}/seccomp/{profile.localhost_profile}",
+        localhost_ref=f"{node.settings.options.root_dir}/seccomp/{profile.localhost_profile}",
     )
 
 

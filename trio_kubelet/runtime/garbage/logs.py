@@ -77,7 +77,7 @@ def links_to_remove(
         for link in links
         if not link.leads_somewhere
         and link.age_seconds > YOUNG_SECONDS
-        and link.target.startswith(f"{node.pod_logs_directory}/")
+        and link.target.startswith(f"{node.configuration.pod_logs_dir}/")
         and link.path not in alive
     )
 
@@ -96,7 +96,7 @@ def links_to_make(
             name = _link_name(pod, container, node)
             if (
                 container.state is not ObservedState.CREATED
-                and container.log_path.startswith(f"{node.pod_logs_directory}/")
+                and container.log_path.startswith(f"{node.configuration.pod_logs_dir}/")
                 and Path(name) not in present
             ):
                 # The first one is the newest; names that are too long lose the id.
@@ -172,7 +172,7 @@ def tidy_logs(
 
 
 def _read_logs(pod: ObservedPod, node: NodeFacts) -> Iterable[LogFile]:
-    folder = Path(names.pod_log_directory(_named(pod), node.pod_logs_directory))
+    folder = Path(names.pod_log_directory(_named(pod), node.configuration.pod_logs_dir))
     for container in {container.name for container in pod.containers}:
         for path in _entries(folder / container):
             if (count := log_count(path.name)) is not None:

@@ -215,7 +215,7 @@ class ContainerStarter:
         pod, sandbox, observed = context.pod, context.sandbox, context.observed
         hosts = ""
         if mounts_etc_hosts(pod, container, sandbox.ips):
-            hostname = pod_hostname(pod, self._node.cluster_domain)
+            hostname = pod_hostname(pod, self._node.configuration.cluster_domain)
             hosts = etc_hosts(pod, sandbox.ips, hostname, await self._host_file(pod))
         needed = {each.message_file for each in observed.instances(container.name)}
         make = partial(make_container_files, pod, container, self._node, hosts, needed)
