@@ -74,26 +74,32 @@ class Monitoring:
         parts.cgroup_operations.add(safe(counter.cgroup_operation))
         parts.pleg.on_relist.add(safe(counter.relisted))
         parts.pleg.on_event.add(safe(counter.runtime_event))
-        parts.journal.on_entry.add(safe(counter.journal_entry))
+        parts.pleg.on_stream_opened.add(safe(counter.event_stream_opened))
+        parts.pleg.on_stream_failed.add(safe(counter.event_stream_failed))
+        parts.image_lookups.add(safe(counter.image_looked_up))
+        parts.image_pulls.add(safe(counter.image_pulled))
+        parts.image_garbage.on_collected.add(safe(counter.image_collected))
         parts.statuses.on_change.add(safe(counter.status_changed))
         parts.status_syncs.add(safe(counter.status_synced))
         parts.loop_meter.on_long_turn.add(safe(counter.loop_held))
         parts.sleeps_cut_short.add(safe(counter.sleep_cut_short))
-        self._parts.stats.on_disk_walk.add(safe(counter.disk_walked))
+        parts.http_fallbacks.add(safe(counter.http_fell_back))
+        parts.stats.on_disk_walk.add(safe(counter.disk_walked))
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
-        parts.journal.on_entry.add(safe(self._startup.journal_entry))
 
     def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
         """Be told of the work for pods, and of their probes, from now on."""
         self._tasks = tasks
         tasks.on_work.add(safe(self._counter.worked))
+        tasks.on_orphan.add(safe(self._counter.orphan_found))
         tasks.on_finished.add(safe(self._finished))
         probes.on_run.add(safe(self._counter.probe_run))
 
     def watch_api(self, clients: ApiClients, reporter: NodeReporter) -> None:
         """Be told of requests to the API server, and of the node's registration, from now on."""
         reporter.on_registered.add(safe(self._startup.registered))
+        reporter.on_ready.add(safe(self._startup.ready))
         self._has_api = True
         host = urlsplit(clients.server).netloc
         for client in (clients.main, clients.heartbeat, clients.events, clients.reviews):

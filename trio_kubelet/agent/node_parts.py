@@ -37,6 +37,7 @@ from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images.collection import ImageCollectionPolicy
 from trio_kubelet.runtime.images.collector import ImageCollector
 from trio_kubelet.runtime.images.filesystem import ImageDisk
+from trio_kubelet.runtime.images.manager import ImageLookup
 from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
@@ -91,6 +92,9 @@ class NodeParts:
         self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
         self.status_syncs: Callbacks[[float]] = Callbacks()
         self.sleeps_cut_short: Callbacks[[]] = Callbacks()
+        self.http_fallbacks: Callbacks[[]] = Callbacks()
+        self.image_lookups: Callbacks[[ImageLookup]] = Callbacks()
+        self.image_pulls: Callbacks[[str, float]] = Callbacks()
 
         # The container runtime
         runtime, images, tasks = host.transports

@@ -273,7 +273,10 @@ class _Builder:
         parts, node, files = self.parts, self.node, self.files
         settings = parts.settings
         hooks = Hooks(
-            client=parts.client, recorder=parts.recorder, on_sleep_cut_short=parts.sleeps_cut_short
+            client=parts.client,
+            recorder=parts.recorder,
+            on_sleep_cut_short=parts.sleeps_cut_short,
+            on_http_fallback=parts.http_fallbacks,
         )
         stopper = ContainerStopper(
             client=parts.client, recorder=parts.recorder, node=node, hooks=hooks
@@ -340,6 +343,8 @@ class _Builder:
             read_keyring=partial(read_keyring, files),
             pod_keyring=PodKeyrings(self.cluster.references.pull_secrets).keyring,
             access=parts.image_access,
+            on_lookup=parts.image_lookups,
+            on_pull=parts.image_pulls,
         )
 
     def garbage(self, remover: ContainerRemover) -> GarbageCollector:

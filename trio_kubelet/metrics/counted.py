@@ -9,9 +9,7 @@ from collections.abc import Callable, Collection
 
 from attrs import define
 
-from state_machines.image import IMAGE, ImageState
-from state_machines.pleg import PLEG, PlegEvent
-from state_machines.pod import POD, PodState
+from state_machines.pod import PodState
 from trio_kubelet.debugging import LongTurn
 from trio_kubelet.k8s import HUGEPAGES_PREFIX, Pod, PodPhase, PodStatus
 from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
@@ -20,13 +18,10 @@ from trio_kubelet.probes import ProbeOutcome, ProbeRun
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.names import CONTAINER_NAME_LABEL, POD_UID_LABEL
-from trio_kubelet.runtime.images.collector import IMAGE_REMOVED
-from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
+from trio_kubelet.runtime.images.manager import ImageLookup
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.stats.disk_usage import PodDisk
 from trio_kubelet.status.context import POD_REJECTED
-from trio_kubelet.telemetry.events import EVENT
-from trio_kubelet.telemetry.journal import Entry
 
 CONTAINER, INIT_CONTAINER = "container", "init_container"
 EPHEMERAL_CONTAINER = "ephemeral_container"
@@ -80,7 +75,6 @@ class EventCounter:
         self._seen_ago = seen_ago
         self._resources = resources
         self._starts: dict[str, _Start] = {}
-        self._uids: dict[str, str] = {}
         self._rejected: set[str] = set()
         self._created: dict[str, str] = {}
         self._probed: dict[str, set[tuple[str, ...]]] = {}
@@ -159,6 +153,14 @@ class EventCounter:
         """An event of the runtime came so late; the runtime's clock may be ahead."""
         self.counts.event_seconds.observe(max(0.0, seconds))
 
+    def event_stream_opened(self) -> None:
+        """A stream of the runtime's events has begun."""
+        self.counts.event_streams.inc()
+
+    def event_stream_failed(self) -> None:
+        """A stream of the runtime's events has ended, or there was none."""
+        self.counts.event_stream_errors.inc()
+
     def cgroup_operation(self, operation: str, seconds: float) -> None:
         """A cgroup was made, changed or removed, or could not be."""
         self.counts.cgroup_seconds.labels(operation).observe(seconds)
@@ -166,6 +168,10 @@ class EventCounter:
     def sleep_cut_short(self) -> None:
         """A hook had no time to sleep to the end."""
         self.counts.cut_short_sleeps.inc()
+
+    def http_fell_back(self) -> None:
+        """A hook over HTTPS was answered in plain HTTP."""
+        self.counts.http_fallbacks.inc()
 
     def loop_held(self, turn: LongTurn) -> None:
         """A task held the event loop."""
@@ -178,43 +184,32 @@ class EventCounter:
 
     # Pods
 
-    def journal_entry(self, entry: Entry) -> None:
-        """Something noteworthy has happened."""
-        if entry.kind == IMAGE.name:
-            self._image_looked_for(entry)
-            self._image_pulled(entry)
-        elif entry.kind == PLEG.name:
-            if entry.event == PlegEvent.STREAM_OPENED:
-                self.counts.event_streams.inc()
-            elif entry.event == PlegEvent.STREAM_FAILED:
-                self.counts.event_stream_errors.inc()
-        elif entry.kind == POD.name and not entry.source and entry.target == PodState.TERMINATING:
-            self.counts.orphaned_pods.inc()
-        elif entry.kind == EVENT and entry.event == HTTP_FALLBACK:
-            self.counts.http_fallbacks.inc()
-        elif entry.event == IMAGE_REMOVED:
-            self.counts.collected_images.labels(entry.cause).inc()
+    def orphan_found(self, _uid: str) -> None:
+        """A pod was found in the runtime that nobody wants."""
+        self.counts.orphaned_pods.inc()
 
-    def _image_looked_for(self, entry: Entry) -> None:
-        """Count what has a policy: the one look of a request for an image, however it ended."""
-        details = entry.details
-        if "policy" not in details:
-            return
-        present = details.get("present", UNKNOWN)
-        needs_pull = str(entry.target in (ImageState.PULLING, ImageState.BACK_OFF)).lower()
-        required = UNKNOWN if present == UNKNOWN else needs_pull
-        self.counts.image_requests.labels(present, details["policy"].lower(), required).inc()
-        if "access" in details:
-            self.counts.image_access_checks.labels(details["access"]).inc()
+    def image_looked_up(self, lookup: ImageLookup) -> None:
+        """The one look of a request for an image has ended, however it did."""
+        if lookup.present is None:
+            present = required = UNKNOWN
+        else:
+            present, required = (str(each).lower() for each in (lookup.present, lookup.needs_pull))
+        self.counts.image_requests.labels(present, lookup.policy.lower(), required).inc()
+        if lookup.access is not None:
+            self.counts.image_access_checks.labels(lookup.access).inc()
 
-    def _image_pulled(self, entry: Entry) -> None:
-        start = self._starts.get(self._uids.get(entry.key.rpartition("/")[0], ""))
+    def image_pulled(self, uid: str, seconds: float) -> None:
+        """A pull for a pod has ended, well or not, so long after it was asked for."""
+        start = self._starts.get(uid)
         if start is None or start.is_over:
             return
-        if entry.target == ImageState.PULLING and not start.pulls_from_ns:
-            start.pulls_from_ns = entry.time_ns
-        elif entry.source == ImageState.PULLING:
-            start.pulls_until_ns = entry.time_ns
+        start.pulls_until_ns = self._now_ns()
+        if not start.pulls_from_ns:
+            start.pulls_from_ns = start.pulls_until_ns - round(seconds * 1e9)
+
+    def image_collected(self, reason: str) -> None:
+        """An image was removed: for space, or for its age."""
+        self.counts.collected_images.labels(reason).inc()
 
     def worked(self, pod: Pod, state: PodState, seconds: float) -> None:
         """Work for a pod came to its end."""
@@ -233,7 +228,6 @@ class EventCounter:
         if known is None:
             seen_at_ns = self._now_ns() - round(self._seen_ago(meta.uid) * 1e9)
             known = self._starts[meta.uid] = _Start(seen_at_ns=seen_at_ns)
-            self._uids[f"{meta.namespace}/{meta.name}"] = meta.uid
         return known
 
     def status_changed(self, pod: Pod, status: PodStatus) -> None:
@@ -297,7 +291,6 @@ class EventCounter:
         """The task of a pod has ended: what was known of it is not needed any more."""
         self._starts.pop(uid, None)
         self._rejected.discard(uid)
-        self._uids = {name: other for name, other in self._uids.items() if other != uid}
         probed = self._probed.pop(uid, set())
         for labels in probed:
             self.probe_counts.runs.remove(*labels)

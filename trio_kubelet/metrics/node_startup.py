@@ -6,10 +6,6 @@ A node that the cluster knew before has not started up now, and none of this is 
 from collections.abc import Callable
 
 from trio_kubelet.metrics.definitions import Counts
-from trio_kubelet.telemetry.events import EVENT
-from trio_kubelet.telemetry.journal import Entry
-
-NODE_READY = "NodeReady"
 
 
 class NodeStartup:
@@ -31,13 +27,13 @@ class NodeStartup:
         counts.startup_registration_seconds.set(seconds)
         self._registered_at_ns = now_ns
 
-    def journal_entry(self, entry: Entry) -> None:
-        """The first time that a new node is ready ends its start."""
-        registered_at_ns = self._registered_at_ns
-        if registered_at_ns is None or (entry.kind, entry.event) != (EVENT, NODE_READY):
+    def ready(self) -> None:
+        """The node has become ready; the first time ends the start of a new one."""
+        registered_at_ns, now_ns = self._registered_at_ns, self._now_ns()
+        if registered_at_ns is None:
             return
         self._registered_at_ns = None
         counts = self._counts
-        counts.startup_post_registration_seconds.set((entry.time_ns - registered_at_ns) / 1e9)
-        since_start = (entry.time_ns - self._started_at_ns) / 1e9
+        counts.startup_post_registration_seconds.set((now_ns - registered_at_ns) / 1e9)
+        since_start = (now_ns - self._started_at_ns) / 1e9
         counts.startup_seconds.set(self._uptime_seconds + since_start)

@@ -103,7 +103,7 @@ class NodeReporter:
     `api` is for registration, `heartbeat` the client with its own connection for reports.
     `observe()` looks at the node, `resources()` returns what it has now. `chance` spreads the
     reports of many nodes over time. `on_registered` is called when a new Node object was made, with
-    the seconds since this was first tried.
+    the seconds since this was first tried, `on_ready` each time that the node becomes ready.
     """
 
     _profile: NodeProfile
@@ -123,6 +123,7 @@ class NodeReporter:
     _is_outdated: bool = field(init=False, default=False)
     _first_tried_at: float | None = field(init=False, default=None)
     on_registered: Callbacks[[float]] = field(init=False, factory=Callbacks)
+    on_ready: Callbacks[[]] = field(init=False, factory=Callbacks)
 
     def wake(self) -> None:
         """Report now if something has changed, instead of when the next report is due."""
@@ -263,6 +264,8 @@ class NodeReporter:
     def _record_conditions(self, before: Sequence[NodeCondition], after: Node) -> None:
         for reason in condition_events(before, after.status.conditions):
             self._record(reason)
+        if is_ready(after.status.conditions) and not is_ready(before):
+            self.on_ready.call()
 
     def _record_schedulable(self, node: Node) -> None:
         unschedulable = bool(node.spec.unschedulable)

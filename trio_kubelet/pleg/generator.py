@@ -66,7 +66,8 @@ class Pleg:
     """Owner of the relist and of the event stream. `run` returns only when cancelled.
 
     `on_relist` is called with the seconds that a complete relist took, and with those since the
-    one before, `on_event` with the seconds that an event of the runtime took to come.
+    one before, `on_event` with the seconds that an event of the runtime took to come,
+    `on_stream_opened` and `on_stream_failed` when a stream of them begins and ends.
     """
 
     def __init__(
@@ -98,6 +99,8 @@ class Pleg:
         self._untold: set[str] = set()
         self.on_relist: Callbacks[[float, float]] = Callbacks()
         self.on_event: Callbacks[[float]] = Callbacks()
+        self.on_stream_opened: Callbacks[[]] = Callbacks()
+        self.on_stream_failed: Callbacks[[]] = Callbacks()
         cache.on_observation.add(self._on_observation)
 
     @property
@@ -237,6 +240,7 @@ class Pleg:
         """Read one stream to its end. Raises RpcError; an end without one is a failure too."""
         async with self._client.container_events() as events:
             self._step(PlegEvent.STREAM_OPENED, traits)
+            self.on_stream_opened.call()
             self._audit = None
             async for event in events:
                 if self._audit is None:
@@ -324,6 +328,7 @@ class Pleg:
         # A stream over a socket is open before its server says that it has none.
         if PLEG.allows(self.state, PlegEvent.STREAM_FAILED):
             self._step(PlegEvent.STREAM_FAILED, cause=error.message)
+            self.on_stream_failed.call()
         if error.code is Code.UNIMPLEMENTED and PLEG.allows(self.state, PlegEvent.UNSUPPORTED):
             self._step(PlegEvent.UNSUPPORTED, cause=error.message)
 

@@ -34,8 +34,9 @@ class PodTasks:
 
     `open_syncer` is called once for each incarnation, before its task starts. `on_released(uid)` is
     called when a pod holds nothing any more that others could want, `on_finished(uid, incarnation)`
-    after each task's end, `on_work(pod, state, seconds)` after each piece of work. `cleaning` says
-    when what is left of a pod is removed.
+    after each task's end, `on_work(pod, state, seconds)` after each piece of work, `on_orphan(uid)`
+    when the task of a pod that nobody wants begins. `cleaning` says when what is left of a pod is
+    removed.
 
     All methods are plain functions: a handler of the sync loop calls them, and nothing interleaves.
     """
@@ -53,6 +54,7 @@ class PodTasks:
         self.on_released: Callbacks[[str]] = Callbacks()
         self.on_finished: Callbacks[[str, int]] = Callbacks()
         self.on_work: Callbacks[[Pod, PodState, float]] = Callbacks()
+        self.on_orphan: Callbacks[[str]] = Callbacks()
         self._nursery = nursery
         self._open_syncer = open_syncer
         self._shared = SharedByTasks(
@@ -131,6 +133,8 @@ class PodTasks:
         if has_successors:
             self._last_of_name[pod.metadata.key] = task
         self._nursery.start_soon(self._run_task, uid, task, name=f"pod {pod.metadata.key}")
+        if state is PodState.TERMINATING:
+            self.on_orphan.call(uid)
 
     def put(self, uid: str, request: PodRequest) -> None:
         """Hand a request to a pod's task; who waits for a pod without one is answered at once."""

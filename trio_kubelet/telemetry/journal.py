@@ -17,7 +17,6 @@ import trio
 from attrs import field, frozen
 
 from state_machines.machine import C, E, S, StateMachine
-from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 
 DEFAULT_CAPACITY = 8192
@@ -60,10 +59,7 @@ class Transition:
 
 
 class Journal:
-    """A ring of entries, newest last. One owner (the agent) hands it to all parts.
-
-    `on_entry` is called with each.
-    """
+    """A ring of entries, newest last. One owner (the agent) hands it to all parts."""
 
     __slots__ = (
         "_capacity",
@@ -75,7 +71,6 @@ class Journal:
         "_size",
         "_size_of",
         "_sizes",
-        "on_entry",
     )
 
     def __init__(self, clock: Clock, capacity: int = DEFAULT_CAPACITY) -> None:
@@ -89,7 +84,6 @@ class Journal:
         self._sizes: list[dict[str, None]] = [{}]
         """The owners with entries of such a size together, by that size."""
         self._dropped = 0
-        self.on_entry: Callbacks[[Entry]] = Callbacks()
 
     @property
     def dropped(self) -> int:
@@ -155,7 +149,6 @@ class Journal:
         owner = _owner(entry.key)
         self._owners.setdefault(owner, deque()).append(self._number)
         self._resize(owner, size)
-        self.on_entry.call(entry)
 
     def _drop_one(self) -> None:
         """Drop the oldest entry of who has the most."""

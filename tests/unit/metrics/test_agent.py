@@ -132,6 +132,7 @@ async def test_a_pod_that_only_the_runtime_knows_is_no_orphan(
             ("runtime_only", False),
         }
         assert told_now["runtime_only", "terminating", False] == 1
+        assert await told(starting, "kubelet_orphaned_runtime_pods_total") == 1
 
 
 async def test_events_of_the_runtime_and_statuses_in_the_api_are_timed(
@@ -145,8 +146,13 @@ async def test_events_of_the_runtime_and_statuses_in_the_api_are_timed(
             await trio.sleep(60)
             name = "kubelet_pod_status_sync_duration_seconds"
             assert (await told(starting, f"{name}_count") or 0) >= 1
-            name = "kubelet_evented_pleg_connection_latency_seconds_count"
-            assert (await told(starting, name) or 0) >= 2
+            name = "kubelet_evented_pleg_connection"
+            assert (await told(starting, f"{name}_latency_seconds_count") or 0) >= 2
+            assert await told(starting, f"{name}_success_count_total") == 1
+            assert await told(starting, f"{name}_error_count_total") == 0
+            starting.runtime.go_down()
+            await trio.sleep(1)
+            assert (await told(starting, f"{name}_error_count_total") or 0) >= 1
 
 
 async def test_sleeps_of_hooks_that_had_no_time_are_counted(

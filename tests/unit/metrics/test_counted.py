@@ -9,7 +9,6 @@ from trio.testing import MockClock
 
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
-from tests.trio_clock import TrioClock
 from trio_kubelet.agent.monitoring import safe
 from trio_kubelet.k8s import (
     Container,
@@ -29,11 +28,8 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.rpc.watched import RpcCall
 from trio_kubelet.runtime.config.security import IdMapping, namespace_options
-from trio_kubelet.runtime.lifecycle.hooks import HTTP_FALLBACK
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.server import Request, Response
-from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.telemetry.journal import Entry
 
 SECOND = 1_000_000_000
 NOW = 1_700_000_000 * SECOND
@@ -161,16 +157,10 @@ def running(started_at_ns: int = NOW) -> PodStatus:
     return PodStatus(phase="Running", container_statuses=(ContainerStatus(name="c", state=state),))
 
 
-def image_entry(source: str, target: str, at_ns: int) -> Entry:
-    key = "default/web/c"
-    return Entry(time_ns=at_ns, kind="image", key=key, event="", source=source, target=target)
-
-
 def test_the_start_of_a_pod_is_timed_with_and_without_its_pulls() -> None:
     count = counter(seen_ago=10)
     count.status_changed(POD, PodStatus(phase="Pending"))
-    count.journal_entry(image_entry("Unchecked", "Pulling", NOW - 8 * SECOND))
-    count.journal_entry(image_entry("Pulling", "Present", NOW - 3 * SECOND))
+    count.image_pulled("uid", 5)
     count.status_changed(POD, running())
     count.status_changed(POD, running())
     count.worked(POD, PodState.SYNC_POD, seconds=1)
@@ -225,37 +215,12 @@ def test_sizes_of_pages_that_the_node_does_not_have_share_a_label(reason: str, l
     assert value(count, "kubelet_admission_rejections_total", reason=label) == 1
 
 
-def test_pods_that_nobody_wants_and_event_streams_are_in_the_journal() -> None:
-    count = counter()
-    for kind, event, source, target in (
-        ("pod", "Added", "", "Terminating"),
-        ("pod", "Added", "", "SyncPod"),
-        ("pleg", "StreamOpened", "Connecting", "Connecting"),
-        ("pleg", "StreamFailed", "Connecting", "Generic"),
-    ):
-        entry = Entry(time_ns=0, kind=kind, key="k", event=event, source=source, target=target)
-        count.journal_entry(entry)
-    assert value(count, "kubelet_orphaned_runtime_pods_total") == 1
-    assert value(count, "kubelet_evented_pleg_connection_success_count") == 1
-    assert value(count, "kubelet_evented_pleg_connection_error_count") == 1
-
-
 def test_an_event_of_a_runtime_whose_clock_is_ahead_took_no_time() -> None:
     count = counter()
     for seconds in (-3.0, 0.2):
         count.runtime_event(seconds)
     name = "kubelet_evented_pleg_connection_latency_seconds"
     assert (value(count, f"{name}_count"), value(count, f"{name}_sum")) == (2, 0.2)
-
-
-async def test_hooks_that_fall_back_from_https_are_counted_by_their_events() -> None:
-    count = counter()
-    journal = Journal(TrioClock())
-    journal.on_entry.add(count.journal_entry)
-    recorder = EventRecorder(journal, "here")
-    for reason in (HTTP_FALLBACK, "FailedPostStartHook"):
-        recorder.pod(POD, EventType.WARNING, reason, "words")
-    assert value(count, "kubelet_lifecycle_handler_http_fallbacks_total") == 1
 
 
 def test_relists_and_requests() -> None:

@@ -1,4 +1,4 @@
-"""What is counted of images: what a manager of images writes into the journal."""
+"""The counts of what a manager of images does."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,18 +11,19 @@ from trio.testing import MockClock
 from state_machines.image import ImageState
 from tests.unit.metrics.test_counted import counter
 from tests.unit.runtime.image_nodes import PRIVATE, Node, closed, node, pull_records, secret
+from trio_kubelet.hollow import HollowRegistry
+from trio_kubelet.hollow.images import RemoteImage
 from trio_kubelet.k8s import Pod
 from trio_kubelet.metrics.counted import EventCounter
-from trio_kubelet.runtime.images.collector import IMAGE_REMOVED
 from trio_kubelet.runtime.images.credentials import Keyring, joined, secret_keyring
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 
 
 def told(node: Node) -> EventCounter:
-    """Who is told what the node does from now on."""
+    """A counter of what the node does from now on."""
     count = counter()
-    node.images.journal.on_entry.add(count.journal_entry)
+    node.images.on_lookup.add(count.image_looked_up)
     return count
 
 
@@ -114,9 +115,16 @@ async def test_checks_of_access_are_counted_by_what_they_find(
     }
 
 
-async def test_images_that_were_collected_are_counted_by_what_for(mock_clock: MockClock) -> None:
-    async with node() as at:
-        count = told(at)
-        for reason in ("space", "age", "space"):
-            at.images.journal.note("images", "web:1", IMAGE_REMOVED, reason)
-    assert counted(count.counts.collected_images, "reason") == {("space",): 2, ("age",): 1}
+async def test_pulls_are_told_of_with_their_pod_and_their_time(mock_clock: MockClock) -> None:
+    mock_clock.autojump_threshold = 0
+    images = {
+        "registry.test/slow:1": RemoteImage(pull_seconds=3),
+        PRIVATE: RemoteImage(credentials=("me", "x")),
+    }
+    async with node(present=("here:1",), registry=HollowRegistry(images=images)) as at:
+        pulls: list[tuple[str, int]] = []
+        at.images.on_pull.add(lambda uid, seconds: pulls.append((uid, round(seconds))))
+        for image in ("here:1", "registry.test/slow:1", PRIVATE):
+            with suppress(ImageError):
+                await at.ensure(image, "IfNotPresent")
+    assert pulls == [("u", 3), ("u", 0)]

@@ -51,13 +51,17 @@ async def endless_server(status: str) -> AsyncIterator[int]:
 
 
 EVENTS: list[tuple[str, str, str]] = []
+FALLBACKS: list[str] = []
 
 
 def hooks(client: RuntimeClient) -> Hooks:
     EVENTS.clear()
+    FALLBACKS.clear()
     recorder = EventRecorder(Journal(TrioClock()), "node")
     recorder.on_event.add(lambda event: EVENTS.append((event.type, event.reason, event.message)))
-    return Hooks(client=client, recorder=recorder)
+    made = Hooks(client=client, recorder=recorder)
+    made.on_http_fallback.add(lambda: FALLBACKS.append("told"))
+    return made
 
 
 async def run(handler: LifecycleHandler, client: RuntimeClient = NO_CLIENT) -> None:
@@ -123,6 +127,7 @@ async def test_a_hook_over_https_that_is_answered_plainly_asks_again_without_sec
     assert b"Authorization" not in request
     words = f"request to HTTPS lifecycle hook 127.0.0.1:{port} got HTTP response, retry with HTTP"
     assert [("Warning", "LifecycleHTTPFallback", f"{words} succeeded")] == EVENTS
+    assert len(FALLBACKS) == 1
 
 
 async def test_a_hook_that_finds_nobody_fails_and_says_so() -> None:

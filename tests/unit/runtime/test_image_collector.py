@@ -27,7 +27,6 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.images.collection import DiskSpace, ImageCollectionPolicy
 from trio_kubelet.runtime.images.collector import (
-    IMAGE_REMOVED,
     LOOK_SECONDS,
     PERIOD_SECONDS,
     ImageCollector,
@@ -56,6 +55,7 @@ class Node:
     sources_known: trio.Event
     others: list[int]
     events: list[str]
+    collected: list[str]
     tidied: list[float] = field(factory=list)
 
     async def images(self) -> list[str]:
@@ -74,7 +74,8 @@ class Node:
         return await self.client.create_container(sandbox, container, config)
 
     def removed(self) -> list[tuple[str, str]]:
-        entries = (each for each in self.journal.entries() if each.event == IMAGE_REMOVED)
+        entries = [each for each in self.journal.entries() if each.event == "ImageRemoved"]
+        assert self.collected == [each.cause for each in entries]
         return [(each.key.rpartition("/")[2], each.cause) for each in entries]
 
 
@@ -128,7 +129,10 @@ async def node(
             journal=journal,
             recorder=recorder,
         )
+        collected = list[str]()
+        collector.on_collected.add(collected.append)
         yield Node(
+            collected=collected,
             client=client,
             collector=collector,
             gate=gate,
@@ -243,7 +247,7 @@ async def test_an_image_that_nobody_has_used_for_too_long_goes_also_over_a_resta
 
 async def _anew(at: Node, root: Path, policy: ImageCollectionPolicy) -> ImageCollector:
     """The collector of the next agent."""
-    return ImageCollector(
+    collector = ImageCollector(
         client=at.client,
         gate=at.gate,
         policy=policy,
@@ -256,6 +260,8 @@ async def _anew(at: Node, root: Path, policy: ImageCollectionPolicy) -> ImageCol
         journal=at.journal,
         recorder=EventRecorder(at.journal, "node"),
     )
+    collector.on_collected.add(at.collected.append)
+    return collector
 
 
 async def test_a_disk_that_fills_up_between_two_rounds_is_cleaned_before_the_next(

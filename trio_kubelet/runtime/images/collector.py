@@ -38,6 +38,7 @@ from trio_kubelet.runtime.images.collection import (
 )
 from trio_kubelet.runtime.images.filesystem import DiskHangsError, ImageDisk
 from trio_kubelet.runtime.images.use_records import read_uses, write_uses
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
@@ -48,8 +49,6 @@ PERIOD_SECONDS = 300.0
 LOOK_SECONDS = 30.0
 """As often the disk is looked at between two rounds: it may fill up in less than a period."""
 
-IMAGE_REMOVED = "ImageRemoved"
-"""The journal's word for an image that was collected; its cause is one of the two below."""
 FOR_SPACE, FOR_AGE = "space", "age"
 
 FAILED, NO_ROOM, NO_SIZE = "ImageGCFailed", "FreeDiskSpaceFailed", "InvalidDiskCapacity"
@@ -81,6 +80,8 @@ class ImageCollector:
     """The names of the images of containers and of the sandboxes, at the last look."""
     _uses: Mapping[ImageKey, ImageUse] | None = field(init=False, default=None)
     _turn: trio.Lock = field(init=False, factory=trio.Lock)
+    on_collected: Callbacks[[str]] = field(init=False, factory=Callbacks)
+    """Called for each image that was removed, with `FOR_SPACE` or `FOR_AGE`."""
     _has_removed: bool = field(init=False, default=False)
     _failed_before: bool = field(init=False, default=False)
 
@@ -285,7 +286,8 @@ class ImageCollector:
             return str(error)
         self._images = tuple(each for each in self._images if each.key != key)
         self._has_removed = True
-        self._journal.note("images", image.shown_name, IMAGE_REMOVED, reason, id=key.id)
+        self._journal.note("images", image.shown_name, "ImageRemoved", reason, id=key.id)
+        self.on_collected.call(reason)
         return ""
 
 

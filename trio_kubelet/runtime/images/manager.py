@@ -41,6 +41,7 @@ from trio_kubelet.runtime.images.access import AccessCheck
 from trio_kubelet.runtime.images.credentials import Keyring, RegistryCredentials
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.images.pull_records import ImageAccess
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal, Walk
@@ -59,6 +60,18 @@ _IMAGE_ID = re.compile(r"(?:sha(?:256|384|512):)?[0-9a-f]{64,128}")
 
 OUTCOME_UNKNOWN = frozenset({Code.UNAVAILABLE, Code.CANCELLED, Code.DEADLINE_EXCEEDED})
 """After these the image may be there all the same."""
+
+
+@frozen(kw_only=True)
+class ImageLookup:
+    """The end of the one look of a request for an image."""
+
+    policy: PullPolicy
+    present: bool | None
+    """None if the runtime was not asked, or did not answer."""
+    access: AccessCheck | None = None
+    """None if it does not matter who may use the image."""
+    needs_pull: bool = False
 
 
 @frozen
@@ -117,7 +130,8 @@ class ImageManager:
     `limiter` bounds the pulls under way; None leaves that to the runtime. Credentials are asked
     for anew at each pull: `pod_keyring` gives those of the pod's own secrets, which are tried
     first, `read_keyring` those of the node, and blocks; `threads` are for that. `access` knows who
-    may use what is there.
+    may use what is there. `on_pull` is called with the UID of a pod and the seconds that a pull
+    for it took, its turn and its failure included.
     """
 
     client: RuntimeClient
@@ -129,6 +143,8 @@ class ImageManager:
     read_keyring: Callable[[], Keyring]
     pod_keyring: Callable[[Pod], Awaitable[Keyring]]
     access: ImageAccess = field(factory=ImageAccess)
+    on_lookup: Callbacks[[ImageLookup]] = field(factory=Callbacks)
+    on_pull: Callbacks[[str, float]] = field(factory=Callbacks)
     threads: FairLimiter = field(
         factory=lambda: FairLimiter(LOOKUP_THREADS, LOOKUP_THREADS // 2, 1)
     )
@@ -176,7 +192,7 @@ class _Request:
         try:
             parse_reference(self._container.image)
         except InvalidReferenceError as error:
-            self._step(ImageEvent.NAME_REFUSED, details=self._details())
+            self._looked(ImageEvent.NAME_REFUSED)
             image = shown_name(self._container.image)
             message = (
                 f'Failed to apply default image tag "{image}": '
@@ -215,7 +231,7 @@ class _Request:
         try:
             image = await self._ask()
         except ImageError:
-            self._step(ImageEvent.LOOK_FAILED, details=self._details())
+            self._looked(ImageEvent.LOOK_FAILED)
             raise
         check = await self._check_access(image) if image is not None else None
         evidence = ImageEvidence(
@@ -224,12 +240,31 @@ class _Request:
             allowed=check is not AccessCheck.MUST_AUTHENTICATE,
             in_back_off=self._remaining_back_off() > 0,
         )
-        details = self._details(present="true" if image is not None else "false")
-        self._step(ImageEvent.LOOKED, evidence, {**details, **({"access": check} if check else {})})
+        self._looked(ImageEvent.LOOKED, evidence, check)
         return image
 
-    def _details(self, **details: str) -> Mapping[str, str]:
-        return {"policy": self._policy(), **details}
+    def _looked(
+        self,
+        event: ImageEvent,
+        evidence: ImageEvidence | None = None,
+        access: AccessCheck | None = None,
+    ) -> None:
+        """Take the step that ends the look, and tell of it."""
+        policy = self._policy()
+        details: dict[str, str] = {"policy": policy}
+        if evidence is not None:
+            details["present"] = "true" if evidence.present else "false"
+        if access is not None:
+            details["access"] = access
+        self._step(event, evidence, details)
+        self._images.on_lookup.call(
+            ImageLookup(
+                policy=policy,
+                present=evidence.present if evidence is not None else None,
+                access=access,
+                needs_pull=self._state in (ImageState.PULLING, ImageState.BACK_OFF),
+            )
+        )
 
     async def _check_access(self, image: cri.Image) -> AccessCheck | None:
         if self._policy() is PullPolicy.ALWAYS:
@@ -291,7 +326,9 @@ class _Request:
         except trio.Cancelled:
             self._step(ImageEvent.PULL_CANCELLED)
             raise
-        now = trio.current_time()
+        finally:
+            now = trio.current_time()
+            self._images.on_pull.call(self._pod.metadata.uid, now - asked_at)
         self._step(ImageEvent.PULLED)
         found = await self._record(pull)
         self._known.found(image)

@@ -27,9 +27,6 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 MESSAGE_LIMIT = 1024
 USER_AGENT = user_agent("kube-lifecycle")
-HTTP_FALLBACK = "LifecycleHTTPFallback"
-"""The reason of the event."""
-
 _FALLBACK = "request to HTTPS lifecycle hook {} got HTTP response, retry with HTTP succeeded"
 
 
@@ -47,12 +44,14 @@ class HookError(Exception):
 class Hooks:
     """Runs the hooks of all containers. Holds no state of any of them.
 
-    `on_sleep_cut_short` is called when a sleep is cancelled: the pod's grace period is over.
+    `on_sleep_cut_short` is called when a sleep is cancelled: the pod's grace period is over,
+    `on_http_fallback` when a hook over HTTPS was answered in plain HTTP.
     """
 
     client: RuntimeClient
     recorder: EventRecorder
     on_sleep_cut_short: Callbacks[[]] = field(factory=Callbacks)
+    on_http_fallback: Callbacks[[]] = field(factory=Callbacks)
     http: HttpProber = field(factory=lambda: HttpProber(Dialer()))
 
     async def run(
@@ -133,4 +132,6 @@ class Hooks:
         except HttpError as error:
             raise HttpError(f'Get "{request.url}": {first}') from error
         where = host_port(request.host, request.port)
-        self.recorder.pod(pod, EventType.WARNING, HTTP_FALLBACK, _FALLBACK.format(where))
+        message = _FALLBACK.format(where)
+        self.recorder.pod(pod, EventType.WARNING, "LifecycleHTTPFallback", message)
+        self.on_http_fallback.call()
