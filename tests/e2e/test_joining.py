@@ -15,6 +15,7 @@ from lab.agent import LabAgent
 from lab.control_plane import ControlPlane
 from tests.e2e.cluster import is_ready as is_node_ready
 from tests.unit.node.nodes import GIB, a_machine, a_profile, seen
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import LEASES, NODES, ContainerImage, Node, Quantity
 from trio_kubelet.k8s.client import ApiClients, ApiError, open_api_clients
 from trio_kubelet.node.bootstrap import bootstrap
@@ -109,7 +110,7 @@ async def test_a_machine_with_a_bootstrap_token_becomes_a_node_and_stays_one(
     control_plane: ControlPlane, tmp_path: Path
 ) -> None:
     kubeconfig = await get_certificate(control_plane, tmp_path)
-    profile = evolve(a_profile(), name=NAME, labels={"tier": "db"})
+    profile = evolve(a_profile(options=NodeOptions(node_labels={"tier": "db"})), name=NAME)
     async with joined(kubeconfig, profile) as agent:
         made = await agent.until(lambda node: is_ready(node.status.conditions))
         assert made.metadata.labels["tier"] == "db"

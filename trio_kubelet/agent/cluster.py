@@ -18,9 +18,9 @@ import trio
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.k8s import NODES, Node, Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClients, ApiError
-from trio_kubelet.node import node_profile
 from trio_kubelet.node.lease import NodeLease
 from trio_kubelet.node.observer import NodeObserver, Readiness, relist_errors
+from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.node.view import NodeView
 from trio_kubelet.references import NoReferences, References
@@ -82,7 +82,12 @@ class Cluster:
 
     def __init__(self, parts: NodeParts, clients: ApiClients) -> None:
         settings = parts.settings
-        profile = node_profile(settings, parts.host.machine, parts.resources.amounts())
+        profile = NodeProfile(
+            name=parts.node_name,
+            settings=settings,
+            machine=parts.host.machine,
+            resources=parts.resources.amounts(),
+        )
         self._parts = parts
         self.clients = clients
         self.reviews = clients.reviews

@@ -4,7 +4,6 @@ Nothing here decides or acts on a pod; it only says which part is made of what.
 """
 
 import os
-from collections.abc import Collection
 from functools import partial
 
 import structlog
@@ -16,8 +15,7 @@ from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.node import gather_dns, gather_facts
-from trio_kubelet.node.profile import IMPLEMENTED_FEATURES
-from trio_kubelet.node.status import lacking_features
+from trio_kubelet.node.status import declared_features
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import CgroupDriver
@@ -223,15 +221,8 @@ class _Builder:
         )
 
     def admission(self) -> Admission:
-        """A node that declares no features (gate NodeDeclaredFeatures) has none that pods need."""
         parts, cluster = self.parts, self.cluster
         configuration, gates = parts.settings.configuration, parts.settings.gates
-        declares = gates["NodeDeclaredFeatures"]
-        features = frozenset(name for name in IMPLEMENTED_FEATURES if declares and gates[name])
-
-        def declared() -> Collection[str]:
-            return features - lacking_features(parts.gate.runtime_features())
-
         return Admission(
             max_pods=configuration.max_pods,
             allowed_sysctls=configuration.allowed_unsafe_sysctls,
@@ -241,7 +232,7 @@ class _Builder:
             runtime_classes=cluster.has_runtime_classes,
             apparmor=parts.host.apparmor,
             runtime_features=lambda: parts.gate.state.runtime_features.features,
-            declared_features=declared,
+            declared_features=lambda: declared_features(gates, parts.gate.runtime_features()),
             no_user_namespace=lambda pod: self.id_ranges.refusal(
                 pod, parts.gate.runtime_features()
             ),

@@ -6,7 +6,7 @@ is what the cluster says about it. `bootstrap.py` gets the node its first certif
 
 from trio_kubelet.node.facts import gather_dns, gather_facts
 from trio_kubelet.node.observer import Pressures
-from trio_kubelet.node.profile import node_name, node_profile
+from trio_kubelet.node.profile import node_name
 from trio_kubelet.node.resources import node_resources
 
 __all__ = [
@@ -14,6 +14,5 @@ __all__ = [
     "gather_dns",
     "gather_facts",
     "node_name",
-    "node_profile",
     "node_resources",
 ]

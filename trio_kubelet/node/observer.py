@@ -255,7 +255,8 @@ class NodeObserver:
         if trio.current_time() < self._images_due_at:
             return
         images = await self._client.list_images()
-        self._images = container_images(images, self._profile.max_images)
+        most = self._profile.configuration.node_status_max_images
+        self._images = container_images(images, most)
         self._images_due_at = trio.current_time() + IMAGES_SECONDS
 
     def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:

@@ -54,17 +54,24 @@ UNINITIALIZED = Taint(
 
 def initial_node(profile: NodeProfile, observed: Observation, now: Time) -> Node:
     """The object that is created for a node that the cluster does not know."""
-    annotations = {CONTROLLER_ATTACHES: "true"} if profile.controller_attaches_volumes else {}
-    cloud = (UNINITIALIZED,) if profile.external_cloud_provider else ()
+    configuration = profile.configuration
+    attaches = configuration.enable_controller_attach_detach
+    annotations = {CONTROLLER_ATTACHES: "true"} if attaches else {}
+    taints = [
+        Taint(key=taint.key, value=taint.value, effect=taint.effect)
+        for taint in configuration.register_with_taints
+    ]
+    if profile.has_external_cloud_provider:
+        taints.append(UNINITIALIZED)
     return Node(
         api_version="v1",
         kind="Node",
         metadata=ObjectMeta(
             name=profile.name,
-            labels={**default_labels(profile), **profile.labels},
+            labels={**default_labels(profile), **profile.settings.options.node_labels},
             annotations=node_ip_annotated(profile, annotations),
         ),
-        spec=NodeSpec(taints=(*profile.taints, *cloud), provider_id=profile.provider_id),
+        spec=NodeSpec(taints=tuple(taints), provider_id=configuration.provider_id),
         status=node_status(profile, observed, NodeStatus(), now),
     )
 

@@ -151,14 +151,15 @@ class NodeReporter:
 
     def _seconds_to_next_look(self) -> float:
         node = self._view.current
-        period = stretched(self._profile.update_seconds, JITTER, self._chance.random)
+        seconds = self._profile.configuration.node_status_update_frequency.total_seconds()
+        period = stretched(seconds, JITTER, self._chance.random)
         if node is None or is_ready(node.status.conditions):
             return period
         return min(period, UNREADY_SECONDS)
 
     async def _register(self) -> None:
         """Return when the cluster knows the node."""
-        if not self._profile.register_node:
+        if not self._profile.configuration.register_node:
             await self._view.wait_known()
             return
         while True:
@@ -258,8 +259,8 @@ class NodeReporter:
         changed together do not go on reporting together.
         """
         spread = self._chance.random() - 0.5 if changed or self._next_report_at is None else 0.0
-        period = self._profile.report_seconds * (1 + spread)
-        self._next_report_at = trio.current_time() + period
+        seconds = self._profile.configuration.node_status_report_frequency.total_seconds()
+        self._next_report_at = trio.current_time() + seconds * (1 + spread)
 
     def _record_conditions(self, before: Sequence[NodeCondition], after: Node) -> None:
         for reason in condition_events(before, after.status.conditions):

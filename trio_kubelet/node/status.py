@@ -10,6 +10,8 @@ from typing import TypeAlias
 
 from attrs import evolve
 
+from trio_kubelet import KUBERNETES_VERSION
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.k8s import (
     ARCH_LABEL,
     OS_LABEL,
@@ -34,7 +36,7 @@ from trio_kubelet.node.allocatable import (
 from trio_kubelet.node.conditions import node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observer import Observation
-from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.profile import IMPLEMENTED_FEATURES, NodeProfile
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
@@ -83,30 +85,26 @@ def node_ip_annotated(profile: NodeProfile, annotations: Mapping[str, str]) -> M
     """The annotations with the address that a cloud provider shall take, or without."""
     others = {key: value for key, value in annotations.items() if key != NODE_IP_ANNOTATION}
     specified = _specified(profile)
-    if not profile.external_cloud_provider or not specified:
+    if not profile.has_external_cloud_provider or not specified:
         return others
     return others | {NODE_IP_ANNOTATION: ",".join(specified)}
 
 
-def declared_features(profile: NodeProfile, observed: Observation) -> tuple[str, ...]:
+def declared_features(gates: FeatureGates, runtime: RuntimeFeatures) -> frozenset[str]:
     """The features that the scheduler may count on here, by name (KEP-5328).
 
-    Each has a gate of its own name.
+    Each has a gate of its own name. Some need the runtime, too.
     """
-    if not profile.gates.enabled("NodeDeclaredFeatures"):
-        return ()
-    features = profile.features - lacking_features(observed.runtime_features)
-    return tuple(sorted(name for name in features if profile.gates.enabled(name)))
-
-
-def lacking_features(runtime: RuntimeFeatures) -> frozenset[str]:
-    """The features that need the runtime, too, and that it does not have."""
-    has = runtime.host_network_user_namespaces
-    return frozenset() if has else frozenset({USER_NAMESPACES_WITH_HOST_NETWORK})
+    if not gates["NodeDeclaredFeatures"]:
+        return frozenset()
+    features = {name for name in IMPLEMENTED_FEATURES if gates[name]}
+    if not runtime.host_network_user_namespaces:
+        features.discard(USER_NAMESPACES_WITH_HOST_NETWORK)
+    return frozenset(features)
 
 
 def _set_addresses(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
-    if profile.external_cloud_provider:
+    if profile.has_external_cloud_provider:
         if status.addresses:
             return status  # the cloud provider's word counts more
         if not profile.node_ips:
@@ -134,7 +132,7 @@ def _set_resources(status: NodeStatus, profile: NodeProfile, _: Observation) -> 
 def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -> NodeStatus:
     machine = profile.machine
     swap = None
-    if profile.gates.enabled("NodeSwap") and machine.swap_bytes:
+    if profile.settings.gates["NodeSwap"] and machine.swap_bytes:
         swap = NodeSwapStatus(capacity=machine.swap_bytes)
     known = status.node_info.container_runtime_version if status.node_info is not None else ""
     info = NodeSystemInfo(
@@ -144,7 +142,7 @@ def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -
         kernel_version=machine.kernel_version,
         os_image=machine.os_image,
         container_runtime_version=observed.runtime or known,
-        kubelet_version=profile.kubelet_version,
+        kubelet_version=profile.settings.options.version or KUBERNETES_VERSION,
         operating_system=OPERATING_SYSTEM,
         architecture=machine.architecture,
         swap=swap,
@@ -154,8 +152,8 @@ def _set_info(status: NodeStatus, profile: NodeProfile, observed: Observation) -
 
 def _set_endpoints(status: NodeStatus, profile: NodeProfile, _: Observation) -> NodeStatus:
     """Where the server listens; of one that is switched off nothing is told."""
-    port = profile.kubelet_port
-    endpoint = DaemonEndpoint(port=port) if port else None
+    configuration = profile.configuration
+    endpoint = DaemonEndpoint(port=configuration.port) if configuration.enable_server else None
     return evolve(status, daemon_endpoints=NodeDaemonEndpoints(kubelet_endpoint=endpoint))
 
 
@@ -168,7 +166,9 @@ def _set_runtime(status: NodeStatus, profile: NodeProfile, observed: Observation
         status,
         runtime_handlers=observed.runtime_features.handlers,
         features=observed.runtime_features.features or status.features,
-        declared_features=declared_features(profile, observed),
+        declared_features=tuple(
+            sorted(declared_features(profile.settings.gates, observed.runtime_features))
+        ),
     )
 
 
@@ -183,7 +183,9 @@ SETTERS: tuple[Setter, ...] = (
 
 
 def _missing_capacity(status: NodeStatus, profile: NodeProfile) -> tuple[str, ...]:
-    required = (CPU, MEMORY, PODS, *((EPHEMERAL_STORAGE,) if profile.storage_isolation else ()))
+    required = [CPU, MEMORY, PODS]
+    if profile.configuration.local_storage_capacity_isolation:
+        required.append(EPHEMERAL_STORAGE)
     missing = [name for name in required if name not in status.capacity]
     if not missing:
         return ()

@@ -5,8 +5,10 @@ from typing import Any
 
 from attrs import evolve
 
+from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.config.gates import resolve
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
 from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
 from trio_kubelet.node.machine import MachineInfo
@@ -37,22 +39,23 @@ def a_machine(**changes: Any) -> MachineInfo:
 def a_profile(
     machine: MachineInfo | None = None,
     *,
-    max_pods: int = 110,
     gates: Mapping[str, bool] | None = None,
-    **fields: Any,
+    options: NodeOptions | None = None,
+    **configuration: Any,
 ) -> NodeProfile:
     machine = machine or a_machine()
     return NodeProfile(
-        **{
-            "name": NAME,
-            "machine": machine,
-            "resources": node_amounts(
-                machine_capacity(machine, max_pods=max_pods),
-                Reservations(eviction={Signal.MEMORY: ThresholdValue.parse("100Mi")}),
-            ),
-            "gates": resolve(gates or {}).gates,
-            **fields,
-        }
+        name=NAME,
+        settings=Settings(
+            configuration=KubeletConfiguration(**configuration),
+            options=options or NodeOptions(),
+            gates=resolve(gates or {}).gates,
+        ),
+        machine=machine,
+        resources=node_amounts(
+            machine_capacity(machine, max_pods=110),
+            Reservations(eviction={Signal.MEMORY: ThresholdValue.parse("100Mi")}),
+        ),
     )
 
 

@@ -3,6 +3,8 @@
 from attrs import evolve
 
 from tests.unit.node.nodes import GIB, NAME, NOW, a_machine, a_profile, seen
+from trio_kubelet.config.model import NodeOptions
+from trio_kubelet.config.parts import RegistrationTaint
 from trio_kubelet.k8s import Node, NodeSpec, NodeStatus, ObjectMeta, Quantity, Taint
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.registration import adopted_node, initial_node
@@ -34,10 +36,12 @@ def test_the_settings_add_labels_taints_and_a_provider_id() -> None:
     dedicated = Taint(key="dedicated", value="db", effect="NoSchedule")
     node = initial(
         a_profile(
-            labels={"tier": "db", "kubernetes.io/hostname": "alias"},
-            taints=(dedicated,),
+            options=NodeOptions(node_labels={"tier": "db", "kubernetes.io/hostname": "alias"}),
+            register_with_taints=(
+                RegistrationTaint(key="dedicated", value="db", effect="NoSchedule"),
+            ),
             provider_id="example://7",
-            controller_attaches_volumes=False,
+            enable_controller_attach_detach=False,
         )
     )
     assert node.metadata.labels["tier"] == "db"
@@ -47,7 +51,7 @@ def test_the_settings_add_labels_taints_and_a_provider_id() -> None:
 
 
 def test_a_node_of_an_external_cloud_is_kept_free_until_the_cloud_has_looked() -> None:
-    (taint,) = initial(a_profile(external_cloud_provider=True)).spec.taints
+    (taint,) = initial(a_profile(options=NodeOptions(cloud_provider="external"))).spec.taints
     assert (taint.key, taint.value, taint.effect) == (
         "node.cloudprovider.kubernetes.io/uninitialized",
         "true",
@@ -68,7 +72,8 @@ def test_own_labels_are_put_right_and_others_stay() -> None:
             annotations={"note": "kept"},
         ),
     )
-    adopted = adopted_node(initial(a_profile(labels={"tier": "db"})), existing)
+    labelled = a_profile(options=NodeOptions(node_labels={"tier": "db"}))
+    adopted = adopted_node(initial(labelled), existing)
     assert adopted.metadata.labels["kubernetes.io/arch"] == "amd64"
     assert adopted.metadata.labels["team"] == "red"
     # Not a label of every node: an administrator may have changed it since.
@@ -79,11 +84,12 @@ def test_own_labels_are_put_right_and_others_stay() -> None:
 def test_an_own_label_that_is_to_be_empty_is_taken_off() -> None:
     zone = "topology.kubernetes.io/zone"
     existing = evolve(initial(), metadata=ObjectMeta(name=NAME, labels={zone: "a"}))
-    assert zone not in adopted_node(initial(a_profile(labels={zone: ""})), existing).metadata.labels
+    without = a_profile(options=NodeOptions(node_labels={zone: ""}))
+    assert zone not in adopted_node(initial(without), existing).metadata.labels
 
 
 def test_the_annotation_goes_when_the_node_attaches_volumes_itself() -> None:
-    adopted = adopted_node(initial(a_profile(controller_attaches_volumes=False)), initial())
+    adopted = adopted_node(initial(a_profile(enable_controller_attach_detach=False)), initial())
     assert ATTACH not in adopted.metadata.annotations
 
 
@@ -93,7 +99,8 @@ def test_taints_of_the_cluster_stay() -> None:
         taints=(Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule"),),
     )
     existing = evolve(initial(), spec=cordoned)
-    new = initial(a_profile(taints=(Taint(key="dedicated", effect="NoSchedule"),)))
+    dedicated = RegistrationTaint(key="dedicated", effect="NoSchedule")
+    new = initial(a_profile(register_with_taints=(dedicated,)))
     assert adopted_node(new, existing).spec == cordoned
 
 

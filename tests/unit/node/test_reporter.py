@@ -3,6 +3,7 @@
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -165,6 +166,23 @@ async def test_a_change_is_reported_within_ten_seconds(
         await scene.until(lambda node: node.status.images)
         assert trio.current_time() - began <= 10.4
     assert len(scene.asked("patch")) == 1
+
+
+async def test_how_often_a_node_is_looked_at_and_reported_is_configured(
+    scene: Scene, autojump_clock: MockClock
+) -> None:
+    profile = a_profile(
+        node_status_update_frequency=timedelta(seconds=2),
+        node_status_report_frequency=timedelta(seconds=20),
+    )
+    async with scene.running(profile):
+        await scene.until(ready)
+        await trio.sleep(110)
+        assert 4 <= len(scene.asked("patch")) <= 6
+        scene.observed = seen(addresses=("10.0.0.9",))
+        began = trio.current_time()
+        await scene.until(lambda node: node.status.addresses[0].address == "10.0.0.9")
+        assert trio.current_time() - began <= 2.1
 
 
 async def test_losing_readiness_is_reported_at_once_with_an_event(

@@ -12,6 +12,7 @@ from tests.unit.node.nodes import (
     condition,
     seen,
 )
+from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import (
     AttachedVolume,
     ContainerImage,
@@ -69,8 +70,17 @@ def test_a_new_node_tells_all_that_a_node_tells() -> None:
     assert found.phase == ""
 
 
+def test_port_and_version_are_those_that_the_settings_name() -> None:
+    found = status(a_profile(options=NodeOptions(version="v1.35.0"), port=10251))
+    assert found.node_info is not None
+    assert found.node_info.kubelet_version == "v1.35.0"
+    assert found.daemon_endpoints is not None
+    assert found.daemon_endpoints.kubelet_endpoint is not None
+    assert found.daemon_endpoints.kubelet_endpoint.port == 10251
+
+
 def test_a_server_that_is_switched_off_has_no_endpoint() -> None:
-    found = status(evolve(a_profile(), kubelet_port=0)).daemon_endpoints
+    found = status(a_profile(enable_server=False, port=10251)).daemon_endpoints
     assert found is not None
     assert found.kubelet_endpoint is None
 
@@ -122,20 +132,19 @@ def test_a_node_without_disk_space_to_tell_of_is_not_ready() -> None:
 
 
 def test_a_cloud_providers_addresses_count_more_than_the_nodes_own() -> None:
-    cloud = a_profile(external_cloud_provider=True, node_ips=("10.0.0.7",))
+    cloud = a_profile(options=NodeOptions(cloud_provider="external", node_ip="10.0.0.7"))
     given = NodeStatus(addresses=(NodeAddress(type="ExternalIP", address="203.0.113.1"),))
     assert status(cloud, previous=given).addresses == given.addresses
     assert [a.type for a in status(cloud).addresses] == ["InternalIP", "Hostname"]
 
 
 def test_without_a_node_ip_the_cloud_provider_is_waited_for() -> None:
-    assert [a.type for a in status(a_profile(external_cloud_provider=True)).addresses] == [
-        "Hostname"
-    ]
+    cloud = a_profile(options=NodeOptions(cloud_provider="external"))
+    assert [a.type for a in status(cloud).addresses] == ["Hostname"]
 
 
 def test_the_cloud_provider_is_told_of_the_node_ip() -> None:
-    profile = a_profile(external_cloud_provider=True, node_ips=("10.0.0.7", "fd00::7"))
+    profile = a_profile(options=NodeOptions(cloud_provider="external", node_ip="10.0.0.7,fd00::7"))
     node = updated_node(profile, seen(), a_node(), NOW)
     assert node.metadata.annotations == {"alpha.kubernetes.io/provided-node-ip": "10.0.0.7,fd00::7"}
     without = updated_node(a_profile(), seen(), node, NOW)
@@ -153,22 +162,24 @@ def test_labels_of_system_and_architecture_are_kept_right() -> None:
 
 
 def test_a_feature_is_declared_while_its_gate_is_on() -> None:
-    features = frozenset({"RestartAllContainersOnContainerExits"})
-    assert status(a_profile(features=features)).declared_features == tuple(features)
-    off = {"RestartAllContainersOnContainerExits": False}
-    assert status(a_profile(features=features, gates=off)).declared_features == ()
+    feature = "RestartAllContainersOnContainerExits"
+    assert status(a_profile()).declared_features == (feature,)
+    off = {feature: False}
+    assert status(a_profile(gates=off)).declared_features == ()
     silent = {
         "NodeDeclaredFeatures": False,
         "RestartAllContainersOnContainerExits": False,
         "InPlacePodLevelResourcesVerticalScaling": False,
     }
-    assert status(a_profile(features=features, gates=silent)).declared_features == ()
+    assert status(a_profile(gates=silent)).declared_features == ()
 
 
 def test_user_namespaces_on_the_host_network_need_the_runtime() -> None:
     profile = a_profile(
-        features=frozenset({"UserNamespacesHostNetworkSupport"}),
-        gates={"UserNamespacesHostNetworkSupport": True},
+        gates={
+            "UserNamespacesHostNetworkSupport": True,
+            "RestartAllContainersOnContainerExits": False,
+        }
     )
     assert status(profile).declared_features == ()
     able = seen(runtime_features=RuntimeFeatures(host_network_user_namespaces=True))
