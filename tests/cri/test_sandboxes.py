@@ -133,3 +133,12 @@ async def test_lists_are_filtered_by_state_and_labels(node: Node) -> None:
     assert await node.list_pods(label_selector=labels) == [ready.id]
     assert await node.list_pods(label_selector={**labels, "tier": "other"}) == []
     assert ours <= {*await node.list_pods()}
+
+
+async def test_a_list_that_is_too_long_for_a_message_fails(node: Node) -> None:
+    """So what an author of pods can put into it must be bounded."""
+    for _ in range(3):
+        await node.run_pod(node.pod_config(annotations={"long": "x" * (6 << 20)}))
+    with pytest.raises(RpcError) as failure:
+        await node.list_pods()
+    assert failure.value.code is Code.RESOURCE_EXHAUSTED

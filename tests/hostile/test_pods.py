@@ -1,10 +1,11 @@
 """What the author of one pod can ask for without disturbing anybody."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from lab.agent import Json, pod_manifest
+from lab.agent import Json, LabAgent, is_running, pod_manifest
 from tests.hostile.victims import Victims
 
 CONFIG_ERROR = "CreateContainerConfigError"
@@ -162,6 +163,21 @@ def test_more_than_a_pod_may_have(victims: Victims, name: str) -> None:
     reason, manifest = TOO_MANY[name]
     with victims.beside(manifest):
         victims.wait_pod("hostile", lambda pod: pod["status"].get("reason") == reason)
+
+
+def test_hooks_that_are_long_in_the_lists_of_the_runtime(tmp_path: Path) -> None:
+    """Each `<` is six bytes in them, no list may have more than 16 MiB, and all need lists."""
+    hook = {"preStop": {"exec": {"command": ["<" * 900_000]}}}
+    names = [f"hostile-{number}" for number in range(4)]
+    settings = {"featureGates": {"EventedPLEG": False}}
+    with LabAgent(tmp_path, settings=settings) as agent:
+        victims = Victims.of(agent, ONE)
+        with victims.undisturbed():
+            for name in names:
+                agent.write(f"{name}.json", pod_manifest(name, {**ONE, "lifecycle": hook}))
+            for name in names:
+                victims.wait_pod(name, is_running)
+            victims.wait_relist()
 
 
 def downward(count: int) -> Json:

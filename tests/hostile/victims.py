@@ -99,6 +99,23 @@ class Victims:
             else_say=lambda: f"nothing in the journal says {words!r}",
         )
 
+    def wait_relist(self) -> None:
+        """Wait until the agent has seen all that the runtime has, twice: once may be from before.
+
+        Where it cannot, the node is not ready.
+        """
+        begun = self._relists()
+        wait_until(
+            lambda: self._relists() > begun + 1,
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: "the runtime cannot list what it has",
+        )
+
+    def _relists(self) -> float:
+        lines = self.agent.read("/metrics").decode().splitlines()
+        name = "kubelet_pleg_relist_duration_seconds_count "
+        return next(float(line.removeprefix(name)) for line in lines if line.startswith(name))
+
     def _containers(self) -> Mapping[str, str]:
         return {
             name: pod["status"]["containerStatuses"][0]["containerID"]

@@ -21,10 +21,13 @@ from trio_kubelet.hollow.records import (
     has_labels,
     sandbox_entry,
 )
-from trio_kubelet.rpc import is_present
+from trio_kubelet.rpc import Code, RpcError, is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 ORDERS = 4
+
+MOST_BYTES = 16 << 20
+"""Of a message that containerd sends, by default."""
 
 _Record = TypeVar("_Record", HollowContainer, HollowSandbox)
 _Entry = TypeVar("_Entry", cri.Container, cri.PodSandbox)
@@ -110,7 +113,10 @@ def _encoded(
     encode: Callable[[_Record, random.Random | None], bytes],
     order: random.Random | None,
 ) -> bytes:
-    """All records as list entries, of each one of its encodings, which are made when missing."""
+    """All records as list entries, of each one of its encodings, which are made when missing.
+
+    Raises RpcError for more than a message can have.
+    """
     orders, picks = 1, [0] * len(records)
     if order:
         # A key for each is twice as fast as `shuffle`, and one `choices` as many of `choice`.
@@ -124,7 +130,13 @@ def _encoded(
             known.append(encode(record, order))
             pick = -1
         entries.append(known[pick])
-    return b"".join(entries)
+    data = b"".join(entries)
+    if len(data) > MOST_BYTES:
+        raise RpcError(
+            Code.RESOURCE_EXHAUSTED,
+            f"grpc: trying to send message larger than max ({len(data)} vs. {MOST_BYTES})",
+        )
+    return data
 
 
 def _shuffled(entry: _Entry, order: random.Random | None) -> _Entry:

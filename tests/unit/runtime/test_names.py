@@ -1,3 +1,6 @@
+import pytest
+from attrs import evolve
+
 from trio_kubelet.k8s import (
     Container,
     ContainerPort,
@@ -13,9 +16,15 @@ from trio_kubelet.k8s import (
     TCPSocketAction,
 )
 from trio_kubelet.k8s.json_text import go_json
+from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.labels import (
+    MOST_LABELS_BYTES,
+    MOST_PATH_BYTES,
+    MOST_RECORDS_BYTES,
     container_annotations,
     container_labels,
+    left_out_of_sandbox,
+    sandbox_annotations,
     sandbox_labels,
 )
 from trio_kubelet.runtime.config.names import (
@@ -137,3 +146,50 @@ def test_json_is_written_as_go_writes_it() -> None:
     assert go_json({"a": text, "b": [1, True]}) == (
         '{"a":"\\"\\\\\\u003c\\u003e\\u0026\\u2028\\u2029é\\n","b":[1,true]}'
     )
+
+
+def with_annotations(annotations: dict[str, str]) -> Pod:
+    return evolve(POD, metadata=evolve(POD.metadata, annotations=annotations))
+
+
+def test_short_labels_and_annotations_are_all_told() -> None:
+    pod = with_annotations({"a": "x" * (MOST_LABELS_BYTES - 1)})
+    assert sandbox_annotations(pod) == pod.metadata.annotations
+    assert left_out_of_sandbox(pod) == ""
+
+
+def test_the_longest_annotations_are_left_out() -> None:
+    pod = with_annotations({"long": "é" * MOST_LABELS_BYTES, "short": "x"})
+    assert sandbox_annotations(pod) == {"short": "x"}
+    assert left_out_of_sandbox(pod) == (
+        'The container runtime is not told of annotation "long": labels, and annotations, must '
+        "have at most 16384 bytes together"
+    )
+
+
+def test_of_many_labels_those_are_told_that_have_the_room() -> None:
+    many = {f"l{n:04}": "v" * 59 for n in range(9000)}
+    pod = evolve(POD, metadata=evolve(POD.metadata, labels=many))
+    labels = sandbox_labels(pod)
+    assert len(labels) == MOST_LABELS_BYTES // 64 + len(IDENTITY)
+    assert labels.items() >= IDENTITY.items()
+    words = '"l0256", label "l0257", label "l0258" and 8741 more: '
+    assert words in left_out_of_sandbox(pod)
+
+
+def test_hooks_and_ports_of_all_containers_of_a_pod_have_a_bounded_room() -> None:
+    ports = tuple(ContainerPort(container_port=1 + n) for n in range(4))
+    hook = LifecycleHandler(exec=ExecAction(command=("<" * 1000,)))
+    container = Container(name="c", ports=ports, lifecycle=Lifecycle(pre_stop=hook))
+    records = {"io.kubernetes.container.preStopHandler", "io.kubernetes.container.ports"}
+    for count, told in ((1, records), (30, {"io.kubernetes.container.ports"}), (500, set())):
+        pod = evolve(POD, spec=PodSpec(containers=(container,) * count))
+        made = annotations(container, pod)
+        assert made.keys() & records == told
+        assert count * sum(len(made[name]) for name in told) <= MOST_RECORDS_BYTES
+
+
+def test_a_long_path_of_termination_messages_is_refused() -> None:
+    long = Container(name="c", termination_message_path="/" + "x" * MOST_PATH_BYTES)
+    with pytest.raises(ConfigError, match="must have at most 1024 bytes"):
+        annotations(long)

@@ -10,7 +10,7 @@ from trio_kubelet.k8s import Container, ContainerPort, Pod, PodSecurityContext, 
 from trio_kubelet.resources import cgroup_parent
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.hostname import kernel_hostname, pod_hostname
-from trio_kubelet.runtime.config.labels import sandbox_labels
+from trio_kubelet.runtime.config.labels import sandbox_annotations, sandbox_labels
 from trio_kubelet.runtime.config.names import pod_log_directory
 from trio_kubelet.runtime.config.resources import sandbox_overhead, sandbox_resources
 from trio_kubelet.runtime.config.security import (
@@ -52,7 +52,7 @@ def sandbox_config(
         dns_config=dns,
         port_mappings=_port_mappings(pod.spec.containers),
         labels=sandbox_labels(pod),
-        annotations=dict(pod.metadata.annotations),
+        annotations=sandbox_annotations(pod),
         linux=_linux_config(pod, node, security),
     )
 

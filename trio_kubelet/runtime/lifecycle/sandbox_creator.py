@@ -1,6 +1,6 @@
 """Making the sandbox of a pod: its log folder, its DNS settings, its runtime handler, the call."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import structlog
@@ -13,7 +13,8 @@ from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.config_error import ConfigError
-from trio_kubelet.runtime.config.dns import NodeDns, dns_config
+from trio_kubelet.runtime.config.dns import DnsWarning, NodeDns, dns_config
+from trio_kubelet.runtime.config.labels import left_out_of_sandbox
 from trio_kubelet.runtime.config.names import pod_full_name
 from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
@@ -28,6 +29,8 @@ from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
 
 log = structlog.get_logger("runtime")
+
+ANNOTATIONS_LEFT_OUT = "AnnotationsLeftOut"
 
 
 @frozen(kw_only=True)
@@ -106,11 +109,8 @@ class SandboxCreator:
             )
         except (ConfigError, OSError) as error:
             raise SandboxError.not_made(str(error)) from error
-        for warning in warnings if isinstance(sandbox, NewSandbox) else ():
-            if warning.for_node:
-                self.recorder.node(EventType.WARNING, warning.reason, warning.message)
-            else:
-                self.recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
+        if isinstance(sandbox, NewSandbox):
+            self._warn(pod, warnings)
         return config
 
     async def ensure(
@@ -133,6 +133,16 @@ class SandboxCreator:
         """Tell of a pod that has no sandbox to work in."""
         log.warning("sandbox creation failed", pod=pod_full_name(pod), error=str(error))
         self.recorder.pod(pod, EventType.WARNING, error.reason, str(error))
+
+    def _warn(self, pod: Pod, warnings: Iterable[DnsWarning]) -> None:
+        """Tell of what a new sandbox will not have of what its pod asks for."""
+        for warning in warnings:
+            if warning.for_node:
+                self.recorder.node(EventType.WARNING, warning.reason, warning.message)
+            else:
+                self.recorder.pod(pod, EventType.WARNING, warning.reason, warning.message)
+        if left_out := left_out_of_sandbox(pod):
+            self.recorder.pod(pod, EventType.WARNING, ANNOTATIONS_LEFT_OUT, left_out)
 
     def _prepare(self, pod: Pod) -> NodeDns:
         """Make the folder of the pod's logs, and read what may have changed since. Blocks."""
