@@ -22,7 +22,7 @@ from trio_kubelet.logs.folder import (
 from trio_kubelet.logs.journal import RunningQuery, SystemdJournal
 from trio_kubelet.logs.query import LogQuery, is_query, journal_arguments, log_query
 from trio_kubelet.server.messages import Request, RequestError, Response
-from trio_kubelet.server.ranges import ByteRange, wanted_range
+from trio_kubelet.server.request_head import ByteRange, wanted_range
 from trio_kubelet.server.router import Right, Route
 from trio_kubelet.tasks.threads import run_in_thread
 

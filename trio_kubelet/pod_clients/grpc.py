@@ -32,7 +32,7 @@ from h2.exceptions import ProtocolError
 
 from trio_kubelet.k8s import Duration, GRPCAction
 from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
-from trio_kubelet.pod_clients.http2_frames import (
+from trio_kubelet.pod_clients.http2 import (
     STREAM,
     GoAway,
     ServerFrames,

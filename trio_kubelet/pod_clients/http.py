@@ -20,17 +20,18 @@ from attrs import define, field
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction
 from trio_kubelet.pod_clients.dial import Dialer, DialError, host_port
 from trio_kubelet.pod_clients.http2 import PROTOCOL, Http2Get
-from trio_kubelet.pod_clients.http_request import (
+from trio_kubelet.pod_clients.http_messages import (
     MOST_REDIRECTS,
     REDIRECTS,
+    HttpError,
     HttpRequest,
+    ProbeResponse,
     RedirectError,
     header_problem,
     http_request,
     location_of,
     redirected,
 )
-from trio_kubelet.pod_clients.http_response import HttpError, ProbeResponse
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,
@@ -39,8 +40,13 @@ from trio_kubelet.pod_clients.result import (
     failure,
 )
 from trio_kubelet.pod_clients.share import LINE_SECONDS, PIECE_SECONDS, REDIRECT_SECONDS, ProbeShare
-from trio_kubelet.pod_clients.stream import RECEIVE_BYTES, ProbeStream, ProbeStreamError
-from trio_kubelet.pod_clients.tls import over_probe_tls, probe_tls
+from trio_kubelet.pod_clients.stream import (
+    RECEIVE_BYTES,
+    ProbeStream,
+    ProbeStreamError,
+    over_probe_tls,
+    probe_tls,
+)
 
 HEAD_LIMIT_BYTES = 64 * 1024
 """The most that is read until a response's head is complete, with informational ones before it."""

@@ -28,8 +28,7 @@ from trio_kubelet.server.access import (
     allow_always,
     guard,
 )
-from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
-from trio_kubelet.server.tls import over_tls
+from trio_kubelet.server.tls import CurrentTls, TlsFiles, over_tls
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
 

@@ -13,10 +13,9 @@ from trio_kubelet.server.endpoints import (
     running_pods_routes,
 )
 from trio_kubelet.server.limits import Limits
-from trio_kubelet.server.listen import listen_tcp, listen_unix
 from trio_kubelet.server.messages import Handler, Request, RequestError, Response
 from trio_kubelet.server.router import ADMIN, ANY, RUN_IN_POD, Right, Route, Router, route_requests
-from trio_kubelet.server.serve import serve_http
+from trio_kubelet.server.serve import listen_tcp, listen_unix, serve_http
 
 __all__ = [
     "ADMIN",

@@ -1,4 +1,4 @@
-"""Checks of a request's head that h11 does not make; pure.
+"""A request's head: checks that h11 does not make, its path, its query and its range; pure.
 
 h11 checks the grammar, hosts, conflicting lengths, transfer codings and chunks. It is lenient
 where another server in front could see other borders between requests than we do (RFC 9112,
@@ -9,12 +9,15 @@ beside chunks.
 import re
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from attrs import frozen
+
 from trio_kubelet.server.limits import Limits
 from trio_kubelet.server.messages import RequestError, Values
 
 VERSIONS = (b"HTTP/1.0", b"HTTP/1.1")
 _BARE_LINE_FEED = re.compile(rb"(?<!\r)\n")
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_ONE_RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
 def check_head(head: bytes, limits: Limits) -> None:
@@ -59,3 +62,37 @@ def path_and_query(target: str) -> tuple[str, Values]:
     if _BAD_ESCAPE.search(path):
         raise RequestError(400, "the path has a percent sign that begins no escape")
     return unquote(path), Values(tuple(parse_qsl(query, keep_blank_values=True)))
+
+
+@frozen
+class ByteRange:
+    """Some bytes, from one place on."""
+
+    begin: int
+    size_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The range as `Content-Range` has it."""
+        return f"{self.begin}-{self.begin + self.size_bytes - 1}"
+
+
+def wanted_range(header: str, size_bytes: int) -> ByteRange | None:
+    """The part that is asked for, None for the whole.
+
+    Several ranges at once, and what is no range, are answered with the whole, as a server may.
+    Raises RequestError (416) for a part that there is not.
+    """
+    found = _ONE_RANGE.fullmatch(header.replace(" ", ""))
+    if found is None or not any(found.groups()):
+        return None
+    first, last = found.groups()
+    if not first:
+        begin, end = max(0, size_bytes - int(last)), size_bytes
+    else:
+        begin, end = int(first), min(size_bytes, int(last) + 1) if last else size_bytes
+        if last and int(last) < begin:
+            return None
+    if begin >= end:
+        raise RequestError(416, "invalid range: failed to overlap")
+    return ByteRange(begin, end - begin)

@@ -7,9 +7,8 @@ sends these itself. `MirrorPods` shows static pods in the API.
 
 from trio_kubelet.pod_source import Source
 from trio_kubelet.sources.apiserver import watch_api_pods
-from trio_kubelet.sources.file import watch_manifest_files
-from trio_kubelet.sources.http import watch_manifest_url
 from trio_kubelet.sources.manifest_source import ManifestContext
+from trio_kubelet.sources.manifest_watch import watch_manifest_files, watch_manifest_url
 from trio_kubelet.sources.merge import PodOperation, PodUpdate, PodUpdates, SourceMerge
 
 __all__ = [

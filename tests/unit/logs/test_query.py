@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from trio_kubelet.logs.query import OPTIONS, is_query, journal_arguments, log_query
 from trio_kubelet.server import RequestError
 from trio_kubelet.server.messages import Values
-from trio_kubelet.server.ranges import ByteRange, wanted_range
+from trio_kubelet.server.request_head import ByteRange, wanted_range
 
 DAY = "2026-11-22T00:00:00Z"
 BEFORE = "2026-11-21T00:00:00Z"

@@ -22,8 +22,7 @@ from tests.unit.pod_clients.servers import (
 from tests.unit.pod_clients.test_http import ask
 from trio_kubelet.k8s import HTTPHeader
 from trio_kubelet.pod_clients.http2 import ANSWER_LIMIT_BYTES, Http2Get
-from trio_kubelet.pod_clients.http_request import HttpRequest
-from trio_kubelet.pod_clients.http_response import HttpError
+from trio_kubelet.pod_clients.http_messages import HttpError, HttpRequest
 from trio_kubelet.pod_clients.result import (
     OUTPUT_LIMIT_BYTES,
     ProbeError,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lab.probe_targets import grpc_answer
 from tests.unit.pod_clients.servers import goodbye
-from trio_kubelet.pod_clients.http2_frames import STREAM, ServerFrames
+from trio_kubelet.pod_clients.http2 import STREAM, ServerFrames
 from trio_kubelet.pod_clients.share import ProbeShare
 
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"

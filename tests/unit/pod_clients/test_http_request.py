@@ -3,7 +3,7 @@
 import pytest
 
 from trio_kubelet.k8s import Container, ContainerPort, HTTPGetAction, HTTPHeader, IntOrString
-from trio_kubelet.pod_clients.http_request import RedirectError, http_request, redirected
+from trio_kubelet.pod_clients.http_messages import RedirectError, http_request, redirected
 from trio_kubelet.pod_clients.result import ProbeError
 
 CONTAINER = Container(name="c", ports=(ContainerPort(name="web", container_port=8080),))

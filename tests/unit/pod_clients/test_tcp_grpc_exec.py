@@ -385,7 +385,7 @@ async def test_a_server_that_floods_the_call_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("trio_kubelet.pod_clients.grpc.CALL_LIMIT_BYTES", sys.maxsize)
-    monkeypatch.setattr("trio_kubelet.pod_clients.http2_frames.MOST_FRAMES", sys.maxsize)
+    monkeypatch.setattr("trio_kubelet.pod_clients.http2.MOST_FRAMES", sys.maxsize)
     monkeypatch.setattr("trio_kubelet.pod_clients.stream.MOST_BYTES", sys.maxsize)
     with flooding(SETTINGS, PRIORITIES) as (port, begun):
         assert await lets_others_run(lambda: check(port), begun)

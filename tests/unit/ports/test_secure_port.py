@@ -35,8 +35,8 @@ from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.node.serving_certificate import ensure_self_signed
 from trio_kubelet.ports.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
-from trio_kubelet.server.current_tls import CurrentTls, TlsFiles
 from trio_kubelet.server.router import RUN_IN_POD, Right
+from trio_kubelet.server.tls import CurrentTls, TlsFiles
 from trio_kubelet.tasks.clock import SystemClock
 
 HOST = "127.0.0.1"
@@ -322,7 +322,7 @@ async def test_certificates_are_read_again_where_the_kernel_tells_of_no_change(
         raise OSError(errno.EMFILE, "inotify_init1: Too many open files")
 
     monkeypatch.setattr(Inotify, "__init__", no_queue_left)
-    monkeypatch.setattr("trio_kubelet.server.current_tls.RE_READ_SECONDS", 0.01)
+    monkeypatch.setattr("trio_kubelet.server.tls.RE_READ_SECONDS", 0.01)
     node.server.reviews.rights = set(RIGHTS)
     others = trustme.CA()
     async with node.serving(node.configuration()), node.client(user(others, "jo")) as stranger:

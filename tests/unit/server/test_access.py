@@ -33,9 +33,9 @@ from trio_kubelet.server.access.authentication import (
     REVIEWS_OF_A_PEER,
     bearer_token,
 )
-from trio_kubelet.server.access.expiring_cache import MAX_ENTRIES, Expiring, ExpiringCache
 from trio_kubelet.server.connections import REFUSALS_IN_A_ROW, Place
 from trio_kubelet.server.messages import ClientCertificate, Headers, TcpPeer
+from trio_kubelet.tasks.future import MAX_CACHED, Expiring, ExpiringCache
 
 NODE = "a"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -247,13 +247,13 @@ async def test_bad_tokens_of_one_peer_delay_no_other_and_drive_out_no_good_one(
     assert await tokens.user("known", PEER)
     begun = trio.current_time()
     async with trio.open_nursery() as nursery:
-        for number in range(2 * MAX_ENTRIES):
+        for number in range(2 * MAX_CACHED):
             nursery.start_soon(tokens.user, f"bad {number}", PEER)
         await trio.testing.wait_all_tasks_blocked()
         assert len(server.requests) == 1 + REVIEWS_OF_A_PEER
         assert await tokens.user("new", evolve(PEER, host="10.0.0.2"))
         assert trio.current_time() == begun, "the other peer has waited for none of them"
-    of_each = 2 * MAX_ENTRIES / REVIEWS_OF_A_PEER
+    of_each = 2 * MAX_CACHED / REVIEWS_OF_A_PEER
     assert trio.current_time() - begun == pytest.approx(of_each * AFTER_A_BAD_TOKEN_SECONDS)
 
 

@@ -25,9 +25,9 @@ from tests.unit.server.serving import (
 from tests.unit.server.test_upgrade import SWITCHING
 from trio_kubelet.server import Handler, Limits, Request, Response, listen_tcp, serve_http
 from trio_kubelet.server.client import Client
-from trio_kubelet.server.connection import Connection
 from trio_kubelet.server.connections import Place
 from trio_kubelet.server.router import ADMIN, Route, Router
+from trio_kubelet.server.serve import Connection
 from trio_kubelet.server.tls import ServerContext, ServerTls, over_tls, server_context
 from trio_kubelet.server.tls_stream import TlsStream
 from trio_kubelet.server.turns import TURNS_IN_A_ROUND, Turns

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from trio_kubelet.sources import Source
-from trio_kubelet.sources.kept import KeptManifests
+from trio_kubelet.sources.manifest_source import KeptManifests
 from trio_kubelet.sources.manifests import ManifestReader
 
 NODE = "node-1"

@@ -15,7 +15,7 @@ from tests.unit.sources.manifest_texts import NODE, manifest
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.inotify import Inotify
 from trio_kubelet.sources import ManifestContext, Source, watch_manifest_files
-from trio_kubelet.sources.file import look
+from trio_kubelet.sources.manifest_watch import look
 from trio_kubelet.sources.manifests import MAX_MANIFEST_BYTES
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
@@ -392,7 +392,7 @@ async def test_a_look_that_fails_is_made_again(node: Node, monkeypatch: pytest.M
             raise error
         return look(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("trio_kubelet.sources.file.look", failing_once)
+    monkeypatch.setattr("trio_kubelet.sources.manifest_watch.look", failing_once)
     node.write("web.yaml", manifest("web"))
     async with node.running(check_seconds=0.01):
         assert await node.names() == ["web"]

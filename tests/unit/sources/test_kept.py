@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.sources.manifest_texts import kept, manifest, reader
 from trio_kubelet.sources import Source
-from trio_kubelet.sources.kept import Records
+from trio_kubelet.sources.manifest_source import Records
 
 GO_UID = "0123456789abcdef0123456789abcdef"
 

@@ -14,8 +14,12 @@ from attrs import evolve, field, frozen
 from trio_kubelet.k8s import Container, HTTPGetAction, LifecycleHandler, Pod
 from trio_kubelet.pod_clients.dial import Dialer, host_port
 from trio_kubelet.pod_clients.http import PLAIN_ANSWER, HttpProber
-from trio_kubelet.pod_clients.http_request import HttpRequest, RedirectError, http_request
-from trio_kubelet.pod_clients.http_response import HttpError
+from trio_kubelet.pod_clients.http_messages import (
+    HttpError,
+    HttpRequest,
+    RedirectError,
+    http_request,
+)
 from trio_kubelet.pod_clients.result import ProbeError, user_agent
 from trio_kubelet.pod_clients.share import ProbeShare
 from trio_kubelet.rpc import FieldCut, RpcError, rpc_words

@@ -1,11 +1,16 @@
 """Authentication and authorization: no handler is called before both have passed.
 
 A request has a user (`authentication.py`), who wants to do something with the Node object (the
-route's `Right`), which is allowed or not (`authorization.py`). `guard.py` puts the three before
-a handler, so that it is never called for others.
+route's `Right`), which is allowed or not (`authorization.py`). `guard` stands before a handler,
+so that it is never called for others.
 """
 
-from trio_kubelet.server.access.authentication import Authenticator, TokenReviewer
+from trio_kubelet.server.access.authentication import (
+    Authenticator,
+    TokenReviewer,
+    User,
+    user_of_certificate,
+)
 from trio_kubelet.server.access.authorization import (
     AnswerSeconds,
     Attributes,
@@ -13,9 +18,8 @@ from trio_kubelet.server.access.authorization import (
     Webhook,
     allow_always,
     attributes_of,
+    guard,
 )
-from trio_kubelet.server.access.guard import guard
-from trio_kubelet.server.access.users import User, user_of_certificate
 
 __all__ = [
     "AnswerSeconds",

@@ -1,4 +1,4 @@
-"""The request of a httpGet probe: pure, from the action and the pod's address.
+"""The request of a httpGet probe, and its response, in whichever version of HTTP it was made; pure.
 
 Headers are the action's, with what the Go kubelet's clients send of themselves. A redirect leads
 to another request, if it stays on the same host.
@@ -167,3 +167,25 @@ def location_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
     """Where a response redirects to; empty if it does not say."""
     found = next((value for name, value in headers if name == b"location"), b"")
     return found.decode("latin-1")
+
+
+class HttpError(Exception):
+    """There is no response. The text is Go's as far as it is known.
+
+    `is_local`: this node could not ask, which says nothing about whom it would have asked.
+    `cut_off`: there was a connection, and it broke.
+    """
+
+    def __init__(self, message: str, *, is_local: bool = False, cut_off: bool = False) -> None:
+        super().__init__(message)
+        self.is_local = is_local
+        self.cut_off = cut_off
+
+
+@frozen(kw_only=True)
+class ProbeResponse:
+    """A response, of whose body no more than the limit was read."""
+
+    status: int
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
