@@ -53,7 +53,7 @@ from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import CONFIG_MAPS, NODES, PODS, RUNTIME_CLASSES, SECRETS, SERVICES
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.node.conditions import is_ready
-from trio_kubelet.node.facts import read_hosts
+from trio_kubelet.node.host import read_hosts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.pod_source import Source
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

@@ -36,7 +36,8 @@ from trio_kubelet.config.settings import Settings
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.node import gather_facts, node_resources
+from trio_kubelet.node import node_resources
+from trio_kubelet.node.host import gather_facts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.rpc import Channel, RpcError, open_rpc_loop

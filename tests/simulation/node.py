@@ -33,8 +33,7 @@ from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.k8s.client import ApiClient, ApiClients
-from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.node.host import Host
+from trio_kubelet.node.host import Host, read_hosts
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.sync.pod_task import PodTask

@@ -18,8 +18,7 @@ from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.k8s import EVENTS, PODS, Pod, PodSpec
 from trio_kubelet.k8s.codec import decode
 from trio_kubelet.k8s.defaults import with_defaults
-from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.node.host import read_this_machine
+from trio_kubelet.node.host import read_hosts, read_this_machine
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 
 

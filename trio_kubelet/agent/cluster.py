@@ -21,8 +21,7 @@ from trio_kubelet.k8s.client import ApiClients, ApiError
 from trio_kubelet.node.lease import NodeLease
 from trio_kubelet.node.observer import NodeObserver, Readiness, relist_errors
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.reporter import NodeReporter
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.reporter import NodeReporter, NodeView
 from trio_kubelet.references import NoReferences, References
 from trio_kubelet.runtime.handlers import RuntimeClasses
 from trio_kubelet.runtime.lifecycle.sandbox_creator import default_handler

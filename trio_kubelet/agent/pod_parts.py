@@ -14,8 +14,8 @@ from state_machines.container import crash_loop_policy
 from trio_kubelet.agent.cluster import Cluster, Recall, Standalone
 from trio_kubelet.agent.node_cgroups import NodeCgroups, make_cgroups
 from trio_kubelet.agent.node_parts import NodeParts
-from trio_kubelet.node import gather_dns, gather_facts
-from trio_kubelet.node.status import declared_features
+from trio_kubelet.node.host import gather_dns, gather_facts
+from trio_kubelet.node.node_object import declared_features
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import CgroupDriver

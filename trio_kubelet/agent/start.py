@@ -27,8 +27,7 @@ from trio_kubelet.debugging import metered
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.kernel.systemd import ServiceNotifier, feed_watchdog, watchdog_seconds
-from trio_kubelet.node.host import Host
-from trio_kubelet.node.host_warnings import resolv_conf_warnings
+from trio_kubelet.node.host import Host, resolv_conf_warnings
 from trio_kubelet.node.system_oom import SystemOomWatch
 from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

@@ -6,8 +6,7 @@ from contextlib import asynccontextmanager
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.hollow.options import HollowOptions
 from trio_kubelet.hollow.runtime import open_hollow_runtime
-from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.node.host import Host, read_this_machine
+from trio_kubelet.node.host import Host, read_hosts, read_this_machine
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.probes import AskOverNetwork, answer_for_all
 from trio_kubelet.rpc import InProcess, Transport

@@ -43,7 +43,7 @@ from trio_kubelet.k8s.client import (
     reflect,
 )
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material
-from trio_kubelet.node.client_certificate import (
+from trio_kubelet.node.certificates import (
     CertificateStore,
     ClientKey,
     is_certificate_of,

@@ -1,11 +1,14 @@
 """The host under the agent: what the machine and its kernel give it, as one value.
 
 A machine with a kernel is opened here. The hollow world brings a host of its own
-(`hollow/host.py`), so nobody else asks which of them it is.
+(`hollow/host.py`), so nobody else asks which of them it is. Some hosts are refused, unless the
+configuration allows them; of others the node's users are warned once at the start, by events of the
+node. What the configs of pods need to know of the host is gathered when the runtime has answered.
 """
 
 import os
-from collections.abc import AsyncIterator, Callable
+import resource
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -13,27 +16,136 @@ from pathlib import Path
 import structlog
 from attrs import frozen
 
+from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.errors import StartError
 from trio_kubelet.kernel.kernel_log import KERNEL_LOG
 from trio_kubelet.kernel.limits import raise_open_files_limit, set_oom_score
 from trio_kubelet.kernel.mountinfo import mount_points
-from trio_kubelet.node.facts import read_hosts
-from trio_kubelet.node.host_warnings import (
-    HostWarning,
-    host_problem,
-    host_warnings,
-    read_swap_areas,
-)
+from trio_kubelet.node.allocatable import Resources
 from trio_kubelet.node.machine import MachineInfo, apparmor_enabled, read_machine
+from trio_kubelet.node.profile import (
+    AddressError,
+    HostNetwork,
+    choose_addresses,
+    is_unspecified,
+    node_name,
+    parse_node_ip,
+)
 from trio_kubelet.probes import AskOverNetwork, NodeNetwork
-from trio_kubelet.resources import CgroupError, CgroupTree
+from trio_kubelet.resources import CgroupDriver, CgroupError, CgroupTree
 from trio_kubelet.rpc import Channel, Transport
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.dns import (
+    CHECK_LIMITS_FOR_RESOLV_CONF,
+    NodeDns,
+    ResolvConf,
+    parse_resolv_conf,
+    resolv_conf_complaint,
+)
 from trio_kubelet.runtime.lost_tasks import CONTAINERD_HEADERS
+from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.volumes.mount import keeps_out_of_swap, make_shared
 
 log = structlog.get_logger("node")
+
+SWAPS = Path("/proc/swaps")
+HOSTS_FILE = Path("/etc/hosts")
+_SELINUX = Path("/sys/fs/selinux/enforce")
+_THERMAL = "/sys/devices/system/cpu/cpu{}/thermal_throttle"
+
+
+@frozen
+class HostWarning:
+    """An event of type Warning about the node."""
+
+    reason: str
+    message: str
+
+
+CGROUP_V1 = HostWarning(
+    "CgroupV1",
+    "cgroup v1 detected. cgroup v1 support is deprecated and will be removed in a future release. "
+    "Please migrate to cgroup v2. More information at "
+    "https://git.k8s.io/enhancements/keps/sig-node/5573-remove-cgroup-v1",
+)
+MEMORY_ON_DISK = HostWarning(
+    "PossibleMemoryBackedVolumesOnDisk",
+    "The tmpfs noswap option is not supported. Memory-backed volumes (e.g. secrets, emptyDirs, "
+    "etc.) might be swapped to disk and should no longer be considered secure.",
+)
+
+
+def host_problem(
+    configuration: KubeletConfiguration, cgroup_version: int, swap_areas: Sequence[str]
+) -> str:
+    """Why the configuration forbids to run on such a host; "" if it does not."""
+    if cgroup_version == 1 and configuration.fail_cgroup_v1:
+        return (
+            "kubelet is configured to not run on a host using cgroup v1. cgroup v1 support is "
+            "unsupported and will be removed in a future release; set failCgroupV1: false in the "
+            "configuration to run all the same"
+        )
+    if swap_areas and configuration.fail_swap_on:
+        return (
+            "running with swap on is not supported, please disable swap or set --fail-swap-on "
+            f"flag to false. {SWAPS} contained: {', '.join(swap_areas)}"
+        )
+    return ""
+
+
+def host_warnings(
+    cgroup_version: int, swap_areas: Sequence[str], *, noswap: bool
+) -> tuple[HostWarning, ...]:
+    """The warnings. `noswap`: file systems in memory are kept out of the swap."""
+    told = []
+    if cgroup_version == 1:
+        told.append(CGROUP_V1)
+    if swap_areas and not noswap:
+        told.append(MEMORY_ON_DISK)
+    return tuple(told)
+
+
+def swap_areas(text: str) -> tuple[str, ...]:
+    """The swap areas that /proc/swaps lists, without those in memory."""
+    lines = text.split("\n")[1:]
+    return tuple(
+        line.split()[0] for line in lines if line.strip() and not line.startswith("/dev/zram")
+    )
+
+
+def read_swap_areas(swaps: Path = SWAPS) -> tuple[str, ...]:
+    """The swap areas in use now; a kernel without swap has no such file. Blocks."""
+    try:
+        return swap_areas(swaps.read_text(errors="replace"))
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        log.warning("swap area list read failed, assuming none", error=str(error))
+        return ()
+
+
+def resolv_conf_warnings(configuration: KubeletConfiguration) -> tuple[HostWarning, ...]:
+    """Warnings about the node's resolv.conf: parts that pods cannot have, or no file. Blocks."""
+    path = configuration.resolv_conf
+    if not path:
+        return ()
+    complaint: str | None
+    try:
+        found = parse_resolv_conf(Path(path).read_bytes().decode(errors="surrogateescape"))
+        complaint = resolv_conf_complaint(path, found, configuration.cluster_domain)
+    except OSError as error:
+        complaint = f"open {path}: {str(error.strerror).lower()}"
+    except ConfigError as error:
+        complaint = str(error)
+    return (HostWarning(CHECK_LIMITS_FOR_RESOLV_CONF, complaint),) if complaint else ()
+
+
+def read_hosts(path: Path = HOSTS_FILE) -> str:
+    """The node's hosts file; bytes that are no UTF-8 are kept as surrogates. Raises OSError."""
+    return path.read_bytes().decode(errors="surrogateescape")
+
 
 Transports = tuple[Transport, Transport, Transport | None]
 """Where CRI's runtime service and image service are, and containerd's own, if it may have them."""
@@ -141,3 +253,68 @@ def _set_up(settings: Settings) -> None:
 
 def _warnings(cgroups: CgroupTree) -> tuple[HostWarning, ...]:
     return host_warnings(cgroups.version, read_swap_areas(), noswap=keeps_out_of_swap())
+
+
+def host_addresses(settings: Settings) -> tuple[str, ...]:
+    """The node's addresses, of which its pods are told: --node-ip as it is, else what is found."""
+    given = parse_node_ip(settings.options.node_ip)
+    if given and not is_unspecified(given[0]):
+        return given
+    try:
+        return choose_addresses(node_name(settings), given, HostNetwork())
+    except AddressError as error:
+        log.warning("node has no address", error=str(error))
+        return ()
+
+
+def gather_facts(
+    settings: Settings,
+    machine: MachineInfo,
+    allocatable: Callable[[], Resources],
+    *,
+    cgroups: CgroupTree | None,
+    driver: CgroupDriver,
+) -> NodeFacts:
+    """The facts for configs. Where pods have cgroups, that of all pods is there already."""
+    return NodeFacts(
+        settings=settings,
+        host_ips=host_addresses(settings),
+        allocatable=allocatable,
+        memory_capacity_bytes=machine.size.memory_bytes,
+        swap_capacity_bytes=machine.swap_bytes,
+        page_size_bytes=resource.getpagesize(),
+        hugepage_sizes=tuple(machine.size.hugepages),
+        cgroup_driver=driver,
+        cgroup_v2=cgroups is not None and cgroups.version != 1,
+        swap_controller=cgroups is not None and cgroups.can_limit_swap(),
+        selinux=_SELINUX.exists(),
+        thermal_throttle_paths=tuple(
+            path
+            for path in (_THERMAL.format(cpu) for cpu in range(os.cpu_count() or 1))
+            if Path(path).exists()
+        ),
+    )
+
+
+def gather_dns(settings: Settings, host_ips: tuple[str, ...]) -> NodeDns:
+    """The name servers that pods get to know. Blocks.
+
+    A resolv.conf that cannot be read is empty; raises ConfigError for one that makes no sense.
+    """
+    configuration = settings.configuration
+    resolv_conf: ResolvConf | None = None
+    if configuration.resolv_conf:
+        try:
+            data = Path(configuration.resolv_conf).read_bytes()
+            resolv_conf = parse_resolv_conf(data.decode(errors="surrogateescape"))
+        except ConfigError as error:
+            raise ConfigError(f"{configuration.resolv_conf}: {error}") from error
+        except OSError as error:
+            log.warning("resolv.conf read failed", path=configuration.resolv_conf, error=str(error))
+            resolv_conf = ResolvConf()
+    return NodeDns(
+        cluster_dns=configuration.cluster_dns,
+        cluster_domain=configuration.cluster_domain,
+        resolv_conf=resolv_conf,
+        node_ips=host_ips,
+    )

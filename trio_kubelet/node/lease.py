@@ -16,7 +16,7 @@ from attrs import define, evolve, field
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import LEASES, Lease, LeaseSpec, MicroTime, Node, ObjectMeta, OwnerReference
 from trio_kubelet.k8s.client import Api, ApiError
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.reporter import NodeView
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.retries import Retries, stretched
 

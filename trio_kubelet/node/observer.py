@@ -17,8 +17,7 @@ import trio
 from attrs import define, field, frozen
 
 from trio_kubelet.k8s import ContainerImage
-from trio_kubelet.node.addresses import AddressError, HostNetwork, choose_addresses
-from trio_kubelet.node.profile import NodeProfile
+from trio_kubelet.node.profile import AddressError, HostNetwork, NodeProfile, choose_addresses
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

@@ -1,5 +1,9 @@
 """Keeps the Node object true: registers the node, then reports its status.
 
+`NodeView` is the object as the cluster has it, followed by list-and-watch; answers to the agent's
+own writes are handed in too, because they are newer than what the watch has shown so far. Admission
+reads labels, taints and allocatable there, reports and the lease start from it.
+
 A report is due after ten seconds if something has changed (nodeStatusUpdateFrequency), else after
 five minutes (nodeStatusReportFrequency), and at once when the runtime says something new: a node
 is Ready as soon as it can be. What is not known yet right after a start is no news: a node that
@@ -23,15 +27,23 @@ from attrs import define, evolve, field
 
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
-from trio_kubelet.k8s.client import Api, ApiError
+from trio_kubelet.k8s.client import (
+    Api,
+    ApiError,
+    Changed,
+    Removed,
+    Selection,
+    Synced,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.codec import encode
+from trio_kubelet.k8s.versions import version_number
 from trio_kubelet.node.allocatable import NodeAmounts
 from trio_kubelet.node.conditions import OWN_CONDITIONS, condition_events, is_ready
+from trio_kubelet.node.node_object import adopted_node, has_changed, initial_node, updated_node
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.registration import adopted_node, initial_node
-from trio_kubelet.node.status import has_changed, updated_node
-from trio_kubelet.node.view import NodeView
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.retries import Retries, stretched
@@ -39,7 +51,74 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 
 log = structlog.get_logger("node")
 
+RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=7.0)
+REPORTS = 5
+"""The tries of a report in one round."""
+
+JITTER = 0.04
+UNREADY_SECONDS = 1.0
+"""A node that is not ready is looked at so often: what it waits for may be there."""
+
 REPLACE = {"$patch": "replace"}
+
+
+class NodeView:
+    """The newest known version of one node. Written by its watch and by those who wrote to it.
+
+    `current` is None before it is known and after it was deleted; `is_synced` says that the API
+    server has been asked once, so that None means that there is no such node. `on_version` is
+    called with each version, with None when the node is gone.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.current: Node | None = None
+        self.is_synced = False
+        self._known = trio.Event()
+        self.on_version: Callbacks[[Node | None]] = Callbacks()
+
+    async def wait_known(self) -> Node:
+        """Return the node as soon as there is one."""
+        while self.current is None:
+            await self._known.wait()
+        return self.current
+
+    async def watch(self, api: Api) -> None:
+        """Follow the node for ever, whatever breaks."""
+        await reflect(api, NODES, self._on_event, Selection(fields=f"metadata.name={self.name}"))
+
+    def offer(self, node: Node) -> None:
+        """Take a version over, unless a newer one of the same node is known."""
+        known = self.current
+        is_same = known is not None and known.metadata.uid == node.metadata.uid
+        if known is None or not is_same or _version(node) >= _version(known):
+            self._set(node)
+
+    async def _on_event(self, event: WatchEvent[Node]) -> None:
+        match event:
+            case Changed(object=node):
+                self.offer(node)
+            case Removed(object=node):
+                self._remove(node)
+            case Synced():
+                self.is_synced = True
+
+    def _remove(self, node: Node) -> None:
+        if self.current is not None and self.current.metadata.uid == node.metadata.uid:
+            self._set(None)
+
+    def _set(self, node: Node | None) -> None:
+        self.current = node
+        if node is None:
+            self._known = trio.Event()
+        else:
+            self._known.set()
+        self.on_version.call(node)
+
+
+def _version(node: Node) -> int:
+    """The resource version as a number; the API compares them so (KEP-5504)."""
+    return max(0, version_number(node.metadata.resource_version))
 
 
 def node_patch(before: Node, after: Node) -> Mapping[str, object]:
@@ -85,15 +164,6 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Mapping[str, Any
         elif value != known:
             changes[name] = value
     return changes
-
-
-RETRY = BackoffPolicy(initial_seconds=0.1, cap_seconds=7.0)
-REPORTS = 5
-"""The tries of a report in one round."""
-
-JITTER = 0.04
-UNREADY_SECONDS = 1.0
-"""A node that is not ready is looked at so often: what it waits for may be there."""
 
 
 @define(kw_only=True)

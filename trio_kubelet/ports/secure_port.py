@@ -105,7 +105,7 @@ class SecurePort:
 
     async def _self_signed(self) -> tuple[Path, Path]:
         # Here, because a node with a certificate of its own needs nothing of it.
-        from trio_kubelet.node.serving_certificate import ensure_self_signed
+        from trio_kubelet.node.certificates import ensure_self_signed
 
         folder = Path(self.settings.options.cert_dir)
         now = datetime.fromtimestamp(self.clock.now_ns() / 1e9, UTC)

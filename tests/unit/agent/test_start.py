@@ -32,7 +32,7 @@ from trio_kubelet.hollow.host import hollow_host
 from trio_kubelet.hollow.runtime import HollowRuntime
 from trio_kubelet.k8s.client import ApiClient, ApiClients
 from trio_kubelet.kernel.systemd import ServiceNotifier
-from trio_kubelet.node.host_warnings import CGROUP_V1
+from trio_kubelet.node.host import CGROUP_V1
 from trio_kubelet.node.machine import read_machine
 from trio_kubelet.rpc import Code, InProcess, RpcError
 

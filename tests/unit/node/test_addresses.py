@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from attrs import field, frozen
 
-from trio_kubelet.node.addresses import (
+from trio_kubelet.node.profile import (
     AddressError,
     HostNetwork,
     choose_addresses,

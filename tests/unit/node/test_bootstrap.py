@@ -22,7 +22,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.client import Api, Kubeconfig
 from trio_kubelet.node.bootstrap import BootstrapError, bootstrap, why_not_valid
-from trio_kubelet.node.client_certificate import CertificateStore, key_pem
+from trio_kubelet.node.certificates import CertificateStore, key_pem
 
 BOOTSTRAP = {
     "apiVersion": "v1",

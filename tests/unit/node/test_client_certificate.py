@@ -8,7 +8,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from tests.unit.node.authority import NOW, YEAR, Authority
-from trio_kubelet.node.client_certificate import (
+from trio_kubelet.node.certificates import (
     CertificateStore,
     is_certificate_of,
     is_request_of,

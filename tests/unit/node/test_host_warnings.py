@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from trio_kubelet.config import KubeletConfiguration
-from trio_kubelet.node.host_warnings import (
+from trio_kubelet.node.host import (
     CGROUP_V1,
     MEMORY_ON_DISK,
     HostWarning,

@@ -9,7 +9,7 @@ import yaml
 from tests.unit.node.authority import NOW, YEAR, Authority
 from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material, read_kubeconfig
 from trio_kubelet.node.bootstrap import node_kubeconfig, why_not_valid
-from trio_kubelet.node.client_certificate import (
+from trio_kubelet.node.certificates import (
     CertificateStore,
     key_pem,
     new_key,

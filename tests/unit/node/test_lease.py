@@ -16,7 +16,7 @@ from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_node
 from trio_kubelet.k8s import LEASES, NODES, Lease, LeaseSpec, MicroTime, ObjectMeta
 from trio_kubelet.node.lease import LEASE_NAMESPACE, NodeLease, new_lease, renewed_lease
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.reporter import NodeView
 
 NOW = MicroTime.parse("2026-03-01T12:00:00.123456Z")
 

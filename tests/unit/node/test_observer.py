@@ -12,8 +12,8 @@ from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_profile
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.hollow.faults import CallFault, ScriptedFaults
-from trio_kubelet.node.addresses import HostNetwork
 from trio_kubelet.node.observer import NodeObserver, Observation, Pressures, Readiness
+from trio_kubelet.node.profile import HostNetwork
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient

@@ -18,9 +18,9 @@ from trio_kubelet.k8s import (
     NodeSystemInfo,
     Quantity,
 )
+from trio_kubelet.node.node_object import updated_node
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.reporter import node_patch
-from trio_kubelet.node.status import updated_node
 from trio_kubelet.tasks.clock import SystemClock
 
 FIRST = updated_node(a_profile(), seen(), a_node(), NOW)

@@ -20,8 +20,7 @@ from trio_kubelet.k8s import NODES, ContainerImage, Node, NodeSpec, ObjectMeta, 
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.reporter import NodeReporter
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.reporter import NodeReporter, NodeView
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
 

@@ -22,6 +22,7 @@ from trio_kubelet.k8s import (
     Quantity,
 )
 from trio_kubelet.node.conditions import is_ready
+from trio_kubelet.node.node_object import has_changed, node_status, updated_node
 from trio_kubelet.node.observer import (
     Observation,
     Pressures,
@@ -29,7 +30,6 @@ from trio_kubelet.node.observer import (
     runtime_words,
 )
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.node.status import has_changed, node_status, updated_node
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 

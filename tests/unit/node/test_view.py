@@ -10,7 +10,7 @@ from trio.testing import MockClock
 from tests.apiserver.server import ApiServer
 from tests.unit.node.nodes import NAME, a_node
 from trio_kubelet.k8s import NODES, Node
-from trio_kubelet.node.view import NodeView
+from trio_kubelet.node.reporter import NodeView
 
 
 @asynccontextmanager

@@ -32,7 +32,7 @@ from trio_kubelet.config.parts import (
 )
 from trio_kubelet.errors import StartError
 from trio_kubelet.kernel.inotify import Inotify
-from trio_kubelet.node.serving_certificate import ensure_self_signed
+from trio_kubelet.node.certificates import ensure_self_signed
 from trio_kubelet.ports.secure_port import SecurePort, access_problem
 from trio_kubelet.server import Request, Response, Route
 from trio_kubelet.server.router import RUN_IN_POD, Right

@@ -68,8 +68,8 @@ STATUSES = "status/container_statuses.py"
 REASONS: Mapping[str, Said | Left] = {
     "AlreadyMountedVolume": VOLUMES,
     "BackOff": Said(f"{IMAGES} {POD_RUNTIME}"),
-    "CgroupV1": Said("node/host_warnings.py"),
-    "CheckLimitsForResolvConf": Said("node/host_warnings.py"),
+    "CgroupV1": Said("node/host.py"),
+    "CheckLimitsForResolvConf": Said("node/host.py"),
     "ContainerGCFailed": Said("runtime/garbage/collector.py"),
     "Created": Said(STARTER),
     "DNSConfigForming": Said("runtime/config/dns.py"),
@@ -108,7 +108,7 @@ REASONS: Mapping[str, Said | Left] = {
     "NodeNotSchedulable": Said("node/reporter.py"),
     "NodeReady": Said("node/conditions.py"),
     "NodeSchedulable": Said("node/reporter.py"),
-    "PossibleMemoryBackedVolumesOnDisk": Said("node/host_warnings.py"),
+    "PossibleMemoryBackedVolumesOnDisk": Said("node/host.py"),
     "Preempting": Said("sync/loop.py"),
     "ProbeWarning": Said(PROBES),
     "Pulled": Said(IMAGES),
@@ -219,7 +219,7 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         "node/reporter.py node/conditions.py", parts=("Node ", " status is now: ")
     ),
     ("event", "NodeAllocatableEnforced", "Updated Node"): Said("node/enforcement.py"),
-    ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host_warnings.py"),
+    ("event", "CgroupV1", "cgroup v1 detected"): Said("node/host.py"),
     ("pod", "<admission reason>", "Pod was rejected"): Said("status/context.py"),
     ("pod", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
     ("waiting", "ContainerCreating", ""): Said(STATUSES),

@@ -1,8 +1,12 @@
-"""The status of the Node object: a pure function of what the node is and what is seen of it.
+"""The Node object as this node would have it: pure functions of what the node is and what is seen.
 
-`node_status` fills a status part by part, each in a small function. What it does not know of in
-the previous status stays: conditions and resources of others, volumes that a controller attached.
-`has_changed` tells whether the API server must hear of it before the next report is due.
+`initial_node` is what is created; `adopted_node` is an object of an earlier agent, of the Go
+kubelet or of an administrator, with what belongs to a node put right; `updated_node` is a report.
+Labels that others set stay; taints are only set at creation (a node may not change its own later,
+NodeRestriction). `node_status` fills a status part by part, each in a small function. What it does
+not know of in the previous status stays: conditions and resources of others, volumes that a
+controller attached. `has_changed` tells whether the API server must hear of it before the next
+report is due.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,24 +24,140 @@ from trio_kubelet.k8s import (
     Node,
     NodeCondition,
     NodeDaemonEndpoints,
+    NodeSpec,
     NodeStatus,
     NodeSwapStatus,
     NodeSystemInfo,
+    ObjectMeta,
+    Quantity,
+    Taint,
     Time,
 )
 from trio_kubelet.k8s.validation.resources import is_extended
-from trio_kubelet.node.addresses import is_unspecified, node_addresses
 from trio_kubelet.node.allocatable import (
     CPU,
     EPHEMERAL_STORAGE,
     MEMORY,
     PODS,
+    Resources,
+    hugepage_names,
 )
 from trio_kubelet.node.conditions import node_conditions
 from trio_kubelet.node.machine import OPERATING_SYSTEM
 from trio_kubelet.node.observer import Observation
-from trio_kubelet.node.profile import IMPLEMENTED_FEATURES, NodeProfile
+from trio_kubelet.node.profile import (
+    IMPLEMENTED_FEATURES,
+    NodeProfile,
+    is_unspecified,
+    node_addresses,
+)
 from trio_kubelet.runtime.handlers import RuntimeFeatures
+
+HOSTNAME_LABEL = "kubernetes.io/hostname"
+OWN_LABELS = (
+    HOSTNAME_LABEL,
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone",
+    "failure-domain.beta.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
+    OS_LABEL,
+    ARCH_LABEL,
+    "beta.kubernetes.io/os",
+    "beta.kubernetes.io/arch",
+)
+"""Labels that are put right on a node that is there, where this node has a value for them."""
+
+CONTROLLER_ATTACHES = "volumes.kubernetes.io/controller-managed-attach-detach"
+"""Annotation: the attach-detach controller, not the node, attaches volumes."""
+
+UNINITIALIZED = Taint(
+    key="node.cloudprovider.kubernetes.io/uninitialized", value="true", effect="NoSchedule"
+)
+"""Keeps pods away until an external cloud provider has looked at the node."""
+
+
+def initial_node(profile: NodeProfile, observed: Observation, now: Time) -> Node:
+    """The object that is created for a node that the cluster does not know."""
+    configuration = profile.configuration
+    attaches = configuration.enable_controller_attach_detach
+    annotations = {CONTROLLER_ATTACHES: "true"} if attaches else {}
+    taints = [
+        Taint(key=taint.key, value=taint.value, effect=taint.effect)
+        for taint in configuration.register_with_taints
+    ]
+    if profile.has_external_cloud_provider:
+        taints.append(UNINITIALIZED)
+    return Node(
+        api_version="v1",
+        kind="Node",
+        metadata=ObjectMeta(
+            name=profile.name,
+            labels={**default_labels(profile), **profile.settings.options.node_labels},
+            annotations=node_ip_annotated(profile, annotations),
+        ),
+        spec=NodeSpec(taints=tuple(taints), provider_id=configuration.provider_id),
+        status=node_status(profile, observed, NodeStatus(), now),
+    )
+
+
+def default_labels(profile: NodeProfile) -> Mapping[str, str]:
+    """The labels of any node; --node-labels may overwrite them."""
+    architecture = profile.machine.architecture
+    return {
+        HOSTNAME_LABEL: profile.name,
+        OS_LABEL: OPERATING_SYSTEM,
+        ARCH_LABEL: architecture,
+        "beta.kubernetes.io/os": OPERATING_SYSTEM,
+        "beta.kubernetes.io/arch": architecture,
+    }
+
+
+def adopted_node(initial: Node, existing: Node) -> Node:
+    """An object that is there, with what this node would have made otherwise put right.
+
+    Equal to `existing` where nothing is to be done.
+    """
+    metadata = evolve(
+        existing.metadata,
+        labels=_labels(initial.metadata.labels, existing.metadata.labels),
+        annotations=_annotations(initial.metadata.annotations, existing.metadata.annotations),
+    )
+    capacity = existing.status.capacity or initial.status.capacity
+    allocatable = existing.status.allocatable or initial.status.allocatable
+    status = evolve(
+        existing.status,
+        capacity=_resources(initial.status.capacity, capacity),
+        allocatable=_resources(initial.status.allocatable, allocatable),
+    )
+    return evolve(existing, metadata=metadata, status=status)
+
+
+def _labels(initial: Mapping[str, str], existing: Mapping[str, str]) -> Mapping[str, str]:
+    """An own label that this node wants empty is taken off."""
+    own = {name: initial[name] for name in OWN_LABELS if name in initial}
+    merged = {**existing, **own}
+    return {name: value for name, value in merged.items() if value or name not in own}
+
+
+def _annotations(initial: Mapping[str, str], existing: Mapping[str, str]) -> Mapping[str, str]:
+    others = {name: value for name, value in existing.items() if name != CONTROLLER_ATTACHES}
+    if CONTROLLER_ATTACHES not in initial:
+        return others
+    return {**others, CONTROLLER_ATTACHES: initial[CONTROLLER_ATTACHES]}
+
+
+def _resources(initial: Resources, existing: Resources) -> Resources:
+    """Huge pages as they are now, extended resources at zero until their plugins come back."""
+    pages = {name: initial[name] for name in hugepage_names(initial)}
+    others = {
+        name: Quantity(0) if is_extended(name) else amount
+        for name, amount in existing.items()
+        if name not in hugepage_names(existing)
+    }
+    return {**others, **pages}
+
 
 NODE_IP_ANNOTATION = "alpha.kubernetes.io/provided-node-ip"
 """Tells an external cloud provider which address --node-ip asks for."""
