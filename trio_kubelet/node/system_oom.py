@@ -27,6 +27,8 @@ RECORD = "system-oom.json"
 _KILL = re.compile(
     r"Out of memory(?: \([^)]*\))?: Kill(?:ed)? process (\d{1,10}) \((.*)\)(?:,| total-vm| score)"
 )
+_BEGIN = " invoked oom-killer: "
+_GROUP = " are going to be killed due to memory.oom.group set"
 
 
 @frozen
@@ -42,10 +44,28 @@ class SystemOom:
         return f"System OOM encountered, victim process: {self.name}, pid: {self.pid}"
 
 
-def system_oom(record: KernelRecord) -> SystemOom | None:
-    """Return the process that a record of the kernel's log says was killed; None for others."""
-    matched = _KILL.match(record.text) if record.by_kernel else None
-    return SystemOom(int(matched[1]), matched[2]) if matched is not None else None
+class OomReader:
+    """Finds such kills among the records of the kernel's log, which it takes in their order.
+
+    Where the kernel kills a whole cgroup (`memory.oom.group`) it names every process, the first one
+    twice; that is one kill, of the first.
+    """
+
+    __slots__ = ("_in_group",)
+
+    def __init__(self) -> None:
+        self._in_group = False
+
+    def take(self, record: KernelRecord) -> SystemOom | None:
+        """Return the process that a record says was killed; None for other records."""
+        if not record.by_kernel:
+            return None
+        if _BEGIN in record.text:
+            self._in_group = False
+        elif record.text.endswith(_GROUP):
+            self._in_group = True
+        matched = None if self._in_group else _KILL.match(record.text)
+        return SystemOom(int(matched[1]), matched[2]) if matched is not None else None
 
 
 @define(eq=False)
@@ -56,6 +76,7 @@ class SystemOomWatch:
     _folder: Path
     _boot_id: str
     _recorder: EventRecorder
+    _reader: OomReader = field(init=False, factory=OomReader)
     _told: int = field(init=False, default=-1)
 
     async def run(self) -> None:
@@ -75,7 +96,7 @@ class SystemOomWatch:
     async def _tell(self, records: Sequence[KernelRecord]) -> None:
         before = self._told
         for record in records:
-            killed = system_oom(record)
+            killed = self._reader.take(record)
             if killed is not None and record.sequence > self._told:
                 self._recorder.node(EventType.WARNING, REASON, killed.message)
                 self._told = record.sequence

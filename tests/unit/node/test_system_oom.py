@@ -10,7 +10,7 @@ import trio
 
 from tests.trio_clock import TrioClock
 from trio_kubelet.kernel.kernel_log import KernelRecord, parse_record
-from trio_kubelet.node.system_oom import SystemOom, SystemOomWatch, system_oom
+from trio_kubelet.node.system_oom import OomReader, SystemOom, SystemOomWatch
 from trio_kubelet.telemetry import EventRecorder, Journal
 from trio_kubelet.telemetry.events import RecordedEvent
 
@@ -40,14 +40,14 @@ REST = "total-vm:1048576kB, anon-rss:999kB, file-rss:0kB, shmem-rss:0kB, UID:0 p
 def test_of_all_that_the_kernel_says_only_such_a_kill_counts(
     text: str, killed: SystemOom | None
 ) -> None:
-    assert system_oom(KernelRecord(sequence=1, by_kernel=True, text=text)) == killed
+    assert OomReader().take(KernelRecord(sequence=1, by_kernel=True, text=text)) == killed
 
 
 def test_what_a_program_writes_into_the_log_is_no_kill() -> None:
     text = f"Out of memory: Killed process 812 (java) {REST}"
     record = parse_record(f"12,5,77,-;{text}\n".encode())
     assert record == KernelRecord(sequence=5, by_kernel=False, text=text)
-    assert system_oom(record) is None
+    assert OomReader().take(record) is None
 
 
 @pytest.mark.parametrize(
@@ -121,6 +121,16 @@ async def test_each_kill_is_an_event_in_the_go_kubelets_words(node: Node) -> Non
     node.add(3, "oom_reaper: reaped process 2 (java)")
     node.kill(5, "my db")
     assert await node.agent_tells(2) == [told(2, "java"), told(5, "my db")]
+
+
+async def test_a_cgroup_that_is_killed_as_a_whole_is_one_event(node: Node) -> None:
+    node.kill(1, "sleep")
+    node.add(2, "Tasks in /kubepods/pod1/c are going to be killed due to memory.oom.group set")
+    node.kill(3, "init")
+    node.kill(4, "sleep")
+    node.add(5, "db invoked oom-killer: gfp_mask=0xcc0(GFP_KERNEL), order=0")
+    node.kill(6, "db")
+    assert await node.agent_tells(2) == [told(1, "sleep"), told(6, "db")]
 
 
 async def test_an_agent_that_is_started_again_tells_of_what_it_missed_alone(node: Node) -> None:
