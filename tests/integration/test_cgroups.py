@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import suppress
@@ -20,6 +21,7 @@ from trio_kubelet.resources import CgroupConfig, CgroupDriver, Cgroups, CgroupTr
 from trio_kubelet.resources.cgroups import CgroupBusy, MissingCgroup
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.resources.oom_ledger import SeenContainer
+from trio_kubelet.resources.qos_memory import MemoryReserve
 
 pytestmark = [
     pytest.mark.integration,
@@ -315,3 +317,68 @@ async def test_processes_of_the_system_are_held_to_what_is_reserved_for_them(
     assert shares == ("512" if tree.version == 1 else "59")
     if tree.version == 2:
         assert value(tree, name, "", "memory.min") == str(64 * MI)
+
+
+@pytest.fixture
+async def protecting(tree: CgroupTree, root: str, cgroups: Cgroups) -> Cgroups:
+    """Cgroups below the same root, whose configuration protects the memory of pods."""
+    configuration = KubeletConfiguration(
+        cgroup_root=root, memory_reservation_policy="TieredReservation"
+    )
+    return Cgroups(tree, configuration, driver=CgroupDriver.CGROUPFS)
+
+
+async def test_memory_that_pods_ask_for_is_protected_while_the_setting_says_so(
+    tree: CgroupTree, root: str, cgroups: Cgroups, protecting: Cgroups
+) -> None:
+    if tree.version == 1:
+        pytest.skip("cgroup v1 has no such protection")
+    asking = pod_with("b-2", "memory=16Mi", "memory=64Mi")
+    await protecting.ensure(GUARANTEED)
+    await protecting.ensure(asking)
+    await protecting.update_qos((GUARANTEED, asking))
+
+    def protection(path: str) -> tuple[str, str]:
+        return value(tree, path, "", "memory.min"), value(tree, path, "", "memory.low")
+
+    paths = ("/kubepods", "/kubepods/burstable", "/kubepods/podg-1", "/kubepods/burstable/podb-2")
+    assert [protection(root + path) for path in paths] == [
+        (str(80 * MI), str(16 * MI)),
+        ("0", str(16 * MI)),
+        (str(64 * MI), "0"),
+        ("0", str(16 * MI)),
+    ]
+    await cgroups.start()
+    for pod in (GUARANTEED, asking):
+        await cgroups.ensure(pod)
+    assert [protection(root + path) for path in paths] == [("0", "0")] * len(paths)
+
+
+async def test_a_class_that_uses_more_than_it_is_left_is_held_to_that_until_it_uses_less(
+    tree: CgroupTree, root: str, cgroups: Cgroups
+) -> None:
+    if tree.version == 2:
+        pytest.skip("cgroup v2 takes any limit, and kills who is above it")
+    reserving = Cgroups(
+        tree,
+        KubeletConfiguration(cgroup_root=root),
+        driver=CgroupDriver.CGROUPFS,
+        reserve=MemoryReserve(percent=100, allocatable_bytes=96 * MI),
+    )
+    await reserving.ensure(BURSTABLE)
+    path = f"{root}/kubepods/burstable"
+    hoard = "hoard = bytearray(48 << 20); import time; print(1, flush=True); time.sleep(600)"
+    folder = tree.hierarchies["memory"] / f"{path}/podb-1".lstrip("/")
+    script = f"echo $$ >{folder}/cgroup.procs; exec {sys.executable} -c '{hoard}'"
+    process = await trio.lowlevel.open_process(["sh", "-c", script], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        await process.stdout.receive_some()
+        await reserving.update_qos((GUARANTEED, BURSTABLE))
+        limit = int(value(tree, path, "memory.limit_in_bytes", ""))
+    finally:
+        process.kill()
+        await process.wait()
+    assert 48 * MI <= limit < 64 * MI
+    await reserving.update_qos((GUARANTEED, BURSTABLE))
+    assert value(tree, path, "memory.limit_in_bytes", "") == str(32 * MI)

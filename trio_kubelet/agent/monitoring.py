@@ -19,7 +19,7 @@ from state_machines.pod import PodState
 from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
-from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics
 from trio_kubelet.metrics.counted import EventCounter
@@ -42,6 +42,7 @@ from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
+from trio_kubelet.resources.qos_memory import memory_requests, protects_memory
 from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats.endpoint import stats_routes
 from trio_kubelet.stats.topology import read_topology
@@ -193,7 +194,18 @@ class Monitoring:
                 "kubernetes_version": KUBERNETES_VERSION,
                 "python_version": platform.python_version(),
             },
+            protected_bytes=self._protected_bytes(),
         )
+
+    def _protected_bytes(self) -> tuple[int, int] | None:
+        parts = self._parts
+        cgroups, configuration = parts.host.cgroups, parts.settings.configuration
+        if cgroups is None or cgroups.version == 1 or not parts.settings.gates["MemoryQoS"]:
+            return None
+        if not protects_memory(configuration):
+            return 0, 0
+        requests = memory_requests(parts.active_pods())
+        return requests[PodQOSClass.GUARANTEED], requests[PodQOSClass.BURSTABLE]
 
     def _work_of(self, task: PodTask) -> tuple[str, str, bool]:
         """Labels of a task's count: whether a source has its pod, how far it is, whether static."""

@@ -1,17 +1,21 @@
 """The node's cgroups: made when the runtime has said by which driver, before the first pod."""
 
+import structlog
 import trio
 from attrs import frozen
 
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.errors import StartError
-from trio_kubelet.node.enforcement import Enforcer, enforcement
+from trio_kubelet.node.enforcement import Enforcer, enforcement, memory_reserve
+from trio_kubelet.node.machine import is_kernel_older_than
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
     SystemdError,
 )
 from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
+
+log = structlog.get_logger("cgroups")
 
 
 @frozen(kw_only=True)
@@ -26,20 +30,27 @@ class NodeCgroups:
 
     async def run(self) -> None:
         """Bring the cgroups in line with what they are to be, until cancelled."""
-        if self.enforcer is not None:
-            await self.enforcer.run()
-        await trio.sleep_forever()
+        async with trio.open_nursery() as nursery:
+            if self.enforcer is not None:
+                nursery.start_soon(self.enforcer.run)
+            nursery.start_soon(self.pods.tend_classes)
 
 
 async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
     """Make the cgroups above the pods, and limit those of the system. Raises StartError."""
     if parts.host.cgroups is None:
         return NodeCgroups(pods=NoCgroups())
+    if parts.settings.gates["MemoryQoS"] and is_kernel_older_than(parts.host.machine, (5, 9)):
+        log.warning(
+            "MemoryQoS is on with a kernel older than 5.9, where processes above memory.high hang",
+            kernel=parts.host.machine.kernel_version,
+        )
     cgroups = Cgroups(
         parts.host.cgroups,
         parts.settings.configuration,
         driver=driver,
         hugepage_sizes=tuple(parts.host.machine.size.hugepages),
+        reserve=memory_reserve(parts.settings.configuration, parts.settings.gates, parts.resources),
     )
     cgroups.on_operation.add(parts.cgroup_operations.call)
     try:

@@ -164,7 +164,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "PodsAPI": waiting("server", ALPHA),
     "PreventStaticPodAPIReferences": always(BETA),
     "ProcMountType": always(GA_UNLOCKED),
-    "QOSReserved": waiting("resource managers", ALPHA),
+    "QOSReserved": ALPHA,
     "RecoverVolumeExpansionFailure": waiting("volume plugins", GA),
     "RecursiveReadOnlyMounts": always(GA),
     "ReduceDefaultCrashLoopBackOffDecay": ALPHA,

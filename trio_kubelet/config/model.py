@@ -163,7 +163,7 @@ class KubeletConfiguration:
     topology_manager_policy_options: Mapping[str, str] = option(
         "topologyManagerPolicyOptions", {}, RESOURCE_MANAGERS
     )
-    qos_reserved: Mapping[str, str] = option("qosReserved", {}, RESOURCE_MANAGERS)
+    qos_reserved: Mapping[str, str] = option("qosReserved", {})
 
     # The runtime and the pods
     runtime_request_timeout: timedelta = option("runtimeRequestTimeout", seconds(120))

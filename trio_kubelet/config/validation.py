@@ -17,6 +17,7 @@ from trio_kubelet.config.eviction import validate_eviction
 from trio_kubelet.config.flag_values import TAINT_EFFECTS
 from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
+from trio_kubelet.config.qos_reserve import validate_qos_reserve
 from trio_kubelet.config.tls_names import VERSIONS, unknown_ciphers
 from trio_kubelet.config.validation_tables import (
     BOUNDS,
@@ -443,6 +444,7 @@ RULES: tuple[Rule, ...] = (
     _choices,
     _images,
     _node_allocatable,
+    validate_qos_reserve,
     _amounts,
     _durations,
     _server,

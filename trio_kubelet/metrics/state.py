@@ -29,7 +29,9 @@ class AgentState:
     `working` has the tasks by `config`, `lifecycle` and `static`, `containers` by their states.
     `mirrors` are the static pods that are to have a mirror: all of them, if there is an API server.
     `relisted_at` is in seconds since the epoch, 0 before the first relist. `features` are the
-    feature gates by name and stage. `versions` are labels of the agent's own.
+    feature gates by name and stage. `versions` are labels of the agent's own. `protected_bytes`
+    is memory of pods that the kernel does not take back (`memory.min`, `memory.low`); None without
+    the gate MemoryQoS.
     """
 
     node_name: str
@@ -46,6 +48,7 @@ class AgentState:
     journal_dropped: int
     features: Mapping[tuple[str, str], bool] = field(factory=dict)
     versions: Mapping[str, str] = field(factory=dict)
+    protected_bytes: tuple[int, int] | None = None
 
 
 def state_families(state: AgentState) -> Iterable[Family]:
@@ -80,6 +83,11 @@ def state_families(state: AgentState) -> Iterable[Family]:
     for (name, stage), is_on in sorted(state.features.items()):
         enabled.add(label_text({"name": name, "stage": stage}), int(is_on))
     yield enabled
+    if state.protected_bytes is not None:
+        hard, soft = state.protected_bytes
+        what = "Memory of {} pods that is protected."
+        yield _one("kubelet_memory_qos_node_memory_min_bytes", what.format("guaranteed"), hard)
+        yield _one("kubelet_memory_qos_node_memory_low_bytes", what.format("burstable"), soft)
     yield _one("trio_kubelet_build_info", "The agent.", 1, state.versions)
     lost = Family(
         "trio_kubelet_journal_overwritten_total", "counter", "Entries that the journal has lost."

@@ -10,18 +10,31 @@ because pods use more already; it is tried again until they have ended or were e
 
 from collections.abc import Awaitable, Callable, Collection, Iterator
 
+import structlog
 import trio
 from attrs import define, field, frozen
 
+from trio_kubelet.config.gates import FeatureGates
 from trio_kubelet.config.model import KubeletConfiguration
+from trio_kubelet.config.qos_reserve import percentage
 from trio_kubelet.errors import StartError
 from trio_kubelet.k8s import Quantity
-from trio_kubelet.node.allocatable import CPU, MEMORY, Reservations, Resources, reserved
+from trio_kubelet.node.allocatable import (
+    CPU,
+    MEMORY,
+    Reservations,
+    Resources,
+    allocatable,
+    reserved,
+)
 from trio_kubelet.node.resources import NodeResources
 from trio_kubelet.resources import CgroupConfig, Cgroups, SystemdError
 from trio_kubelet.resources.cgroup_config import hugepage_limits, milli_cpu_to_shares
 from trio_kubelet.resources.cgroups import MissingCgroup
+from trio_kubelet.resources.qos_memory import MemoryReserve
 from trio_kubelet.telemetry import EventRecorder, EventType
+
+log = structlog.get_logger("cgroups")
 
 PODS = "pods"
 SYSTEM_RESERVED = "system-reserved"
@@ -122,6 +135,21 @@ def reserved_cgroups(
                     protects_memory=protects_memory,
                 )
                 yield ReservedCgroup(level=level + compressible, cgroup=cgroup, config=config)
+
+
+def memory_reserve(
+    configuration: KubeletConfiguration, gates: FeatureGates, resources: NodeResources
+) -> MemoryReserve | None:
+    """The memory that lower QoS classes may not use; None if they may use all."""
+    percent = percentage(configuration.qos_reserved.get(MEMORY, ""))
+    if percent is None:
+        return None
+    if not gates["QOSReserved"]:
+        log.warning("qosReserved has no effect without the feature gate QOSReserved")
+        return None
+    kept = resources.reservations
+    left = allocatable(resources.machine, Reservations(system=kept.system, kube=kept.kube))
+    return MemoryReserve(percent=percent, allocatable_bytes=left[MEMORY].value)
 
 
 @frozen(kw_only=True)

@@ -74,6 +74,12 @@ def go_architecture(machine: str) -> str:
     return GO_ARCHITECTURES.get(machine, machine)
 
 
+def is_kernel_older_than(machine: MachineInfo, version: tuple[int, int]) -> bool:
+    """True if the kernel's version is below this one; one that cannot be read is new enough."""
+    matched = re.match(r"(\d{1,6})\.(\d{1,6})", machine.kernel_version, re.ASCII)
+    return matched is not None and (int(matched[1]), int(matched[2])) < version
+
+
 def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
     """Read it. `host` is where the machine's root is mounted. Raises OSError, ValueError."""
     kernel = os.uname()

@@ -23,6 +23,14 @@ from trio_kubelet.resources.pod_resources import (
     pod_requests,
     qos_class,
 )
+from trio_kubelet.resources.qos_memory import (
+    MemoryReserve,
+    class_limits,
+    class_protections,
+    memory_requests,
+    pod_protection,
+    protects_memory,
+)
 
 MIN_SHARES = 2
 MAX_SHARES = 262_144
@@ -107,33 +115,63 @@ def pod_cgroup_config(
         quota_us = milli_cpu_to_quota(_milli(limits, "cpu"), period_us)
     cpu_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "cpu")
     memory_limited = qos is PodQOSClass.GUARANTEED or _limited_everywhere(pod, "memory")
+    protection = pod_protection(pod) if protects_memory(configuration) else None
     return CgroupConfig(
         cpu_shares=milli_cpu_to_shares(_milli(requests, "cpu")),
         cpu_quota_us=quota_us if cpu_limited else None,
         cpu_period_us=period_us if cpu_limited else None,
         memory_limit_bytes=limits["memory"].value if memory_limited else None,
+        memory_min_bytes=protection.min_bytes if protection is not None else None,
+        memory_low_bytes=protection.low_bytes if protection is not None else None,
         pids_limit=pids_limit,
         hugepage_limits=hugepages,
     )
 
 
 def qos_cgroup_configs(
-    pods: Iterable[Pod], hugepage_sizes: tuple[int, ...] = ()
+    pods: Iterable[Pod],
+    configuration: KubeletConfiguration,
+    hugepage_sizes: tuple[int, ...] = (),
+    reserve: MemoryReserve | None = None,
 ) -> Mapping[PodQOSClass, CgroupConfig]:
-    """Return the values of the burstable and besteffort cgroups for the pods active now.
+    """Return the values of the classes' cgroups for the pods active now.
 
     Burstable pods together weigh what they ask for; the besteffort ones weigh next to nothing.
+    Guaranteed pods have the cgroup of all pods, whose other values are not set here.
     """
+    pods = tuple(pods)
     burstable_milli = sum(
         _milli(pod_requests(pod), "cpu") for pod in pods if qos_class(pod) is PodQOSClass.BURSTABLE
     )
+    requests = memory_requests(pods)
+    limits = class_limits(requests, reserve) if reserve is not None else {}
+    protections = class_protections(requests) if protects_memory(configuration) else {}
     unbounded = dict.fromkeys(hugepage_sizes, UNBOUNDED_HUGEPAGES_BYTES)
-    return {
-        PodQOSClass.BURSTABLE: CgroupConfig(
-            cpu_shares=milli_cpu_to_shares(burstable_milli), hugepage_limits=unbounded
-        ),
-        PodQOSClass.BEST_EFFORT: CgroupConfig(cpu_shares=MIN_SHARES, hugepage_limits=unbounded),
+    shares = {
+        PodQOSClass.GUARANTEED: None,
+        PodQOSClass.BURSTABLE: milli_cpu_to_shares(burstable_milli),
+        PodQOSClass.BEST_EFFORT: MIN_SHARES,
     }
+    return {
+        qos: CgroupConfig(
+            cpu_shares=shares[qos],
+            memory_limit_bytes=limits.get(qos),
+            memory_min_bytes=protections[qos].min_bytes if protections else None,
+            memory_low_bytes=protections[qos].low_bytes if protections else None,
+            hugepage_limits={} if qos is PodQOSClass.GUARANTEED else unbounded,
+        )
+        for qos in PodQOSClass
+    }
+
+
+def protection_alone(config: CgroupConfig) -> CgroupConfig:
+    """Return the protection of memory alone, with none where `config` leaves it alone.
+
+    A cgroup may have one from when the configuration asked for it.
+    """
+    return CgroupConfig(
+        memory_min_bytes=config.memory_min_bytes or 0, memory_low_bytes=config.memory_low_bytes or 0
+    )
 
 
 def hugepage_limits(

@@ -108,6 +108,11 @@ class CgroupTree:
         for file in self._files(config):
             self._write(path, file)
 
+    def memory_usage_bytes(self, path: str) -> int:
+        """Return the memory that a cgroup uses, page cache and all. Raises OSError, ValueError."""
+        name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
+        return int((self.hierarchies["memory"] / path.lstrip("/") / name).read_text())
+
     def exists_anywhere(self, path: str) -> bool:
         """True if the cgroup is there in any hierarchy."""
         return any(folder.is_dir() for folder in self._folders_everywhere(path))

@@ -22,6 +22,7 @@ from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.resources.cgroup_config import (
     CgroupConfig,
     pod_cgroup_config,
+    protection_alone,
     qos_cgroup_configs,
 )
 from trio_kubelet.resources.cgroup_names import (
@@ -34,6 +35,7 @@ from trio_kubelet.resources.cgroup_names import (
     qos_cgroup_name,
 )
 from trio_kubelet.resources.cgroup_tree import CgroupTree
+from trio_kubelet.resources.qos_memory import MemoryReserve, protects_memory
 from trio_kubelet.resources.systemd_slices import SystemdError, SystemdSlices
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.retries import Retries
@@ -63,7 +65,7 @@ class Cgroups:
     """Makes, changes and removes the cgroups of pods. Without `cgroupsPerQOS` there are none.
 
     `driver` is the one that the runtime uses, whatever `cgroupDriver` says; `hugepage_sizes` are
-    those of the node, in bytes.
+    those of the node, in bytes. `reserve` is what lower classes may not use (`qosReserved`).
 
     Methods raise OSError, or SystemdError with the driver `systemd`. `on_operation` is called with
     `create`, `update` or `destroy`, and the seconds that it took, whatever became of it.
@@ -73,11 +75,13 @@ class Cgroups:
     _configuration: KubeletConfiguration
     _driver: CgroupDriver = field(kw_only=True)
     _hugepage_sizes: tuple[int, ...] = field(default=(), kw_only=True)
+    _reserve: MemoryReserve | None = field(default=None, kw_only=True)
     _systemd: SystemdSlices = field(kw_only=True, alias="slices")
     _limiter: trio.CapacityLimiter = field(
         init=False, factory=lambda: trio.CapacityLimiter(_MAX_THREADS)
     )
     _unfinished: set[CgroupName] = field(init=False, factory=set)
+    _ensured: set[CgroupName] = field(init=False, factory=set)
     _wanted: dict[PodQOSClass, CgroupConfig] = field(init=False, factory=dict)
     _written: dict[PodQOSClass, CgroupConfig] = field(init=False, factory=dict)
     _writing: trio.Lock = field(init=False, factory=trio.Lock)
@@ -104,9 +108,21 @@ class Cgroups:
         self._written.clear()
         for qos, config in self._qos_configs(()).items():
             name = qos_cgroup_name(qos, self._configuration.cgroup_root)
-            is_there = await self._in_thread(partial(self._tree.exists, self._path(name)))
-            keeps_weight = is_there and qos is PodQOSClass.BURSTABLE
-            await self._create(name, evolve(config, cpu_shares=None) if keeps_weight else config)
+            if await self._in_thread(partial(self._tree.exists, self._path(name))):
+                config = self._before_pods_are_known(qos, config)
+            if config != CgroupConfig():
+                await self._create(name, config)
+
+    def _before_pods_are_known(self, qos: PodQOSClass, config: CgroupConfig) -> CgroupConfig:
+        """The values of a class that may have pods, without those that follow from its pods."""
+        protection = None if protects_memory(self._configuration) else 0
+        return evolve(
+            config,
+            cpu_shares=None if qos is PodQOSClass.BURSTABLE else config.cpu_shares,
+            memory_limit_bytes=None,
+            memory_min_bytes=protection,
+            memory_low_bytes=protection,
+        )
 
     async def limit_pods(self, node: CgroupConfig) -> None:
         """Write the limits of all pods together; their cgroup is there already."""
@@ -128,39 +144,56 @@ class Cgroups:
             await self._in_thread(partial(self._tree.write, path, config))
 
     async def update_qos(self, pods: Iterable[Pod]) -> None:
-        """Let the QoS cgroups weigh what these active pods ask for; cheap if nothing changed.
+        """Let the QoS cgroups have what these active pods ask for; cheap if nothing changed.
 
-        Pods come and go side by side: of several calls the one that began last has its way.
+        Pods come and go side by side: of several calls the one that began last has its way. A
+        class that uses more memory than it is left may use no more than that, until it uses less.
         """
         if not self._configuration.cgroups_per_qos:
             return
         self._wanted = self._qos_configs(pods)
         async with self._writing:
             for qos, config in self._wanted.items():
-                if self._written.get(qos) == config:
+                if self._written.get(qos, CgroupConfig()) == config:
                     continue
                 name = qos_cgroup_name(qos, self._configuration.cgroup_root)
-                with self._timed("update"):
-                    if self._slices is not None:
-                        await self._slices.set_values(name, config)
-                    await self._in_thread(partial(self._tree.create, self._path(name), config))
-                self._written[qos] = config
+                try:
+                    await self._update(name, config)
+                except (OSError, SystemdError):
+                    usage = await self._usage_above_limit(name, config)
+                    if usage is None:
+                        raise
+                    await self._update(name, evolve(config, memory_limit_bytes=usage))
+                else:
+                    self._written[qos] = config
+
+    async def _usage_above_limit(self, name: CgroupName, config: CgroupConfig) -> int | None:
+        """The memory, in bytes, that a cgroup uses beyond its limit to be; None if it does not."""
+        if config.memory_limit_bytes is None:
+            return None
+        usage = await self._in_thread(partial(self._tree.memory_usage_bytes, self._path(name)))
+        return usage if usage > config.memory_limit_bytes else None
 
     async def ensure(self, pod: Pod) -> None:
         """Make the pod's cgroup with its values, if it is not there in every hierarchy.
 
         One that is there keeps its values: they may have been resized since. Not one whose making
-        failed: it may be there with only some of them.
+        failed: it may be there with only some of them. Nor does one of an earlier agent keep a
+        protection of its memory that the configuration asks for no more.
         """
         if not self._configuration.cgroups_per_qos:
             return
         name = pod_cgroup_name(pod, self._configuration.cgroup_root)
         exists = await self._in_thread(partial(self._tree.exists, self._path(name)))
+        config = pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
         if exists and name not in self._unfinished:
-            return
-        self._unfinished.add(name)
-        await self._create(name, pod_cgroup_config(pod, self._configuration, self._hugepage_sizes))
-        self._unfinished.discard(name)
+            if name not in self._ensured and self._tree.version != 1:
+                await self._update(name, protection_alone(config))
+        else:
+            self._unfinished.add(name)
+            await self._create(name, config)
+            self._unfinished.discard(name)
+        self._ensured.add(name)
 
     async def remove(self, pod_uid: str, deadline_seconds: float = _REMOVE_SECONDS) -> None:
         """Remove the pod's cgroups; what still runs in them is killed.
@@ -176,6 +209,7 @@ class Cgroups:
                     await self._slices.stop(name)
                 await self._remove(name, deadline_seconds)
             self._unfinished.discard(name)
+            self._ensured.discard(name)
 
     async def list_pod_uids(self) -> frozenset[str]:
         """Return the UIDs of all pods that have a cgroup, for housekeeping to compare."""
@@ -249,6 +283,12 @@ class Cgroups:
                 await self._slices.start(name, config)
             await self._in_thread(partial(self._tree.create, self._path(name), config))
 
+    async def _update(self, name: CgroupName, config: CgroupConfig) -> None:
+        with self._timed("update"):
+            if self._slices is not None:
+                await self._slices.set_values(name, config)
+            await self._in_thread(partial(self._tree.create, self._path(name), config))
+
     @contextmanager
     def _timed(self, operation: str) -> Iterator[None]:
         began_at = trio.current_time()
@@ -266,7 +306,9 @@ class Cgroups:
             await retries.wait()
 
     def _qos_configs(self, pods: Iterable[Pod]) -> dict[PodQOSClass, CgroupConfig]:
-        return dict(qos_cgroup_configs(pods, self._hugepage_sizes))
+        return dict(
+            qos_cgroup_configs(pods, self._configuration, self._hugepage_sizes, self._reserve)
+        )
 
     def _path(self, name: CgroupName) -> str:
         return name.path(self._driver)

@@ -127,6 +127,9 @@ BEYOND: Mapping[str, frozenset[str]] = {
         "A Go kubelet has it once it has collected an image.": """
             kubelet_image_garbage_collected_total
         """,
+        "A Go kubelet has them, too, with the feature gate MemoryQoS.": """
+            kubelet_memory_qos_node_memory_low_bytes kubelet_memory_qos_node_memory_min_bytes
+        """,
         "The agent's own.": """
             trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds
             trio_kubelet_journal_overwritten_total

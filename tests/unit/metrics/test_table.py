@@ -45,6 +45,7 @@ STATE = AgentState(
     journal_dropped=0,
     features={("A", "ALPHA"): True},
     versions={"version": "1"},
+    protected_bytes=(1, 2),
 )
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.node.machine import go_architecture, read_machine
+from tests.unit.node.nodes import a_machine
+from trio_kubelet.node.machine import go_architecture, is_kernel_older_than, read_machine
 
 FILES = {
     "proc/meminfo": "MemTotal:        4030068 kB\nSwapTotal:       1048576 kB\n",
@@ -96,3 +97,11 @@ def test_bytes_that_are_no_text_keep_no_machine_from_starting(tmp_path: Path, na
 def test_a_limit_that_is_no_number_limits_nothing(tmp_path: Path, text: str) -> None:
     host = a_host(tmp_path, **{"proc/sys/kernel/pid_max": text})
     assert read_machine(tmp_path, host).max_pids == 31000
+
+
+@pytest.mark.parametrize(
+    ("kernel", "older"),
+    [("5.8.18-generic", True), ("4.19", True), ("5.9.0", False), ("6.1.0-49", False), ("x", False)],
+)
+def test_kernels_are_compared_by_their_numbers(kernel: str, older: bool) -> None:
+    assert is_kernel_older_than(a_machine(kernel_version=kernel), (5, 9)) is older

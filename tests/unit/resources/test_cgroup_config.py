@@ -131,8 +131,8 @@ def test_qos_cgroups_weigh_what_their_pods_ask_for() -> None:
         pod(container()),
         pod(container("cpu=4 memory=1Mi", "cpu=4 memory=1Mi")),
     )
-    configs = qos_cgroup_configs(pods, hugepage_sizes=(2 * MI,))
+    configs = qos_cgroup_configs(pods, CONFIGURATION, hugepage_sizes=(2 * MI,))
     assert configs[PodQOSClass.BURSTABLE].cpu_shares == 1536
     assert configs[PodQOSClass.BEST_EFFORT].cpu_shares == 2
     assert configs[PodQOSClass.BURSTABLE].hugepage_limits == {2 * MI: 1 << 62}
-    assert PodQOSClass.GUARANTEED not in configs
+    assert configs[PodQOSClass.GUARANTEED] == CgroupConfig()
