@@ -33,7 +33,6 @@ from trio_kubelet.k8s.client import (
     Changed,
     Removed,
     Selection,
-    Synced,
     WatchEvent,
     reflect,
 )
@@ -65,15 +64,13 @@ REPLACE = {"$patch": "replace"}
 class NodeView:
     """The newest known version of one node. Written by its watch and by those who wrote to it.
 
-    `current` is None before it is known and after it was deleted; `is_synced` says that the API
-    server has been asked once, so that None means that there is no such node. `on_version` is
-    called with each version, with None when the node is gone.
+    `current` is None before it is known and after it was deleted. `on_version` is called with each
+    version, with None when the node is gone.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.current: Node | None = None
-        self.is_synced = False
         self._known = trio.Event()
         self.on_version: Callbacks[[Node | None]] = Callbacks()
 
@@ -100,8 +97,6 @@ class NodeView:
                 self.offer(node)
             case Removed(object=node):
                 self._remove(node)
-            case Synced():
-                self.is_synced = True
 
     def _remove(self, node: Node) -> None:
         if self.current is not None and self.current.metadata.uid == node.metadata.uid:
