@@ -14,8 +14,8 @@ from lab import host
 from lab.images import SLEEPER
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.config.model import NodeOptions
+from trio_kubelet.node.machine import node_capacity
 from trio_kubelet.pod_source import Source
-from trio_kubelet.resources.node import node_capacity
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.container_config import ContainerFacts, container_config

@@ -21,10 +21,10 @@ from trio_kubelet.k8s.client import ApiClients, ApiError, open_api_clients
 from trio_kubelet.node.bootstrap import bootstrap
 from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.lease import LEASE_NAMESPACE, NodeLease
+from trio_kubelet.node.machine import MachineSize
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
 from trio_kubelet.node.reporter import NodeReporter, NodeView
-from trio_kubelet.resources.node import MachineSize
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import EventRecorder, Journal
 

@@ -8,12 +8,11 @@ without a system UUID is still a node.
 import os
 import platform
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import structlog
-from attrs import frozen
-
-from trio_kubelet.resources.node import MachineSize, node_capacity
+from attrs import field, frozen
 
 log = structlog.get_logger("node")
 
@@ -28,6 +27,11 @@ _BOOT_IDS = ("proc/sys/kernel/random/boot_id",)
 _OS_RELEASES = ("etc/os-release", "usr/lib/os-release")
 _PRETTY_NAME = re.compile(r"^PRETTY_NAME=(.*)$", re.MULTILINE)
 _SWAP_TOTAL = re.compile(r"^SwapTotal:\s+(\d+) kB$", re.MULTILINE)
+_SYSFS = Path("/sys")
+_MEMINFO = Path("/proc/meminfo")
+_HUGEPAGES = Path("/sys/kernel/mm/hugepages")
+_MEMORY_TOTAL = re.compile(r"^MemTotal:\s+(\d+) kB$", re.MULTILINE)
+_HUGEPAGE_SIZE = re.compile(r"hugepages-(\d+)kB")
 
 _NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 
@@ -47,6 +51,18 @@ GO_ARCHITECTURES = {
 """The names that Go, Kubernetes and registries have for the machines of `uname -m`."""
 
 OPERATING_SYSTEM = "linux"
+
+
+@frozen(kw_only=True)
+class MachineSize:
+    """The machine's resources.
+
+    `cpu_milli` is in millicores; `hugepages` maps page size to the amount set aside, in bytes.
+    """
+
+    cpu_milli: int
+    memory_bytes: int
+    hugepages: Mapping[int, int] = field(factory=dict)
 
 
 @frozen(kw_only=True)
@@ -98,6 +114,30 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
     )
 
 
+def node_capacity(
+    meminfo: Path = _MEMINFO, hugepages: Path = _HUGEPAGES, cpus: int | None = None
+) -> MachineSize:
+    """Read the machine's size; raises OSError or ValueError where the kernel does not tell."""
+    total = _MEMORY_TOTAL.search(meminfo.read_text(errors="replace"))
+    if total is None:
+        raise ValueError(f"{meminfo} has no MemTotal")
+    return MachineSize(
+        cpu_milli=1000 * (cpus or os.cpu_count() or 1),
+        memory_bytes=int(total[1]) << 10,
+        hugepages=_hugepages(hugepages),
+    )
+
+
+def _hugepages(folder: Path) -> Mapping[int, int]:
+    sizes: dict[int, int] = {}
+    for each in sorted(folder.glob("hugepages-*kB")):
+        matched = _HUGEPAGE_SIZE.fullmatch(each.name)
+        if matched is not None:
+            size = int(matched[1]) << 10
+            sizes[size] = size * int((each / "nr_hugepages").read_text())
+    return sizes
+
+
 def _first(host: Path, candidates: tuple[str, ...]) -> str:
     """The content of the first of these files that can be read; the others are older places."""
     for candidate in candidates:
@@ -139,9 +179,6 @@ def _storage_bytes(root_directory: Path) -> int | None:
             return None
         return found.f_blocks * found.f_frsize
     return None
-
-
-_SYSFS = Path("/sys")
 
 
 def apparmor_enabled(sysfs: Path = _SYSFS) -> bool:

@@ -11,10 +11,9 @@ from trio_kubelet.config.gates import resolve
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.k8s import Node, NodeCondition, NodeStatus, ObjectMeta, Time
 from trio_kubelet.node.allocatable import Reservations, machine_capacity, node_amounts
-from trio_kubelet.node.machine import MachineInfo
+from trio_kubelet.node.machine import MachineInfo, MachineSize
 from trio_kubelet.node.observer import Observation
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.resources.node import MachineSize
 
 NOW = Time.parse("2026-03-01T12:00:00Z")
 LATER = Time.parse("2026-03-01T12:05:00Z")

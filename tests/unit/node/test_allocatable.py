@@ -21,7 +21,7 @@ from trio_kubelet.node.allocatable import (
     reservations,
     reserved,
 )
-from trio_kubelet.resources.node import MachineSize
+from trio_kubelet.node.machine import MachineSize
 
 DEFAULTS = reservations(KubeletConfiguration(), NodeOptions())
 

@@ -21,9 +21,9 @@ from trio_kubelet.node.enforcement import (
     enforcement,
     pods_cgroup_config,
 )
+from trio_kubelet.node.machine import MachineSize
 from trio_kubelet.node.resources import node_resources
 from trio_kubelet.resources import CgroupConfig, CgroupDriver, Cgroups
-from trio_kubelet.resources.node import MachineSize
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 CAPACITY = machine_capacity(a_machine(), max_pods=110)

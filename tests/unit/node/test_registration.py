@@ -6,9 +6,9 @@ from tests.unit.node.nodes import GIB, NAME, NOW, a_machine, a_profile, seen
 from trio_kubelet.config.model import NodeOptions
 from trio_kubelet.config.parts import RegistrationTaint
 from trio_kubelet.k8s import Node, NodeSpec, NodeStatus, ObjectMeta, Quantity, Taint
+from trio_kubelet.node.machine import MachineSize
 from trio_kubelet.node.node_object import adopted_node, initial_node
 from trio_kubelet.node.profile import NodeProfile
-from trio_kubelet.resources.node import MachineSize
 
 ATTACH = "volumes.kubernetes.io/controller-managed-attach-detach"
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from trio_kubelet.resources.node import MachineSize, node_capacity
+from trio_kubelet.node.machine import MachineSize, node_capacity
 
 KI, MI, GI = 1 << 10, 1 << 20, 1 << 30
 
