@@ -22,11 +22,9 @@ from trio_kubelet.config.gates import KNOWN_GATES, Stage
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics
-from trio_kubelet.metrics.counted import EventCounter
+from trio_kubelet.metrics.counted import EventCounter, NodeStartup
 from trio_kubelet.metrics.definitions import SHOWN_AS
-from trio_kubelet.metrics.endpoint import metrics_routes
 from trio_kubelet.metrics.http_requests import counted
-from trio_kubelet.metrics.node_startup import NodeStartup
 from trio_kubelet.metrics.resource import resource_metrics
 from trio_kubelet.metrics.state import (
     RUNTIME_ONLY,
@@ -37,14 +35,14 @@ from trio_kubelet.metrics.state import (
     pull_record_families,
     state_families,
 )
-from trio_kubelet.metrics.text import exposition, families_of
+from trio_kubelet.metrics.text import exposition, families_of, metrics_routes
 from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
 from trio_kubelet.resources.qos_memory import memory_requests, protects_memory
 from trio_kubelet.server import Handler, Route
-from trio_kubelet.stats.endpoint import stats_routes
+from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.stats.topology import read_topology
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks

@@ -46,7 +46,7 @@ from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sources import Source
 from trio_kubelet.stats import CgroupReader, PodPaths, StatsProvider, StatsSources
-from trio_kubelet.stats.system_processes import SystemProcesses
+from trio_kubelet.stats.cgroup_reader import SystemProcesses
 from trio_kubelet.status import Statuses
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.store import PodStore

@@ -6,16 +6,21 @@ is, and the line that `--help` shows. The module is imported when the command is
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 from attrs import frozen
 
 from trio_kubelet import KUBERNETES_VERSION, __version__
 
+if TYPE_CHECKING:
+    from trio_kubelet.config import Settings
+
 
 @frozen
 class CommandEntry:
-    """Where a command is to be found, and what it is for in one line."""
+    """The place of a command, and its purpose in one line."""
 
     module: str
     attribute: str
@@ -24,11 +29,11 @@ class CommandEntry:
 
 COMMANDS: Mapping[str, CommandEntry] = {
     "check-config": CommandEntry(
-        "trio_kubelet.cli.check_config", "check_config", "Check a KubeletConfiguration file."
+        "trio_kubelet.cli.commands", "check_config", "Check a KubeletConfiguration file."
     ),
     "pods": CommandEntry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
     "run": CommandEntry(
-        "trio_kubelet.cli.run", "run", "Run the node agent; takes the kubelet's flags."
+        "trio_kubelet.cli.commands", "run", "Run the node agent; takes the kubelet's flags."
     ),
     "timeline": CommandEntry(
         "trio_kubelet.cli.timeline",
@@ -69,3 +74,66 @@ def commands() -> None:
 def version() -> None:
     """Print the agent's version and the Kubernetes release that it behaves as."""
     click.echo(f"trio-kubelet {__version__} (Kubernetes {KUBERNETES_VERSION})")
+
+
+class _FlagsCommand(click.Command):
+    """Leaves its arguments alone: their grammar is that of the Go kubelet, not click's."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.params["arguments"] = tuple(args)
+        return []
+
+
+@click.command(cls=_FlagsCommand)
+def run(arguments: tuple[str, ...]) -> None:
+    """Run the node agent until SIGTERM or SIGINT."""
+    from trio_kubelet.cli.start import start
+
+    raise SystemExit(start(arguments, "trio-kubelet run"))
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path),
+    help="Folder with drop-ins to merge over the file.",
+)
+def check_config(file: Path, config_dir: Path | None) -> None:
+    """Check the KubeletConfiguration in FILE, without touching this host.
+
+    Prints one line and exits with 0 if all is well; else prints everything that is wrong, a line
+    each, and exits with 1. That includes fields that the API does not have and keys that stand
+    twice, which an agent reads past with a warning. Warnings go to stderr.
+    """
+    from trio_kubelet.config import examine
+
+    flags = [f"--config={file}"] + ([f"--config-dir={config_dir}"] if config_dir else [])
+    examination = examine(flags)
+    wrong = (*examination.problems, *examination.oddities)
+    for problem in wrong:
+        click.echo(_one_line(problem))
+    if wrong:
+        raise SystemExit(1)
+    settings = examination.settings
+    for warning in settings.warnings:
+        click.echo(f"warning: {_one_line(warning)}", err=True)
+    click.echo(f"{file}: valid; {_summary(settings)}")
+
+
+def _one_line(text: str) -> str:
+    """`text` with what would break the line, or cannot be printed, in the form of escapes."""
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _summary(settings: "Settings") -> str:
+    from trio_kubelet.config import KubeletConfiguration, to_wire
+
+    default = to_wire(KubeletConfiguration())
+    actual = to_wire(settings.configuration)
+    changed = [name for name in {**default, **actual} if default.get(name) != actual.get(name)]
+    if not changed:
+        return "every setting has its default"
+    return f"{len(changed)} of its settings differ from the default"

@@ -10,7 +10,7 @@ NodeLogQuery (KEP-2258), `journal.py` asks systemd's journal, `system_logs.py` a
 """
 
 from trio_kubelet.logs.changes import LogChanges
-from trio_kubelet.logs.endpoint import ContainerLogs, log_routes
+from trio_kubelet.logs.container_logs import ContainerLogs, log_routes
 from trio_kubelet.logs.reader import LogReader
 
 __all__ = ["ContainerLogs", "LogChanges", "LogReader", "log_routes"]

@@ -1,19 +1,31 @@
-"""Prometheus's text format 0.0.4, which is what a Go kubelet answers scrapers with. Pure.
+"""Prometheus's text format 0.0.4, as a Go kubelet answers scrapers with it, and its routes.
 
 Written here because the client library renames counters that do not end in `_total`, which some
 of a kubelet's do, and because a node with a hundred pods has ten thousand lines: this takes a
 tenth of the library's time for them.
 """
 
-from collections.abc import Iterable, Mapping
+import zlib
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from attrs import field, frozen
 from prometheus_client import Metric
+
+from trio_kubelet.server.messages import Request, Response
+from trio_kubelet.server.router import ANY, Right, Route
+from trio_kubelet.tasks.threads import run_in_thread
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Number = int | float
 
 _CREATED = "_created"
+
+Scrape = Callable[[], Awaitable[bytes]]
+"""Returns metrics as text, as they are now."""
+
+WORTH_PACKING_BYTES = 1024
+_GZIP = 16 + zlib.MAX_WBITS
+_FAST = 1
 
 
 @frozen
@@ -94,3 +106,29 @@ def accepts_gzip(accept_encoding: str) -> bool:
         if coding.strip() in ("gzip", "*"):
             return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
     return False
+
+
+def metrics_routes(scrapes: Mapping[str, Scrape]) -> Sequence[Route]:
+    """One route for each path, by any method as in the Go kubelet."""
+    return tuple(
+        Route(ANY, path, _answer_with(scrape), Right(subresource="metrics"), is_public=True)
+        for path, scrape in scrapes.items()
+    )
+
+
+def _answer_with(scrape: Scrape) -> Callable[[Request], Awaitable[Response]]:
+    async def answer(request: Request) -> Response:
+        body = await scrape()
+        encoding = ",".join(request.headers.all("accept-encoding"))
+        if len(body) < WORTH_PACKING_BYTES or not accepts_gzip(encoding):
+            return Response(content_type=CONTENT_TYPE, body=body)
+        packed = await run_in_thread(_packed, body)
+        headers = (("Content-Encoding", "gzip"),)
+        return Response(content_type=CONTENT_TYPE, headers=headers, body=packed)
+
+    return answer
+
+
+def _packed(body: bytes) -> bytes:
+    packer = zlib.compressobj(_FAST, zlib.DEFLATED, _GZIP)
+    return packer.compress(body) + packer.flush()

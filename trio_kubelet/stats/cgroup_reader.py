@@ -5,6 +5,8 @@ idle cgroup only a few are (`cgroup_files.py`). A cgroup that goes meanwhile is 
 """
 
 import os
+import socket
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -18,20 +20,23 @@ from trio_kubelet.k8s import PodQOSClass
 from trio_kubelet.resources import CgroupDriver, CgroupTree
 from trio_kubelet.resources.cgroup_names import kubepods_name, pod_uid_of, qos_cgroup_name
 from trio_kubelet.stats.cgroup_files import CgroupFiles, read_file
-from trio_kubelet.stats.disk_io import disks
+from trio_kubelet.stats.cgroup_values import machine_usage
 from trio_kubelet.stats.kernel_text import (
     all_tasks,
     boot_time_ns,
     cgroups_of_process,
     default_interface,
+    disks,
     interfaces,
     meminfo,
 )
-from trio_kubelet.stats.machine_usage import machine_usage
 from trio_kubelet.stats.values import NetworkStats, NodeStats, SystemContainer, Usage
 
 Processes = Callable[[], Mapping[str, int]]
 """Returns a process of each system container, by name. Blocks."""
+
+_CREDENTIALS = struct.Struct("3i")
+ASK_AGAIN_SECONDS = 300.0
 
 
 class Depth(IntEnum):
@@ -268,3 +273,38 @@ def id_in(folder: str) -> str:
 def is_monitor(folder: str) -> bool:
     """True if a cgroup below a pod's is that of CRI-O's monitor of a container."""
     return folder.startswith("crio-conmon-")
+
+
+class SystemProcesses:
+    """Finds a process of each system container.
+
+    `runtime_socket` is where the runtime listens, empty for one that has no process of its own.
+    """
+
+    __slots__ = ("_asked_at", "_runtime", "_socket")
+
+    def __init__(self, runtime_socket: str) -> None:
+        self._socket = runtime_socket
+        self._runtime: int | None = None
+        self._asked_at = float("-inf")
+
+    def find(self) -> Mapping[str, int]:
+        """Return process ids by the names that system containers have. Blocks."""
+        found = {"kubelet": os.getpid()}
+        now = time.monotonic()
+        if self._socket and (self._runtime is None or now > self._asked_at + ASK_AGAIN_SECONDS):
+            self._runtime, self._asked_at = listening_process(self._socket), now
+        if self._runtime is not None:
+            found["runtime"] = self._runtime
+        return found
+
+
+def listening_process(path: str) -> int | None:
+    """The process that listens on a unix socket; None if nobody can be connected to at once."""
+    with suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.setblocking(False)
+        client.connect(path)
+        told = client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        pid: int = _CREDENTIALS.unpack(told)[0]
+        return pid or None
+    return None

@@ -1,12 +1,18 @@
-"""`/stats/summary`: statistics in the form of the kubelet's stats API (v1alpha1). Pure.
+"""`/stats/summary`: statistics as JSON, in the form of the kubelet's stats API (v1alpha1).
 
-What is not known is left out, as that API has it.
+Monitoring and schedulers ask for it. What is not known is left out, as that API has it.
 """
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from trio_kubelet.foreign_text import boolean
 from trio_kubelet.k8s.time import SECOND_NS, Time
+from trio_kubelet.server.endpoints import json_response
+from trio_kubelet.server.messages import Request, Response
+from trio_kubelet.server.router import ANY, Right, Route
+from trio_kubelet.stats.provider import StatsProvider
 from trio_kubelet.stats.values import (
     ContainerStats,
     Filesystem,
@@ -22,11 +28,14 @@ from trio_kubelet.stats.values import (
     Usage,
     VolumeStats,
 )
+from trio_kubelet.tasks.threads import run_in_thread
 
 Json = dict[str, Any]
 
 _KNOWN_SECONDS = 512
 """Times whose texts are kept: an answer has thousands of times, but in few different seconds."""
+
+STATS = Right(subresource="stats")
 
 
 def summary(stats: Stats, node_name: str, *, only_cpu_and_memory: bool = False) -> Json:
@@ -225,3 +234,29 @@ def _time(time_ns: int) -> str:
 @lru_cache(maxsize=_KNOWN_SECONDS)
 def _second(seconds: int) -> str:
     return str(Time.from_ns(seconds * SECOND_NS))
+
+
+def stats_routes(stats: StatsProvider, node_name: str) -> Sequence[Route]:
+    """`/stats/summary[?only_cpu_and_memory=true]`, by GET and POST as the Go kubelet has it.
+
+    `/stats/` has nothing at it, but `/stats` is sent there.
+    """
+
+    async def answer(request: Request) -> Response:
+        short = bool(boolean(request.query.first("only_cpu_and_memory")))
+        found = await (stats.rated_usage() if short else stats.full())
+        # A pod of a thousand containers takes a tenth of a second.
+        return await run_in_thread(
+            lambda: json_response(summary(found, node_name, only_cpu_and_memory=short))
+        )
+
+    async def refuse(_request: Request) -> Response:
+        return Response(status=404, body=b"404: Page Not Found")
+
+    return (
+        *(
+            Route(method, "/stats/summary[/]", answer, STATS, is_public=True)
+            for method in ("GET", "POST")
+        ),
+        Route(ANY, "/stats/", refuse, STATS, is_public=True),
+    )

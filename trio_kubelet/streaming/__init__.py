@@ -5,6 +5,6 @@ the client did, and moves bytes both ways. What they mean (SPDY or WebSocket, wh
 version) is between the two ends.
 """
 
-from trio_kubelet.streaming.endpoint import PodStreams, stream_routes
+from trio_kubelet.streaming.pod_streams import PodStreams, stream_routes
 
 __all__ = ["PodStreams", "stream_routes"]

@@ -3,6 +3,10 @@
 The sources of a projected volume are asked for side by side, a few at a time, and later ones win
 where paths meet. All that is missing is told at once. An optional source that is not there is
 empty. The files themselves are made in a thread: one object may be named again and again.
+
+Fields of the pod and amounts of its resources (downwardAPI) follow the rules of environment
+variables, and two more: labels and annotations may be asked for as a whole, and are then lines of
+`key="value"`, sorted, with the value quoted as Go does it.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,7 +20,9 @@ from trio_kubelet.k8s import (
     ConfigMap,
     ConfigMapProjection,
     ConfigMapVolumeSource,
+    Container,
     DownwardAPIProjection,
+    DownwardAPIVolumeFile,
     DownwardAPIVolumeSource,
     Pod,
     ProjectedVolumeSource,
@@ -29,8 +35,9 @@ from trio_kubelet.k8s import (
     VolumeProjection,
 )
 from trio_kubelet.references import NoReferences, ObjectError, ObjectNotFoundError, References
+from trio_kubelet.runtime.config.config_error import ConfigError
+from trio_kubelet.runtime.config.field_refs import PodAddresses, pod_field, resource_field
 from trio_kubelet.tasks.concurrency import run_for_each
-from trio_kubelet.volumes.downward import add_downward_files
 from trio_kubelet.volumes.payload import (
     DEFAULT_MODE,
     PRIVATE_MODE,
@@ -52,9 +59,22 @@ T = TypeVar("T")
 SOURCES_AT_ONCE = 8
 """Of one projected volume, which may have thousands."""
 
-
 AddFiles = Callable[[PayloadBuilder], None]
 """Adds the files of one source, of which all is there. Raises ValueError; may be much work."""
+
+_ESCAPES = {
+    "\a": r"\a",
+    "\b": r"\b",
+    "\f": r"\f",
+    "\n": r"\n",
+    "\r": r"\r",
+    "\t": r"\t",
+    "\v": r"\v",
+    "\\": r"\\",
+    '"': r"\"",
+}
+_LONGEST_SHORT_ESCAPE = 0x7F
+_LONGEST_ESCAPE = 0xFFFF
 
 
 @frozen(kw_only=True)
@@ -209,3 +229,63 @@ async def _unless_missing(wanted: Awaitable[T], optional: bool, empty: T) -> T:
         if optional:
             return empty
         raise
+
+
+def add_downward_files(
+    files: PayloadBuilder,
+    pod: Pod,
+    items: tuple[DownwardAPIVolumeFile, ...],
+    default_mode: int,
+    allocatable: Mapping[str, Quantity],
+) -> None:
+    """Add the files of a downward API volume. Raises ValueError, of all items at once."""
+    problems: list[str] = []
+    made: dict[str, bytes] = {}
+    """By field; one may be asked for again and again."""
+    for item in items:
+        field = item.field_ref.field_path if item.field_ref is not None else ""
+        try:
+            if not field or field not in made:
+                text = _text(pod, item, allocatable)
+                made[field] = text.encode("utf-8", "surrogateescape")
+        except ConfigError as error:
+            problems.append(error.message)
+            continue
+        mode = default_mode if item.mode is None else item.mode
+        files.add(item.path, VolumeFile(content=made[field], mode=mode))
+    if problems:
+        raise ValueError(aggregated(problems))
+
+
+def _text(pod: Pod, item: DownwardAPIVolumeFile, allocatable: Mapping[str, Quantity]) -> str:
+    if item.field_ref is not None:
+        path = item.field_ref.field_path
+        if path == "metadata.labels":
+            return map_text(pod.metadata.labels)
+        if path == "metadata.annotations":
+            return map_text(pod.metadata.annotations)
+        return pod_field(pod, path, PodAddresses())
+    if item.resource_field_ref is not None:
+        return resource_field(pod, Container(), item.resource_field_ref, allocatable)
+    return ""
+
+
+def map_text(values: Mapping[str, str]) -> str:
+    """Return labels or annotations as lines of `key="value"`."""
+    return "\n".join(f"{key}={go_quoted(value)}" for key, value in sorted(values.items()))
+
+
+def go_quoted(text: str) -> str:
+    """Return a text as Go's `%q` writes it."""
+    return f'"{"".join(map(_escaped, text))}"'
+
+
+def _escaped(character: str) -> str:
+    if character in _ESCAPES:
+        return _ESCAPES[character]
+    if character.isprintable():
+        return character
+    code = ord(character)
+    if code <= _LONGEST_SHORT_ESCAPE:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= _LONGEST_ESCAPE else f"\\U{code:08x}"

@@ -10,9 +10,10 @@ from functools import partial
 from attrs import frozen
 
 from trio_kubelet.errors import PreparationError
-from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.k8s import Container, Pod, StorageMedium, Volume, VolumeProjection
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.references import EnvironmentData, NoReferences, ObjectError, References
+from trio_kubelet.references.object_references import ROOT_CERTIFICATES
 from trio_kubelet.runtime.config.config_error import ConfigError
 from trio_kubelet.runtime.config.container_config import PodInputs
 from trio_kubelet.runtime.config.environment import EnvironmentSources
@@ -25,7 +26,6 @@ from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter
 from trio_kubelet.telemetry import EventRecorder, EventType
 from trio_kubelet.volumes.env_file import EnvFiles
 from trio_kubelet.volumes.plugin import MountedVolume, VolumeBusy, VolumeError, VolumesNotReady
-from trio_kubelet.volumes.readiness import volumes_ready_without_wait
 from trio_kubelet.volumes.volumes import Volumes
 
 TOLD_VOLUMES = 10
@@ -144,3 +144,22 @@ def _for_runtime(volume: MountedVolume) -> PreparedVolume:
     return PreparedVolume(
         host_path=volume.host_path, read_only=volume.read_only, relabel=volume.selinux_relabel
     )
+
+
+def volumes_ready_without_wait(pod: Pod) -> bool:
+    """True if no object that somebody has to make, and nothing of the node, can be missing."""
+    return all(map(_is_ready_without_wait, pod.spec.volumes))
+
+
+def _is_ready_without_wait(volume: Volume) -> bool:
+    if volume.empty_dir is not None:
+        return volume.empty_dir.medium in (StorageMedium.DEFAULT, StorageMedium.MEMORY)
+    if volume.projected is not None:
+        return all(map(_is_always_there, volume.projected.sources))
+    return volume.downward_api is not None
+
+
+def _is_always_there(source: VolumeProjection) -> bool:
+    if source.config_map is not None:
+        return source.config_map.name == ROOT_CERTIFICATES
+    return source.downward_api is not None or source.service_account_token is not None

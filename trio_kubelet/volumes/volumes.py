@@ -4,12 +4,19 @@ Nothing is remembered: what is prepared is read off the disk and the mount table
 agent goes on where the last one stopped. Removal unmounts everything of the pod, newest first,
 and only then deletes, file system by file system, so that a mount that is still there keeps its
 content.
+
+A subPath is one file or folder inside a volume, mounted as if it were the volume. What is inside
+may be the work of a container, symlinks included. So the path is resolved by the kernel beneath
+the volume, and the very file that was found is bound to a place under `volume-subpaths`: the
+runtime mounts that, and nothing can be swapped in between.
 """
 
 import errno
+import os
+import stat
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import structlog
@@ -20,8 +27,8 @@ from trio_kubelet.k8s.base import wire_name
 from trio_kubelet.kernel.mountinfo import mount_points, mounts_at_or_below
 from trio_kubelet.tasks.concurrency import run_for_each
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, Share
-from trio_kubelet.volumes.folders import PodFolders, plugin_folder
-from trio_kubelet.volumes.mount import unmount
+from trio_kubelet.volumes.folders import PodFolders, make_folders, plugin_folder
+from trio_kubelet.volumes.mount import MS_BIND, mount, unmount
 from trio_kubelet.volumes.plugin import (
     VOLUMES_AT_ONCE,
     MountedVolume,
@@ -31,8 +38,13 @@ from trio_kubelet.volumes.plugin import (
     VolumesNotReady,
     VolumeThreads,
 )
-from trio_kubelet.volumes.safe_open import remove_in_pieces, remove_tree
-from trio_kubelet.volumes.sub_path import bind_sub_path
+from trio_kubelet.volumes.safe_open import (
+    make_folders_beneath,
+    open_beneath,
+    opened_folder,
+    remove_in_pieces,
+    remove_tree,
+)
 
 log = structlog.get_logger("volumes")
 
@@ -45,6 +57,8 @@ _KEPT_ON_DISK = tuple(
     for name in ("empty-dir", "configmap", "downward-api", "projected", "secret")
 )
 """Plugins whose folders hold nothing but the pod's own copy: they may be deleted with content."""
+
+_FILE_MODE = 0o640
 
 
 @frozen
@@ -196,3 +210,56 @@ def _entries(folder: Path) -> tuple[Path, ...]:
         return tuple(folder.iterdir())
     except FileNotFoundError:
         return ()
+
+
+def bind_sub_path(volume: Path, sub_path: str, target: Path) -> None:
+    """Bind what is at `sub_path` inside a volume to `target`; a missing folder is made.
+
+    New folders get the mode of the volume, so that its group can write there. Called again it
+    keeps what is bound, unless that is another file now. Blocks; raises OSError, ValueError for
+    a path that is absolute, or has `..` or a zero byte in it.
+    """
+    path = PurePosixPath(sub_path)
+    if path.is_absolute() or ".." in path.parts or "\0" in sub_path:
+        raise ValueError(f"subPath {sub_path!r} must stay inside its volume")
+    with opened_folder(volume) as folder:
+        found = _open_or_make(folder, str(path))
+    try:
+        _bind(found, target)
+    finally:
+        os.close(found)
+
+
+def _open_or_make(folder: int, path: str) -> int:
+    try:
+        return open_beneath(folder, path)
+    except FileNotFoundError:
+        make_folders_beneath(folder, path, stat.S_IMODE(os.fstat(folder).st_mode))
+        return open_beneath(folder, path)
+
+
+def _bind(found: int, target: Path) -> None:
+    wanted = os.fstat(found)
+    if _is_bound(target):
+        present = target.lstat()
+        if (present.st_dev, present.st_ino) == (wanted.st_dev, wanted.st_ino):
+            return
+        unmount(target)
+    make_folders(target.parent)
+    _make_mount_point(target, is_folder=stat.S_ISDIR(wanted.st_mode))
+    mount(f"/proc/self/fd/{found}", target, flags=MS_BIND)
+
+
+def _is_bound(target: Path) -> bool:
+    # A bind mount within one file system shows in mountinfo only.
+    real = target.resolve()
+    return any(each.path == real for each in mount_points(real))
+
+
+def _make_mount_point(target: Path, *, is_folder: bool) -> None:
+    if target.exists() and target.is_dir() != is_folder:
+        target.rmdir() if target.is_dir() else target.unlink()
+    if is_folder:
+        make_folders(target)
+    else:
+        target.touch(_FILE_MODE)

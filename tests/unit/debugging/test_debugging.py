@@ -18,7 +18,7 @@ import trio.testing
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.config.flags import flag_values
 from trio_kubelet.config.model import NodeOptions
-from trio_kubelet.debugging import endpoint, flag_routes, profile_routes
+from trio_kubelet.debugging import flag_routes, profile_routes, profiles
 from trio_kubelet.debugging import samples as samples_module
 from trio_kubelet.debugging.samples import (
     Line,
@@ -221,7 +221,7 @@ async def test_the_heap_is_counted_for_one_client_at_a_time(
         go_on.wait(60)
         return ()
 
-    monkeypatch.setattr(endpoint, "_heap_lines", count)
+    monkeypatch.setattr(profiles, "_heap_lines", count)
     routes = profile_routes()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(get, routes, "/debug/pprof/heap")
@@ -242,7 +242,7 @@ async def test_a_profile_is_written_beside_the_event_loop(
         threads.append(threading.get_ident())
         return b"written"
 
-    monkeypatch.setattr(endpoint, writer, write)
+    monkeypatch.setattr(profiles, writer, write)
     await get(profile_routes(), f"/debug/pprof/profile?seconds=1{query}")
     assert threads
     assert threading.get_ident() not in threads

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.stats.disk_io import disks, io_v1, io_v2
+from trio_kubelet.stats.kernel_text import disks, io_v1, io_v2
 from trio_kubelet.stats.values import CgroupIo, DiskIo
 
 DISKSTATS = b"""\

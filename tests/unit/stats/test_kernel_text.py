@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.stats.cgroup_values import usage_v1, usage_v2
+from trio_kubelet.stats.cgroup_values import cpu_usage, machine_usage, usage_v1, usage_v2
 from trio_kubelet.stats.kernel_text import (
     all_tasks,
     boot_time_ns,
@@ -17,7 +17,6 @@ from trio_kubelet.stats.kernel_text import (
     number,
     pressure,
 )
-from trio_kubelet.stats.machine_usage import cpu_usage, machine_usage
 
 NET_DEV = b"""Inter-|   Receive                                                |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,10 +31,9 @@ from trio_kubelet.stats import (
     PodPaths,
     StatsProvider,
     StatsSources,
-    endpoint,
     summary,
 )
-from trio_kubelet.stats.endpoint import stats_routes
+from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.stats.values import Stats, SwapUsage
 
 MI = 1 << 20
@@ -279,7 +279,7 @@ async def test_the_summary_is_written_in_a_thread(
         writers.append(threading.current_thread())
         return summary(stats, node_name, **options)
 
-    monkeypatch.setattr(endpoint, "summary", written)
+    monkeypatch.setattr(sys.modules[stats_routes.__module__], "summary", written)
     async with reading(tmp_path) as node:
         monkeypatch.setattr(node.provider, "full", node.provider.usage)
         handle = route_requests(stats_routes(node.provider, "here"))

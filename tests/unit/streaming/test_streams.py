@@ -22,7 +22,7 @@ from trio_kubelet.runtime.observed import (
 from trio_kubelet.server import RequestError, route_requests
 from trio_kubelet.server.messages import Headers, Values
 from trio_kubelet.streaming import PodStreams, stream_routes
-from trio_kubelet.streaming.endpoint import Streams, wanted_ports, wanted_streams
+from trio_kubelet.streaming.pod_streams import Streams, wanted_ports, wanted_streams
 
 UPGRADE = (
     "Connection: Upgrade",

@@ -22,7 +22,7 @@ from trio_kubelet.k8s import (
     Secret,
     SecurityContext,
 )
-from trio_kubelet.volumes.downward import add_downward_files, go_quoted, map_text
+from trio_kubelet.volumes.collect import add_downward_files, go_quoted, map_text
 from trio_kubelet.volumes.payload import (
     MAX_BYTES,
     MAX_FILES,

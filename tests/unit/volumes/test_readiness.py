@@ -17,7 +17,7 @@ from trio_kubelet.k8s import (
     Volume,
     VolumeProjection,
 )
-from trio_kubelet.volumes.readiness import volumes_ready_without_wait
+from trio_kubelet.volumes.pod_storage import volumes_ready_without_wait
 
 TOKEN = VolumeProjection(service_account_token=ServiceAccountTokenProjection(path="token"))
 ROOT_CA = VolumeProjection(config_map=ConfigMapProjection(name="kube-root-ca.crt"))

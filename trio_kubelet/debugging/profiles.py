@@ -30,7 +30,7 @@ SetVerbosity = Callable[[int], None]
 
 
 def profile_routes() -> Sequence[Route]:
-    """Where the process spends its time, what it holds, which tasks and threads it has."""
+    """Profiles of the process: its time, its objects, its tasks and threads."""
     profiles = _Profiles()
     return (
         Route("GET", "/debug/pprof/{profile...}", profiles.show, ADMIN),
