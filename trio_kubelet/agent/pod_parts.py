@@ -228,7 +228,6 @@ class _Builder:
             allowed_sysctls=configuration.allowed_unsafe_sysctls,
             allocatable=parts.resources.allocatable,
             node=cluster.node,
-            refresh_node=cluster.refresh_node,
             runtime_classes=cluster.has_runtime_classes,
             apparmor=parts.host.apparmor,
             runtime_features=lambda: parts.gate.state.runtime_features.features,

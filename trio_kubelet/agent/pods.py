@@ -17,10 +17,12 @@ from trio_kubelet.sources import (
     watch_manifest_url,
 )
 from trio_kubelet.sources.manifests import adoptable_uid
+from trio_kubelet.sync.admission import Admission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.undecided import UndecidedPods
 
 
 class Pods:
@@ -50,7 +52,7 @@ class Pods:
             admit=pod_parts.admission,
             fits=pod_parts.admission.fits,
             allocations=parts.allocations,
-            prepare=pod_parts.admission.prepare,
+            undecided=_undecided_pods(pod_parts.admission, cluster),
             gate=parts.gate,
             monitor=parts.monitor,
             config=self._updates.channel,
@@ -97,3 +99,10 @@ class Pods:
                         check_seconds=configuration.http_check_frequency.total_seconds(),
                     )
                 )
+
+
+def _undecided_pods(admission: Admission, cluster: Cluster | Standalone) -> UndecidedPods | None:
+    """New pods that wait for the Node object; None where there is none."""
+    if cluster.refresh_node is None:
+        return None
+    return UndecidedPods(admission.wants_newer_node, cluster.refresh_node)

@@ -13,7 +13,7 @@ it waits for is disks, and what it decides it decides without a checkpoint. A ro
 long is told of in the log.
 """
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -50,6 +50,7 @@ from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
 from trio_kubelet.sync.store import PodStore, StoredPod
+from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.tasks.concurrency import BackgroundTasks
 from trio_kubelet.telemetry import EventRecorder, EventType
 
@@ -69,7 +70,7 @@ Admit = Callable[[Pod, Iterable[Pod]], AdmissionResult]
 class SyncLoop:
     """Feeds the pod tasks. `run` returns only when cancelled.
 
-    `prepare` is awaited with pods that are new to the node, before they are decided on.
+    `undecided` keeps new pods for which the node is to be asked for anew.
     `fits` says whether a pod that was admitted fits beside others. `runs` says whether
     something of a pod runs already. `clean_up` is awaited again and again as soon as all
     `sources` have said what they want, when `sources_known` is set.
@@ -79,7 +80,7 @@ class SyncLoop:
     _tasks: PodTasks
     _admit: Admit
     _fits: Fits
-    _prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None
+    _undecided: UndecidedPods | None = None
     _allocations: Allocations
     _gate: RuntimeGate
     _monitor: LoopMonitor
@@ -111,6 +112,8 @@ class SyncLoop:
             nursery.start_soon(self._consume, "probes", self._probes, self.on_verdict)
             nursery.start_soon(self._housekeeping)
             nursery.start_soon(self._waits_for_victims.run)
+            if self._undecided is not None:
+                nursery.start_soon(self._undecided.run, self._decide)
             task_status.started()
 
     async def _consume(
@@ -127,18 +130,6 @@ class SyncLoop:
                         await handled
             except Exception:
                 log.exception("sync loop handler failed", message=repr(item)[:LOGGED_CHARACTERS])
-
-    async def _prepare_admission(self, update: PodUpdate) -> None:
-        """Await what admission needs beforehand."""
-        if self._prepare is None or update.op is not PodOperation.ADD:
-            return
-        new = [pod for pod in update.pods if not self._was_admitted(pod)]
-        if not new:
-            return
-        try:
-            await self._prepare(new)
-        except Exception:  # the pods are decided on all the same, one by one
-            log.exception("admission preparation failed", pods=[pod.metadata.key for pod in new])
 
     async def _housekeeping(self) -> None:
         await self._sources_known.wait()
@@ -165,7 +156,6 @@ class SyncLoop:
         Others have their turn between two of them: probes of pods that run are not late because
         many pods come at once, nor do all of these do the same at the same time.
         """
-        await self._prepare_admission(update)
         handle = {
             PodOperation.ADD: self._add,
             PodOperation.UPDATE: self._update,
@@ -181,13 +171,29 @@ class SyncLoop:
         )
         for pod in sorted(update.pods, key=self._admission_order):
             try:
-                handle(self._bounded(pod, update.op))
+                if not self._is_undecided(update.op, pod):
+                    handle(self._bounded(pod, update.op))
             except Exception:
                 log.exception("sync loop handler failed", pod=pod.metadata.key, op=str(update.op))
             await trio.lowlevel.checkpoint()
         self._silent_sources.discard(update.source)
         if not self._silent_sources:
             self._sources_known.set()
+
+    def _is_undecided(self, op: PodOperation, pod: Pod) -> bool:
+        """True if the pod waits until the node was asked for anew; what it is now is kept there."""
+        if self._undecided is None or (op is PodOperation.ADD and self._was_admitted(pod)):
+            return False
+        return self._undecided.take(op, pod)
+
+    async def _decide(self, pod: Pod) -> None:
+        """Decide on a pod that waited for the node."""
+        await self._gate.wait_up()
+        try:
+            self._add(self._bounded(pod, PodOperation.ADD))
+        except Exception:
+            log.exception("sync loop handler failed", pod=pod.metadata.key, op="ADD")
+        await trio.lowlevel.checkpoint()
 
     def on_runtime_change(self, change: PodChange) -> None:
         """A pod looks different in the runtime: its task is to look."""

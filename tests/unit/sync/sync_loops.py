@@ -1,6 +1,6 @@
 """A sync loop whose pods' syncers do nothing and remember what they were asked."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.store import PodStore
+from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.telemetry import EventRecorder, Journal
 
 UP = RuntimeState(up=True, network_ready=True)
@@ -87,7 +88,7 @@ async def running(
     stop_seconds: Mapping[str, float] | None = None,
     runs: str = "",
     up: bool = True,
-    prepare: Callable[[Sequence[Pod]], Awaitable[None]] | None = None,
+    undecided: UndecidedPods | None = None,
     sources: Iterable[Source] = (),
     clean_up: Callable[[], Awaitable[None]] = trio.lowlevel.checkpoint,
     allocations: Allocations | None = None,
@@ -138,7 +139,7 @@ async def running(
             clean_up=clean_up,
             recorder=recorder,
             runs=lambda uid: uid == runs,
-            prepare=prepare,
+            undecided=undecided,
         )
         await nursery.start(loop.run)
         if up:

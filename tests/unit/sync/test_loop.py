@@ -1,7 +1,5 @@
 """The handlers of the sync loop: what a source says, and what becomes of it."""
 
-from collections.abc import Sequence
-
 import pytest
 import trio
 import trio.testing
@@ -223,34 +221,6 @@ async def test_a_pod_that_is_over_is_not_decided_again(autojump_clock: MockClock
     async with running(reject="a") as at:
         await at.say(PodOperation.ADD, evolve(A, status=PodStatus(phase="Failed")))
         assert at.heard() == ["sync a i"]
-
-
-async def test_new_pods_are_prepared_for_before_they_are_decided_on(
-    autojump_clock: MockClock,
-) -> None:
-    async def prepare(pods: Sequence[Pod]) -> None:
-        await trio.sleep(1)
-        prepared.append([pod.metadata.name for pod in pods])
-
-    prepared: list[list[str]] = []
-    async with running(prepare=prepare) as at:
-        await at.say(PodOperation.ADD, A, evolve(B, status=PodStatus(phase="Running")))
-        await trio.sleep(2)
-        assert prepared == [["a"]]
-        await at.say(PodOperation.UPDATE, make_pod("a", image="new"))
-        assert prepared == [["a"]]
-        assert at.heard()[-1] == "sync a new"
-
-
-async def test_pods_are_decided_on_although_they_could_not_be_prepared_for(
-    autojump_clock: MockClock,
-) -> None:
-    async def prepare(_pods: Sequence[Pod]) -> None:
-        raise ValueError("a label that is no number")
-
-    async with running(prepare=prepare) as at:
-        await at.say(PodOperation.ADD, A)
-        assert at.heard()[-1] == "sync a i"
 
 
 async def test_a_deletion_carries_its_grace_period(autojump_clock: MockClock) -> None:

@@ -10,9 +10,11 @@ from tests.unit.sync.sync_loops import make_pod, running
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LoopMeter
+from trio_kubelet.k8s import Pod
 from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.sources import PodOperation
 from trio_kubelet.sync.monitor import LoopMonitor
+from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.telemetry import Journal
 
 A, B = make_pod("a"), make_pod("b")
@@ -77,21 +79,28 @@ async def test_housekeeping_that_fails_is_logged_and_tried_again(
     assert [each["event"] for each in logged] == ["housekeeping failed"] * 2
 
 
-async def test_a_consumer_that_is_stuck_is_seen_though_the_others_go_on(
+async def test_a_consumer_is_seen_while_it_is_at_a_message(autojump_clock: MockClock) -> None:
+    seen: list[str] = []
+
+    def look(_pod: Pod) -> bool:
+        seen.append(at.monitor.slowest()[0])
+        return False
+
+    async with running(undecided=UndecidedPods(look, trio.sleep_forever)) as at:
+        await at.say(PodOperation.ADD, A)
+        assert seen == ["config"]
+        assert at.monitor.slowest() == ("", 0)
+
+
+async def test_a_consumer_that_is_stuck_is_told_of_and_then_ended(
     autojump_clock: MockClock,
 ) -> None:
-    async def hang(*_: object) -> None:
-        await released.wait()
-
-    released = trio.Event()
-    async with running(prepare=hang) as at:
-        await at.say(PodOperation.ADD, A)
+    monitor = LoopMonitor()
+    with monitor.busy("config"):
         await trio.sleep(29)
-        assert health(at.monitor) == ("", True)
+        assert health(monitor) == ("", True)
         await trio.sleep(3)
-        assert health(at.monitor) == ("config stuck for 32 s", True)
+        assert health(monitor) == ("config stuck for 32 s", True)
         await trio.sleep(30)
-        assert health(at.monitor) == ("config stuck for 62 s", False)
-        released.set()
-        await trio.sleep(1)
-        assert health(at.monitor) == ("", True)
+        assert health(monitor) == ("config stuck for 62 s", False)
+    assert health(monitor) == ("", True)

@@ -5,7 +5,7 @@ then. What the agent itself knows of its limits goes before what the node object
 be from before a restart.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from attrs import frozen
 
@@ -49,9 +49,8 @@ class Admission:
 
     `max_pods` is maxPods, `allowed_sysctls` are the names and patterns of allowedUnsafeSysctls,
     `allocatable` what pods may ask for in all (API: Node.status.allocatable) as far as the agent
-    knows. `node` returns the node object, None where there is none; `refresh_node` has it fetched
-    anew, gives up after a few seconds and raises nothing. `runtime_classes`: an API server tells
-    of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
+    knows. `node` returns the node object, None where there is none. `runtime_classes`: an API
+    server tells of runtime classes. `apparmor`: the kernel enforces AppArmor profiles.
     `runtime_features` returns those that the runtime tells of, None while it tells of none;
     `declared_features` what the node declares; `no_user_namespace` returns why a pod cannot have
     one of its own, empty if it can. `compare_taints` is the gate
@@ -63,7 +62,6 @@ class Admission:
     allowed_sysctls: tuple[str, ...] = ()
     allocatable: Callable[[], Mapping[str, Quantity]]
     node: Callable[[], Node | None] = lambda: None
-    refresh_node: Callable[[], Awaitable[None]] | None = None
     runtime_classes: bool = False
     apparmor: bool = True
     runtime_features: Callable[[], NodeFeatures | None] = lambda: None
@@ -96,17 +94,10 @@ class Admission:
         short = self._shortages(pod, beside, self.node())
         return not short and ports_taken(pod, beside) is None
 
-    async def prepare(self, pods: Iterable[Pod]) -> None:
-        """Look at the node again if one of the pods asks for another, before it is decided.
-
-        Labels of the node and its pods come by different ways: a pod that was bound for a label
-        may be here before it.
-        """
+    def wants_newer_node(self, pod: Pod) -> bool:
+        """True if a pod does not match the node; it may be here before the node's newest labels."""
         node = self.node()
-        if node is None or self.refresh_node is None:
-            return
-        if not all(matches_node(pod, node) for pod in pods):
-            await self.refresh_node()
+        return node is not None and not matches_node(pod, node)
 
     def _refused(self, pod: Pod) -> Rejection | None:
         """The rejection that stays true however many pods go, and is told first."""

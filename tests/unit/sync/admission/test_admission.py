@@ -247,33 +247,14 @@ def test_what_was_admitted_once_is_known_by_what_runs_and_by_its_status(
     assert was_admitted(make_pod(status=status), runs=runs) == admitted
 
 
-class Cluster:
-    """Tells of a node, and of its newest labels only to those who ask."""
-
-    def __init__(self, known: Node | None) -> None:
-        self.known = known
-        self.asked = 0
-
-    async def refresh(self) -> None:
-        self.asked += 1
-        self.known = make_node(labels={"disk": "ssd"})
-
-
-PLAIN, WANTS_SSD = make_pod(), make_pod("q", nodeSelector={"disk": "ssd"})
-
-
-async def test_a_label_that_is_missing_makes_look_at_the_node_again() -> None:
-    cluster = Cluster(make_node())
-    admission = make_admission(lambda: cluster.known, refresh_node=cluster.refresh)
-    await admission.prepare([PLAIN])
-    assert cluster.asked == 0
-    await admission.prepare([PLAIN, WANTS_SSD])
-    assert cluster.asked == 1
-    assert admission(WANTS_SSD, []) is None
-
-
-async def test_without_an_api_server_there_is_nothing_to_look_at() -> None:
-    cluster = Cluster(None)
-    admission = make_admission(lambda: cluster.known, refresh_node=cluster.refresh)
-    await admission.prepare([WANTS_SSD])
-    assert cluster.asked == 0
+@pytest.mark.parametrize(
+    ("node", "wants"),
+    [(make_node(), True), (make_node(labels={"disk": "ssd"}), False), (None, False)],
+    ids=["no such label", "the label", "no API server"],
+)
+def test_a_pod_that_the_node_does_not_suit_wants_a_newer_one(
+    node: Node | None, wants: bool
+) -> None:
+    admission = make_admission(lambda: node)
+    assert not admission.wants_newer_node(make_pod())
+    assert admission.wants_newer_node(make_pod(nodeSelector={"disk": "ssd"})) == wants
