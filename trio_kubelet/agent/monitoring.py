@@ -21,7 +21,7 @@ from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
-from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics
+from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.counted import EventCounter, NodeStartup
 from trio_kubelet.metrics.definitions import SHOWN_AS
 from trio_kubelet.metrics.http_requests import counted
@@ -36,14 +36,12 @@ from trio_kubelet.metrics.state import (
     state_families,
 )
 from trio_kubelet.metrics.text import exposition, families_of, metrics_routes
-from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.node.reporter import NodeReporter
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import Probes
 from trio_kubelet.resources.qos_memory import memory_requests, protects_memory
 from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats.summary import stats_routes
-from trio_kubelet.stats.topology import read_topology
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.tasks.threads import run_in_thread
@@ -62,7 +60,6 @@ class Monitoring:
 
     def __init__(self, parts: NodeParts) -> None:
         self._parts = parts
-        self._machine: MachineFacts | None = None
         self._tasks: Iterable[PodTask] = ()
         self._has_api = False
         self._counter = counter = EventCounter(
@@ -124,10 +121,8 @@ class Monitoring:
         return await run_in_thread(resource_metrics, await self._parts.stats.usage())
 
     async def _cadvisor(self) -> bytes:
-        if self._machine is None:
-            self._machine = await run_in_thread(_machine_facts, self._parts.host.machine)
         return await run_in_thread(
-            cadvisor_metrics, await self._parts.stats.detailed_usage(), self._machine
+            cadvisor_metrics, await self._parts.stats.detailed_usage(), self._parts.host.machine
         )
 
     async def _agent(self) -> bytes:
@@ -233,16 +228,3 @@ def _features(parts: NodeParts) -> dict[tuple[str, str], bool]:
         (name, "" if gate.stage is Stage.GA else str(gate.stage)): parts.settings.gates[name]
         for name, gate in KNOWN_GATES.items()
     }
-
-
-def _machine_facts(machine: MachineInfo) -> MachineFacts:
-    cpus = machine.size.cpu_milli // 1000
-    return MachineFacts(
-        machine_id=machine.machine_id,
-        system_uuid=machine.system_uuid,
-        boot_id=machine.boot_id,
-        kernel_version=machine.kernel_version,
-        os_image=machine.os_image,
-        cpus=cpus,
-        topology=read_topology(cpus),
-    )

@@ -12,7 +12,7 @@ from attrs import field, frozen
 
 from trio_kubelet.metrics.disk_io import disk_families
 from trio_kubelet.metrics.text import Family, Number, escaped, exposition, inner_label_text
-from trio_kubelet.stats.topology import CpuTopology
+from trio_kubelet.node.machine import MachineInfo
 from trio_kubelet.stats.values import (
     Interface,
     MemoryUsage,
@@ -28,19 +28,6 @@ _MICROSECONDS = 1e6
 _LABELS = ("container", "id", "image", "name", "namespace", "pod")
 _KNOWN_LABELS = 2048
 """Cgroups whose labels are kept as text: more than most nodes have."""
-
-
-@frozen(kw_only=True)
-class MachineFacts:
-    """The facts that do not change while the machine runs."""
-
-    machine_id: str
-    system_uuid: str
-    boot_id: str
-    kernel_version: str
-    os_image: str
-    cpus: int
-    topology: CpuTopology
 
 
 @frozen(kw_only=True)
@@ -327,7 +314,7 @@ def _with_quota(usage: Usage, value: Number | None) -> Number | None:
     return value if usage.details.cpu_quota_us is not None else None
 
 
-def cadvisor_metrics(stats: Stats, machine: MachineFacts) -> bytes:
+def cadvisor_metrics(stats: Stats, machine: MachineInfo) -> bytes:
     """The whole answer."""
     rows = tuple(_rows(stats))
     families: dict[str, Family] = {}
@@ -458,7 +445,7 @@ def _label_text(*values: str) -> str:
     return inner_label_text(dict(zip(_LABELS, values, strict=True)))
 
 
-def _machine(stats: Stats, machine: MachineFacts) -> Iterator[Family]:
+def _machine(stats: Stats, machine: MachineInfo) -> Iterator[Family]:
     labels = inner_label_text(
         {
             "boot_id": machine.boot_id,
@@ -467,7 +454,7 @@ def _machine(stats: Stats, machine: MachineFacts) -> Iterator[Family]:
         }
     )
     for name, help_text, value in (
-        ("machine_cpu_cores", "CPUs.", machine.cpus),
+        ("machine_cpu_cores", "CPUs.", machine.size.cpu_milli // 1000),
         (
             "machine_cpu_physical_cores",
             "Cores, whose threads are the CPUs.",

@@ -66,6 +66,14 @@ class MachineSize:
 
 
 @frozen(kw_only=True)
+class CpuTopology:
+    """Counts of what there is; as many cores as CPUs, in one socket, where the kernel is silent."""
+
+    cores: int
+    sockets: int
+
+
+@frozen(kw_only=True)
 class MachineInfo:
     """One machine.
 
@@ -80,6 +88,7 @@ class MachineInfo:
     os_image: str = ""
     architecture: str = ""
     size: MachineSize
+    topology: CpuTopology
     swap_bytes: int = 0
     storage_bytes: int | None = None
     max_pids: int | None = None
@@ -100,6 +109,7 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
     """Read it. `host` is where the machine's root is mounted. Raises OSError, ValueError."""
     kernel = os.uname()
     meminfo = host / "proc/meminfo"
+    size = node_capacity(meminfo, host / "sys/kernel/mm/hugepages")
     return MachineInfo(
         machine_id=_first(host, _MACHINE_IDS),
         system_uuid=_first(host, _SYSTEM_UUIDS),
@@ -107,7 +117,8 @@ def read_machine(root_directory: Path, host: Path = Path("/")) -> MachineInfo:
         kernel_version=kernel.release,
         os_image=_os_image(host),
         architecture=go_architecture(platform.machine()),
-        size=node_capacity(meminfo, host / "sys/kernel/mm/hugepages"),
+        size=size,
+        topology=read_topology(size.cpu_milli // 1000, host / "sys/devices/system/cpu"),
         swap_bytes=_swap_bytes(meminfo.read_text(errors="replace")),
         storage_bytes=_storage_bytes(root_directory),
         max_pids=max_pids(host),
@@ -136,6 +147,20 @@ def _hugepages(folder: Path) -> Mapping[int, int]:
             size = int(matched[1]) << 10
             sizes[size] = size * int((each / "nr_hugepages").read_text())
     return sizes
+
+
+def read_topology(cpus: int, folder: Path) -> CpuTopology:
+    """Read the topology of the CPUs that a folder of sysfs shows."""
+    found: set[tuple[str, str]] = set()
+    for cpu in folder.glob("cpu[0-9]*/topology"):
+        try:
+            socket = (cpu / "physical_package_id").read_text().strip()
+            found.add((socket, (cpu / "core_id").read_text().strip()))
+        except (OSError, ValueError):
+            continue
+    if not found:
+        return CpuTopology(cores=cpus, sockets=1)
+    return CpuTopology(cores=len(found), sockets=len({socket for socket, _ in found}))
 
 
 def _first(host: Path, candidates: tuple[str, ...]) -> str:

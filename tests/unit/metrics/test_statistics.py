@@ -4,9 +4,9 @@ from attrs import evolve
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX
-from trio_kubelet.metrics.cadvisor import MachineFacts, cadvisor_metrics
+from trio_kubelet.metrics.cadvisor import cadvisor_metrics
 from trio_kubelet.metrics.resource import resource_metrics
-from trio_kubelet.stats.topology import CpuTopology
+from trio_kubelet.node.machine import CpuTopology, MachineInfo, MachineSize
 from trio_kubelet.stats.values import (
     CgroupDetails,
     CgroupIo,
@@ -25,13 +25,13 @@ from trio_kubelet.stats.values import (
 )
 
 NOW_NS = 1_700_000_000_500_000_000
-MACHINE = MachineFacts(
+MACHINE = MachineInfo(
     machine_id="m",
     system_uuid="u",
     boot_id="b",
     kernel_version="6.1",
     os_image='Debian "13"',
-    cpus=4,
+    size=MachineSize(cpu_milli=4000, memory_bytes=8 << 30),
     topology=CpuTopology(cores=2, sockets=1),
 )
 

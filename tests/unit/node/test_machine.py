@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.node.nodes import a_machine
-from trio_kubelet.node.machine import go_architecture, is_kernel_older_than, read_machine
+from trio_kubelet.node.machine import (
+    CpuTopology,
+    go_architecture,
+    is_kernel_older_than,
+    read_machine,
+)
 
 FILES = {
     "proc/meminfo": "MemTotal:        4030068 kB\nSwapTotal:       1048576 kB\n",
@@ -105,3 +110,22 @@ def test_a_limit_that_is_no_number_limits_nothing(tmp_path: Path, text: str) -> 
 )
 def test_kernels_are_compared_by_their_numbers(kernel: str, older: bool) -> None:
     assert is_kernel_older_than(a_machine(kernel_version=kernel), (5, 9)) is older
+
+
+def cpu(host: Path, number: int, socket: str, core: str) -> None:
+    folder = host / f"sys/devices/system/cpu/cpu{number}/topology"
+    folder.mkdir(parents=True)
+    (folder / "physical_package_id").write_text(f"{socket}\n")
+    (folder / "core_id").write_text(f"{core}\n")
+
+
+def test_threads_of_one_core_are_one_core_and_cores_of_two_sockets_are_not(tmp_path: Path) -> None:
+    host = a_host(tmp_path)
+    for number, (socket, core) in enumerate([("0", "0"), ("0", "0"), ("0", "1"), ("1", "0")]):
+        cpu(host, number, socket, core)
+    assert read_machine(tmp_path, host).topology == CpuTopology(cores=3, sockets=2)
+
+
+def test_a_kernel_that_tells_no_topology_has_as_many_cores_as_cpus(tmp_path: Path) -> None:
+    found = read_machine(tmp_path, a_host(tmp_path))
+    assert found.topology == CpuTopology(cores=found.size.cpu_milli // 1000, sockets=1)
