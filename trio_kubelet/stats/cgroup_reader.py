@@ -30,7 +30,13 @@ from trio_kubelet.stats.kernel_text import (
     interfaces,
     meminfo,
 )
-from trio_kubelet.stats.values import NetworkStats, NodeStats, SystemContainer, Usage
+from trio_kubelet.stats.values import (
+    NetworkStats,
+    NodeReading,
+    NodeStats,
+    SystemContainer,
+    Usage,
+)
 
 Processes = Callable[[], Mapping[str, int]]
 """Returns a process of each system container, by name. Blocks."""
@@ -134,6 +140,15 @@ class CgroupReader:
             between=between,
             system=tuple(self._system_containers(clock, depth, processes(), between)),
         )
+
+    def read_node(self, clock: Stopwatch) -> NodeReading:
+        """Read the machine, and the cgroup of all pods that limits them, if there is one."""
+        node = self._node(clock, Depth.USAGE)
+        name = kubepods_name(self.cgroup_root)
+        paths = [name.path(driver) for driver in CgroupDriver]
+        usages = [self.usage(path, clock, Depth.USAGE) for path in paths]
+        limited = (each for each in usages if each and each.memory and each.memory.limit)
+        return NodeReading(node=node, pods=next(limited, None))
 
     def usage(self, path: str, clock: Stopwatch, depth: Depth) -> Usage | None:
         """The use of one cgroup; None if it is not there."""

@@ -9,6 +9,7 @@ five seconds, and its figures are left out.
 
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -30,8 +31,8 @@ from trio_kubelet.stats.runtime_stats import (
     runtime_filesystem,
     runtime_sandboxes,
 )
-from trio_kubelet.stats.shared import SharedValue
-from trio_kubelet.stats.values import Filesystem, NodeStats, Stats
+from trio_kubelet.stats.shared import ANY_AGE, SharedValue
+from trio_kubelet.stats.values import Filesystem, NodeReading, NodeStats, Stats
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import BackgroundTasks, run_concurrently
 from trio_kubelet.tasks.threads import run_in_thread
@@ -43,6 +44,9 @@ RATE_SECONDS = 1.0
 """Between the first two samples, when nobody has asked for long."""
 
 DEADLINE_SECONDS = 5.0
+FOLDERS_SECONDS = 300.0
+"""Where the runtime keeps its files changes with its configuration."""
+
 NODE = "node"
 
 
@@ -73,6 +77,7 @@ class _Wanted:
     depth: Depth = Depth.USAGE
     rates: bool = False
     disks: bool = False
+    newer_than: float = ANY_AGE
 
 
 class StatsProvider:
@@ -90,6 +95,8 @@ class StatsProvider:
         self._containers = SharedValue(tasks, self._ask_containers, FRESH_SECONDS)
         self._sandboxes = SharedValue(tasks, self._ask_sandboxes, FRESH_SECONDS)
         self._filesystems = SharedValue(tasks, self._measure_filesystems, FRESH_SECONDS)
+        self._folders = SharedValue(tasks, self._ask_folders, FOLDERS_SECONDS)
+        self._known_folders = RuntimeStats()
         self._disks = DiskUsages(tasks, sources.clock, sources.volume_seconds)
         self.on_disk_walk = self._disks.on_walk
 
@@ -113,13 +120,28 @@ class StatsProvider:
         """As `rated_usage`, with networks and disks."""
         return await self._stats(_Wanted(depth=Depth.NETWORK, rates=True, disks=True))
 
+    async def usage_since(self, time: float, *, disks: bool) -> Stats:
+        """As `usage`, read at `time` (trio's clock) or later; with what is known of `disks`."""
+        return await self._stats(_Wanted(disks=disks, newer_than=time))
+
+    async def node_since(self, time: float) -> NodeReading:
+        """The node without its pods, read at `time` (trio's clock) or later."""
+        sources = self._sources
+        filesystems = await self._filesystems.get(time)
+        read = partial(sources.reader.read_node, Stopwatch(sources.clock.now_ns()))
+        found = await run_in_thread(read, limiter=self._threads)
+        root = str(sources.root_folder)
+        return evolve(
+            found, node=with_filesystems(found.node, filesystems, self._known_folders, root)
+        )
+
     async def disks(self) -> Mapping[str, PodDisk]:
         """The space that volumes and logs of pods use, by UID, as far as it is known."""
         return await self._disks.get(map(self._sources.paths, shown(self._sources.pods())))
 
     async def _stats(self, wanted: _Wanted) -> Stats:
         pods = shown(self._sources.pods())
-        readings = await self._readings_of(wanted.depth)
+        readings = await self._readings_of(wanted.depth, wanted.newer_than)
         if wanted.rates and not self._rates.is_known(NODE, readings.node.usage.time_ns):
             await self._put_together(pods, readings, _Wanted())
             await trio.sleep(RATE_SECONDS)
@@ -134,10 +156,12 @@ class StatsProvider:
         asks_all = lacks_cgroups(pods, readings)
         runtime = None
         if asks_all or wanted.disks:
-            runtime = await self._runtime(problems, sandboxes=asks_all)
+            runtime = await self._runtime(
+                problems, sandboxes=asks_all, newer_than=wanted.newer_than
+            )
         node, found = readings.node, Found(readings=readings, runtime=runtime)
         if wanted.disks:
-            filesystems = await self._filesystems.get()
+            filesystems = await self._filesystems.get(wanted.newer_than)
             disks = await self._disks.get(map(self._sources.paths, pods))
             root = str(self._sources.root_folder)
             node = with_filesystems(node, filesystems, runtime, root)
@@ -160,12 +184,12 @@ class StatsProvider:
             node=node, pods=stats, system=system, cgroups=readings.between, problems=problems
         )
 
-    async def _readings_of(self, depth: Depth) -> CgroupReadings:
+    async def _readings_of(self, depth: Depth, newer_than: float = ANY_AGE) -> CgroupReadings:
         """Readings that are fresh and go deep enough, or new ones."""
         for each in Depth:
-            if each > depth and self._readings[each].is_fresh:
+            if each > depth and newer_than == ANY_AGE and self._readings[each].is_fresh:
                 return await self._readings[each].get()
-        return await self._readings[depth].get()
+        return await self._readings[depth].get(newer_than)
 
     async def _read(self, depth: Depth) -> CgroupReadings:
         sources = self._sources
@@ -174,10 +198,12 @@ class StatsProvider:
         )
         return await run_in_thread(read, limiter=self._threads)
 
-    async def _runtime(self, problems: dict[str, str], *, sandboxes: bool) -> RuntimeStats | None:
+    async def _runtime(
+        self, problems: dict[str, str], *, sandboxes: bool, newer_than: float
+    ) -> RuntimeStats | None:
         """The runtime's statistics; None, and a problem, if it says nothing."""
         try:
-            told = await self._containers.get()
+            told = await self._containers.get(newer_than)
             if sandboxes:
                 told = evolve(told, sandboxes=(await self._sandboxes.get()).sandboxes)
         except RpcError as error:
@@ -196,15 +222,20 @@ class StatsProvider:
 
         async def ask_filesystems() -> None:
             nonlocal told
-            info = await client.image_fs_info()
-            told = evolve(
-                told,
-                images=runtime_filesystem(info.image_filesystems),
-                layers=runtime_filesystem(info.container_filesystems),
-            )
+            folders = await self._ask_folders()
+            told = evolve(told, images=folders.images, layers=folders.layers)
 
         await run_concurrently(ask_containers, ask_filesystems)
         return told
+
+    async def _ask_folders(self) -> RuntimeStats:
+        """The file systems of the runtime."""
+        info = await self._sources.client.image_fs_info()
+        self._known_folders = RuntimeStats(
+            images=runtime_filesystem(info.image_filesystems),
+            layers=runtime_filesystem(info.container_filesystems),
+        )
+        return self._known_folders
 
     async def _ask_sandboxes(self) -> RuntimeStats:
         try:
@@ -223,11 +254,10 @@ class StatsProvider:
         sources = self._sources
         folders = {str(sources.root_folder)}
         if sources.images_on_disk:
-            try:
-                told = await self._containers.get()
-            except RpcError:
-                told = RuntimeStats()
-            folders |= {each.mountpoint for each in (told.images, told.layers) if each is not None}
+            with trio.move_on_after(DEADLINE_SECONDS), suppress(RpcError):
+                await self._folders.get()
+            known = self._known_folders
+            folders |= {each.mountpoint for each in (known.images, known.layers) if each}
         measure = partial(filesystems_of, sorted(folders), sources.clock.now_ns())
         if self._disk_threads.available_tokens == 0:
             log.warning("filesystem measurement skipped, an earlier one still hangs")
@@ -243,16 +273,17 @@ def filesystems_of(folders: Iterable[str], now_ns: int) -> Mapping[str, Filesyst
     found: dict[str, Filesystem] = {}
     for folder in folders:
         try:
-            told = os.statvfs(folder)
+            told, device = os.statvfs(folder), os.stat(folder).st_dev  # noqa: PTH116 - text
         except (OSError, ValueError) as error:
             log.warning("filesystem measurement failed", folder=folder, error=str(error))
             continue
-        found[folder] = filesystem(
+        whole = filesystem(
             told,
             now_ns,
             used=(told.f_blocks - told.f_bfree) * told.f_frsize,
             inodes_used=told.f_files - told.f_ffree,
         )
+        found[folder] = evolve(whole, device=device)
     return found
 
 

@@ -14,6 +14,8 @@ from trio_kubelet.tasks.future import Future
 
 T = TypeVar("T")
 
+ANY_AGE = float("-inf")
+
 
 class SharedValue(Generic[T]):
     """One value. Nothing is worked out unless somebody asks."""
@@ -39,8 +41,17 @@ class SharedValue(Generic[T]):
         age = trio.current_time() - self._began_at
         return age < self._seconds or not self._future.is_settled
 
-    async def get(self) -> T:
-        """The value; raises what the work has raised, which nobody keeps."""
+    async def get(self, newer_than: float = ANY_AGE) -> T:
+        """The value; raises what the work has raised, which nobody keeps.
+
+        Its work began at `newer_than` (trio's clock) or later. Work that began before is waited
+        for, so that never two are under way.
+        """
+        while self._future is not None and self._began_at < newer_than:
+            old = self._future
+            await old.wait()
+            if self._future is old:
+                self._future = None
         if self._future is None or not self.is_fresh:
             self._future = Future()
             self._began_at = trio.current_time()

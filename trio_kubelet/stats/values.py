@@ -163,9 +163,13 @@ class NetworkStats:
 
 @frozen(kw_only=True)
 class Filesystem:
-    """A file system, and how much of it something uses."""
+    """A file system, and how much of it something uses.
+
+    `device` is the kernel's number of a whole one: of two folders it tells if they share a disk.
+    """
 
     time_ns: int
+    device: int | None = None
     available: int | None = None
     capacity: int | None = None
     used: int | None = None
@@ -252,6 +256,17 @@ class NodeStats:
     images: Filesystem | None = None
     containers: Filesystem | None = None
     disks: tuple[DiskIo, ...] = ()
+
+
+@frozen(kw_only=True)
+class NodeReading:
+    """The node without its pods.
+
+    `pods` is the use of the cgroup of all of them, None if they have none with a limit.
+    """
+
+    node: NodeStats
+    pods: Usage | None = None
 
 
 @frozen(kw_only=True)

@@ -1,6 +1,7 @@
 """What readers get, on a cgroup tree of files and on a runtime without a kernel."""
 
 import json
+import os
 import shutil
 import sys
 import threading
@@ -306,3 +307,41 @@ async def test_the_root_of_statistics_is_a_folder_with_nothing_at_it(
         refused = await handle(Request(method="PUT", path="/stats/summary"))
         assert refused is not None
         assert refused.status == 405
+
+
+async def test_the_node_alone_is_read_without_its_pods(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        write_cgroup(node.cgroups, "/kubepods.slice", cpu_seconds=5, memory=40 * MI)
+        (node.cgroups / "kubepods.slice/memory.max").write_text(f"{100 * MI}\n")
+        (node.cgroups / "kubepods.slice/kubepods-besteffort.slice/memory.current").unlink()
+        found = await node.provider.node_since(trio.current_time())
+        assert found.pods is not None
+        assert found.pods.memory is not None
+        assert (found.pods.memory.working_set, found.pods.memory.limit) == (39 * MI, 100 * MI)
+        assert found.node.memory_bytes == 8_000_000 << 10
+        assert found.node.root is not None
+        assert found.node.root.device == os.stat(tmp_path).st_dev  # noqa: PTH116
+        assert node.reads == []
+        assert node.runtime.asked == 0
+
+
+async def test_who_needs_newer_figures_gets_them(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        before = await node.provider.usage()
+        write_cgroup(node.cgroups, POD_CGROUP, cpu_seconds=3, memory=51 * MI)
+        assert await node.provider.usage() == before
+        [pod] = (await node.provider.usage_since(trio.current_time(), disks=False)).pods
+        assert pod.usage.memory is not None
+        assert pod.usage.memory.working_set == 50 * MI
+        assert node.runtime.asked == 0
+
+
+async def test_disks_are_asked_for_only_by_who_needs_them(tmp_path: Path) -> None:
+    async with reading(tmp_path) as node:
+        [pod] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        assert node.runtime.asked == 1
+        assert pod.ephemeral_storage is not None
+        [again] = (await node.provider.usage_since(trio.current_time(), disks=True)).pods
+        assert node.runtime.asked == 2
+        assert again.containers[0].root is not None
+        assert again.containers[0].root.used == 7 * MI

@@ -92,3 +92,34 @@ async def test_who_asks_before_the_owner_runs_waits_for_it(autojump_clock: MockC
         assert await shared.get() == 1
         assert trio.current_time() >= 6
         nursery.cancel_scope.cancel()
+
+
+async def test_who_wants_a_newer_value_waits_for_the_old_work_and_has_it_done_again(
+    autojump_clock: MockClock,
+) -> None:
+    tasks, work = BackgroundTasks(), Work()
+    shared = SharedValue(tasks, work, 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        nursery.start_soon(shared.get)
+        await trio.sleep(0.5)
+        wanted = trio.current_time()
+        assert await shared.get(wanted) == 2
+        assert trio.current_time() - wanted == 1.5
+        assert await shared.get(wanted) == 2
+        assert await shared.get() == 2
+        nursery.cancel_scope.cancel()
+
+
+async def test_work_that_failed_is_done_again_for_who_wants_a_newer_value(
+    autojump_clock: MockClock,
+) -> None:
+    tasks, work = BackgroundTasks(), Work(fails=True)
+    shared = SharedValue(tasks, work, 10)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tasks.run)
+        with pytest.raises(OSError, match="no disk"):
+            await shared.get()
+        work.fails = False
+        assert await shared.get(trio.current_time()) == 2
+        nursery.cancel_scope.cancel()
