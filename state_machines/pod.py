@@ -77,6 +77,8 @@ class PodEvent(StrEnum):
     """Its source no longer has it."""
     PREEMPTED = "Preempted"
     """A critical pod needs its place."""
+    EVICTED = "Evicted"
+    """The node runs out of something, or the pod broke a limit of its own."""
     GRACE_SHORTENED = "GraceShortened"
     """A pod that is being stopped has less time left than it was given."""
     CONTAINERS_STOPPED = "ContainersStopped"
@@ -131,6 +133,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.SYNC_POD,    E.DELETED,            S.TERMINATING, "its owner wants it gone, with grace"),
         Row(S.SYNC_POD,    E.REMOVED,            S.TERMINATING, "what no source wants does not run"),
         Row(S.SYNC_POD,    E.PREEMPTED,          S.TERMINATING, "it failed: a critical pod takes its place"),
+        Row(S.SYNC_POD,    E.EVICTED,            S.TERMINATING, "it failed: the node takes back what it uses"),
 
         Row(S.TERMINATING, E.CONTAINERS_STOPPED, S.TERMINATED,  "stopping is believed when it is seen", seen_stopped),
         Row(S.TERMINATING, E.GRACE_SHORTENED,    S.TERMINATING, "the stop in flight is made again with less time"),
@@ -138,6 +141,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATING, E.DELETED,            S.TERMINATING, "deleted while it ends, or deleted once more"),
         Row(S.TERMINATING, E.REMOVED,            S.TERMINATING, "a forced deletion: the object went first"),
         Row(S.TERMINATING, E.PREEMPTED,          S.TERMINATING, "the critical pod waits for the same end"),
+        Row(S.TERMINATING, E.EVICTED,            S.TERMINATING, "it ends already; it may have less time now"),
 
         Row(S.TERMINATED,  E.RELEASED,           S.RELEASED,    "it holds nothing that others could want"),
         Row(S.TERMINATED,  E.GRACE_SHORTENED,    S.TERMINATED,  "nothing runs that could be given less time"),
@@ -145,6 +149,7 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.TERMINATED,  E.DELETED,            S.TERMINATED,  "completed pods are deleted later: clean up goes on"),
         Row(S.TERMINATED,  E.REMOVED,            S.TERMINATED,  "clean up needs no object in the API"),
         Row(S.TERMINATED,  E.PREEMPTED,          S.TERMINATED,  "its place is free already"),
+        Row(S.TERMINATED,  E.EVICTED,            S.TERMINATED,  "nothing of it runs; what it left on the disk goes"),
 
         Row(S.RELEASED,    E.KEPT,               S.FINISHED,    "its source has it, still or again: logs can be read, restarts count on"),
         Row(S.RELEASED,    E.CLEANED,            S.FINISHED,    "nothing of it is left on the node"),
@@ -153,11 +158,12 @@ POD: StateMachine[PodState, PodEvent, StopEvidence] = StateMachine(
         Row(S.RELEASED,    E.DELETED,            S.RELEASED,    "deleted once more, before its task has ended"),
         Row(S.RELEASED,    E.REMOVED,            S.RELEASED,    "its source lets it go: nothing is kept"),
         Row(S.RELEASED,    E.PREEMPTED,          S.RELEASED,    "its place is free already"),
+        Row(S.RELEASED,    E.EVICTED,            S.RELEASED,    "nothing of it runs; what it left on the disk goes"),
     ),
 )
 # fmt: on
 
-FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED})
+FAILING_ENDINGS = frozenset({E.REJECTED, E.DEADLINE_EXCEEDED, E.PREEMPTED, E.EVICTED})
 """The endings after which the pod's phase is Failed whatever its containers' exit codes are."""
 
 

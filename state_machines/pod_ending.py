@@ -29,7 +29,8 @@ class Ending:
     leaves it. `reason` and `message` go into a status whose phase becomes Failed; they are
     empty when the end is no failure. `disruption` is the message of the condition
     DisruptionTarget, empty where the end is no disruption. `delete_remains`: the pod's object
-    is gone or going, so its containers, logs and folders go as well.
+    is gone or going, so its containers, logs and folders go as well. `delete_content`: they go
+    at once although the object stays, because the node needs the room.
     """
 
     causes: tuple[PodEvent, ...]
@@ -38,6 +39,7 @@ class Ending:
     message: str = ""
     disruption: str = ""
     delete_remains: bool = False
+    delete_content: bool = False
 
     @property
     def cause(self) -> PodEvent:
@@ -54,6 +56,7 @@ def merge_endings(first: Ending | None, second: Ending | None) -> Ending | None:
         causes=first.causes + tuple(c for c in second.causes if c not in first.causes),
         grace_seconds=_shorter(first.grace_seconds, second.grace_seconds),
         delete_remains=first.delete_remains or second.delete_remains,
+        delete_content=first.delete_content or second.delete_content,
     )
 
 

@@ -44,8 +44,8 @@ MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
     # tests/unit/sync: test_pod_syncer.py, test_pod_task.py, test_preemptions.py;
-    # tests/integration/test_pods_restarts.py
-    POD.name: frozenset({"Rejected", "DeadlineExceeded", "Preempted", "GraceShortened"}),
+    # tests/integration/test_pods_restarts.py; tests/unit/eviction/test_manager.py
+    POD.name: frozenset({"Rejected", "DeadlineExceeded", "Preempted", "Evicted", "GraceShortened"}),
     # tests/unit/runtime/test_images.py
     IMAGE.name: frozenset(
         {"NameRefused", "PullCancelled", "PullFailed", "RetryDue", "BackOff", "Invalid", "Missing"}
@@ -54,7 +54,7 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PLEG.name: frozenset({"Unsupported", "Hinted", "Generic", "ChangeMissed"}),
     # tests/unit/probes/test_pod_probes.py; an error changes no state, so no journal has it
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
-    # tests/unit/node/test_pressure_monitor.py; no simulated node runs short of anything
+    # tests/unit/eviction/test_watch.py; no simulated node runs short of anything
     PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
 }
 """The states and events of each machine that a day need not reach, and where tests do."""

@@ -20,7 +20,17 @@ LAYERS: dict[str, set[str]] = {
         *("rpc", "tasks", "telemetry"),
     },
     "parts": {
-        *("debugging", "hollow", "logs", "metrics", "node", "pleg", "probes", "references"),
+        *(
+            "debugging",
+            "eviction",
+            "hollow",
+            "logs",
+            "metrics",
+            "node",
+            "pleg",
+            "probes",
+            "references",
+        ),
         *("resources", "runtime", "server", "sources", "stats", "status", "streaming", "volumes"),
     },
     "sync": {"sync"},

@@ -19,6 +19,7 @@ from state_machines.pod import PodState
 from trio_kubelet import KUBERNETES_VERSION, __version__
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.config.gates import KNOWN_GATES, Stage
+from trio_kubelet.eviction.manager import EvictionManager
 from trio_kubelet.k8s import Pod, PodQOSClass
 from trio_kubelet.k8s.client import ApiClients
 from trio_kubelet.metrics.cadvisor import cadvisor_metrics
@@ -91,6 +92,11 @@ class Monitoring:
         tasks.on_orphan.add(safe(self._counter.orphan_found))
         tasks.on_finished.add(safe(self._finished))
         probes.on_run.add(safe(self._counter.probe_run))
+
+    def watch_evictions(self, evictions: EvictionManager) -> None:
+        """Be told of evictions from now on."""
+        evictions.on_evicted.add(safe(self._counter.evicted))
+        evictions.on_decided.add(safe(self._counter.eviction_decided))
 
     def watch_api(self, clients: ApiClients, reporter: NodeReporter) -> None:
         """Be told of requests to the API server, and of the node's registration, from now on."""

@@ -16,16 +16,14 @@ import trio
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LongTurn, LongTurnLog, LoopMeter
 from trio_kubelet.errors import StartError
+from trio_kubelet.eviction.records import EvictionRecords
+from trio_kubelet.eviction.thresholds import configured_thresholds
+from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod
 from trio_kubelet.node import node_name, node_resources
 from trio_kubelet.node.host import Host
-from trio_kubelet.node.pressure_monitor import PressureMonitor
-from trio_kubelet.node.signals import MeasurementSources
-from trio_kubelet.node.thresholds import configured_thresholds
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.probes import ProbeChange
-from trio_kubelet.resources import CgroupDriver
-from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.channel import socket_path
 from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
@@ -121,7 +119,13 @@ class NodeParts:
 
         # Measurements of the node and of what runs on it
         self.stats = StatsProvider(_stats_sources(self))
-        self.pressure = _pressure_monitor(settings, host, self.client, self.journal)
+        self.pressure = PressureWatch(
+            thresholds=configured_thresholds(configuration),
+            transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
+            read=self.stats.node_since,
+            journal=self.journal,
+        )
+        self.eviction_records = EvictionRecords(self.root)
 
         # Pods
         self.store = PodStore()
@@ -231,25 +235,6 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
         clock=parts.clock,
         journal=parts.journal,
         recorder=parts.recorder,
-    )
-
-
-def _pressure_monitor(
-    settings: Settings, host: Host, client: RuntimeClient, journal: Journal
-) -> PressureMonitor:
-    """Make the monitor of the node's pressures."""
-    configuration = settings.configuration
-    name = kubepods_name(configuration.cgroup_root)
-    return PressureMonitor(
-        thresholds=configured_thresholds(configuration),
-        transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
-        client=client if host.images_on_disk else None,
-        sources=MeasurementSources(
-            root_folder=Path(settings.options.root_dir),
-            tree=host.cgroups,
-            pods_cgroups=tuple(name.path(driver) for driver in CgroupDriver),
-        ),
-        journal=journal,
     )
 
 

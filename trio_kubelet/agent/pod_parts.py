@@ -119,6 +119,7 @@ async def make_pod_parts(
 ) -> PodParts:
     """Build everything; the cgroups above the pods are made at once. Raises StartError."""
     await parts.allocations.load()
+    await parts.eviction_records.load()
     cgroups = await make_cgroups(parts, runtime.cgroup_driver)
     node = await run_in_thread(
         partial(

@@ -8,6 +8,9 @@ import trio
 from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.agent.pod_parts import PodParts
+from trio_kubelet.eviction.decision import GracePolicy, Reclaim
+from trio_kubelet.eviction.manager import EvictionManager, NodePods
+from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import (
     ManifestContext,
     PodUpdates,
@@ -35,13 +38,13 @@ class Pods:
         cluster: Cluster | Standalone,
         nursery: trio.Nursery,
     ) -> None:
-        self._parts = parts
+        self._parts, configuration = parts, parts.settings.configuration
         self.tasks = PodTasks(
             nursery,
             open_syncer=pod_parts.sync.open_syncer,
             journal=parts.journal,
             recorder=parts.recorder,
-            resync_seconds=parts.settings.configuration.sync_frequency.total_seconds(),
+            resync_seconds=configuration.sync_frequency.total_seconds(),
             cleaning=CleaningTurns(parts.activity.wait_idle),
         )
         self._updates = PodUpdates(SourceMerge(parts.clock, parts.recorder))
@@ -65,7 +68,33 @@ class Pods:
             recorder=parts.recorder,
             runs=parts.cache.may_run,
             sources_known=parts.sources_known,
+            unfinished_ending=parts.eviction_records.ending_of,
         )
+        self.evictions = EvictionManager(
+            watch=parts.pressure,
+            stats=parts.stats,
+            pods=NodePods(
+                active=parts.active_pods,
+                source_version=self._source_version,
+                all_known=parts.sources_known.is_set,
+                end=self.loop.end,
+                is_gone=lambda uid: uid not in self.tasks,
+            ),
+            reclaims={
+                Reclaim.DEAD_CONTAINERS: pod_parts.garbage.delete_all_unused_containers,
+                Reclaim.UNUSED_IMAGES: parts.image_garbage.delete_unused_images,
+            },
+            records=parts.eviction_records,
+            grace=GracePolicy(most_seconds=configuration.eviction_max_pod_grace_period),
+            own_limits=configuration.local_storage_capacity_isolation,
+            recorder=parts.recorder,
+            clock=parts.clock,
+        )
+        self.tasks.on_finished.add(self.evictions.pod_finished)
+
+    def _source_version(self, uid: str) -> Pod | None:
+        stored = self._parts.store.get(uid)
+        return stored.pod if stored is not None else None
 
     async def watch_static_sources(self) -> None:
         """Read the folder and the URL of static pods, where they are set, until cancelled."""

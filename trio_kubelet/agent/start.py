@@ -129,6 +129,7 @@ class Agent:
                 pod_parts = await make_pod_parts(parts, await ask_runtime(parts), cluster)
                 pods = self.make_pods(pod_parts, cluster, nursery)
                 self.monitoring.watch_pods(pods.tasks, pod_parts.probes)
+                self.monitoring.watch_evictions(pods.evictions)
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)
             nursery.start_soon(pods.watch_static_sources)
@@ -136,6 +137,7 @@ class Agent:
             nursery.start_soon(pod_parts.garbage.run)
             nursery.start_soon(pod_parts.cgroups.run)
             nursery.start_soon(parts.image_garbage.run)
+            nursery.start_soon(pods.evictions.run)
             nursery.start_soon(look_over, cri)
 
     def make_pods(

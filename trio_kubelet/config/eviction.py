@@ -25,14 +25,16 @@ class Signal(StrEnum):
     NODE_INODES = "nodefs.inodesFree"
     IMAGE_DISK = "imagefs.available"
     IMAGE_INODES = "imagefs.inodesFree"
+    CONTAINER_DISK = "containerfs.available"
+    CONTAINER_INODES = "containerfs.inodesFree"
     PIDS = "pid.available"
 
 
-IGNORED_SIGNALS = ("containerfs.available", "containerfs.inodesFree")
-"""Signals that are accepted and have no effect, in the Go kubelet neither: the thresholds of the
+IGNORED_SIGNALS = (Signal.CONTAINER_DISK, Signal.CONTAINER_INODES)
+"""Signals whose thresholds are accepted and have no effect, in the Go kubelet neither: those of the
 file system of containers are those of the node's or of the images'."""
 
-SIGNALS = frozenset((*Signal, *IGNORED_SIGNALS))
+SIGNALS = frozenset(Signal)
 
 _WHOLE_PERCENT = 100
 _LARGEST_SINGLE = 3.4e38

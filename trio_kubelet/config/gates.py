@@ -139,7 +139,7 @@ KNOWN_GATES: Mapping[str, FeatureGate] = {
     "KubeletPodResourcesGet": waiting("devices", GA_UNLOCKED),
     "KubeletPodResourcesListUseActivePods": waiting("devices", DEPRECATED),
     "KubeletRegistrationGetOnExistsOnly": always(DEPRECATED_OFF),
-    "KubeletSeparateDiskGC": waiting("eviction", BETA),
+    "KubeletSeparateDiskGC": always(BETA),
     "KubeletServiceAccountTokenForCredentialProviders": waiting("credential providers", BETA),
     "KubeletTracing": waiting("tracing", GA),
     "LocalStorageCapacityIsolationFSQuotaMonitoring": waiting("eviction", BETA_OFF),

@@ -192,36 +192,14 @@ class KubeletConfiguration:
     max_parallel_image_pulls: int | None = nullable("maxParallelImagePulls")
 
     # Eviction
-    eviction_hard: Mapping[str, str] = option(
-        "evictionHard",
-        DEFAULT_EVICTION_HARD,
-        evolve(
-            EVICTION,
-            promised=True,
-            so_far="allocatable, pressures and admission follow from it, but no pod is evicted",
-        ),
-    )
-    eviction_soft: Mapping[str, str] = option(
-        "evictionSoft",
-        {},
-        evolve(
-            EVICTION,
-            so_far="pressures and admission follow from it, but no pod is evicted",
-        ),
-    )
-    eviction_soft_grace_period: Mapping[str, str] = option("evictionSoftGracePeriod", {}, EVICTION)
+    eviction_hard: Mapping[str, str] = option("evictionHard", DEFAULT_EVICTION_HARD)
+    eviction_soft: Mapping[str, str] = option("evictionSoft", {})
+    eviction_soft_grace_period: Mapping[str, str] = option("evictionSoftGracePeriod", {})
     eviction_pressure_transition_period: timedelta = option(
         "evictionPressureTransitionPeriod", seconds(300)
     )
-    eviction_max_pod_grace_period: int = option("evictionMaxPodGracePeriod", 0, EVICTION)
-    eviction_minimum_reclaim: Mapping[str, str] = option(
-        "evictionMinimumReclaim",
-        {},
-        evolve(
-            EVICTION,
-            so_far="pressures and admission follow from it, but no pod is evicted",
-        ),
-    )
+    eviction_max_pod_grace_period: int = option("evictionMaxPodGracePeriod", 0)
+    eviction_minimum_reclaim: Mapping[str, str] = option("evictionMinimumReclaim", {})
     merge_default_eviction_settings: bool = nullable("mergeDefaultEvictionSettings", False)
 
     # Kernel and volumes

@@ -173,6 +173,14 @@ class EventCounter:
         """A hook over HTTPS was answered in plain HTTP."""
         self.counts.http_fallbacks.inc()
 
+    def evicted(self, signal: str) -> None:
+        """A pod is evicted for a signal, or for a limit of its own."""
+        self.counts.evictions.labels(eviction_signal=signal).inc()
+
+    def eviction_decided(self, signal: str, age_seconds: float) -> None:
+        """A pod was chosen by figures of that age."""
+        self.counts.eviction_stats_age.labels(eviction_signal=signal).observe(age_seconds)
+
     def loop_held(self, turn: LongTurn) -> None:
         """A task held the event loop."""
         self.counts.long_turns.observe(turn.cpu_seconds)

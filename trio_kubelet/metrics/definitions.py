@@ -22,6 +22,7 @@ CONTAINERS = tuple(2**power for power in range(5))
 SHOWN_AS = {
     "kubelet_evented_pleg_connection_success_count": "counter",
     "kubelet_evented_pleg_connection_error_count": "counter",
+    "kubelet_evictions": "counter",
 }
 
 
@@ -109,6 +110,13 @@ class Counts:
             "kubelet_image_garbage_collected",
             "Images that were removed, by what for: space, or age.",
             ["reason"],
+        )
+        signal = ["eviction_signal"]
+        self.evictions = gauge("kubelet_evictions", "Pods that were evicted.", signal)
+        self.eviction_stats_age = seconds(
+            "kubelet_eviction_stats_age_seconds",
+            "From the measurement of what is short until a pod was chosen for it.",
+            signal,
         )
         self.work_seconds = seconds(
             "kubelet_pod_worker_duration_seconds", "How long work for a pod took.", operation

@@ -4,12 +4,10 @@
 is what the cluster says about it. `bootstrap.py` gets the node its first certificate.
 """
 
-from trio_kubelet.node.observer import Pressures
 from trio_kubelet.node.profile import node_name
 from trio_kubelet.node.resources import node_resources
 
 __all__ = [
-    "Pressures",
     "node_name",
     "node_resources",
 ]

@@ -12,12 +12,12 @@ from attrs import field, frozen
 
 from trio_kubelet.config.eviction import Signal, ThresholdValue
 from trio_kubelet.config.model import KubeletConfiguration, NodeOptions
+from trio_kubelet.eviction.thresholds import hard_thresholds
 from trio_kubelet.k8s import (
     HUGEPAGES_PREFIX,
     Quantity,
 )
 from trio_kubelet.node.machine import MachineInfo
-from trio_kubelet.node.thresholds import hard_thresholds
 
 Resources = Mapping[str, Quantity]
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from attrs import evolve, frozen
 
 from trio_kubelet.errors import aggregated
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import NodeCondition, NodeConditionType, Time
-from trio_kubelet.node.observer import Pressures
 
 TRUE, FALSE = "True", "False"
 READY_MESSAGE = "kubelet is posting ready status"

@@ -16,6 +16,7 @@ import structlog
 import trio
 from attrs import define, field, frozen
 
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import ContainerImage
 from trio_kubelet.node.profile import AddressError, HostNetwork, NodeProfile, choose_addresses
 from trio_kubelet.rpc import RpcError
@@ -31,15 +32,6 @@ log = structlog.get_logger("node")
 MAX_NAMES_OF_AN_IMAGE = 5
 _LARGEST_SIZE_BYTES = 2**63 - 1
 """The runtime's number has no sign, the API's has one: it would refuse the whole status."""
-
-
-@frozen(kw_only=True)
-class Pressures:
-    """Of what the node runs out, by its thresholds."""
-
-    memory: bool = False
-    disk: bool = False
-    pid: bool = False
 
 
 @frozen(kw_only=True)

@@ -72,8 +72,9 @@ class SyncLoop:
 
     `undecided` keeps new pods for which the node is to be asked for anew.
     `fits` says whether a pod that was admitted fits beside others. `runs` says whether
-    something of a pod runs already. `clean_up` is awaited again and again as soon as all
-    `sources` have said what they want, when `sources_known` is set.
+    something of a pod runs already, `unfinished_ending` how a pod ends that an earlier agent had
+    begun to end for a reason of the node's own. `clean_up` is awaited again and again as soon as
+    all `sources` have said what they want, when `sources_known` is set.
     """
 
     _store: PodStore
@@ -92,6 +93,7 @@ class SyncLoop:
     _recorder: EventRecorder
     _runs: Callable[[str], bool] = lambda _uid: False
     _sources_known: trio.Event = field(factory=trio.Event)
+    _unfinished_ending: Callable[[str], Ending | None] = lambda _uid: None
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
     _waits_for_victims: BackgroundTasks = field(init=False, factory=BackgroundTasks)
@@ -261,9 +263,12 @@ class SyncLoop:
             self._tasks.start(pod, stored.incarnation)
             self._delete(pod)
             return
-        if self._was_admitted(pod):
+        unfinished = self._unfinished_ending(pod.metadata.uid)
+        if unfinished is not None or self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
             self._tasks.start(pod, stored.incarnation)
+            if unfinished is not None and pod.status.phase not in TERMINAL_PHASES:
+                self.end(pod.metadata.uid, unfinished)
             return
         others = [other for other in self._active() if other.metadata.uid != pod.metadata.uid]
         given = self._allocations.allocated(pod)

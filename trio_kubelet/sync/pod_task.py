@@ -285,10 +285,16 @@ class PodTask:
         self._step(PodEvent.RELEASED)
 
     async def _clean(self) -> None:
-        """Released: remove what is left of a pod that no source has, when there is time for it."""
-        is_kept = not self._current_ending().delete_remains
+        """Released: remove what is left of a pod that no source has, when there is time for it.
+
+        What an evicted pod has left goes at once, its status stays.
+        """
+        ending = self._current_ending()
+        is_kept = not (ending.delete_remains or ending.delete_content)
+        if ending.delete_content:
+            self._hurry.set()
         if not self.released.is_set():
-            if not is_kept:
+            if ending.delete_remains:
                 self._syncer.let_go()
             self.released.set()
             self._shared.on_released(self.pod.metadata.uid)

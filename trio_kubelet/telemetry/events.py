@@ -5,6 +5,7 @@ and to the journal; with one, the API part takes them as well. The reasons and t
 wording are those of the Go kubelet.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import structlog
@@ -15,6 +16,8 @@ from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.telemetry.journal import Journal
 
 log = structlog.get_logger("events")
+
+NO_ANNOTATIONS: Mapping[str, str] = {}
 
 EVENT = "event"
 """The kind of an event's entry in the journal."""
@@ -58,13 +61,19 @@ class EventRecorder:
         message: str,
         *,
         container: str = "",
+        annotations: Mapping[str, str] = NO_ANNOTATIONS,
     ) -> None:
         """Record an event about a pod or about one of its containers."""
         key = f"{pod.metadata.key}/{container}" if container else pod.metadata.key
-        self._record(
-            key,
-            RecordedEvent(pod=pod, type=kind, reason=reason, message=message, container=container),
+        event = RecordedEvent(
+            pod=pod,
+            type=kind,
+            reason=reason,
+            message=message,
+            container=container,
+            annotations=dict(annotations),
         )
+        self._record(key, event)
 
     def node(self, kind: EventType, reason: str, message: str) -> None:
         """Record an event about the node itself."""

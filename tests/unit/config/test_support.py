@@ -103,7 +103,6 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
     assert set(not_acted_on(configuration, NodeOptions())) == {
         "logging.vmodule",
         "systemCgroups",
-        "evictionHard",
     }
 
 
@@ -114,9 +113,7 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         eviction_soft_grace_period={"containerfs.available": "1m", "memory.available": "1m"},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
-        "evictionSoft",
         "evictionSoft.containerfs.available",
-        "evictionSoftGracePeriod",
         "evictionSoftGracePeriod.containerfs.available",
     }
 
@@ -147,8 +144,8 @@ def test_thresholds_that_have_no_effect_are_named_by_their_signal() -> None:
         ("featureGates: {EnvFiles: true}", []),
         ("featureGates: {EnvFiles: false}", ["featureGates.EnvFiles"]),
         (
-            "featureGates: {KubeletSeparateDiskGC: true, CRIListStreaming: false}",
-            ["featureGates.KubeletSeparateDiskGC"],
+            "featureGates: {ImageVolume: true, CRIListStreaming: false}",
+            ["featureGates.ImageVolume"],
         ),
         ("featureGates: {AtomicFIFO: false, WinDSR: true, KMSv1: true}", []),
     ],
@@ -173,8 +170,8 @@ def names_in_warning(arguments: list[str]) -> list[str]:
         (["--make-iptables-util-chains"], ["makeIPTablesUtilChains"]),
         (["--make-iptables-util-chains=false"], []),
         (
-            ["--feature-gates=KubeletSeparateDiskGC=true,EnvFiles=true"],
-            ["featureGates.KubeletSeparateDiskGC"],
+            ["--feature-gates=ImageVolume=true,EnvFiles=true"],
+            ["featureGates.ImageVolume"],
         ),
         (["--max-pods=5"], []),
     ],

@@ -124,6 +124,9 @@ BEYOND: Mapping[str, frozenset[str]] = {
             container_pressure_memory_stalled_seconds_total
             container_pressure_memory_waiting_seconds_total container_spec_cpu_quota
         """,
+        "A Go kubelet has them once it has evicted a pod.": """
+            kubelet_eviction_stats_age_seconds kubelet_evictions
+        """,
         "A Go kubelet has it once it has collected an image.": """
             kubelet_image_garbage_collected_total
         """,

@@ -6,9 +6,9 @@ import pytest
 
 from tests.unit.node.nodes import LATER, NOW
 from trio_kubelet.errors import aggregated
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import NodeCondition, Time
 from trio_kubelet.node.conditions import condition_events, is_ready, node_conditions
-from trio_kubelet.node.observer import Pressures
 
 CALM = Pressures()
 FOREIGN = NodeCondition(type="NetworkUnavailable", status="False", reason="RouteCreated")

@@ -10,9 +10,10 @@ from trio.testing import MockClock
 from tests.file_work import in_place
 from tests.trio_clock import TrioClock
 from tests.unit.node.nodes import NAME, a_profile
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.hollow.faults import CallFault, ScriptedFaults
-from trio_kubelet.node.observer import NodeObserver, Observation, Pressures, Readiness
+from trio_kubelet.node.observer import NodeObserver, Observation, Readiness
 from trio_kubelet.node.profile import HostNetwork
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri

@@ -13,6 +13,7 @@ from tests.unit.node.nodes import (
     seen,
 )
 from trio_kubelet.config.model import NodeOptions
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import (
     AttachedVolume,
     ContainerImage,
@@ -25,7 +26,6 @@ from trio_kubelet.node.conditions import is_ready
 from trio_kubelet.node.node_object import has_changed, node_status, updated_node
 from trio_kubelet.node.observer import (
     Observation,
-    Pressures,
     container_images,
     runtime_words,
 )

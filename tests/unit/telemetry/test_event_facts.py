@@ -48,7 +48,6 @@ Place = Said | Left | PassedOn
 
 VOLUMES = Left("persistent volumes")
 RESIZE = Left("resize in place")
-EVICTION = Left("eviction")
 
 PROBES = "probes/runner.py"
 IMAGE_COLLECTOR = "runtime/images/collector.py"
@@ -188,7 +187,9 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         f"{PROBES} pod_clients/dial.py", parts=(" probe failed: ", "dial tcp ", ": connect: ")
     ),
     ("event", "DeadlineExceeded", "Pod was active"): Said(f"{SYNCER} {POD_MACHINE}"),
-    ("event", "Evicted", "Pod ephemeral local storage"): EVICTION,
+    ("event", "Evicted", "Pod ephemeral local storage"): Said(
+        "eviction/limits.py eviction/messages.py"
+    ),
     ("event", "OutOfcpu", "Node didn't have enough"): Said(
         "sync/admission/admission_result.py",
         parts=(

@@ -6,6 +6,7 @@ PIDPressure.
 
 from collections.abc import Iterable
 
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import (
     NodeConditionType,
     Pod,
@@ -15,7 +16,6 @@ from trio_kubelet.k8s import (
     Toleration,
     TolerationOperator,
 )
-from trio_kubelet.node import Pressures
 from trio_kubelet.pod_source import is_critical
 from trio_kubelet.resources import qos_class
 from trio_kubelet.sync.admission.admission_result import Rejection

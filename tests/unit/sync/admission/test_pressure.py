@@ -3,8 +3,8 @@
 import pytest
 
 from tests.unit.sync.admission.pods_and_nodes import make_admission, make_pod
+from trio_kubelet.eviction import Pressures
 from trio_kubelet.k8s import Pod
-from trio_kubelet.node import Pressures
 from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.sync.admission.tolerations import refused_under_pressure
 

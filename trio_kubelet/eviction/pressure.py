@@ -1,8 +1,8 @@
-"""From thresholds and measurements to the pressures of a node: pure, one step a measurement.
+"""From thresholds and observations to the pressures of a node: pure, one step an observation.
 
 The lifecycle of a pressure is `state_machines/pressure.py`; here is which thresholds
 (`thresholds.py`) count for which, when one is crossed, and what has to be remembered from one
-measurement to the next.
+observation to the next.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,9 +18,9 @@ from state_machines.pressure import (
     is_shown,
 )
 from trio_kubelet.config.eviction import Signal
+from trio_kubelet.eviction.observations import Observations, Observed
+from trio_kubelet.eviction.thresholds import Threshold, with_container_disk
 from trio_kubelet.k8s import NodeConditionType, Quantity
-from trio_kubelet.node.observer import Pressures
-from trio_kubelet.node.thresholds import Threshold
 
 PressureRow = Row[PressureState, PressureEvent, PressureEvidence]
 
@@ -31,36 +31,34 @@ CONDITION_OF: Mapping[Signal, NodeConditionType] = {
     Signal.NODE_INODES: NodeConditionType.DISK_PRESSURE,
     Signal.IMAGE_DISK: NodeConditionType.DISK_PRESSURE,
     Signal.IMAGE_INODES: NodeConditionType.DISK_PRESSURE,
+    Signal.CONTAINER_DISK: NodeConditionType.DISK_PRESSURE,
+    Signal.CONTAINER_INODES: NodeConditionType.DISK_PRESSURE,
     Signal.PIDS: NodeConditionType.PID_PRESSURE,
 }
 KINDS = tuple(dict.fromkeys(CONDITION_OF.values()))
 
 
 @frozen(kw_only=True)
-class Measured:
-    """The amounts of a signal, in bytes, inodes or process ids."""
+class Pressures:
+    """Of what the node runs out, by its thresholds."""
 
-    available: int
-    capacity: int
-
-
-@frozen(kw_only=True)
-class Observations:
-    """The measurements of one time; `at` is trio's clock. What failed is not in it."""
-
-    at: float
-    signals: Mapping[Signal, Measured] = field(factory=dict)
+    memory: bool = False
+    disk: bool = False
+    pid: bool = False
 
 
 @frozen(kw_only=True)
 class PressureHistory:
-    """The knowledge after a measurement. Times are trio's clock.
+    """The knowledge after an observation. Times are trio's clock.
 
-    `crossed` are the thresholds that are, and since when. `crossed_at` is when each was found
-    crossed last. `steps` are the rows that this measurement has taken.
+    `crossed` are the thresholds that are, and since when; `met` those of them that are to be acted
+    on, for their grace period is over. `crossed_at` is when each was found crossed last. `steps`
+    are the rows that this observation has taken.
     """
 
+    observed: Observations = field(factory=lambda: Observations(at=float("-inf")))
     crossed: Mapping[Threshold, float] = field(factory=dict)
+    met: tuple[Threshold, ...] = ()
     states: Mapping[NodeConditionType, PressureState] = field(
         factory=lambda: dict.fromkeys(KINDS, PressureState.RELIEVED)
     )
@@ -83,18 +81,18 @@ def next_history(
     observed: Observations,
     transition_seconds: float,
 ) -> PressureHistory:
-    """The knowledge after one more measurement.
+    """The knowledge after one more observation.
 
     A threshold whose signal could not be measured counts as kept, as in the Go kubelet.
     """
     crossed = {
         threshold: before.crossed.get(threshold, observed.at)
-        for threshold in thresholds
+        for threshold in with_container_disk(thresholds, observed.layout)
         if threshold.signal in observed.signals
         and is_crossed(
             threshold,
             observed.signals[threshold.signal],
-            was_crossed=threshold in before.crossed,
+            was_met=threshold in before.met,
         )
     }
     pressed = {CONDITION_OF[threshold.signal] for threshold in crossed}
@@ -111,20 +109,30 @@ def next_history(
         for kind, state in before.states.items()
     }
     return PressureHistory(
+        observed=observed,
         crossed=crossed,
+        met=tuple(
+            threshold
+            for threshold, since in crossed.items()
+            if observed.at - since >= threshold.grace_seconds
+        ),
         states={kind: row.target for kind, row in steps.items()},
         crossed_at=crossed_at,
         steps=steps,
     )
 
 
-def is_crossed(threshold: Threshold, measured: Measured, *, was_crossed: bool) -> bool:
-    """True if too little is available; after a crossing the minimum reclaim counts as well."""
-    capacity = Quantity(measured.capacity)
-    wanted = threshold.value.of(capacity).value
-    if was_crossed and threshold.minimum_reclaim is not None:
-        wanted += threshold.minimum_reclaim.of(capacity).value
-    return measured.available < wanted
+def is_crossed(threshold: Threshold, observed: Observed, *, was_met: bool) -> bool:
+    """True if too little is available; of a threshold that was met the minimum reclaim counts."""
+    return observed.available < wanted_amount(threshold, observed.capacity, reclaims=was_met)
+
+
+def wanted_amount(threshold: Threshold, capacity: int, *, reclaims: bool = False) -> int:
+    """The amount that must be available; `reclaims`: with the minimum reclaim on top."""
+    wanted = threshold.value.of(Quantity(capacity)).value
+    if reclaims and threshold.minimum_reclaim is not None:
+        wanted += threshold.minimum_reclaim.of(Quantity(capacity)).value
+    return wanted
 
 
 def _last_crossed_at(

@@ -1,17 +1,17 @@
 """From one measurement to the next: which pressures a node is under."""
 
 import pytest
+from attrs import evolve
 
 from trio_kubelet.config.eviction import Signal, ThresholdValue
-from trio_kubelet.node.observer import Pressures
-from trio_kubelet.node.pressure import (
-    Measured,
-    Observations,
+from trio_kubelet.eviction.observations import Observations, Observed
+from trio_kubelet.eviction.pressure import (
     PressureHistory,
+    Pressures,
     is_crossed,
     next_history,
 )
-from trio_kubelet.node.thresholds import Threshold
+from trio_kubelet.eviction.thresholds import Threshold
 
 GI = 1 << 30
 TEN = ThresholdValue.parse("10")
@@ -35,7 +35,7 @@ def history(
     """After these measurements: the time, and what was available of some signals."""
     now = PressureHistory()
     for at, available in measured:
-        signals = {s: Measured(available=a, capacity=100) for s, a in available.items()}
+        signals = {s: Observed(available=a, capacity=100) for s, a in available.items()}
         observed = Observations(at=at, signals=signals)
         now = next_history(now, thresholds, observed, transition)
     return now
@@ -50,6 +50,8 @@ def history(
         (Signal.NODE_INODES, Pressures(disk=True)),
         (Signal.IMAGE_DISK, Pressures(disk=True)),
         (Signal.IMAGE_INODES, Pressures(disk=True)),
+        (Signal.CONTAINER_DISK, Pressures(disk=True)),
+        (Signal.CONTAINER_INODES, Pressures(disk=True)),
         (Signal.PIDS, Pressures(pid=True)),
     ],
 )
@@ -114,12 +116,12 @@ def test_the_minimum_reclaim_counts_until_it_is_there() -> None:
 def test_a_threshold_is_crossed_by_less_than_it_asks_for(
     value: str, available: int, capacity: int, crossed: bool
 ) -> None:
-    measured = Measured(available=available, capacity=capacity)
-    assert is_crossed(threshold(value), measured, was_crossed=False) is crossed
+    measured = Observed(available=available, capacity=capacity)
+    assert is_crossed(threshold(value), measured, was_met=False) is crossed
 
 
 @pytest.mark.parametrize(
-    ("reclaim", "available", "was_crossed", "crossed"),
+    ("reclaim", "available", "was_met", "crossed"),
     [
         ("1Gi", 3 * GI // 2, False, False),
         ("1Gi", 3 * GI // 2, True, True),
@@ -130,16 +132,27 @@ def test_a_threshold_is_crossed_by_less_than_it_asks_for(
     ],
 )
 def test_once_crossed_the_minimum_reclaim_must_be_there_as_well(
-    reclaim: str, available: int, was_crossed: bool, crossed: bool
+    reclaim: str, available: int, was_met: bool, crossed: bool
 ) -> None:
-    measured = Measured(available=available, capacity=8 * GI)
-    assert is_crossed(threshold("1Gi", reclaim), measured, was_crossed=was_crossed) is crossed
+    measured = Observed(available=available, capacity=8 * GI)
+    assert is_crossed(threshold("1Gi", reclaim), measured, was_met=was_met) is crossed
+
+
+def test_a_soft_threshold_that_was_not_acted_on_needs_no_minimum_reclaim() -> None:
+    soft = evolve(threshold("10", "20"), is_hard=False, grace_seconds=60)
+    low, some = {Signal.MEMORY: 5}, {Signal.MEMORY: 15}
+    assert history((0, low), (30, some), thresholds=(soft,)).crossed == {}
+    assert history((0, low), (60, low), (70, some), thresholds=(soft,)).crossed == {soft: 0}
 
 
 def test_since_when_each_threshold_is_crossed_is_known() -> None:
     low, lower, enough = ({Signal.MEMORY: amount} for amount in (15, 5, 50))
-    soft, hard = threshold("20"), threshold("10")
-    after = history((0, low), (10, lower), (20, lower), thresholds=(soft, hard))
+    soft, hard = evolve(threshold("20"), is_hard=False, grace_seconds=20), threshold("10")
+    after = history((0, low), (10, lower), (19, lower), thresholds=(soft, hard))
     assert after.crossed == {soft: 0, hard: 10}
+    assert after.met == (hard,)
+    assert after.pressures.memory
+    later = history((0, low), (10, lower), (20, lower), thresholds=(soft, hard))
+    assert later.met == (soft, hard)
     anew = history((0, low), (10, enough), (20, low), thresholds=(soft, hard))
     assert anew.crossed == {soft: 20}

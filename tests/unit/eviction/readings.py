@@ -1,0 +1,62 @@
+"""A node whose figures a test sets."""
+
+import trio
+from attrs import define, field
+
+from tests.trio_clock import TrioClock
+from trio_kubelet.stats.values import (
+    Filesystem,
+    MemoryUsage,
+    NodeReading,
+    NodeStats,
+    PodStats,
+    Stats,
+    Usage,
+)
+
+MI = 1 << 20
+CAPACITY = 1000
+
+
+@define
+class Machine:
+    """Memory and disk of 1000 MiB and 1000 process ids, of which so many are used."""
+
+    memory: int = 0
+    disk: int = 0
+    tasks: int | None = 0
+    pods: tuple[PodStats, ...] = ()
+    read_at: list[float] = field(factory=list)
+    hangs: bool = False
+
+    async def read(self, _time: float) -> NodeReading:
+        """Read the node."""
+        self.read_at.append(trio.current_time())
+        if self.hangs:
+            await trio.sleep_forever()
+        return NodeReading(node=self._node())
+
+    async def usage_since(self, _time: float, *, disks: bool) -> Stats:
+        """Read node and pods."""
+        await trio.lowlevel.checkpoint()
+        return Stats(node=self._node(), pods=self.pods)
+
+    def _node(self) -> NodeStats:
+        now = TrioClock().now_ns()
+        used = self.memory * MI
+        return NodeStats(
+            usage=Usage(time_ns=now, memory=MemoryUsage(usage=used, working_set=used)),
+            memory_bytes=CAPACITY * MI,
+            swap_bytes=0,
+            booted_at_ns=1,
+            tasks=self.tasks,
+            max_tasks=CAPACITY,
+            root=Filesystem(
+                time_ns=now,
+                device=1,
+                available=(CAPACITY - self.disk) * MI,
+                capacity=CAPACITY * MI,
+                inodes=100,
+                inodes_free=90,
+            ),
+        )

@@ -1,0 +1,280 @@
+"""The steps against pressure, on a machine whose figures the test sets."""
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import trio
+from attrs import define, evolve, field
+from trio.testing import MockClock
+
+from state_machines.pod_ending import Ending
+from tests.trio_clock import TrioClock
+from tests.unit.eviction.candidates import MI, disk, pod, stats
+from tests.unit.eviction.readings import Machine
+from trio_kubelet.config.eviction import Signal, ThresholdValue
+from trio_kubelet.eviction.decision import GracePolicy, Reclaim
+from trio_kubelet.eviction.manager import LATE_SECONDS, EvictionManager, NodePods
+from trio_kubelet.eviction.records import EvictionRecords
+from trio_kubelet.eviction.thresholds import Threshold
+from trio_kubelet.eviction.watch import PressureWatch
+from trio_kubelet.k8s import Pod, PodPhase
+from trio_kubelet.stats import StatsProvider
+from trio_kubelet.telemetry import EventRecorder, Journal
+from trio_kubelet.telemetry.events import RecordedEvent
+
+HARD = tuple(
+    Threshold(signal=signal, value=ThresholdValue.parse("100Mi"))
+    for signal in (Signal.MEMORY, Signal.NODE_DISK)
+)
+
+
+@define
+class Node:
+    """A machine with pods. Pods that end take a second, and give back what they use."""
+
+    root: Path
+    machine: Machine = field(factory=Machine)
+    memory: dict[str, int] = field(factory=dict)
+    pods: dict[str, Pod] = field(factory=dict)
+    ended: list[tuple[float, str, Ending]] = field(factory=list)
+    reclaimed: list[str] = field(factory=list)
+    events: list[RecordedEvent] = field(factory=list)
+    reclaim_gives: int = 0
+    ends_after: float = 1.0
+    any_ended: trio.Event = field(factory=trio.Event)
+    records: EvictionRecords = field(init=False)
+    manager: EvictionManager = field(init=False)
+    watch: PressureWatch = field(init=False)
+    nursery: trio.Nursery = field(init=False)
+
+    def add(self, name: str, memory: int, **spec: Any) -> None:
+        """A pod that uses so many MiB."""
+        self.pods[name], self.memory[name] = pod(name, **spec), memory
+        self.measure()
+
+    def measure(self) -> None:
+        """What the pods use is the node's use."""
+        self.machine.memory = sum(self.memory.values())
+        self.machine.pods = tuple(
+            stats(name, memory_mi=used, whole=disk(used)) for name, used in self.memory.items()
+        )
+
+    def end(self, uid: str, ending: Ending) -> None:
+        """Begin to end a pod."""
+        self.ended.append((trio.current_time(), uid, ending))
+        self.any_ended.set()
+        self.nursery.start_soon(self._finish, uid)
+
+    async def _finish(self, uid: str) -> None:
+        await trio.sleep(self.ends_after)
+        self.memory.pop(uid, None)
+        self.pods.pop(uid, None)
+        self.measure()
+        self.manager.pod_finished(uid, 1)
+
+    async def reclaim(self, what: Reclaim) -> None:
+        """Let node-level things go."""
+        self.reclaimed.append(str(what))
+        self.machine.disk -= self.reclaim_gives
+
+    @property
+    def victims(self) -> Sequence[str]:
+        return [uid for _, uid, _ in self.ended]
+
+    def reasons(self) -> Sequence[str]:
+        return [event.reason for event in self.events]
+
+
+@asynccontextmanager
+async def running(
+    root: Path, *, thresholds: tuple[Threshold, ...] = HARD, own_limits: bool = False
+) -> AsyncIterator[Node]:
+    """A node whose manager runs."""
+    node, clock = Node(root), TrioClock()
+    journal = Journal(clock)
+    recorder = EventRecorder(journal, "node")
+    recorder.on_event.add(node.events.append)
+    node.records = EvictionRecords(root)
+    node.watch = PressureWatch(
+        thresholds=thresholds,
+        transition_seconds=300,
+        read=node.machine.read,
+        journal=journal,
+    )
+    node.manager = EvictionManager(
+        watch=node.watch,
+        stats=cast("StatsProvider", node.machine),
+        pods=NodePods(
+            active=lambda: list(node.pods.values()),
+            source_version=node.pods.get,
+            all_known=lambda: True,
+            end=node.end,
+            is_gone=lambda uid: uid not in node.pods,
+        ),
+        reclaims={
+            what: lambda what=what: node.reclaim(what)  # type: ignore[misc]
+            for what in Reclaim
+        },
+        records=node.records,
+        grace=GracePolicy(most_seconds=20),
+        own_limits=own_limits,
+        recorder=recorder,
+        clock=clock,
+    )
+    async with trio.open_nursery() as node.nursery:
+        await node.nursery.start(node.watch.run)
+        node.nursery.start_soon(node.manager.run)
+        yield node
+        node.nursery.cancel_scope.cancel()
+
+
+async def settled(seconds: float = 60) -> None:
+    """Let time pass, in small steps: a thread takes none of it, but any number of them."""
+    for _ in range(round(seconds * 10)):
+        await trio.sleep(0.1)
+
+
+async def test_one_pod_after_the_other_goes_until_there_is_enough(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        for name, memory in (("a", 300), ("b", 400), ("c", 250)):
+            node.add(name, memory)
+        await settled()
+    assert node.victims == ["b"]
+    assert node.reasons() == ["EvictionThresholdMet", "Evicted"]
+
+
+async def test_the_next_one_goes_only_after_the_last_one_has_ended_and_was_not_enough(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.ends_after = 7
+        for name, memory in (("a", 500), ("b", 450), ("c", 950), ("d", 850)):
+            node.add(name, memory)
+        await settled()
+    assert node.victims == ["c", "d", "a"]
+    times = [at for at, _, _ in node.ended]
+    assert all(later - earlier >= 7 for earlier, later in pairwise(times))
+
+
+async def test_the_decision_is_on_the_disk_before_the_pod_is_ended(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    found: list[Ending | None] = []
+    async with running(tmp_path) as node:
+
+        def end(uid: str, ending: Ending) -> None:
+            text = (tmp_path / "evictions.json").read_text()
+            found.append(ending if uid in text else None)
+            node.end(uid, ending)
+
+        node.manager._pods = evolve(node.manager._pods, end=end)
+        node.add("a", 950)
+        await settled(30)
+    assert [each is not None for each in found] == [True]
+
+
+async def test_a_disk_is_cleared_before_a_pod_has_to_go(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.add("a", 10)
+        node.reclaim_gives = 200
+        node.machine.disk = 950
+        await settled()
+    assert node.reclaimed == ["dead containers", "unused images"]
+    assert node.victims == []
+    assert node.reasons() == ["EvictionThresholdMet"]
+
+
+async def test_a_pod_goes_where_clearing_gave_too_little(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.add("a", 10)
+        node.add("b", 20)
+        node.machine.disk = 950
+        await node.any_ended.wait()
+        assert node.victims == ["b"]
+        assert node.reclaimed == ["dead containers", "unused images"]
+        node.machine.disk = 0
+        await settled()
+        assert node.victims == ["b"]
+
+
+async def test_a_pod_that_does_not_end_is_not_waited_for_for_ever(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.ends_after = float("inf")
+        node.add("a", 500)
+        node.add("b", 600)
+        await settled(LATE_SECONDS + 20)
+    assert node.victims == ["b", "a"]
+    assert node.ended[1][0] - node.ended[0][0] >= LATE_SECONDS
+
+
+async def test_a_soft_threshold_gives_pods_their_grace(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    soft = evolve(HARD[0], is_hard=False, grace_seconds=30)
+    async with running(tmp_path, thresholds=(soft,)) as node:
+        node.add("a", 950, terminationGracePeriodSeconds=7)
+        await settled(60)
+    ((_, _, ending),) = node.ended
+    assert ending.grace_seconds == 7
+
+
+async def test_pods_that_break_their_own_limits_go_though_the_node_has_enough(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path, own_limits=True) as node:
+        node.add("a", 10, limits={"ephemeral-storage": "5Mi"})
+        node.add("b", 3, limits={"ephemeral-storage": "5Mi"})
+        node.add("c", 10)
+        await settled(20)
+    assert node.victims == ["a"]
+    (event,) = node.events
+    assert event.message == (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 5Mi. "
+    )
+    assert node.ended[0][2].disruption == ""
+
+
+async def test_what_users_and_programs_are_told(autojump_clock: MockClock, tmp_path: Path) -> None:
+    evicted: list[str] = []
+    ages: list[tuple[str, float]] = []
+    async with running(tmp_path) as node:
+        node.manager.on_evicted.add(evicted.append)
+        node.manager.on_decided.add(lambda signal, age: ages.append((str(signal), age)))
+        node.add("a", 950, requests={"memory": "1Mi"})
+        await settled(15)
+    threshold, event = node.events
+    assert (threshold.pod, threshold.message) == (None, "Attempting to reclaim memory")
+    assert event.message == (
+        "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. "
+        "Container c was using 950Mi, request is 1Mi, has larger consumption of memory. "
+    )
+    assert event.annotations["starved_resource"] == "memory"
+    assert evicted == ["memory.available"]
+    assert [signal for signal, _ in ages] == ["memory.available"]
+    assert 950 * MI
+
+
+async def test_a_record_is_closed_when_the_api_shows_the_end(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with running(tmp_path) as node:
+        node.ends_after = float("inf")
+        node.add("a", 950)
+        await settled(15)
+        assert node.records.open_uids() == {"a"}
+        ended = node.pods["a"]
+        status = evolve(ended.status, phase=PodPhase.FAILED)
+        node.pods["a"] = evolve(ended, status=status)
+        await settled(15)
+        assert node.records.open_uids() == frozenset()

@@ -1,0 +1,11 @@
+"""Pressure on the node, and who has to go for it.
+
+`watch.py` observes the node and knows which pressures it is under; `manager.py` takes the steps
+that `decision.py` decides on: first things of the node that nobody needs, then one pod at a time.
+`thresholds.py`, `observations.py`, `pressure.py`, `ranking.py`, `limits.py`, `messages.py` and
+`decision.py` are pure.
+"""
+
+from trio_kubelet.eviction.pressure import Pressures
+
+__all__ = ["Pressures"]

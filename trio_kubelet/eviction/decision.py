@@ -1,0 +1,197 @@
+"""The decision of a round: which of the node's things are reclaimed, or which pod is evicted. Pure.
+
+In goes what was observed and what is remembered of earlier rounds; out comes one step. After each
+step the node is measured again before there is another one: things that nobody needs go first,
+then one pod, and the next one only when what the last one had was seen to be given back.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import StrEnum
+
+from attrs import evolve, frozen
+
+from trio_kubelet.config.eviction import Signal
+from trio_kubelet.eviction.limits import exceeded_limit
+from trio_kubelet.eviction.messages import Starvation, eviction_annotations, eviction_message
+from trio_kubelet.eviction.observations import amount_text
+from trio_kubelet.eviction.pressure import PressureHistory
+from trio_kubelet.eviction.ranking import RESOURCE_OF, Candidate, ranked
+from trio_kubelet.eviction.thresholds import DiskLayout, Threshold
+from trio_kubelet.k8s import Pod, Quantity
+from trio_kubelet.pod_source import is_critical
+
+IMMEDIATE_GRACE_SECONDS = 1
+"""The grace of a pod that is evicted for a hard threshold, or for a limit of its own."""
+
+_MEMORY = (Signal.MEMORY, Signal.ALLOCATABLE_MEMORY)
+_IMAGES = (Signal.IMAGE_DISK, Signal.IMAGE_INODES)
+_DISKS = (
+    *_IMAGES,
+    *(Signal.NODE_DISK, Signal.NODE_INODES, Signal.CONTAINER_DISK, Signal.CONTAINER_INODES),
+)
+
+
+class Reclaim(StrEnum):
+    """Things of the node that can go before a pod has to."""
+
+    DEAD_CONTAINERS = "dead containers"
+    UNUSED_IMAGES = "unused images"
+
+
+_BOTH = (Reclaim.DEAD_CONTAINERS, Reclaim.UNUSED_IMAGES)
+RECLAIMS: Mapping[DiskLayout, Mapping[Signal, tuple[Reclaim, ...]]] = {
+    DiskLayout.SHARED: dict.fromkeys(_DISKS, _BOTH),
+    DiskLayout.IMAGES_APART: dict.fromkeys(
+        (*_IMAGES, Signal.CONTAINER_DISK, Signal.CONTAINER_INODES), _BOTH
+    ),
+    DiskLayout.SPLIT: {
+        **dict.fromkeys(_DISKS, (Reclaim.DEAD_CONTAINERS,)),
+        **dict.fromkeys(_IMAGES, (Reclaim.UNUSED_IMAGES,)),
+    },
+}
+"""The things on the disk of each signal, by where images and containers are."""
+
+
+@frozen(kw_only=True)
+class Progress:
+    """The memory of the steps that were taken. Times are trio's clock.
+
+    An observation from before `settled_at` says nothing of what the last step gave back.
+    `reclaimed` is the signal for which node-level things have gone since a pod went last;
+    `is_reclaiming`: some are going, and meanwhile memory and process ids alone count.
+    """
+
+    settled_at: float = float("-inf")
+    reclaimed: Signal | None = None
+    is_reclaiming: bool = False
+
+    def while_reclaiming(self) -> "Progress":
+        """Node-level things are going."""
+        return evolve(self, is_reclaiming=True)
+
+    def after_reclaim(self, signal: Signal, at: float) -> "Progress":
+        """Node-level things have gone."""
+        settled_at = max(self.settled_at, at)
+        return Progress(settled_at=settled_at, reclaimed=signal)
+
+    def while_ending(self) -> "Progress":
+        """A pod ends: no observation counts until it has."""
+        return evolve(self, settled_at=float("inf"), reclaimed=None)
+
+    def after_end(self, at: float) -> "Progress":
+        """A pod has ended, and what it had on the disk is gone."""
+        return evolve(self, settled_at=at, reclaimed=None)
+
+    def without_victim(self) -> "Progress":
+        """There was none to evict: the next round begins with node-level things again."""
+        return evolve(self, reclaimed=None)
+
+
+@frozen(kw_only=True)
+class GracePolicy:
+    """The time that pods get; `most_seconds` is evictionMaxPodGracePeriod."""
+
+    most_seconds: int = 0
+
+    def seconds_of(self, pod: Pod, threshold: Threshold) -> int:
+        """The grace of a pod that is evicted for a threshold."""
+        if threshold.is_hard:
+            return IMMEDIATE_GRACE_SECONDS
+        own = pod.spec.termination_grace_period_seconds
+        return self.most_seconds if own is None else min(self.most_seconds, own)
+
+
+@frozen(kw_only=True)
+class Victim:
+    """A pod that is to be evicted, and all that is said of it.
+
+    `cause` is the label of the metric: a signal, or the kind of limit. `disruption` is the message
+    of DisruptionTarget, empty for a pod that broke a limit of its own: that is no disruption.
+    """
+
+    pod: Pod
+    cause: str
+    message: str
+    grace_seconds: int
+    disruption: str = ""
+    annotations: Mapping[str, str]
+
+
+@frozen(kw_only=True)
+class EvictionStep:
+    """One step, or none. `starved` is what is short and is to be acted on now."""
+
+    starved: Starvation | None = None
+    reclaim: tuple[Reclaim, ...] = ()
+    needs_pods: bool = False
+    """True if a pod has to go, and their figures are needed to tell which."""
+    victim: Victim | None = None
+
+
+NOTHING = EvictionStep()
+
+
+def decide(
+    history: PressureHistory,
+    progress: Progress,
+    grace: GracePolicy,
+    candidates: Collection[Candidate] | None = None,
+) -> EvictionStep:
+    """The next step. `candidates` are the pods that could go; None if nobody has measured them."""
+    starved = starvation(history, progress)
+    if starved is None:
+        return NOTHING
+    signal, layout = starved.threshold.signal, history.observed.layout
+    reclaim = RECLAIMS[layout].get(signal, ())
+    if reclaim and progress.reclaimed is not signal:
+        return EvictionStep(starved=starved, reclaim=reclaim)
+    if candidates is None:
+        return EvictionStep(starved=starved, needs_pods=True)
+    in_order = ranked(signal, candidates, layout)
+    if not in_order:
+        return EvictionStep(starved=starved)
+    first = in_order[0]
+    message = eviction_message(starved, first)
+    victim = Victim(
+        pod=first.pod,
+        cause=str(signal),
+        message=message,
+        grace_seconds=grace.seconds_of(first.pod, starved.threshold),
+        disruption=message,
+        annotations=eviction_annotations(starved, first),
+    )
+    return EvictionStep(starved=starved, victim=victim)
+
+
+def starvation(history: PressureHistory, progress: Progress) -> Starvation | None:
+    """The threshold that is acted on first; None if none is, or nothing newer is known.
+
+    Memory comes first: it runs out fastest, and the kernel kills where the agent does not.
+    """
+    observed = history.observed
+    met = [each for each in history.met if not (progress.is_reclaiming and each.signal in _DISKS)]
+    if not met or observed.at < progress.settled_at:
+        return None
+    threshold = min(met, key=lambda each: each.signal not in _MEMORY)
+    amounts = observed.signals[threshold.signal]
+    return Starvation(
+        threshold=threshold,
+        resource=RESOURCE_OF[threshold.signal],
+        quantity=threshold.value.of(Quantity(amounts.capacity)).canonical,
+        available=amount_text(threshold.signal, amounts.available),
+    )
+
+
+def over_own_limits(candidates: Iterable[Candidate], layout: DiskLayout) -> tuple[Victim, ...]:
+    """The pods that use more of the disk than their own limits allow; all of them go at once."""
+    return tuple(
+        Victim(
+            pod=each.pod,
+            cause=exceeded.cause,
+            message=exceeded.message,
+            grace_seconds=IMMEDIATE_GRACE_SECONDS,
+            annotations={},
+        )
+        for each in candidates
+        if not is_critical(each.pod) and (exceeded := exceeded_limit(each, layout)) is not None
+    )

@@ -1,0 +1,170 @@
+"""Records of evictions, on the disk before a pod is ended.
+
+An agent that is killed in between finds them when it is back: it ends the pod for the same reason,
+in the same words, instead of telling of containers that somebody killed. A record is open until
+the pod's source shows the pod as ended, or has it no more; those of the last evictions are kept
+for people who ask why.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+import trio
+from attrs import asdict, evolve, fields, frozen
+
+from state_machines.pod import PodEvent
+from state_machines.pod_ending import Ending
+from trio_kubelet.eviction.decision import Victim
+from trio_kubelet.eviction.messages import EVICTED
+from trio_kubelet.kernel.whole_files import write_whole
+from trio_kubelet.tasks.threads import run_in_thread
+
+log = structlog.get_logger("eviction")
+
+FILE = "evictions.json"
+MAX_CLOSED = 100
+"""The evictions that are over and still told of."""
+
+_DAMAGED_SUFFIX = ".damaged"
+_LIST = "evictions"
+
+
+@frozen(kw_only=True)
+class EvictionRecord:
+    """An eviction. `cause` is the label of the metric, `at_ns` nanoseconds since the epoch.
+
+    `is_open`: an agent that starts has to end the pod, if it is still there.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    at_ns: int
+    cause: str
+    message: str
+    disruption: str
+    grace_seconds: int
+    is_open: bool = True
+
+    @property
+    def ending(self) -> Ending:
+        """The end that the pod gets."""
+        return Ending(
+            causes=(PodEvent.EVICTED,),
+            grace_seconds=self.grace_seconds,
+            reason=EVICTED,
+            message=self.message,
+            disruption=self.disruption,
+            delete_content=True,
+        )
+
+
+def record_of(victim: Victim, now_ns: int) -> EvictionRecord:
+    """The record of an eviction that was decided now."""
+    meta = victim.pod.metadata
+    return EvictionRecord(
+        uid=meta.uid,
+        namespace=meta.namespace,
+        name=meta.name,
+        at_ns=now_ns,
+        cause=victim.cause,
+        message=victim.message,
+        disruption=victim.disruption,
+        grace_seconds=victim.grace_seconds,
+    )
+
+
+def parsed(text: str) -> tuple[EvictionRecord, ...]:
+    """The records in the text of a file. Raises ValueError for what is none."""
+    try:
+        return tuple(_record(each) for each in json.loads(text)[_LIST])
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"it has another form: {error}") from error
+
+
+def printed(records: Iterable[EvictionRecord]) -> str:
+    """The text of a file with these records."""
+    return json.dumps({_LIST: [asdict(each) for each in records]}, indent=1)
+
+
+def _record(value: dict[str, Any]) -> EvictionRecord:
+    for each in fields(EvictionRecord):
+        if type(value[each.name]) is not each.type:
+            raise ValueError(f"{each.name} is of another kind")
+    return EvictionRecord(**{each.name: value[each.name] for each in fields(EvictionRecord)})
+
+
+class EvictionRecords:
+    """Owner of the records, in the order of time; `root` is --root-dir."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FILE
+        self._records: tuple[EvictionRecord, ...] = ()
+        self._threads = trio.CapacityLimiter(1)
+
+    def __iter__(self) -> Iterator[EvictionRecord]:
+        return iter(self._records)
+
+    async def load(self) -> None:
+        """Read what an earlier agent kept. Before the first pod."""
+        self._records = await run_in_thread(self._read, limiter=self._threads)
+
+    def ending_of(self, uid: str) -> Ending | None:
+        """The end of a pod that is being evicted; None if it is not."""
+        return next(
+            (each.ending for each in self._records if each.is_open and each.uid == uid), None
+        )
+
+    def open_uids(self) -> frozenset[str]:
+        """The UIDs of the pods that are being evicted."""
+        return frozenset(each.uid for each in self._records if each.is_open)
+
+    async def add(self, records: Iterable[EvictionRecord]) -> None:
+        """Return when the records are on the disk, or could not be written.
+
+        A full disk keeps no pod: it may be why pods have to go.
+        """
+        self._records = (*self._records, *records)
+        await self._save(durable=True)
+
+    async def close(self, is_over: Callable[[str], bool]) -> None:
+        """Close the records of pods whose end is known to their source, or that are gone."""
+        closed = tuple(
+            evolve(each, is_open=False) if each.is_open and is_over(each.uid) else each
+            for each in self._records
+        )
+        if closed == self._records:
+            return
+        surplus = sum(not each.is_open for each in closed) - MAX_CLOSED
+        oldest = [each for each in closed if not each.is_open][: max(0, surplus)]
+        self._records = tuple(each for each in closed if each not in oldest)
+        await self._save(durable=False)
+
+    async def _save(self, *, durable: bool) -> None:
+        data = printed(self._records).encode()
+        try:
+            await run_in_thread(self._write, data, durable, limiter=self._threads)
+        except OSError as error:
+            log.warning("eviction record write failed", file=str(self._path), error=str(error))
+
+    def _write(self, data: bytes, durable: bool) -> None:
+        write_whole(self._path, data, folder_mode=0o750, durable=durable)
+
+    def _read(self) -> tuple[EvictionRecord, ...]:
+        try:
+            return parsed(self._path.read_text())
+        except FileNotFoundError:
+            return ()
+        except (OSError, ValueError) as error:
+            aside = self._path.with_name(f"{FILE}{_DAMAGED_SUFFIX}")
+            log.warning(
+                "damaged eviction records set aside", file=str(self._path), error=str(error)
+            )
+            try:
+                self._path.replace(aside)
+            except OSError as problem:
+                log.warning("eviction record rename failed", error=str(problem))
+            return ()

@@ -1,0 +1,131 @@
+"""Observes the node again and again, and says which pressures it is under.
+
+There is no event for a disk that fills up, so it is measured, by the one provider of statistics,
+which waits for no disk that hangs. Who keeps pods away (admission) and who tells the cluster (the
+node's conditions) ask for `current`; who evicts waits for the next observation.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import structlog
+import trio
+from attrs import define, field
+
+from state_machines.pressure import PRESSURE
+from trio_kubelet.config.eviction import Signal
+from trio_kubelet.eviction.observations import observations
+from trio_kubelet.eviction.pressure import PressureHistory, Pressures, next_history
+from trio_kubelet.eviction.thresholds import Threshold
+from trio_kubelet.stats.values import NodeReading
+from trio_kubelet.tasks.callbacks import Callbacks
+from trio_kubelet.telemetry import Journal, Transition
+
+log = structlog.get_logger("eviction")
+
+PERIOD_SECONDS = 10.0
+DEADLINE_SECONDS = 20.0
+"""The time that a round waits for the provider, which gives up on disks and runtime sooner."""
+
+OPTIONAL = frozenset(
+    {
+        Signal.ALLOCATABLE_MEMORY,
+        Signal.NODE_INODES,
+        Signal.IMAGE_DISK,
+        Signal.IMAGE_INODES,
+        Signal.CONTAINER_DISK,
+        Signal.CONTAINER_INODES,
+    }
+)
+"""Signals that a node may be without: pods without a limit, disks without inodes, no images."""
+
+
+@define(kw_only=True, eq=False)
+class PressureWatch:
+    """Owner of what is known of the node's pressures.
+
+    `read(time)` reads the node at `time` (trio's clock) or later.
+    """
+
+    _thresholds: tuple[Threshold, ...]
+    _transition_seconds: float
+    _read: Callable[[float], Awaitable[NodeReading]]
+    _journal: Journal
+    _history: PressureHistory | None = field(init=False, default=None)
+    _missing: frozenset[Signal] = field(init=False, default=frozenset())
+    _wanted: trio.Event = field(init=False, factory=trio.Event)
+    _observed: trio.Event = field(init=False, factory=trio.Event)
+    on_change: Callbacks[[]] = field(init=False, factory=Callbacks)
+
+    def current(self) -> Pressures | None:
+        """The pressures that the node is under; None before it was observed for the first time."""
+        return self._history.pressures if self._history is not None else None
+
+    def look_now(self) -> None:
+        """Observe the node at once: something has changed."""
+        self._wanted.set()
+
+    async def newer_than(self, time: float) -> PressureHistory:
+        """The knowledge after an observation that began after `time` (trio's clock)."""
+        while self._history is None or self._history.observed.at <= time:
+            await self._observed.wait()
+        return self._history
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Observe for ever; the first observation is there before others start."""
+        await self._round()
+        task_status.started()
+        while True:
+            with trio.move_on_after(PERIOD_SECONDS):
+                await self._wanted.wait()
+            await self._round()
+
+    async def _round(self) -> None:
+        self._wanted = trio.Event()
+        at = trio.current_time()
+        try:
+            with trio.move_on_after(DEADLINE_SECONDS) as scope:
+                self._take(await self._read(at), at)
+            if scope.cancelled_caught:
+                log.warning("node measurement timed out")
+        except Exception:
+            log.exception("node measurement failed")
+
+    def _take(self, reading: NodeReading, at: float) -> None:
+        observed = observations(reading, at)
+        self._tell_missing(frozenset(observed.signals))
+        before = self._history or PressureHistory()
+        self._history = next_history(before, self._thresholds, observed, self._transition_seconds)
+        self._tell_thresholds(before, self._history)
+        self._write_down_steps(self._history)
+        self._observed.set()
+        self._observed = trio.Event()
+        if before.pressures != self._history.pressures:
+            self.on_change.call()
+
+    def _write_down_steps(self, history: PressureHistory) -> None:
+        for kind, row in history.steps.items():
+            if not row.stays:
+                self._journal.transition(
+                    PRESSURE.name,
+                    kind,
+                    Transition(source=row.source, event=row.event, target=row.target),
+                )
+
+    def _tell_missing(self, measured: frozenset[Signal]) -> None:
+        """Warn once of a signal that is measured no more, or that every node has."""
+        before = frozenset(self._history.observed.signals) if self._history is not None else None
+        expected = frozenset(Signal) - OPTIONAL if before is None else before | self._missing
+        missing = expected - measured
+        for signal in sorted(missing - self._missing):
+            log.warning("node measurement incomplete", signal=str(signal))
+        self._missing = missing
+
+    def _tell_thresholds(self, before: PressureHistory, after: PressureHistory) -> None:
+        for threshold in after.crossed.keys() - before.crossed.keys():
+            log.warning("eviction threshold crossed", **_shown(threshold))
+        for threshold in before.crossed.keys() - after.crossed.keys():
+            log.info("eviction threshold no longer crossed", **_shown(threshold))
+
+
+def _shown(threshold: Threshold) -> dict[str, str]:
+    return {"signal": str(threshold.signal), "threshold": threshold.value.text}
