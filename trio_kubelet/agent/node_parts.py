@@ -20,6 +20,9 @@ from trio_kubelet.eviction.records import EvictionRecords
 from trio_kubelet.eviction.thresholds import configured_thresholds
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod
+from trio_kubelet.k8s.quantity import Quantity
+from trio_kubelet.logs.rotation import RotationPolicy
+from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.node import node_name, node_resources
 from trio_kubelet.node.host import Host
 from trio_kubelet.pleg import Pleg, PodChange
@@ -136,6 +139,8 @@ class NodeParts:
         self.start_limiter = default_start_limiter(self.activity)
         self.sources_known = trio.Event()
         self.image_garbage = _image_collector(self)
+        self.log_rotator = _log_rotator(self)
+        self.cache.on_observation.add(self.log_rotator.pod_changed)
         self.tell_of_probe, self.probe_changes = trio.open_memory_channel[ProbeChange](
             PROBE_CHANNEL_SIZE
         )
@@ -235,6 +240,23 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
         clock=parts.clock,
         journal=parts.journal,
         recorder=parts.recorder,
+    )
+
+
+def _log_rotator(parts: NodeParts) -> LogRotator:
+    """Make the part that rotates the logs of containers."""
+    configuration = parts.settings.configuration
+    return LogRotator(
+        parts.client,
+        parts.gate,
+        configuration.pod_logs_dir,
+        RotationPolicy(
+            max_bytes=Quantity(configuration.container_log_max_size).value,
+            max_files=configuration.container_log_max_files,
+            interval_seconds=configuration.container_log_monitor_interval.total_seconds(),
+        ),
+        parts.clock,
+        configuration.container_log_max_workers,
     )
 
 

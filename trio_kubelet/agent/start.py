@@ -138,6 +138,7 @@ class Agent:
             nursery.start_soon(pod_parts.cgroups.run)
             nursery.start_soon(parts.image_garbage.run)
             nursery.start_soon(pods.evictions.run)
+            nursery.start_soon(parts.log_rotator.run)
             nursery.start_soon(look_over, cri)
 
     def make_pods(

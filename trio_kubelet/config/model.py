@@ -54,7 +54,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 
 # What several fields wait for.
 SERVER = Support(waits_for="server")
-LOG_ROTATION = Support(waits_for="rotation of container logs")
 EVICTION = Support(waits_for="eviction")
 RESERVED_CGROUPS = Support(waits_for="reserved cgroups")
 RESOURCE_MANAGERS = Support(waits_for="resource managers")
@@ -220,16 +219,10 @@ class KubeletConfiguration:
     memory_swap: MemorySwapConfiguration = part("memorySwap", MemorySwapConfiguration)
 
     # The containers' logs
-    container_log_max_size: str = option(
-        "containerLogMaxSize", "10Mi", evolve(LOG_ROTATION, promised=True)
-    )
-    container_log_max_files: int = nullable(
-        "containerLogMaxFiles", 5, evolve(LOG_ROTATION, promised=True)
-    )
-    container_log_max_workers: int = nullable("containerLogMaxWorkers", 1, LOG_ROTATION)
-    container_log_monitor_interval: timedelta = nullable(
-        "containerLogMonitorInterval", seconds(10), LOG_ROTATION
-    )
+    container_log_max_size: str = option("containerLogMaxSize", "10Mi")
+    container_log_max_files: int = nullable("containerLogMaxFiles", 5)
+    container_log_max_workers: int = nullable("containerLogMaxWorkers", 1)
+    container_log_monitor_interval: timedelta = nullable("containerLogMonitorInterval", seconds(10))
     config_map_and_secret_change_detection_strategy: str = option(
         "configMapAndSecretChangeDetectionStrategy", "Watch"
     )

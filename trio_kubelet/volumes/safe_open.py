@@ -19,6 +19,7 @@ from trio_kubelet.tasks.fair_limiter import Share
 
 _SYS_OPENAT2 = 437
 _AT_FDCWD = -100
+_RENAME_NOREPLACE = 1
 _RESOLVE_NO_XDEV = 0x01
 _FOLDERS_AT_ONCE = 1000
 """Names of folders that are kept while a folder is emptied; a container may make millions."""
@@ -93,6 +94,23 @@ def open_file_beneath(folder: int, path: str) -> int:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a plain file", path)
     return descriptor
+
+
+def rename_to_free_name(folder: int, name: str, free_name: str) -> None:
+    """Rename what is in a folder, in one step; raises FileExistsError if the new name is taken.
+
+    Raises OSError: EINVAL for a file system that cannot do it so.
+    """
+    failed = _libc.renameat2(
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(name)),
+        ctypes.c_int(folder),
+        ctypes.c_char_p(os.fsencode(free_name)),
+        ctypes.c_uint(_RENAME_NOREPLACE),
+    )
+    if failed:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), free_name)
 
 
 def make_folders_beneath(folder: int, path: str, mode: int) -> None:
