@@ -5,11 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from lab.agent import LabAgent
 from lab.containerd import Containerd
 from lab.processes import wait_until
 from trio_kubelet.kernel.mountinfo import mount_points
+from trio_kubelet.node.system_cgroups import SystemCgroups
 from trio_kubelet.resources import CgroupConfig, CgroupTree
 
 MIB = 1 << 20
@@ -83,3 +85,45 @@ def test_a_reserved_cgroup_that_is_missing_ends_the_start_with_its_name(
     _, status = os.waitpid(agent.pid, 0)
     assert os.waitstatus_to_exitcode(status) == 1
     assert told in agent.log.read_text()
+
+
+def test_the_agent_runs_in_the_cgroup_that_is_named_for_it(
+    tree: CgroupTree, agent: LabAgent
+) -> None:
+    name = f"{agent.cgroup_root}/agent"
+    agent.settings = {"kubeletCgroups": name}
+    agent.start()
+    wait_until(
+        lambda: (
+            tree.exists(name) and all(agent.pid in members(each) for each in tree.folders(name))
+        ),
+        deadline_seconds=END_SECONDS,
+        else_say=agent.last_words,
+    )
+
+
+async def test_processes_that_nobody_put_anywhere_are_moved_together(
+    tree: CgroupTree, agent: LabAgent
+) -> None:
+    top = agent.cgroup_root.strip("/")
+    tree.create(agent.cgroup_root, CgroupConfig())
+    hierarchies = {name: root / top for name, root in tree.hierarchies.items()}
+    below = CgroupTree(version=tree.version, hierarchies=hierarchies)
+    others = SystemCgroups(below, agent="", others="/others")
+    await others.start()
+    process = await trio.lowlevel.open_process(["sleep", "600"])
+    try:
+        for folder in below.folders("/"):
+            (folder / "cgroup.procs").write_text(str(process.pid))
+        await others.move()
+        for folder in below.folders("/others"):
+            assert members(folder) == {process.pid}
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def members(folder: Path) -> set[int]:
+    """The processes of a cgroup; none of one that is not there."""
+    file = folder / "cgroup.procs"
+    return {int(word) for word in file.read_text().split()} if file.exists() else set()

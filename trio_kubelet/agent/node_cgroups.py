@@ -8,6 +8,7 @@ from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.errors import StartError
 from trio_kubelet.node.enforcement import Enforcer, enforcement, memory_reserve
 from trio_kubelet.node.machine import is_kernel_older_than
+from trio_kubelet.node.system_cgroups import SystemCgroups
 from trio_kubelet.resources import (
     CgroupDriver,
     Cgroups,
@@ -22,17 +23,20 @@ log = structlog.get_logger("cgroups")
 class NodeCgroups:
     """The cgroups of pods, and the limits of those above and beside them.
 
-    `enforcer` is None where pods have no cgroups.
+    `enforcer` is None where pods have no cgroups, `system` where settings name none.
     """
 
     pods: PodCgroups | NoCgroups
     enforcer: Enforcer | None = None
+    system: SystemCgroups | None = None
 
     async def run(self) -> None:
         """Bring the cgroups in line with what they are to be, until cancelled."""
         async with trio.open_nursery() as nursery:
             if self.enforcer is not None:
                 nursery.start_soon(self.enforcer.run)
+            if self.system is not None:
+                nursery.start_soon(self.system.run)
             nursery.start_soon(self.pods.tend_classes)
 
 
@@ -60,7 +64,11 @@ async def make_cgroups(parts: NodeParts, driver: CgroupDriver) -> NodeCgroups:
         enforcer = await _enforce(parts, cgroups)
     except (OSError, SystemdError) as error:
         raise StartError(f"cannot make the cgroups of pods: {error}") from error
-    return NodeCgroups(pods=PodCgroups(cgroups, parts.active_pods), enforcer=enforcer)
+    system = SystemCgroups.of(parts.host.cgroups, parts.settings.configuration)
+    if system is not None:
+        await system.start()
+    pods = PodCgroups(cgroups, parts.active_pods)
+    return NodeCgroups(pods=pods, enforcer=enforcer, system=system)
 
 
 async def _enforce(parts: NodeParts, cgroups: Cgroups) -> Enforcer | None:

@@ -25,6 +25,7 @@ from trio_kubelet.logs.rotation import RotationPolicy
 from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.node import node_name, node_resources
 from trio_kubelet.node.host import Host
+from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.resources.oom_kills import OomKills
@@ -293,6 +294,7 @@ def _stats_sources(parts: NodeParts) -> StatsSources:
             tree=parts.host.cgroups,
             cgroup_root=configuration.cgroup_root,
             max_tasks=parts.host.machine.max_pids,
+            system_cgroups=system_cgroup_paths(configuration, parts.settings.options),
         ),
         pods=parts.cache.pods,
         paths=paths,

@@ -55,7 +55,6 @@ DEFAULT_EVICTION_HARD: Mapping[str, str] = {
 # What several fields wait for.
 SERVER = Support(waits_for="server")
 EVICTION = Support(waits_for="eviction")
-RESERVED_CGROUPS = Support(waits_for="reserved cgroups")
 RESOURCE_MANAGERS = Support(waits_for="resource managers")
 GRACEFUL_SHUTDOWN = Support(waits_for="graceful shutdown of the node")
 
@@ -141,8 +140,8 @@ class KubeletConfiguration:
     volume_stats_agg_period: timedelta = option("volumeStatsAggPeriod", seconds(60))
 
     # Cgroups
-    kubelet_cgroups: str = option("kubeletCgroups", "", RESERVED_CGROUPS)
-    system_cgroups: str = option("systemCgroups", "", RESERVED_CGROUPS)
+    kubelet_cgroups: str = option("kubeletCgroups", "")
+    system_cgroups: str = option("systemCgroups", "")
     cgroup_root: str = option("cgroupRoot", "")
     cgroups_per_qos: bool = nullable("cgroupsPerQOS", True)
     cgroup_driver: str = option("cgroupDriver", "cgroupfs")
@@ -311,7 +310,7 @@ class NodeOptions:
     minimum_container_ttl_duration: timedelta = timedelta()
     image_credential_provider_bin_dir: str = _waiting("credential providers")
     image_credential_provider_config: str = _waiting("credential providers")
-    runtime_cgroups: str = _waiting("reserved cgroups")
+    runtime_cgroups: str = ""
     seccomp_default: bool = False
     """Adds to the configuration's `seccompDefault`; it cannot switch that off."""
     experimental_allocatable_ignore_eviction: bool = False

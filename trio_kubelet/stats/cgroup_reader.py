@@ -101,12 +101,14 @@ class CgroupReader:
     """Reads cgroups; `tree` is None where pods have none.
 
     `host` is where the machine's root is mounted, `max_tasks` how many process ids it has.
+    `system_cgroups` are those of system containers that settings name, by the containers' names.
     """
 
     tree: CgroupTree | None
     cgroup_root: str = "/"
     host: str = ""
     max_tasks: int | None = None
+    system_cgroups: Mapping[str, str] = field(factory=dict)
     _files: dict[str, CgroupFiles] = field(factory=dict, init=False)
 
     def read(self, clock: Stopwatch, depth: Depth, processes: Processes) -> CgroupReadings:
@@ -239,9 +241,9 @@ class CgroupReader:
         processes: Mapping[str, int],
         between: Mapping[str, Usage],
     ) -> Iterator[SystemContainer]:
-        """One for each process that has a cgroup of its own, and that of all pods."""
-        for name, pid in processes.items():
-            path = self._cgroup_of(pid)
+        """Those that settings name or that such processes have for themselves, and all pods'."""
+        found = {name: self._cgroup_of(pid) for name, pid in processes.items()}
+        for name, path in {**found, **self.system_cgroups}.items():
             usage = self.usage(path, clock, depth) if path else None
             if usage is not None and usage.cpu is not None and usage.memory is not None:
                 yield self._system_container(name, path, usage)

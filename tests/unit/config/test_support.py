@@ -97,12 +97,10 @@ def test_a_setting_in_a_part_is_named_by_its_path() -> None:
         logging=LoggingConfiguration(verbosity=4, vmodule=(VModuleItem(file_pattern="a"),)),
         system_reserved={"cpu": "1"},
         system_reserved_cgroup="/system",
-        system_cgroups="/others",
         eviction_hard={},
     )
     assert set(not_acted_on(configuration, NodeOptions())) == {
         "logging.vmodule",
-        "systemCgroups",
     }
 
 
@@ -218,16 +216,18 @@ def locked_against(name: str, value: bool) -> bool:
 
 
 def test_flags_are_named_with_their_dashes() -> None:
-    options = NodeOptions(runtime_cgroups="/k", cadvisor={"storage-driver-password": "hunter2"})
+    options = NodeOptions(
+        experimental_mounter_path="/k", cadvisor={"storage-driver-password": "hunter2"}
+    )
     assert not_acted_on(KubeletConfiguration(), options) == (
-        "--runtime-cgroups",
+        "--experimental-mounter-path",
         "--storage-driver-password",
     )
 
 
 def test_there_is_one_warning_for_all_of_them_without_values() -> None:
     arguments = [
-        "--runtime-cgroups=/k",
+        "--experimental-mounter-path=/k",
         "--storage-driver-password=hunter2",
         "--protect-kernel-defaults",
         "--feature-gates=NativeHistograms=true,NodeLogQuery=true",
@@ -235,7 +235,7 @@ def test_there_is_one_warning_for_all_of_them_without_values() -> None:
     assert names_in_warning(arguments) == [
         "protectKernelDefaults",
         "featureGates.NativeHistograms",
-        "--runtime-cgroups",
+        "--experimental-mounter-path",
         "--storage-driver-password",
     ]
     assert not any("hunter2" in line for line in load(arguments).warnings)

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 
 from tests.unit.stats.kernel import CONTAINER, POD_CGROUP, SANDBOX, UID, machine, write_cgroup
 from trio_kubelet.resources import CgroupTree
@@ -101,6 +102,18 @@ def test_the_cgroups_above_the_pods_begin_with_that_of_all_pods(tmp_path: Path) 
     assert list(found.between) == ["/kubepods.slice", "/kubepods.slice/kubepods-besteffort.slice"]
     assert found.pods[UID].children.keys() == {CONTAINER, SANDBOX}
     assert [each.name for each in found.system] == ["pods"]
+
+
+def test_cgroups_that_settings_name_are_system_containers_whatever_runs_there(
+    tmp_path: Path,
+) -> None:
+    write_cgroup(tmp_path / "cgroup", "/kubelet", cpu_seconds=3, memory=5 * MI)
+    named = {"kubelet": "/kubelet", "misc": "/nobody"}
+    here = evolve(reader(tmp_path), system_cgroups=named)
+    (tmp_path / "host/proc/42").mkdir(parents=True)
+    (tmp_path / "host/proc/42/cgroup").write_text("0::/elsewhere\n")
+    found = here.read(Stopwatch(0), Depth.USAGE, lambda: {"kubelet": 42}).system
+    assert [(each.name, each.cgroup) for each in found][:-1] == [("kubelet", "/kubelet")]
 
 
 @pytest.mark.parametrize(
