@@ -3,15 +3,23 @@
 One object that does not fit its class must not take the others with it: it becomes an
 `Undecodable`, named in the log. A watch is a stream of JSON documents, one a line; a chunk of
 the stream may hold several, or a part of one.
+
+Each version of a pod has its whole spec, which hardly ever changes and may have 300,000 parts: it
+is decoded once.
 """
 
 from collections.abc import Iterator, Mapping
+from hashlib import blake2b
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+from weakref import WeakValueDictionary
 
+import orjson
 import structlog
+from attrs import evolve
 
 from trio_kubelet.foreign_text import spelled_out
+from trio_kubelet.k8s import Pod, PodSpec
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import Frame, FrameType, Listed, Undecodable
 from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
@@ -26,6 +34,9 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 """The annotation of the bookmark that ends the first part of a streaming list."""
 
 log = structlog.get_logger()
+
+_specs: WeakValueDictionary[bytes, PodSpec] = WeakValueDictionary()
+"""The specs that somebody still has, by digests of their JSON."""
 
 
 def read_json(body: bytes, request_name: str) -> dict[str, Any]:
@@ -46,7 +57,7 @@ def read_object(cls: type[T], body: bytes, request_name: str, *, name: str = "")
     data = read_json(body, request_name)
     _lighten(data)
     try:
-        found = decode(cls, data)
+        found = _decoded(cls, data)
     except ValidationError as error:
         raise ApiError(
             200, UNREADABLE, f"{request_name}: the answer does not fit: {error}"
@@ -84,7 +95,7 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
         if kind.lighten is not None:
             kind.lighten(data)
     try:
-        return decode(kind.type, data)
+        return _decoded(kind.type, data)
     except ValidationError as error:
         found = _undecodable(data, str(error))
         log.warning(
@@ -94,6 +105,36 @@ def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
             error=found.why,
         )
         return found
+
+
+def _decoded(cls: type[T], data: Any) -> T:
+    """Make an object. Raises ValidationError."""
+    if cls is Pod and isinstance(data, dict) and isinstance(data.get("spec"), dict):
+        return cast("T", _decoded_pod(data))
+    return decode(cls, data)
+
+
+def _decoded_pod(data: dict[str, Any]) -> Pod:
+    """Make a pod, with the spec that was made of the same JSON before.
+
+    Two threads at once may make a spec twice.
+    """
+    digest = _digest(data["spec"])
+    known = _specs.get(digest)
+    if known is not None:
+        return evolve(decode(Pod, {**data, "spec": None}), spec=known)
+    pod = decode(Pod, data)
+    if digest:
+        _specs[digest] = pod.spec
+    return pod
+
+
+def _digest(spec: dict[str, Any]) -> bytes:
+    """The digest of a spec; empty where its text is no Unicode, which no spec may have."""
+    try:
+        return blake2b(orjson.dumps(spec)).digest()
+    except TypeError:
+        return b""
 
 
 def _lighten(data: dict[str, Any]) -> None:

@@ -1,3 +1,6 @@
+import gc
+import json
+import weakref
 from itertools import pairwise
 
 import httpx
@@ -6,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_kubelet.k8s import ConfigMap, ObjectMeta
+from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod
 from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Selection, Undecodable
 from trio_kubelet.k8s.client.errors import error_from_answer
 from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
-from trio_kubelet.k8s.kinds import CONFIG_MAPS
+from trio_kubelet.k8s.kinds import CONFIG_MAPS, PODS
 
 
 @given(
@@ -54,6 +57,43 @@ def test_what_is_no_frame_is_an_error(document: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         read_frame(CONFIG_MAPS, document, "GET /x")
     assert caught.value.reason == "UnreadableAnswer"
+
+
+def pod_frame(version: str, image: str) -> bytes:
+    metadata = {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": version}
+    spec = {"containers": [{"name": "c", "image": image}]}
+    return orjson.dumps({"type": "MODIFIED", "object": {"metadata": metadata, "spec": spec}})
+
+
+def read_pod(frame: bytes) -> Pod:
+    found = read_frame(PODS, frame, "asked").object
+    assert isinstance(found, Pod)
+    return found
+
+
+def test_a_spec_that_has_not_changed_is_decoded_once() -> None:
+    first, second = read_pod(pod_frame("1", "a")), read_pod(pod_frame("2", "a"))
+    assert second.spec is first.spec
+    assert second.metadata.resource_version == "2"
+    answer = read_object(Pod, orjson.dumps(orjson.loads(pod_frame("3", "a"))["object"]), "asked")
+    assert answer.spec is first.spec
+    changed = read_pod(pod_frame("4", "b"))
+    assert changed.spec.containers[0].image == "b"
+    assert first.spec.containers[0].image == "a"
+
+
+def test_a_spec_that_nobody_has_any_more_is_forgotten() -> None:
+    spec = weakref.ref(read_pod(pod_frame("1", "gone")).spec)
+    gc.collect()
+    assert spec() is None
+    assert read_pod(pod_frame("2", "gone")).spec.containers[0].image == "gone"
+
+
+@pytest.mark.parametrize("spec", [{"containers": 7}, {"hostname": "\udc80"}, 7, {"priority": "x"}])
+def test_a_spec_that_does_not_fit_never_does(spec: object) -> None:
+    document = json.dumps({"type": "ADDED", "object": {"metadata": {}, "spec": spec}}).encode()
+    for _ in range(2):
+        assert isinstance(read_frame(PODS, document, "asked").object, Undecodable)
 
 
 def test_who_wrote_which_field_is_left_out() -> None:
