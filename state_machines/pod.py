@@ -51,7 +51,7 @@ ORPHAN_GRACE_SECONDS = 1
 
 
 class PodState(StrEnum):
-    """Where an incarnation of a pod stands."""
+    """The states of an incarnation of a pod."""
 
     SYNC_POD = "SyncPod"
     TERMINATING = "Terminating"

@@ -1,4 +1,4 @@
-"""Where a pod comes from: the annotations that a node agent puts on pods, and what they say.
+"""The source of a pod: the annotations that a node agent puts on pods, and what they say.
 
 The API's types are not imported: commands that know an annotation start in half the time.
 """
@@ -25,7 +25,7 @@ _SECOND_NS = 1_000_000_000
 
 
 class Source(StrEnum):
-    """Where pods come from, as in the annotation `kubernetes.io/config.source`."""
+    """The sources of pods, as in the annotation `kubernetes.io/config.source`."""
 
     API = "api"
     FILE = "file"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
-from trio_kubelet.k8s.client import Changed, Frame, FrameType, Removed, WatchEvent
+from trio_kubelet.k8s.client import Frame, FrameType, ObjectChanged, ObjectRemoved, WatchEvent
 from trio_kubelet.k8s.client.deltas import Deltas
 
 NAMES = ("a", "b", "c")
@@ -42,7 +42,7 @@ class Reflection(RuleBasedStateMachine):
     def tell(self, events: tuple[WatchEvent[ConfigMap], ...]) -> None:
         """The consumer: checks that what it is told makes sense after what it was told before."""
         for event in events:
-            if isinstance(event, Changed):
+            if isinstance(event, ObjectChanged):
                 metadata = event.object.metadata
                 before = self.told.get(metadata.name)
                 assert metadata.uid not in self.finished
@@ -50,7 +50,7 @@ class Reflection(RuleBasedStateMachine):
                     assert before.metadata.uid == metadata.uid
                     assert number(before) < number(event.object)
                 self.told[metadata.name] = event.object
-            elif isinstance(event, Removed):
+            elif isinstance(event, ObjectRemoved):
                 metadata = event.object.metadata
                 before = self.told.pop(metadata.name)
                 assert before.metadata.uid == metadata.uid

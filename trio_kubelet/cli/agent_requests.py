@@ -27,7 +27,7 @@ class AgentUnreachableError(click.ClickException):
 
 @frozen(kw_only=True)
 class AgentAddress:
-    """Where an agent is asked: `url` where one is given, else the socket in its root folder."""
+    """The address of an agent: `url` where one is given, else the socket in its root folder."""
 
     root_dir: Path = Path(DEFAULT_ROOT)
     url: str = ""

@@ -197,7 +197,7 @@ def read_history(
 
 
 def _first_seen_ns(entries: Sequence[Json], pod: Json | None) -> int:
-    """When the pod was first seen: its source notes it, before anything of it is in the journal."""
+    """The time at which its source first saw the pod, before anything of it is in the journal."""
     from trio_kubelet.cli.pod_table import instant
     from trio_kubelet.pod_source import CONFIG_SEEN
 
@@ -329,7 +329,7 @@ def lines_table(lines: Iterable[TimelineLine]) -> "Table":
 
 
 def states_table(states: Iterable[StateTime]) -> "Table":
-    """Where the time went, for rich."""
+    """The time that each state took, for rich."""
     from rich.table import Table
     from rich.text import Text
 

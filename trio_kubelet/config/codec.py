@@ -32,12 +32,12 @@ INT64 = 64
 
 @frozen(kw_only=True)
 class Support:
-    """What the agent does with a field, an option or a flag."""
+    """The agent's support of a field, an option or a flag."""
 
     waits_for: str = ""
     """The capability that is missing; empty if the agent does what it is told."""
     so_far: str = ""
-    """What is done, and what not, where it is not nothing; for the documentation."""
+    """A sentence for the documentation, where part of it is done: that part, and what is not."""
     suffices: Callable[[Any], bool] = lambda _: False
     """True for a value that asks for nothing beyond what is done so far."""
     promised: bool = False
@@ -213,7 +213,7 @@ class _Decoder:
         fields = _fields(cls)
         known = {api_field.name for _, api_field, _ in fields}
         self.unknown += (_join(path, str(key)) for key in document if key not in known)
-        given = {}
+        members = {}
         for attribute, api_field, hint in fields:
             raw = document.get(api_field.name)
             if raw is None:
@@ -221,8 +221,8 @@ class _Decoder:
             member = self._value(hint, raw, _join(path, api_field.name), api_field)
             if member is _INVALID or (not api_field.nullable and _means_default(member)):
                 continue
-            given[attribute.name] = member
-        return cls(**given)
+            members[attribute.name] = member
+        return cls(**members)
 
     def _value(self, hint: Any, raw: Any, path: str, api_field: ApiField) -> Any:
         if hint is Any:

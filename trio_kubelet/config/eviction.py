@@ -78,7 +78,7 @@ def _single(number: float) -> float:
 
 
 def validate_eviction(configuration: KubeletConfiguration) -> Iterator[str]:
-    """What is wrong with the fields `eviction*`, one line each."""
+    """The problems of the fields `eviction*`, one line each."""
     hard = "evictionHard (--eviction-hard)"
     soft = "evictionSoft (--eviction-soft)"
     grace = "evictionSoftGracePeriod (--eviction-soft-grace-period)"

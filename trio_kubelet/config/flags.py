@@ -23,13 +23,13 @@ from trio_kubelet.foreign_text import MASKED, without_passwords
 class CommandLine:
     """The settings of a command line.
 
-    `fields` has the values for the configuration by their paths (`authorization.mode`), `given`
-    the names of all flags that occurred, in order.
+    `fields` has the values for the configuration by their paths (`authorization.mode`), `names`
+    those of all flags that occurred, in order.
     """
 
     fields: Mapping[str, Any] = field(factory=dict)
     options: NodeOptions = field(factory=NodeOptions)
-    given: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     wants_help: bool = False
     wants_version: bool = False
@@ -71,7 +71,7 @@ def lay_over(
 
 def deprecation_warning(command_line: CommandLine) -> str:
     """One line that names the deprecated flags that were given, empty if there are none."""
-    flags = [FLAGS[name] for name in command_line.given if FLAGS[name].deprecated]
+    flags = [FLAGS[name] for name in command_line.names if FLAGS[name].deprecated]
     if not flags:
         return ""
     named = ", ".join(
@@ -134,7 +134,7 @@ def _command_line(values: Mapping[str, Any], problems: tuple[str, ...]) -> Comma
             version=version if version.startswith("v") else "",
             **{name: value for name, value in options.items() if name != "help"},
         ),
-        given=tuple(values),
+        names=tuple(values),
         problems=problems,
         wants_help=options.get("help", False),
         wants_version=version in ("true", "raw"),
@@ -173,8 +173,8 @@ def flag_values(configuration: KubeletConfiguration, options: NodeOptions) -> Ma
     wire = to_wire(configuration)
     values = {}
     for name, flag in FLAGS.items():
-        given = options.cadvisor.get(name)
-        text = _value(flag, wire, options) if given is None else _text(given)
+        tuning = options.cadvisor.get(name)
+        text = _value(flag, wire, options) if tuning is None else _text(tuning)
         text = text or flag.default
         values[name] = MASKED if text and name in SECRET_FLAGS else without_passwords(text)
     return values

@@ -51,7 +51,7 @@ class FeatureGate:
 
     @property
     def acts_as(self) -> bool | None:
-        """How the agent acts whatever the gate is set to; None if that depends or is nothing."""
+        """The value that the agent acts by whatever the gate is set to; None if there is none."""
         return {Use.AS_IF_ON: True, Use.AS_IF_OFF: False}.get(self.use)
 
 

@@ -126,7 +126,7 @@ class RegistrationTaint:
 
 @frozen(kw_only=True)
 class TracingConfiguration:
-    """Where traces go (an OTLP gRPC endpoint) and how many of a million requests are traced."""
+    """The target of traces (an OTLP gRPC endpoint), and the requests traced of a million."""
 
     endpoint: str | None = nullable("endpoint")
     sampling_rate_per_million: int | None = nullable("samplingRatePerMillion")

@@ -92,6 +92,6 @@ class ImagePulledRecord:
 
 @frozen(kw_only=True)
 class SerializedNodeConfigSource:
-    """Where a dynamic configuration came from."""
+    """The source of a dynamic configuration."""
 
     source: Mapping[str, Any] = option("source", {})

@@ -111,13 +111,13 @@ def examine(arguments: Sequence[str]) -> Examination:
     configuration = lay_over(loaded.configuration, command_line)
     resolution = resolve(configuration.feature_gates)
     invalid = validate(configuration, options, resolution.gates) if loaded.is_whole else ()
-    given = {name for name, value in loaded.given.items() if value is not None}
-    given |= command_line.fields.keys()
+    set_fields = {name for name, value in loaded.content.items() if value is not None}
+    set_fields |= command_line.fields.keys()
     warnings = (
         deprecation_warning(command_line),
         *loaded.warnings,
         *resolution.warnings,
-        _not_acted_on_warning(configuration, options, given),
+        _not_acted_on_warning(configuration, options, set_fields),
     )
     return Examination(
         settings=Settings(
@@ -137,28 +137,28 @@ def examine(arguments: Sequence[str]) -> Examination:
 
 
 def _not_acted_on_warning(
-    configuration: KubeletConfiguration, options: NodeOptions, given: Collection[str]
+    configuration: KubeletConfiguration, options: NodeOptions, set_fields: Collection[str]
 ) -> str:
-    names = not_acted_on(configuration, options, given)
+    names = not_acted_on(configuration, options, set_fields)
     if not names:
         return ""
     return f"settings that this agent does not act on yet: {', '.join(names)}"
 
 
 @frozen(kw_only=True)
-class Loaded:
+class LoadedConfiguration:
     """A configuration with its defaults, and everything that was found wrong on the way to it.
 
     `problems` stop an agent; where there are any, the fields concerned have their defaults.
     `oddities` are what a strict reader refuses and a node lives with, by file, each in the words
-    of such a reader. `given` is what the files say, merged, without defaults.
+    of such a reader. `content` is what the files say, merged, without defaults.
     """
 
     configuration: KubeletConfiguration = field(factory=KubeletConfiguration)
     problems: tuple[str, ...] = ()
     oddities: Mapping[Path, tuple[str, ...]] = field(factory=dict)
     notes: tuple[str, ...] = ()
-    given: Mapping[str, Any] = field(factory=dict)
+    content: Mapping[str, Any] = field(factory=dict)
     is_whole: bool = True
     """True if every file could be parsed: else what it says is missing from the configuration."""
 
@@ -170,7 +170,9 @@ class Loaded:
         return (*odd, *self.notes)
 
 
-def load_files(file: Path | None, drop_in_folder: Path | None, gates: Mapping[str, bool]) -> Loaded:
+def load_files(
+    file: Path | None, drop_in_folder: Path | None, gates: Mapping[str, bool]
+) -> LoadedConfiguration:
     """The configuration that the file and the drop-ins give; either may be absent.
 
     `gates` are the feature gates from the command line: some defaults depend on them. Blocks on
@@ -185,12 +187,12 @@ def load_files(file: Path | None, drop_in_folder: Path | None, gates: Mapping[st
         for overlay in drop_ins:
             merged = merge_patch(merged, overlay)
         decoded = with_defaults(merged, gates)
-    return Loaded(
+    return LoadedConfiguration(
         configuration=decoded.value,
         problems=tuple(findings.problems),
         oddities=findings.oddities,
         notes=tuple(findings.notes),
-        given=reduce(merge_patch, drop_ins, base),
+        content=reduce(merge_patch, drop_ins, base),
         is_whole=findings.is_whole,
     )
 
@@ -327,8 +329,8 @@ def _dynamic_defaults(
     configuration: KubeletConfiguration, content: Mapping[str, Any], gates: Mapping[str, bool]
 ) -> KubeletConfiguration:
     def absent(name: str) -> bool:
-        given = decode(KubeletConfiguration, {name: content.get(name)})
-        return content.get(name) is None or bool(given.problems) or _is_zero(content[name])
+        decoded = decode(KubeletConfiguration, {name: content.get(name)})
+        return content.get(name) is None or bool(decoded.problems) or _is_zero(content[name])
 
     enabled = resolve({**gates, **configuration.feature_gates}).gates.enabled
     changes: dict[str, Any] = {}

@@ -32,10 +32,10 @@ class DeclaredField:
     value: Any
     default: Any
 
-    def lacks_support(self, given: Collection[str]) -> bool:
+    def lacks_support(self, set_fields: Collection[str]) -> bool:
         """True if the value asks for something that does not happen."""
         if self.support.acts_as_with is not None:
-            return self.path in given and self.value != self.support.acts_as_with
+            return self.path in set_fields and self.value != self.support.acts_as_with
         waits = self.support.waits_for and self.value != self.default
         return bool(waits) and not self.support.suffices(self.value)
 
@@ -64,14 +64,14 @@ def support_of(attribute: "attrs.Attribute[Any]") -> Support:
 
 
 def not_acted_on(
-    configuration: KubeletConfiguration, options: NodeOptions, given: Collection[str] = ()
+    configuration: KubeletConfiguration, options: NodeOptions, set_fields: Collection[str] = ()
 ) -> tuple[str, ...]:
     """The settings without effect: fields by path, gates, flags with their dashes.
 
-    `given` are the paths of the fields that a file or a flag sets, whatever their value.
+    `set_fields` are the paths of the fields that a file or a flag sets, whatever their value.
     """
     return (
-        *(each.path for each in declared_fields(configuration) if each.lacks_support(given)),
+        *(each.path for each in declared_fields(configuration) if each.lacks_support(set_fields)),
         *_ignored_thresholds(configuration),
         *(f"featureGates.{name}" for name in unheeded_gates(configuration.feature_gates)),
         *_ignored_flags(options),

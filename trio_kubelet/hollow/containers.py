@@ -11,10 +11,10 @@ import trio
 
 from trio_kubelet.hollow.annotation import BehaviourError
 from trio_kubelet.hollow.behaviour import KILLED, Behaviour, ExecResult, Invocation, LogLine
-from trio_kubelet.hollow.events import Common
+from trio_kubelet.hollow.events import HollowContext
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.logs import LogWriter
-from trio_kubelet.hollow.process import End, Process
+from trio_kubelet.hollow.process import Process, ProcessExit
 from trio_kubelet.hollow.records import HollowContainer, HollowSandbox, container_status, log_path
 from trio_kubelet.hollow.shell import result_of_exec
 from trio_kubelet.rpc import Code, RpcError
@@ -29,7 +29,7 @@ class HollowContainers:
 
     def __init__(
         self,
-        common: Common,
+        common: HollowContext,
         nursery: trio.Nursery,
         images: ImageStore,
         sandboxes: Mapping[str, HollowSandbox],
@@ -270,7 +270,7 @@ class HollowContainers:
         if self._log:
             await self._log.write(container, line)
 
-    def _ended(self, container: HollowContainer, end: End) -> None:
+    def _ended(self, container: HollowContainer, end: ProcessExit) -> None:
         container.finished_at = self._clock.now_ns()
         container.exit_code = end.exit_code
         container.reason = end.reason

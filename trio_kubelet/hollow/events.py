@@ -115,7 +115,7 @@ class Events:
 
 
 @frozen(kw_only=True)
-class Common:
+class HollowContext:
     """The things that containers and sandboxes of one runtime share; `ids` makes their ids."""
 
     clock: Clock

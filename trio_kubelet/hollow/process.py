@@ -19,7 +19,7 @@ WriteLine = Callable[[LogLine], Awaitable[None]]
 
 
 @frozen
-class End:
+class ProcessExit:
     """The end of a process; `by_itself` is false when a signal did it."""
 
     exit_code: int
@@ -35,9 +35,9 @@ class Process:
     def __init__(self, behaviour: Behaviour) -> None:
         self._behaviour = behaviour
         self._life = trio.CancelScope()
-        self._signalled_end = End(KILLED)
+        self._signalled_end = ProcessExit(KILLED)
 
-    async def run(self, write: WriteLine) -> End:
+    async def run(self, write: WriteLine) -> ProcessExit:
         """Live until the end and tell how it came; cancelling it is a crash of the whole node."""
         start = trio.current_time()
         with self._life:
@@ -48,8 +48,8 @@ class Process:
         if self._life.cancelled_caught:
             return self._signalled_end
         if self._behaviour.oom_killed:
-            return End(KILLED, "OOMKilled", by_itself=True)
-        return End(self._behaviour.exit_code, by_itself=True)
+            return ProcessExit(KILLED, "OOMKilled", by_itself=True)
+        return ProcessExit(self._behaviour.exit_code, by_itself=True)
 
     def terminate(self) -> None:
         """Send the stop signal, which a process may ignore."""
@@ -65,7 +65,7 @@ class Process:
     def _end_at(self, deadline: float, exit_code: int, reason: str = "") -> None:
         if deadline < self._life.deadline:
             self._life.deadline = deadline
-            self._signalled_end = End(exit_code, reason)
+            self._signalled_end = ProcessExit(exit_code, reason)
 
 
 def lines_in_order(behaviour: Behaviour) -> Iterator[tuple[float, LogLine]]:

@@ -168,7 +168,7 @@ def container_status(container: HollowContainer, images: ImageStore) -> cri.Cont
 
 
 def log_path(sandbox_config: cri.PodSandboxConfig, config: cri.ContainerConfig) -> str:
-    """Where the container's log goes; empty when either part of the path was not given."""
+    """The path of the container's log; empty when either part of it was not given."""
     if not sandbox_config.log_directory or not config.log_path:
         return ""
     return str(PurePosixPath(sandbox_config.log_directory) / config.log_path)

@@ -14,7 +14,7 @@ import trio
 from betterproto import Message
 
 from trio_kubelet.hollow.containers import HollowContainers, exec_sync
-from trio_kubelet.hollow.events import Common, Events
+from trio_kubelet.hollow.events import Events, HollowContext
 from trio_kubelet.hollow.faults import CallFault
 from trio_kubelet.hollow.images import ImageStore
 from trio_kubelet.hollow.lists import (
@@ -58,7 +58,7 @@ class HollowRuntime:
         self._calls: set[trio.CancelScope] = set()
         self.images = ImageStore(clock, options.registry, options.images)
         self.events = Events(clock, self.images, options)
-        common = Common(clock=clock, options=options, events=self.events, ids=ids)
+        common = HollowContext(clock=clock, options=options, events=self.events, ids=ids)
         self.containers = HollowContainers(common, nursery, self.images, sandboxes)
         self.sandboxes = Sandboxes(common, self.containers, sandboxes)
         self.runtime_ready = True

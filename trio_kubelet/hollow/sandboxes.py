@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import trio
 
 from trio_kubelet.hollow.containers import HollowContainers
-from trio_kubelet.hollow.events import Common
+from trio_kubelet.hollow.events import HollowContext
 from trio_kubelet.hollow.records import HollowSandbox, sandbox_status, uses_host_network
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -51,7 +51,7 @@ class Sandboxes:
 
     def __init__(
         self,
-        common: Common,
+        common: HollowContext,
         containers: HollowContainers,
         sandboxes: dict[str, HollowSandbox],
     ) -> None:

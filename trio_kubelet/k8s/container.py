@@ -12,7 +12,7 @@ from trio_kubelet.k8s.security import SecurityContext
 
 
 class TerminationMessagePolicy(StrEnum):
-    """Where the termination message is read from."""
+    """The source of the termination message."""
 
     FILE = "File"
     FALLBACK_TO_LOGS_ON_ERROR = "FallbackToLogsOnError"
@@ -49,7 +49,7 @@ class ContainerRestartRuleOnExitCodesOperator(StrEnum):
 
 
 class MountPropagationMode(StrEnum):
-    """Which mounts cross between host and container."""
+    """The directions in which mounts cross between host and container."""
 
     NONE = "None"
     HOST_TO_CONTAINER = "HostToContainer"
@@ -122,7 +122,7 @@ class FileKeySelector(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class EnvVarSource(ApiType):
-    """Where the value of a variable comes from. Exactly one is set."""
+    """The source of a variable's value. Exactly one is set."""
 
     config_map_key_ref: ConfigMapKeySelector | None = None
     field_ref: ObjectFieldSelector | None = None
@@ -167,7 +167,7 @@ class EnvFromSource(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class VolumeMount(ApiType):
-    """Where a volume of the pod appears in the container."""
+    """The mount of a volume of the pod in the container."""
 
     name: Mandatory[str] = ""
     mount_path: Mandatory[str] = ""
@@ -180,7 +180,7 @@ class VolumeMount(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class VolumeDevice(ApiType):
-    """Where a raw block volume of the pod appears as a device."""
+    """The device that a raw block volume of the pod appears as."""
 
     name: Mandatory[str] = ""
     device_path: Mandatory[str] = ""

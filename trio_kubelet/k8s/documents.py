@@ -126,7 +126,7 @@ def _no_constant(name: str) -> Any:
 
 
 @define
-class _Open:
+class _OpenNode:
     """A list or mapping whose end has not come yet.
 
     `nodes` counts the values in it, `characters` those of its text.
@@ -146,7 +146,7 @@ class _Builder:
 
     def __init__(self, doubled: list[str] | None) -> None:
         self._doubled = doubled
-        self._open: list[_Open] = []
+        self._open: list[_OpenNode] = []
         self._anchors: dict[str, tuple[Any, int, int]] = {}
         self._nodes = 0
         self.document: Any = None
@@ -182,7 +182,7 @@ class _Builder:
         if event.tag not in (None, "!", f"{_TAG}map", f"{_TAG}seq"):
             raise _error(event, f"tag {event.tag} is not supported")
         value: list[Any] | dict[str, Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
-        self._open.append(_Open(value, event.anchor))
+        self._open.append(_OpenNode(value, event.anchor))
 
     def _end(self, event: Any) -> None:
         closed = self._open.pop()

@@ -9,7 +9,7 @@ from trio_kubelet.k8s.time import MicroTime, Time
 
 @frozen(kw_only=True, repr=False, eq=False)
 class EventSource(ApiType):
-    """Which component of which host saw it."""
+    """The component and host that saw it."""
 
     component: str = ""
     host: str = ""

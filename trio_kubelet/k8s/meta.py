@@ -25,7 +25,7 @@ class OwnerReference(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ManagedFieldsEntry(ApiType):
-    """Which fields a writer of the object claims for itself."""
+    """The fields that a writer of the object claims for itself."""
 
     api_version: str = ""
     fields_type: str = ""
@@ -70,7 +70,7 @@ class ObjectMeta(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ShardInfo(ApiType):
-    """Which part of a sharded list this is."""
+    """The part of a sharded list that this is."""
 
     selector: Mandatory[str] = ""
 

@@ -65,14 +65,14 @@ class ConfigMapNodeConfigSource(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeConfigSource(ApiType):
-    """Where the configuration of the node came from (API: deprecated)."""
+    """The source of the node's configuration (API: deprecated)."""
 
     config_map: ConfigMapNodeConfigSource | None = None
 
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeConfigStatus(ApiType):
-    """Which configuration was used (API: deprecated)."""
+    """The configuration that was used (API: deprecated)."""
 
     active: NodeConfigSource | None = None
     assigned: NodeConfigSource | None = None
@@ -130,7 +130,7 @@ class DaemonEndpoint(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class NodeDaemonEndpoints(ApiType):
-    """Where the agent's own server is reached."""
+    """The port of the agent's own server."""
 
     kubelet_endpoint: DaemonEndpoint | None = None
 

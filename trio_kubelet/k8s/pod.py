@@ -19,7 +19,7 @@ from trio_kubelet.k8s.volumes import Volume
 
 
 class DNSPolicy(StrEnum):
-    """Where the resolver settings come from."""
+    """The source of the resolver's settings."""
 
     CLUSTER_FIRST_WITH_HOST_NET = "ClusterFirstWithHostNet"
     CLUSTER_FIRST = "ClusterFirst"

@@ -28,7 +28,7 @@ class TokenReviewSpec(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class TokenReviewStatus(ApiType):
-    """Whose token it is; `error` says why it could not be checked."""
+    """The user of a token; `error` says why it could not be checked."""
 
     authenticated: bool | None = None
     user: UserInfo | None = None

@@ -8,14 +8,14 @@ from trio_kubelet.k8s.base import ApiType, Int64, Mandatory
 
 
 class ProcMountType(StrEnum):
-    """Which /proc a container sees."""
+    """The /proc that a container sees."""
 
     DEFAULT = "Default"
     UNMASKED = "Unmasked"
 
 
 class SeccompProfileType(StrEnum):
-    """Where a seccomp profile comes from."""
+    """The source of a seccomp profile."""
 
     RUNTIME_DEFAULT = "RuntimeDefault"
     UNCONFINED = "Unconfined"
@@ -23,7 +23,7 @@ class SeccompProfileType(StrEnum):
 
 
 class AppArmorProfileType(StrEnum):
-    """Where an AppArmor profile comes from."""
+    """The source of an AppArmor profile."""
 
     RUNTIME_DEFAULT = "RuntimeDefault"
     UNCONFINED = "Unconfined"
@@ -31,7 +31,7 @@ class AppArmorProfileType(StrEnum):
 
 
 class PodFSGroupChangePolicy(StrEnum):
-    """When the ownership of a volume is changed to fsGroup."""
+    """The occasions on which the ownership of a volume is changed to fsGroup."""
 
     ALWAYS = "Always"
     ON_ROOT_MISMATCH = "OnRootMismatch"

@@ -48,7 +48,7 @@ class SessionAffinityConfig(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ServiceSpec(ApiType):
-    """Which pods a service leads to, and by what addresses and ports."""
+    """The pods, addresses and ports of a service."""
 
     type: str = ""
     selector: Mapping[str, str] = field(factory=dict)
@@ -95,7 +95,7 @@ class LoadBalancerIngress(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class LoadBalancerStatus(ApiType):
-    """Where the load balancer is reached."""
+    """An address of the load balancer."""
 
     ingress: tuple[LoadBalancerIngress, ...] = ()
 

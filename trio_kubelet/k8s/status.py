@@ -12,7 +12,7 @@ from trio_kubelet.k8s.time import Time
 
 
 class PodPhase(StrEnum):
-    """Where a pod is in its life."""
+    """The phase of a pod in its life."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -197,7 +197,7 @@ class PodResourceClaimStatus(ApiType):
 
 @frozen(kw_only=True, repr=False, eq=False)
 class ContainerExtendedResourceRequest(ApiType):
-    """Which request of a claim backs an extended resource of a container."""
+    """The request of a claim that backs an extended resource of a container."""
 
     container_name: Mandatory[str] = ""
     request_name: Mandatory[str] = ""

@@ -1,4 +1,4 @@
-"""Which of two versions of an object is the younger one."""
+"""The order of two versions of an object."""
 
 import re
 

@@ -47,7 +47,7 @@ class HostPathType(StrEnum):
 
 
 class StorageMedium(StrEnum):
-    """Where an emptyDir lives; huge pages of one size are `HugePages-<size>`."""
+    """The medium of an emptyDir; huge pages of one size are `HugePages-<size>`."""
 
     DEFAULT = ""
     MEMORY = "Memory"

@@ -37,7 +37,7 @@ class NoLogError(Exception):
 
 @frozen
 class LogPlace:
-    """Where a log is: `name` in `folder`, a path beneath `root`."""
+    """The place of a log: `name` in `folder`, a path beneath `root`."""
 
     root: Path
     folder: str
@@ -50,7 +50,7 @@ class LogPlace:
 
 
 def place_of(path: str, root: str) -> LogPlace:
-    """Where a log is by the runtime's word. Raises NoLogError if it leads elsewhere."""
+    """The place of a log by the runtime's word. Raises NoLogError if it leads elsewhere."""
     inside = PurePosixPath(path)
     if not inside.is_relative_to(root) or ".." in inside.parts or "\0" in path:
         raise NoLogError(path)

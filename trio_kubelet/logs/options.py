@@ -1,4 +1,4 @@
-"""Which container's log a request asks for, and what of it: read and checked; pure."""
+"""The container and the part of its log that a request asks for, read and checked; pure."""
 
 from attrs import frozen
 

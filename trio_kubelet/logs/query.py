@@ -26,7 +26,7 @@ _DIGITS = 10
 
 @frozen(kw_only=True)
 class LogQuery:
-    """Which logs, and what of them.
+    """The logs that are asked for, and the lines of them.
 
     Either `file`, a path below the folder of logs, or `services`.
     """

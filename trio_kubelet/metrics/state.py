@@ -158,6 +158,6 @@ def pull_record_families(root: Path) -> Iterable[Family]:
 
 
 def process_start_family() -> Family:
-    """When this process was started. Blocks."""
+    """The start of this process. Blocks."""
     found = {family.name: family for family in process_families()}
     return found["process_start_time_seconds"]

@@ -34,15 +34,15 @@ from trio_kubelet.k8s.client import (
     ApiError,
     Kubeconfig,
     KubeconfigError,
-    Removed,
+    ListSynced,
+    ObjectRemoved,
     Selection,
-    Synced,
     WatchEvent,
     open_api_clients,
     read_kubeconfig,
     reflect,
 )
-from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material
+from trio_kubelet.k8s.client.kubeconfig import CredentialSource, KubeconfigCluster
 from trio_kubelet.node.certificates import (
     CertificateStore,
     ClientKey,
@@ -122,7 +122,7 @@ def _cluster(cluster: KubeconfigCluster) -> Mapping[str, object]:
     return {name: value for name, value in fields.items() if value}
 
 
-def _content(material: Material) -> bytes:
+def _content(material: CredentialSource) -> bytes:
     return material.data if material.path is None else material.path.read_bytes()
 
 
@@ -277,16 +277,16 @@ class _Waiting:
 
     async def on_event(self, event: WatchEvent[CertificateSigningRequest]) -> None:
         await trio.lowlevel.checkpoint()
-        if isinstance(event, Synced):
+        if isinstance(event, ListSynced):
             is_gone = not self._was_seen
         else:
             self._was_seen = True
-            is_gone = isinstance(event, Removed) or event.object.metadata.uid != self.uid
+            is_gone = isinstance(event, ObjectRemoved) or event.object.metadata.uid != self.uid
         if is_gone:
             self.problem = (
                 f"the certificate signing request {self.name} was deleted; start the agent again"
             )
-        elif not isinstance(event, Synced):
+        elif not isinstance(event, ListSynced):
             self._take(event.object.status)
         if self.problem or self.certificate:
             self.scope.cancel()

@@ -30,8 +30,8 @@ from trio_kubelet.k8s import NODES, Node, NodeCondition, Time
 from trio_kubelet.k8s.client import (
     Api,
     ApiError,
-    Changed,
-    Removed,
+    ObjectChanged,
+    ObjectRemoved,
     Selection,
     WatchEvent,
     reflect,
@@ -93,9 +93,9 @@ class NodeView:
 
     async def _on_event(self, event: WatchEvent[Node]) -> None:
         match event:
-            case Changed(object=node):
+            case ObjectChanged(object=node):
                 self.offer(node)
-            case Removed(object=node):
+            case ObjectRemoved(object=node):
                 self._remove(node)
 
     def _remove(self, node: Node) -> None:

@@ -105,7 +105,7 @@ class Pleg:
 
     @property
     def state(self) -> PlegState:
-        """How far the runtime's events are trusted."""
+        """The trust in the runtime's events."""
         return self._walk.state
 
     def seconds_since_relist(self) -> float:

@@ -164,7 +164,7 @@ def _canonical(name: str) -> str:
 
 
 def location_of(headers: Sequence[tuple[bytes, bytes]]) -> str:
-    """Where a response redirects to; empty if it does not say."""
+    """The target of a redirect; empty if the response names none."""
     found = next((value for name, value in headers if name == b"location"), b"")
     return found.decode("latin-1")
 

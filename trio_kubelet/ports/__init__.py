@@ -1,1 +1,1 @@
-"""Where the agent can be asked: its sockets and ports, and what each of them serves."""
+"""The agent's sockets and ports, and the routes of each."""

@@ -1,4 +1,4 @@
-"""Where the agent can be asked: its own socket, the health port, the read-only port."""
+"""The agent's own socket, the health port, the read-only port."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path

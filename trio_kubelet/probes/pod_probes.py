@@ -145,7 +145,7 @@ class _ContainerProbe:
 
     @property
     def state(self) -> ProbeState:
-        """Where it stands in its machine."""
+        """Its state."""
         return self.walk.state
 
     @property

@@ -1,4 +1,4 @@
-"""Which objects a pod refers to. Pure."""
+"""The objects that a pod refers to. Pure."""
 
 from collections.abc import Iterator
 from heapq import nsmallest

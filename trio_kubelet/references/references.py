@@ -176,8 +176,8 @@ class References:
         A static pod does not wait for the services. Raises ObjectError where these do not come.
         """
         _, registered = self._registered.get(pod.metadata.uid, _NOTHING_REGISTERED)
-        config_maps = _Fetched(self._config_maps, pod, registered.config_maps)
-        secrets = _Fetched(self._secrets, pod, registered.secrets)
+        config_maps = _FetchedObjects(self._config_maps, pod, registered.config_maps)
+        secrets = _FetchedObjects(self._secrets, pod, registered.secrets)
         await both(
             partial(config_maps.fetch_or_refuse, environment_config_maps(pod)),
             partial(secrets.fetch_or_refuse, environment_secrets(pod)),
@@ -198,7 +198,7 @@ class References:
         """Return the secrets to pull a registered pod's images with; waits for first answers."""
         _, registered = self._registered.get(pod.metadata.uid, _NOTHING_REGISTERED)
         names = pull_secrets(pod)
-        secrets = _Fetched(self._secrets, pod, registered.secrets)
+        secrets = _FetchedObjects(self._secrets, pod, registered.secrets)
         await secrets.fetch(names)
         return PullSecrets(
             secrets=tuple(secrets.found[name] for name in names if name in secrets.found),
@@ -266,7 +266,7 @@ def _exchange(
 
 
 @define
-class _Fetched(Generic[T]):
+class _FetchedObjects(Generic[T]):
     """The objects of one kind that were found of those that a pod refers to, and the problems.
 
     Only those are asked for that are registered for this pod: others there are by the ten

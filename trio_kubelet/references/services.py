@@ -10,13 +10,20 @@ from collections.abc import Iterable, Mapping
 import trio
 
 from trio_kubelet.k8s import Pod, Service, ServicePort
-from trio_kubelet.k8s.client import Api, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import (
+    Api,
+    ListSynced,
+    ObjectChanged,
+    ObjectRemoved,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.kinds import SERVICES
 from trio_kubelet.references.cached import LAG_SECONDS
 from trio_kubelet.references.object_references import ObjectError
 
 KEPT_NAMESPACES = 8
-"""Whose variables are kept until a service of theirs changes; those of 4,000 are megabytes."""
+"""Namespaces whose variables are kept until a service of theirs changes: megabytes for 4,000."""
 
 
 class ServiceCache:
@@ -65,13 +72,13 @@ class ServiceCache:
         return () if service is None else (service,)
 
     async def _take(self, event: WatchEvent[Service]) -> None:
-        if isinstance(event, Synced):
+        if isinstance(event, ListSynced):
             self._synced.set()
             return
         meta = event.object.metadata
-        if isinstance(event, Changed):
+        if isinstance(event, ObjectChanged):
             self._services.setdefault(meta.namespace, {})[meta.name] = event.object
-        elif isinstance(event, Removed):
+        elif isinstance(event, ObjectRemoved):
             left = self._services.get(meta.namespace, {})
             left.pop(meta.name, None)
             if not left:

@@ -17,7 +17,15 @@ from trio_kubelet.k8s import (
     LabelSelectorOperator,
     LabelSelectorRequirement,
 )
-from trio_kubelet.k8s.client import Api, ApiError, Changed, Removed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import (
+    Api,
+    ApiError,
+    ListSynced,
+    ObjectChanged,
+    ObjectRemoved,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.kinds import CLUSTER_TRUST_BUNDLES
 from trio_kubelet.references.cached import LAG_SECONDS, RETRY
 from trio_kubelet.references.object_references import ObjectError
@@ -94,7 +102,7 @@ class TrustBundles:
                 return
 
     async def _take(self, event: WatchEvent[ClusterTrustBundle]) -> None:
-        if isinstance(event, Synced):
+        if isinstance(event, ListSynced):
             is_late = self._answered.is_set() and not self._served
             self._served = self._synced = True
             self._answered.set()
@@ -102,9 +110,9 @@ class TrustBundles:
                 self._tell()
             return
         name = event.object.metadata.name
-        if isinstance(event, Changed):
+        if isinstance(event, ObjectChanged):
             self._bundles[name] = event.object
-        elif isinstance(event, Removed):
+        elif isinstance(event, ObjectRemoved):
             self._bundles.pop(name, None)
         if self._synced:
             self._tell()

@@ -19,10 +19,10 @@ from attrs import define, evolve, field
 from trio_kubelet.k8s.client import (
     Api,
     ApiError,
-    Changed,
-    Removed,
+    ListSynced,
+    ObjectChanged,
+    ObjectRemoved,
     Selection,
-    Synced,
     WatchEvent,
     reflect,
 )
@@ -170,7 +170,7 @@ class WatchedObjects(Generic[T]):
             await self._look(entry)
         self._watches[namespace] += 1
         try:
-            followed = _Followed(self, entry)
+            followed = _FollowedObject(self, entry)
             selection = Selection(namespace=namespace, fields=f"metadata.name={name}")
             await reflect(self._api, self._kind, followed.take, selection)
         finally:
@@ -241,7 +241,7 @@ class _Entry(Generic[T]):
 
 
 @define(eq=False)
-class _Followed(Generic[T]):
+class _FollowedObject(Generic[T]):
     """The news of one object from one reflection."""
 
     _objects: WatchedObjects[T]
@@ -249,15 +249,15 @@ class _Followed(Generic[T]):
     _is_there: bool = False
 
     async def take(self, event: WatchEvent[T]) -> None:
-        if isinstance(event, Changed):
+        if isinstance(event, ObjectChanged):
             self._is_there = True
             self._objects.store(self._entry, event.object)
             if event.object.immutable:
                 self._entry.scope.cancel()
-        elif isinstance(event, Removed):
+        elif isinstance(event, ObjectRemoved):
             self._is_there = False
             self._objects.store(self._entry, None)
-        elif isinstance(event, Synced) and not self._is_there:
+        elif isinstance(event, ListSynced) and not self._is_there:
             # It vanished between the first answer and the list: the reflection never saw it.
             self._objects.store(self._entry, None)
 

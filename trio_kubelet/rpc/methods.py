@@ -25,7 +25,7 @@ UnaryStub = Callable[Concatenate[Any, RequestT, ...], Coroutine[Any, Any, Respon
 StreamStub = Callable[Concatenate[Any, RequestT, ...], AsyncIterator[ResponseT]]
 
 
-class Servable(Protocol):
+class GrpcService(Protocol):
     """The generated `...Base` classes as grpclib sees them."""
 
     def __mapping__(self) -> Mapping[str, Handler]:
@@ -33,7 +33,7 @@ class Servable(Protocol):
         ...
 
 
-Contract = type[Servable]
+Contract = type[GrpcService]
 
 
 class Transport(Protocol):

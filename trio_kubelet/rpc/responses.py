@@ -22,7 +22,7 @@ READ_AHEAD = 256
 
 
 class Inbox:
-    """Where a transport puts what the peer says in one call."""
+    """The responses of one call, as a transport hands them over."""
 
     __slots__ = ("_arrived", "_channel", "_head", "_sent", "error")
 

@@ -39,7 +39,7 @@ class RuntimeCache:
 
     @property
     def listed_at(self) -> float:
-        """When the last complete listing began; minus infinity before the first."""
+        """The time at which the last complete listing began; minus infinity before the first."""
         return self._listed_at
 
     def get(self, uid: str) -> ObservedPod:
@@ -150,7 +150,7 @@ class RuntimeCache:
             await _either(listed, newer)
 
     def _covered_at(self, uid: str) -> float:
-        """When the last listing began that would have shown the pod as it was."""
+        """The begin of the last listing that would have shown the pod as it was."""
         return -math.inf if uid in self.unseen else self._listed_at
 
     def is_newer_than(self, uid: str, instant: float) -> bool:

@@ -17,7 +17,7 @@ from trio_kubelet.k8s import (
     Pod,
     RuntimeClass,
 )
-from trio_kubelet.k8s.client import Api, Changed, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import Api, ListSynced, ObjectChanged, WatchEvent, reflect
 from trio_kubelet.rpc import is_present
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.config.config_error import ConfigError
@@ -111,9 +111,9 @@ class RuntimeClasses:
 
     async def _take(self, event: WatchEvent[RuntimeClass]) -> None:
         match event:
-            case Synced():
+            case ListSynced():
                 self._synced.set()
-            case Changed(object=known):
+            case ObjectChanged(object=known):
                 self._handlers[known.metadata.name] = known.handler
             case _:
                 self._handlers.pop(event.object.metadata.name, None)

@@ -79,7 +79,7 @@ def exits_that_restart_all(
 
 
 def _through_ns(pod: Pod, ended: Mapping[str, ObservedContainer]) -> float:
-    """When the last regular container came to its end for good; infinite if one did not."""
+    """The time at which the last regular container ended for good; infinite if one did not."""
     times = [-math.inf]
     for container in pod.spec.containers:
         end = ended.get(container.name)

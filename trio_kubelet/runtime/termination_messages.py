@@ -23,7 +23,7 @@ NEVER_STARTED = "ContainerCannotRun"
 
 @frozen(kw_only=True)
 class MessageSource:
-    """Where the message of an ended container is: paths on the node, empty for "not there".
+    """The place of an ended container's message: paths on the node, empty for "not there".
 
     `runtime_message` is what the runtime itself says of the end; it comes first.
     """
@@ -35,7 +35,7 @@ class MessageSource:
 
 
 def message_source(status: cri.ContainerStatus) -> MessageSource | None:
-    """Where to look for the message of a container; None if there is nothing to look at."""
+    """The place of a container's message; None if there is nothing to look at."""
     if status.state != cri.ContainerState.CONTAINER_EXITED:
         return None
     source = MessageSource(

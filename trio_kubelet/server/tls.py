@@ -115,7 +115,7 @@ def shown_certificate(stream: TlsStream) -> ClientCertificate | None:
 
 @frozen
 class TlsFiles:
-    """Where certificate, key and the authorities of clients lie, and what else is set."""
+    """The files of certificate, key and clients' authorities, with the other settings of TLS."""
 
     certificate: Path
     key: Path

@@ -1,4 +1,4 @@
-"""Where pods come from: the API server, a folder of manifests, a URL; and the merge of them.
+"""The sources of pods: the API server, a folder of manifests, a URL; and the merge of them.
 
 `watch_manifest_files` and `watch_manifest_url` are tasks that call back with the full set of their
 pods; `SourceMerge` turns full sets, and changes of single pods, into `PodUpdate`s. `watch_api_pods`

@@ -16,7 +16,14 @@ from attrs import define, field
 
 from trio_kubelet.foreign_text import PATH_PART, is_path_part
 from trio_kubelet.k8s import Pod
-from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, WatchEvent, reflect
+from trio_kubelet.k8s.client import (
+    Api,
+    ObjectChanged,
+    ObjectRemoved,
+    Selection,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.errors import FieldError, duplicate, format_errors, invalid
 from trio_kubelet.k8s.kinds import PODS
 from trio_kubelet.pod_source import CONFIG_MIRROR, Source
@@ -103,9 +110,9 @@ class ApiPods:
     _first: dict[str, Pod] | None = field(init=False, factory=dict)
 
     async def take(self, event: WatchEvent[Pod]) -> None:
-        if isinstance(event, Changed):
+        if isinstance(event, ObjectChanged):
             await self._changed(event.object)
-        elif isinstance(event, Removed):
+        elif isinstance(event, ObjectRemoved):
             await self._removed(event.object)
         else:
             await self._synced()

@@ -34,7 +34,13 @@ from trio_kubelet.foreign_text import without_passwords
 from trio_kubelet.k8s import Pod
 from trio_kubelet.kernel.whole_files import make_folder, write_all_whole
 from trio_kubelet.pod_source import Source
-from trio_kubelet.sources.manifests import Adopt, Manifest, ManifestPod, ManifestReader, Resolved
+from trio_kubelet.sources.manifests import (
+    Adopt,
+    Manifest,
+    ManifestPod,
+    ManifestReader,
+    ResolvedManifests,
+)
 from trio_kubelet.sources.static_pods import InvalidManifest, is_pod_uid
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import Journal
@@ -220,7 +226,7 @@ class ManifestContext:
 class StaticPodSet:
     """Owned by the task of one source."""
 
-    _given: ManifestContext
+    _context: ManifestContext
     reader: ManifestReader
     _kept: KeptManifests
     _send: SendPods
@@ -262,15 +268,15 @@ class StaticPodSet:
 
     async def in_thread(self, work: Callable[[], T]) -> T:
         """Run blocking work of this source; a disk that hangs holds up this source alone."""
-        limiter = self._given.limiter
+        limiter = self._context.limiter
         return await run_in_thread(work, abandon_on_cancel=True, limiter=limiter)
 
-    def _resolve(self, manifests: Sequence[Manifest]) -> Resolved:
+    def _resolve(self, manifests: Sequence[Manifest]) -> ResolvedManifests:
         return self.reader.resolve(
-            manifests, self._records, self._given.adopt, kept_by_earlier_run=self._sent is None
+            manifests, self._records, self._context.adopt, kept_by_earlier_run=self._sent is None
         )
 
-    async def _go_on_with(self, resolved: Resolved) -> None:
+    async def _go_on_with(self, resolved: ResolvedManifests) -> None:
         self._records = resolved.kept
         # Sent before it is kept, as the disk is slow: who forgets a UID finds the same again.
         if resolved.pods != self._sent:

@@ -67,7 +67,7 @@ class FolderContents:
 async def watch_manifest_files(
     path: Path,
     send: SendPods,
-    given: ManifestContext,
+    context: ManifestContext,
     *,
     check_seconds: float = DEFAULT_CHECK_SECONDS,
 ) -> None:
@@ -77,7 +77,7 @@ async def watch_manifest_files(
     cancelled it leaves nothing behind, except that a thread may still be waiting for a disk that
     does not answer.
     """
-    pods = given.pods(Source.FILE, send)
+    pods = context.pods(Source.FILE, send)
     await pods.load()
     seen: Mapping[str, SeenFile] = {}
     with PathWatch(path) as watch:
@@ -161,7 +161,7 @@ def _unreadable(origin: str, why: str) -> Manifest:
 async def watch_manifest_url(
     url: str,
     send: SendPods,
-    given: ManifestContext,
+    context: ManifestContext,
     *,
     headers: Mapping[str, Sequence[str]] | None = None,
     check_seconds: float = DEFAULT_CHECK_SECONDS,
@@ -173,7 +173,7 @@ async def watch_manifest_url(
     httpCheckFrequency. While the URL does not answer, pods of an earlier run go on; where there
     are none nothing is sent. When cancelled it leaves nothing behind.
     """
-    pods = given.pods(Source.HTTP, send, settle_seconds=0.0)
+    pods = context.pods(Source.HTTP, send, settle_seconds=0.0)
     await pods.load()
     sent_headers = [(name, value) for name, values in (headers or {}).items() for value in values]
     fetch = partial(_fetch, url, sent_headers)

@@ -76,7 +76,7 @@ class Manifest:
 
 
 @frozen(kw_only=True)
-class Resolved:
+class ResolvedManifests:
     """The pods of some manifests: by origin, as pods, and what is wrong with them."""
 
     kept: Mapping[str, tuple[ManifestPod, ...]] = field(factory=dict)
@@ -140,7 +140,7 @@ class ManifestReader:
         adopt: Adopt,
         *,
         kept_by_earlier_run: bool = False,
-    ) -> Resolved:
+    ) -> ResolvedManifests:
         """Return what should run, given what was last seen good and still stands.
 
         Of two pods with the same full name or UID the one of the first manifest wins; the other is
@@ -163,7 +163,7 @@ class ManifestReader:
                     continue
                 names[each.full_name] = uids[each.uid] = manifest.origin
                 pods.append(with_uid(each.pod, each.uid))
-        return Resolved(
+        return ResolvedManifests(
             kept=resolved,
             pods=tuple(pods),
             problems={origin: tuple(found) for origin, found in problems.items() if found},

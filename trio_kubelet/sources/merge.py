@@ -78,8 +78,8 @@ class SourceMerge:
         before = self._pods.get(source, {})
         changes: dict[PodOperation, list[Pod]] = {op: [] for op in _ORDER}
         after: dict[str, Pod] = {}
-        for given in self._without_duplicates(source, pods):
-            pod, op = self._compare(source, before.get(given.metadata.uid), given)
+        for found in self._without_duplicates(source, pods):
+            pod, op = self._compare(source, before.get(found.metadata.uid), found)
             after[pod.metadata.uid] = pod
             if op is not None:
                 changes[op].append(pod)
@@ -119,11 +119,11 @@ class SourceMerge:
         return [update for each in same_name for update in self.remove(source, each)]
 
     def _compare(
-        self, source: Source, known: Pod | None, given: Pod
+        self, source: Source, known: Pod | None, found: Pod
     ) -> tuple[Pod, PodOperation | None]:
         """The pod with the annotations of its source, and what has happened to it."""
         seen = "" if known is None else known.metadata.annotations.get(CONFIG_SEEN, "")
-        pod = _annotated(given, source, seen or rfc3339_nanoseconds(self._clock.now_ns()))
+        pod = _annotated(found, source, seen or rfc3339_nanoseconds(self._clock.now_ns()))
         return pod, PodOperation.ADD if known is None else _difference(known, pod)
 
     def _without_duplicates(self, source: Source, pods: Iterable[Pod]) -> Iterable[Pod]:

@@ -130,20 +130,20 @@ def checked_pod(document: Mapping[str, object], source: Source, node_name: str) 
     `metadata.uid` is the one that the document gives, or "". Raises InvalidManifest with every
     problem found.
     """
-    given = _decoded(document)
-    problems = [*_identity_errors(given.metadata)]
+    declared = _decoded(document)
+    problems = [*_identity_errors(declared.metadata)]
     pod = with_defaults(
         evolve(
-            given,
-            metadata=_metadata(given.metadata, node_name),
-            spec=_spec(given.spec, source, node_name),
+            declared,
+            metadata=_metadata(declared.metadata, node_name),
+            spec=_spec(declared.spec, source, node_name),
             status=PodStatus(phase="Pending"),
         )
     )
     problems += validate_pod(pod)
     problems += (
         FieldError(path, ErrorKind.FORBIDDEN, None, f"static pods may not reference {resource}")
-        for path, resource in api_references(given.spec)
+        for path, resource in api_references(declared.spec)
     )
     if problems:
         raise InvalidManifest(map(str, problems))
@@ -193,32 +193,32 @@ def _decoded(document: Mapping[str, object]) -> Pod:
         raise InvalidManifest(map(str, error.errors)) from error
 
 
-def _identity_errors(given: ObjectMeta) -> Iterator[FieldError]:
-    if not given.name:
+def _identity_errors(declared: ObjectMeta) -> Iterator[FieldError]:
+    if not declared.name:
         yield FieldError("metadata.name", ErrorKind.REQUIRED, None, "name is needed for the pod")
-    if given.uid and not is_pod_uid(given.uid):
+    if declared.uid and not is_pod_uid(declared.uid):
         detail = (
             "must consist of letters, digits, '-' and '.', start and end with a letter or digit, "
             "and have at most 128 characters"
         )
-        yield FieldError("metadata.uid", ErrorKind.INVALID, given.uid, detail)
+        yield FieldError("metadata.uid", ErrorKind.INVALID, declared.uid, detail)
 
 
-def _metadata(given: ObjectMeta, node_name: str) -> ObjectMeta:
+def _metadata(declared: ObjectMeta, node_name: str) -> ObjectMeta:
     annotations = {
-        key: value for key, value in given.annotations.items() if key not in _AGENTS_ANNOTATIONS
+        key: value for key, value in declared.annotations.items() if key not in _AGENTS_ANNOTATIONS
     }
     return evolve(
-        given,
-        name=f"{given.name}-{node_name.lower()}",
-        namespace=given.namespace or DEFAULT_NAMESPACE,
+        declared,
+        name=f"{declared.name}-{node_name.lower()}",
+        namespace=declared.namespace or DEFAULT_NAMESPACE,
         annotations=annotations,
         deletion_timestamp=None,
         deletion_grace_period_seconds=None,
     )
 
 
-def _spec(given: PodSpec, source: Source, node_name: str) -> PodSpec:
-    if source is not Source.FILE or _NO_EXECUTE in given.tolerations:
-        return evolve(given, node_name=node_name)
-    return evolve(given, node_name=node_name, tolerations=(*given.tolerations, _NO_EXECUTE))
+def _spec(declared: PodSpec, source: Source, node_name: str) -> PodSpec:
+    if source is not Source.FILE or _NO_EXECUTE in declared.tolerations:
+        return evolve(declared, node_name=node_name)
+    return evolve(declared, node_name=node_name, tolerations=(*declared.tolerations, _NO_EXECUTE))

@@ -265,7 +265,7 @@ class CgroupReader:
         )
 
     def made_at_ns(self, path: str) -> int:
-        """When a cgroup was made, as its folder tells; 0 if it is gone."""
+        """The time at which a cgroup was made, as its folder tells; 0 if it is gone."""
         assert self.tree is not None
         with suppress(OSError):
             return Path(f"{self.tree.hierarchies['memory']}{path}").stat().st_mtime_ns

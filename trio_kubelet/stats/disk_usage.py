@@ -52,7 +52,7 @@ class WalkTooLongError(Exception):
 
 @frozen(kw_only=True)
 class PodPaths:
-    """Where a pod keeps its files."""
+    """The folders of a pod's files."""
 
     uid: str
     namespace: str
@@ -75,7 +75,7 @@ class PodDisk:
 
 
 @frozen(kw_only=True)
-class Walked:
+class FolderSpace:
     """The space that the files of a folder take."""
 
     used: int
@@ -166,7 +166,7 @@ def pod_disk(pod: PodPaths, now_ns: int, *, with_volumes: bool = True) -> PodDis
     return PodDisk(volumes=tuple(volumes), seconds=tuple(seconds), logs=logs, files=files)
 
 
-def walked(folder: Path, deadline: float) -> Walked:
+def walked(folder: Path, deadline: float) -> FolderSpace:
     """Add up what is in a folder, itself included, on its own file system, symlinks not followed.
 
     A file with several names counts once. What goes meanwhile does not count. Raises OSError for
@@ -195,7 +195,7 @@ def walked(folder: Path, deadline: float) -> Walked:
                 raise WalkTooLongError(f"{folder} has too many folders or links to be counted")
             used += status.st_blocks * _BLOCK
             inodes += 1
-    return Walked(used=used, inodes=inodes)
+    return FolderSpace(used=used, inodes=inodes)
 
 
 def _entries(folder: str) -> Iterator[tuple[os.stat_result, str]]:

@@ -91,7 +91,7 @@ def meminfo(text: bytes | None) -> Mapping[str, int]:
 
 
 def boot_time_ns(stat: bytes | None) -> int:
-    """When the machine was started, by /proc/stat; 0 if it does not say."""
+    """The time of the machine's start by /proc/stat; 0 if it does not say."""
     found = re.search(rb"^btime (\d{1,12})$", stat or b"", re.MULTILINE)
     return int(found[1]) * 1_000_000_000 if found is not None else 0
 

@@ -31,7 +31,7 @@ from trio_kubelet.stats.values import (
 
 
 @frozen(kw_only=True)
-class Found:
+class StatsInputs:
     """The sources of pods' values. `images` is the file system of the containers' layers."""
 
     readings: CgroupReadings
@@ -65,13 +65,15 @@ def lacks_cgroups(pods: Iterable[ObservedPod], readings: CgroupReadings) -> bool
 _NO_CGROUP = PodCgroup(path="", usage=Usage(time_ns=0), children={}, network=None)
 
 
-def pod_stats(pods: Iterable[ObservedPod], found: Found, rates: Rates) -> tuple[PodStats, ...]:
+def pod_stats(
+    pods: Iterable[ObservedPod], found: StatsInputs, rates: Rates
+) -> tuple[PodStats, ...]:
     """The pods in the order of their names."""
     stats = [_pod(pod, sandbox, found, rates) for pod in pods if (sandbox := pod.ready_sandbox)]
     return tuple(sorted(stats, key=lambda pod: (pod.namespace, pod.name, pod.uid)))
 
 
-def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: Found, rates: Rates) -> PodStats:
+def _pod(pod: ObservedPod, sandbox: ObservedSandbox, found: StatsInputs, rates: Rates) -> PodStats:
     cgroup = found.readings.pods.get(pod.uid) or _NO_CGROUP
     disk = (found.disks or {}).get(pod.uid)
     containers = tuple(
@@ -111,7 +113,7 @@ def _sandbox(sandbox: ObservedSandbox, cgroup: PodCgroup) -> SandboxStats | None
 def _container(
     container: ObservedContainer,
     cgroup: PodCgroup,
-    found: Found,
+    found: StatsInputs,
     disk: PodDisk | None,
     rates: Rates,
 ) -> ContainerStats | None:

@@ -22,7 +22,7 @@ from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.stats.cgroup_reader import CgroupReader, CgroupReadings, Depth, Stopwatch
 from trio_kubelet.stats.disk_usage import DiskUsages, PodDisk, PodPaths, filesystem
-from trio_kubelet.stats.pods import Found, lacks_cgroups, pod_stats, shown
+from trio_kubelet.stats.pods import StatsInputs, lacks_cgroups, pod_stats, shown
 from trio_kubelet.stats.rates import Rates
 from trio_kubelet.stats.runtime_stats import (
     RuntimeFilesystem,
@@ -71,7 +71,7 @@ class StatsSources:
 
 
 @frozen(kw_only=True)
-class _Wanted:
+class _ReadRequest:
     """The wishes of one reader beside the usage of cgroups."""
 
     depth: Depth = Depth.USAGE
@@ -106,23 +106,23 @@ class StatsProvider:
 
     async def usage(self) -> Stats:
         """CPU, memory and swap of everything, at most ten seconds old."""
-        return await self._stats(_Wanted())
+        return await self._stats(_ReadRequest())
 
     async def rated_usage(self) -> Stats:
         """As `usage`, with CPU per second; takes a second where nobody has asked for long."""
-        return await self._stats(_Wanted(rates=True))
+        return await self._stats(_ReadRequest(rates=True))
 
     async def detailed_usage(self) -> Stats:
         """As `usage`, with networks and with what monitoring wants of cgroups."""
-        return await self._stats(_Wanted(depth=Depth.DETAILS))
+        return await self._stats(_ReadRequest(depth=Depth.DETAILS))
 
     async def full(self) -> Stats:
         """As `rated_usage`, with networks and disks."""
-        return await self._stats(_Wanted(depth=Depth.NETWORK, rates=True, disks=True))
+        return await self._stats(_ReadRequest(depth=Depth.NETWORK, rates=True, disks=True))
 
     async def usage_since(self, time: float, *, disks: bool) -> Stats:
         """As `usage`, read at `time` (trio's clock) or later; with what is known of `disks`."""
-        return await self._stats(_Wanted(disks=disks, newer_than=time))
+        return await self._stats(_ReadRequest(disks=disks, newer_than=time))
 
     async def node_since(self, time: float) -> NodeReading:
         """The node without its pods, read at `time` (trio's clock) or later."""
@@ -139,18 +139,18 @@ class StatsProvider:
         """The space that volumes and logs of pods use, by UID, as far as it is known."""
         return await self._disks.get(map(self._sources.paths, shown(self._sources.pods())))
 
-    async def _stats(self, wanted: _Wanted) -> Stats:
+    async def _stats(self, wanted: _ReadRequest) -> Stats:
         pods = shown(self._sources.pods())
         readings = await self._readings_of(wanted.depth, wanted.newer_than)
         if wanted.rates and not self._rates.is_known(NODE, readings.node.usage.time_ns):
-            await self._put_together(pods, readings, _Wanted())
+            await self._put_together(pods, readings, _ReadRequest())
             await trio.sleep(RATE_SECONDS)
             self._readings[readings.depth].expire(readings)
             readings = await self._readings_of(wanted.depth)
         return await self._put_together(pods, readings, wanted)
 
     async def _put_together(
-        self, pods: tuple[ObservedPod, ...], readings: CgroupReadings, wanted: _Wanted
+        self, pods: tuple[ObservedPod, ...], readings: CgroupReadings, wanted: _ReadRequest
     ) -> Stats:
         problems: dict[str, str] = {}
         asks_all = lacks_cgroups(pods, readings)
@@ -159,7 +159,7 @@ class StatsProvider:
             runtime = await self._runtime(
                 problems, sandboxes=asks_all, newer_than=wanted.newer_than
             )
-        node, found = readings.node, Found(readings=readings, runtime=runtime)
+        node, found = readings.node, StatsInputs(readings=readings, runtime=runtime)
         if wanted.disks:
             filesystems = await self._filesystems.get(wanted.newer_than)
             disks = await self._disks.get(map(self._sources.paths, pods))

@@ -124,7 +124,7 @@ def _reason_of_phase(phase: PodPhase, previous: PodStatus, failure: Failure | No
 
 
 def _start_time(pod: Pod, observed: ObservedPod, previous: PodStatus, now_ns: int) -> Time:
-    """When the node first saw the pod; for one that it has forgotten, when its sandbox began."""
+    """The time at which the node first saw the pod; for a forgotten one, its sandbox's start."""
     if known := previous.start_time or pod.status.start_time:
         return known
     return Time.from_ns(min((now_ns, *(s.created_at for s in observed.sandboxes if s.created_at))))

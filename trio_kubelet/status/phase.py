@@ -23,7 +23,7 @@ from trio_kubelet.status.container_statuses import ContainerStatuses, last_termi
 from trio_kubelet.status.context import PodStatusContext
 
 
-class Standing(StrEnum):
+class ContainerProgress(StrEnum):
     """The progress of a container, as the phase counts it."""
 
     WAITING = "waiting"
@@ -93,36 +93,40 @@ def _phase(pod: Pod, statuses: ContainerStatuses, observed: ObservedPod) -> PodP
         (init_role(c), _standing(pod, c, init_role(c), status, statuses.restarting))
         for c, status in zip(pod.spec.init_containers, statuses.init, strict=True)
     )
-    if initial[ContainerRole.INIT, Standing.FAILED]:
+    if initial[ContainerRole.INIT, ContainerProgress.FAILED]:
         return PodPhase.FAILED
     if _is_initializing(initial, has_started=has_started):
         return PodPhase.PENDING
-    if regular[Standing.WAITING] or initial[ContainerRole.SIDECAR, Standing.WAITING]:
+    if (
+        regular[ContainerProgress.WAITING]
+        or initial[ContainerRole.SIDECAR, ContainerProgress.WAITING]
+    ):
         return PodPhase.PENDING
     sidecars_run = any(
-        initial[ContainerRole.SIDECAR, alive] for alive in (Standing.RUNNING, Standing.STARTING)
+        initial[ContainerRole.SIDECAR, alive]
+        for alive in (ContainerProgress.RUNNING, ContainerProgress.STARTING)
     )
     if sidecars_run or any(regular[s] for s in _ALIVE):
         return PodPhase.RUNNING
-    if regular[Standing.FAILED]:
+    if regular[ContainerProgress.FAILED]:
         return PodPhase.FAILED
-    return PodPhase.SUCCEEDED if regular[Standing.SUCCEEDED] else PodPhase.PENDING
+    return PodPhase.SUCCEEDED if regular[ContainerProgress.SUCCEEDED] else PodPhase.PENDING
 
 
-_ALIVE = (Standing.RUNNING, Standing.STARTING, Standing.RESTARTING)
+_ALIVE = (ContainerProgress.RUNNING, ContainerProgress.STARTING, ContainerProgress.RESTARTING)
 
 
 def _is_initializing(
-    initial: Counter[tuple[ContainerRole, Standing]], *, has_started: bool
+    initial: Counter[tuple[ContainerRole, ContainerProgress]], *, has_started: bool
 ) -> bool:
     """True if an init container has still to succeed, or a sidecar to be started.
 
     Sidecars that are restarted in a pod that was initialized do not make it pending again.
     """
-    unfinished = (Standing.WAITING, Standing.STARTING, Standing.RUNNING)
+    unfinished = (ContainerProgress.WAITING, ContainerProgress.STARTING, ContainerProgress.RUNNING)
     if any(initial[ContainerRole.INIT, standing] for standing in unfinished):
         return True
-    starting = (Standing.WAITING, Standing.STARTING)
+    starting = (ContainerProgress.WAITING, ContainerProgress.STARTING)
     return not has_started and any(initial[ContainerRole.SIDECAR, s] for s in starting)
 
 
@@ -132,21 +136,21 @@ def _standing(
     role: ContainerRole,
     status: ContainerStatus,
     restarting: frozenset[str],
-) -> Standing:
+) -> ContainerProgress:
     state = status.state
     if state is not None and state.running is not None:
-        return Standing.RUNNING if status.started else Standing.STARTING
+        return ContainerProgress.RUNNING if status.started else ContainerProgress.STARTING
     end = terminated(status) or last_terminated(status)
     if end is None:
-        return Standing.WAITING
+        return ContainerProgress.WAITING
     if role is ContainerRole.INIT and end.exit_code == 0:
-        return Standing.SUCCEEDED
+        return ContainerProgress.SUCCEEDED
     restarts = restarts_after(restart_terms(pod, container, role), end.exit_code)
     if restarts or container.name in restarting:
-        return Standing.RESTARTING
+        return ContainerProgress.RESTARTING
     if terminated(status) is None and may_restart_all(pod):
-        return Standing.RESTARTING  # Why else should it wait after an end?
-    return Standing.SUCCEEDED if _succeeded(status) else Standing.FAILED
+        return ContainerProgress.RESTARTING  # Why else should it wait after an end?
+    return ContainerProgress.SUCCEEDED if _succeeded(status) else ContainerProgress.FAILED
 
 
 def _succeeded(status: ContainerStatus) -> bool:

@@ -41,7 +41,7 @@ QUIET_SECONDS = 5.0
 
 
 @define
-class _Reported:
+class _StatusRecord:
     """The writer's record of one pod.
 
     `object` is the newest version that the API has shown. `settled` are the status that it had
@@ -77,7 +77,7 @@ class StatusWriter:
     _finished: Callable[[str], bool]
     on_synced: Callbacks[[float]] = field(factory=Callbacks)
     on_refused: Callbacks[[str, Pod, str]] = field(factory=Callbacks)
-    _pods: dict[str, _Reported] = field(factory=dict, init=False)
+    _pods: dict[str, _StatusRecord] = field(factory=dict, init=False)
     _queue: WorkQueue = field(init=False)
 
     def __attrs_post_init__(self) -> None:
@@ -138,7 +138,7 @@ class StatusWriter:
         if known is None or known.object.metadata.uid != pod.metadata.uid:
             # A static pod may have had its status before its mirror.
             changed_at = None if self._newest(uid) is None else trio.current_time()
-            self._pods[uid] = _Reported(pod, is_mirror=is_mirror, changed_at=changed_at)
+            self._pods[uid] = _StatusRecord(pod, is_mirror=is_mirror, changed_at=changed_at)
         elif is_newer(pod.metadata, known.object.metadata):
             known.object = pod
         else:
@@ -163,7 +163,7 @@ class StatusWriter:
         reported.failing_since = None
         return None
 
-    async def _send_status(self, uid: str, reported: _Reported) -> None:
+    async def _send_status(self, uid: str, reported: _StatusRecord) -> None:
         """Send what differs, until the answer shows what was wanted, or that it is not taken."""
         sent: Json = {}
         for _ in range(SENT_AT_MOST):
@@ -198,18 +198,18 @@ class StatusWriter:
             sent = body["status"]
             reported.settled = (reported.object.status, own)
 
-    def _refused(self, uid: str, reported: _Reported, error: ApiError) -> None:
+    def _refused(self, uid: str, reported: _StatusRecord, error: ApiError) -> None:
         self._queue.answered()
         key = reported.object.metadata.key
         log.warning("pod status refused as invalid", pod=key, uid=uid, error=str(error))
         self.on_refused.call(uid, reported.object, str(error))
 
-    def _synced(self, reported: _Reported, *, was_sent: bool) -> None:
+    def _synced(self, reported: _StatusRecord, *, was_sent: bool) -> None:
         changed_at, reported.changed_at = reported.changed_at, None
         if was_sent and changed_at is not None:
             self.on_synced.call(trio.current_time() - changed_at)
 
-    async def _patch(self, reported: _Reported, body: Json) -> None:
+    async def _patch(self, reported: _StatusRecord, body: Json) -> None:
         meta = reported.object.metadata
         try:
             answer = await self._api.patch(
@@ -225,7 +225,7 @@ class StatusWriter:
             # The spec is held once: that of the answer is another copy of it.
             reported.object = evolve(answer, spec=reported.object.spec)
 
-    def _may_go(self, uid: str, reported: _Reported) -> bool:
+    def _may_go(self, uid: str, reported: _StatusRecord) -> bool:
         """True if the object is all that is left of a deleted pod, and shows how it ended.
 
         An object that somebody's finalizer holds has been deleted already. What is a mirror only
@@ -236,14 +236,14 @@ class StatusWriter:
         to_go = reported.object.metadata.deletion_timestamp is not None and self._finished(uid)
         return to_go and is_told and not (reported.is_mirror or reported.deleted)
 
-    async def _delete(self, reported: _Reported) -> None:
+    async def _delete(self, reported: _StatusRecord) -> None:
         meta = reported.object.metadata
         await self._api.delete(PODS, meta.name, meta.namespace, grace_seconds=0, uid=meta.uid)
         self._queue.answered()
         reported.deleted = True
         log.info("pod deleted", pod=meta.key, uid=meta.uid)
 
-    async def _after(self, error: ApiError, uid: str, reported: _Reported) -> Retry | None:
+    async def _after(self, error: ApiError, uid: str, reported: _StatusRecord) -> Retry | None:
         """Note that the pod is gone, or say when to try again."""
         if error.is_conflict:
             error = await self._refresh(reported) or error
@@ -262,7 +262,7 @@ class StatusWriter:
             log.warning("pod status update failed", pod=pod, uid=uid, error=str(error))
         return _retry(error) if _may_help_to_repeat(error) else None
 
-    async def _refresh(self, reported: _Reported) -> ApiError | None:
+    async def _refresh(self, reported: _StatusRecord) -> ApiError | None:
         """Ask what the API has under the pod's name now; an error if that cannot be told."""
         meta = reported.object.metadata
         try:
@@ -275,7 +275,7 @@ class StatusWriter:
             reported.object = pod
         return None
 
-    def _forget(self, uid: str, reported: _Reported) -> None:
+    def _forget(self, uid: str, reported: _StatusRecord) -> None:
         if self._pods.get(uid) is reported:
             del self._pods[uid]
 

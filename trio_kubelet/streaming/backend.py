@@ -25,7 +25,7 @@ _NOT_PASSED_BACK = frozenset({"connection", "date", "content-length", "transfer-
 
 
 @frozen
-class Switched:
+class SwitchedConnection:
     """The runtime has switched protocols; `ahead` is what it has sent already."""
 
     stream: trio.SocketStream
@@ -33,7 +33,7 @@ class Switched:
     ahead: bytes
 
 
-async def dial(url: str, method: str, headers: Headers) -> Switched | Response:
+async def dial(url: str, method: str, headers: Headers) -> SwitchedConnection | Response:
     """Connect to where the runtime streams; a Response is its refusal. Raises RequestError."""
     host, port, netloc, target = _place(url)
     with _refusing("cannot be reached", CONNECT_SECONDS):
@@ -62,7 +62,7 @@ def _place(url: str) -> tuple[str, int, str, str]:
 
 async def _ask(
     stream: trio.SocketStream, method: str, target: str, headers: Sequence[tuple[str, str]]
-) -> Switched | Response:
+) -> SwitchedConnection | Response:
     http = h11.Connection(h11.CLIENT)
     # As they came: a value may have bytes that are no ASCII.
     pairs_sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
@@ -74,7 +74,9 @@ async def _ask(
     if isinstance(answer, h11.InformationalResponse):
         pairs = Headers((n.decode("latin-1"), v.decode("latin-1")) for n, v in answer.headers).pairs
         passed = tuple(pair for pair in pairs if pair[0] not in _NOT_PASSED_BACK)
-        return Switched(stream, (("Connection", "Upgrade"), *passed), http.trailing_data[0])
+        return SwitchedConnection(
+            stream, (("Connection", "Upgrade"), *passed), http.trailing_data[0]
+        )
     if not isinstance(answer, h11.Response):
         raise h11.RemoteProtocolError("no response")
     body = b""
@@ -119,7 +121,7 @@ def _refusing(what: str, seconds: float) -> Iterator[None]:
 CLIENT_PIECE_BYTES = 64 * 1024
 PARTNER_PIECE_BYTES = 128 * 1024
 LAST_WORDS_SECONDS = 10.0
-"""When the client has ended, so long its partner may take to end, too."""
+"""The time that the other end may take to end after the client has."""
 
 
 async def splice(

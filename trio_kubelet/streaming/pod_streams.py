@@ -11,14 +11,14 @@ from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.server.messages import Handler, Headers, Request, RequestError, Response, Values
 from trio_kubelet.server.router import RUN_IN_POD, Route
-from trio_kubelet.streaming.backend import Switched, dial, splice
+from trio_kubelet.streaming.backend import SwitchedConnection, dial, splice
 
 MAX_PORT = 65535
 
 
 @frozen(kw_only=True)
 class Streams:
-    """Which streams a client wants to be connected with."""
+    """The streams that a client wants to be connected with."""
 
     stdin: bool = False
     stdout: bool = False
@@ -150,7 +150,7 @@ class PodStreams:
         except RpcError as error:
             raise RequestError(_STATUS.get(error.code, 500), error.message) from error
         found = await dial(url, request.method, request.headers)
-        if not isinstance(found, Switched):
+        if not isinstance(found, SwitchedConnection):
             return found
         async with found.stream:
             client = await request.switch_protocols(found.headers)

@@ -1,4 +1,4 @@
-"""When the remains of dead pods are removed: containers, sandboxes, logs and folders.
+"""Turns for removing the remains of dead pods: containers, sandboxes, logs and folders.
 
 Nobody waits for that, and it costs the runtime as much as the stop. So it is done a few pods at
 a time, while the node is idle, and at the latest some time after the pod was released. Only a pod

@@ -29,7 +29,7 @@ ListUids = Callable[[], Awaitable[Iterable[str]]]
 
 
 class Leftover(StrEnum):
-    """Where something of a pod was found."""
+    """A place where something of a pod was found."""
 
     RUNTIME = "runtime"
     FOLDER = "folder"

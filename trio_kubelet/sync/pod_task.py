@@ -186,7 +186,7 @@ class PodTask:
 
     @property
     def state(self) -> PodState:
-        """Where the incarnation stands in its machine."""
+        """The state of the incarnation."""
         return self._walk.state
 
     def put(self, request: PodRequest) -> None:

@@ -92,7 +92,7 @@ class PodTasks:
 
     @property
     def finished_at(self) -> Mapping[str, float]:
-        """When tasks have ended lately, by UID, in trio's clock."""
+        """The times at which tasks have ended lately, by UID, in trio's clock."""
         return self._finished_at
 
     def forget_finished_before(self, instant: float) -> None:

@@ -1,4 +1,4 @@
-"""Which events are written anew, which only count up, and which are left out.
+"""Decides which events are written anew, which only count up, and which are left out.
 
 A pod that fails every few seconds would bury everything else. Three rules, those of the usual
 Kubernetes clients, in this order:
@@ -31,7 +31,7 @@ V = TypeVar("V")
 
 
 @frozen(kw_only=True)
-class Correlated:
+class EventDecision:
     """The fate of an event: written anew, or, with `repeats`, over the one of its name."""
 
     event: Event
@@ -40,7 +40,7 @@ class Correlated:
 
 
 @frozen(kw_only=True)
-class _Alike:
+class _SimilarMessages:
     """The messages of one reason for one object, by their digests, and when the last one came."""
 
     messages: frozenset[bytes]
@@ -48,7 +48,7 @@ class _Alike:
 
 
 @frozen(kw_only=True)
-class _Said:
+class _SentEvent:
     """One message: the event in the API, and how often it happened."""
 
     name: str
@@ -64,7 +64,7 @@ class _Tokens:
     as_of_ns: int
 
 
-class _Recent(Generic[V]):
+class _LruMap(Generic[V]):
     """A map that forgets what was not touched for longest."""
 
     __slots__ = ("_items",)
@@ -90,11 +90,11 @@ class _Recent(Generic[V]):
 class Correlator:
     """Remembers what was said lately. One owner, who feeds it every event in order."""
 
-    _alike: _Recent[_Alike] = field(factory=_Recent, init=False)
-    _said: _Recent[_Said] = field(factory=_Recent, init=False)
-    _tokens: _Recent[_Tokens] = field(factory=_Recent, init=False)
+    _alike: _LruMap[_SimilarMessages] = field(factory=_LruMap, init=False)
+    _said: _LruMap[_SentEvent] = field(factory=_LruMap, init=False)
+    _tokens: _LruMap[_Tokens] = field(factory=_LruMap, init=False)
 
-    def correlate(self, event: Event, now_ns: int) -> Correlated | None:
+    def correlate(self, event: Event, now_ns: int) -> EventDecision | None:
         """Say what becomes of a new event (count 1); None: it is left out."""
         combined = self._is_one_of_many(event, now_ns)
         if combined:
@@ -108,13 +108,13 @@ class Correlator:
                 first_timestamp=before.first_timestamp,
                 count=before.count + 1,
             )
-        said = _Said(
+        said = _SentEvent(
             name=event.metadata.name, first_timestamp=event.first_timestamp, count=event.count or 1
         )
         self._said.put(key, said)
         if not self._may_speak(event, now_ns):
             return None
-        return Correlated(event=event, key=key, repeats=before is not None)
+        return EventDecision(event=event, key=key, repeats=before is not None)
 
     def forget(self, key: Hashable) -> None:
         """The event of this key is not in the API: say it anew the next time."""
@@ -129,7 +129,7 @@ class Correlator:
         many = digest not in messages and len(messages) >= ALIKE_MESSAGES - 1
         if not many:
             messages |= {digest}
-        self._alike.put(key, _Alike(messages=messages, last_ns=now_ns))
+        self._alike.put(key, _SimilarMessages(messages=messages, last_ns=now_ns))
         return many
 
     def _may_speak(self, event: Event, now_ns: int) -> bool:

@@ -33,7 +33,7 @@ from trio_kubelet.k8s.codec import encode
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.retries import Retries
-from trio_kubelet.telemetry.correlation import Correlated, Correlator
+from trio_kubelet.telemetry.correlation import Correlator, EventDecision
 from trio_kubelet.telemetry.events import EventType, RecordedEvent
 
 log = structlog.get_logger("events")
@@ -170,7 +170,7 @@ class _Waiting:
     """An event on its way, and what its tries have come to."""
 
     event: Event
-    correlated: Correlated | None = None
+    correlated: EventDecision | None = None
     """The form in which it was tried; None before the first try."""
     answered_errors: int = 0
     retries: Retries = field(factory=lambda: Retries(RETRY))
@@ -188,7 +188,7 @@ class _Turns:
         self._had_turn: dict[str, int] = {}
         """The number of the last turn of each namespace."""
         self._not_before: dict[str, float] = {}
-        """When the next event of a pod may be tried, in trio's time."""
+        """The time at which the next event of a pod may be tried, in trio's clock."""
         self._changed = trio.Event()
 
     def put(self, event: Event) -> bool:
@@ -264,7 +264,7 @@ class _Turns:
         self._changed = trio.Event()
 
 
-async def _send(api: Api, correlated: Correlated) -> None:
+async def _send(api: Api, correlated: EventDecision) -> None:
     event = correlated.event
     if correlated.repeats and await _counted_up(api, event):
         return

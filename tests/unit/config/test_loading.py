@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from trio_kubelet.config import KubeletConfiguration
-from trio_kubelet.config.settings import Loaded, load_files, merge_patch
+from trio_kubelet.config.settings import LoadedConfiguration, load_files, merge_patch
 
 HEADER = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
 
@@ -37,7 +37,7 @@ def load(
     file: Path | None = None,
     drop_ins: Path | None = None,
     gates: Mapping[str, bool] | None = None,
-) -> Loaded:
+) -> LoadedConfiguration:
     """What good files give."""
     loaded = load_files(file, drop_ins, gates or {})
     assert loaded.problems == ()
@@ -49,7 +49,7 @@ def problems_of(file: Path | None, drop_ins: Path | None = None) -> tuple[str, .
 
 
 def test_without_files_every_setting_has_its_default() -> None:
-    assert load() == Loaded(configuration=KubeletConfiguration())
+    assert load() == LoadedConfiguration(configuration=KubeletConfiguration())
 
 
 def test_yaml_and_json_say_the_same(tmp_path: Path) -> None:

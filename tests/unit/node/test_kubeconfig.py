@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from tests.unit.node.authority import NOW, YEAR, Authority
-from trio_kubelet.k8s.client.kubeconfig import KubeconfigCluster, Material, read_kubeconfig
+from trio_kubelet.k8s.client.kubeconfig import CredentialSource, KubeconfigCluster, read_kubeconfig
 from trio_kubelet.node.bootstrap import node_kubeconfig, why_not_valid
 from trio_kubelet.node.certificates import (
     CertificateStore,
@@ -18,7 +18,9 @@ from trio_kubelet.node.certificates import (
 )
 
 AUTHORITY = Authority()
-CLUSTER = KubeconfigCluster(server="https://10.0.0.1:6443", certificate_authority=Material(b"CA"))
+CLUSTER = KubeconfigCluster(
+    server="https://10.0.0.1:6443", certificate_authority=CredentialSource(b"CA")
+)
 
 
 def kubeconfig(folder: Path, cluster: KubeconfigCluster = CLUSTER) -> Path:
@@ -72,7 +74,7 @@ def test_it_has_the_cluster_of_the_bootstrap_and_the_link_to_the_certificate() -
 def test_the_way_to_the_server_is_kept(tmp_path: Path) -> None:
     cluster = KubeconfigCluster(
         server="https://api.example.com",
-        certificate_authority=Material(path=Path("/pki/ca.crt")),
+        certificate_authority=CredentialSource(path=Path("/pki/ca.crt")),
         tls_server_name="kubernetes",
         proxy_url="http://proxy:3128",
     )

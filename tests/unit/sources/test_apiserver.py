@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from tests.unit.sources.test_merge import Clock, changed, ops, pod
 from trio_kubelet.k8s import Container, Pod, PodSpec, PodStatus, Time, Volume
-from trio_kubelet.k8s.client import Changed, Removed, Synced, WatchEvent
+from trio_kubelet.k8s.client import ListSynced, ObjectChanged, ObjectRemoved, WatchEvent
 from trio_kubelet.sources import PodOperation, PodUpdate, SourceMerge
 from trio_kubelet.sources.apiserver import ApiPods, unusable_names
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -65,44 +65,49 @@ def mirror(uid: str) -> Pod:
 
 async def test_nothing_is_handed_out_before_all_is_known() -> None:
     world = World()
-    assert await world.tell(Changed(pod("a")), Changed(pod("b"))) == []
-    assert await world.tell(Synced()) == [(ADD, ["a", "b"])]
+    assert await world.tell(ObjectChanged(pod("a")), ObjectChanged(pod("b"))) == []
+    assert await world.tell(ListSynced()) == [(ADD, ["a", "b"])]
 
 
 async def test_what_came_and_went_before_all_was_known_never_was() -> None:
     world = World()
-    events = (Changed(pod("a")), Changed(pod("b")), Removed(pod("a")), Synced())
+    events = (
+        ObjectChanged(pod("a")),
+        ObjectChanged(pod("b")),
+        ObjectRemoved(pod("a")),
+        ListSynced(),
+    )
     assert await world.tell(*events) == [(ADD, ["b"])]
 
 
 async def test_a_node_without_pods_has_spoken_all_the_same() -> None:
-    assert await World().tell(Synced()) == [(ADD, [])]
+    assert await World().tell(ListSynced()) == [(ADD, [])]
 
 
 async def test_from_then_on_each_change_is_told_at_once() -> None:
     world = World()
-    await world.tell(Changed(pod("a")), Synced())
-    assert await world.tell(Changed(pod("b"))) == [(ADD, ["b"])]
-    assert await world.tell(Changed(pod("b", hostname="h"))) == [(UPDATE, ["b"])]
+    await world.tell(ObjectChanged(pod("a")), ListSynced())
+    assert await world.tell(ObjectChanged(pod("b"))) == [(ADD, ["b"])]
+    assert await world.tell(ObjectChanged(pod("b", hostname="h"))) == [(UPDATE, ["b"])]
     shown = evolve(pod("a"), status=PodStatus(phase="Running"))
-    assert await world.tell(Changed(shown)) == [(RECONCILE, ["a"])]
+    assert await world.tell(ObjectChanged(shown)) == [(RECONCILE, ["a"])]
     deleted = changed(pod("b", hostname="h"), deletion_timestamp=Time.from_ns(0))
-    assert await world.tell(Changed(deleted)) == [(DELETE, ["b"])]
-    assert await world.tell(Removed(deleted)) == [(REMOVE, ["b"])]
-    assert await world.tell(Synced()) == []
+    assert await world.tell(ObjectChanged(deleted)) == [(DELETE, ["b"])]
+    assert await world.tell(ObjectRemoved(deleted)) == [(REMOVE, ["b"])]
+    assert await world.tell(ListSynced()) == []
 
 
 async def test_a_pod_of_the_same_name_ends_the_one_before() -> None:
     world = World()
-    await world.tell(Changed(pod("old", "web")), Synced())
-    events = (Changed(pod("new", "web")), Removed(pod("old", "web")))
+    await world.tell(ObjectChanged(pod("old", "web")), ListSynced())
+    events = (ObjectChanged(pod("new", "web")), ObjectRemoved(pod("old", "web")))
     assert await world.tell(*events) == [(REMOVE, ["old"]), (ADD, ["new"])]
 
 
 async def test_pods_are_those_of_the_api_whatever_they_say() -> None:
     world = World()
     lying = changed(pod("a"), annotations={"kubernetes.io/config.source": "file"})
-    await world.tell(Changed(lying), Synced())
+    await world.tell(ObjectChanged(lying), ListSynced())
     assert world.updates[0].pods[0].metadata.annotations["kubernetes.io/config.source"] == "api"
 
 
@@ -110,10 +115,10 @@ async def test_pods_are_those_of_the_api_whatever_they_say() -> None:
 async def test_mirrors_are_shown_to_their_keeper_and_never_run(listed: bool) -> None:
     world = World()
     if listed:
-        await world.tell(Synced())
+        await world.tell(ListSynced())
         world.mirrors.heard.clear()
-    assert [op for op in await world.tell(Changed(mirror("m"))) if op[1]] == []
-    assert await world.tell(Removed(mirror("m"))) == []
+    assert [op for op in await world.tell(ObjectChanged(mirror("m"))) if op[1]] == []
+    assert await world.tell(ObjectRemoved(mirror("m"))) == []
     assert (world.mirrors.heard, "+m" in world.pods.heard) == (["+m", "-m"], False)
 
 
@@ -125,7 +130,7 @@ async def test_followers_hear_of_a_pod_before_it_is_handed_out() -> None:
         heard_first.append(list(world.pods.heard))
 
     world.source._send = send
-    await world.tell(Changed(pod("a")), Synced(), Changed(pod("b")))
+    await world.tell(ObjectChanged(pod("a")), ListSynced(), ObjectChanged(pod("b")))
     assert heard_first == [["+a", "synced"], ["+a", "synced", "+b"]]
 
 
@@ -146,7 +151,9 @@ async def test_a_pod_whose_names_lead_elsewhere_is_named_and_left_out(
     bad = pod("bad")
     bad = evolve(bad, metadata=evolve(bad.metadata, **wrong))
     with capture_logs() as logs:
-        assert await world.tell(Changed(bad), Changed(pod("a")), Synced()) == [(ADD, ["a"])]
+        assert await world.tell(ObjectChanged(bad), ObjectChanged(pod("a")), ListSynced()) == [
+            (ADD, ["a"])
+        ]
     (entry,) = (entry for entry in logs if entry["log_level"] == "warning")
     assert field_name in entry["error"]
     assert entry["uid"] == bad.metadata.uid

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.unit.sources.manifest_texts import NODE, manifest, reader
 from trio_kubelet.k8s import Pod
 from trio_kubelet.sources import ManifestContext, watch_manifest_files
-from trio_kubelet.sources.manifests import Manifest, Resolved
+from trio_kubelet.sources.manifests import Manifest, ResolvedManifests
 from trio_kubelet.tasks.clock import SystemClock
 from trio_kubelet.telemetry import Journal
 
@@ -80,7 +80,7 @@ def typed_wrong(draw: st.DrawFn) -> bytes:
 manifests = st.binary(max_size=200) | mutated() | typed_wrong()
 
 
-def run(*files: Manifest) -> Resolved:
+def run(*files: Manifest) -> ResolvedManifests:
     return reader().resolve(files, {}, lambda pod, source: None)
 
 

@@ -10,7 +10,7 @@ from trio_kubelet.sources.manifests import (
     Adopt,
     Manifest,
     ManifestPod,
-    Resolved,
+    ResolvedManifests,
 )
 from trio_kubelet.sources.static_pods import is_manifest_uid
 
@@ -35,15 +35,15 @@ def resolve(
     kept: Mapping[str, tuple[ManifestPod, ...]] = NOTHING,
     adopt: Adopt = adopt_nothing,
     kept_by_earlier_run: bool = False,
-) -> Resolved:
+) -> ResolvedManifests:
     return reader().resolve(manifests, kept, adopt, kept_by_earlier_run=kept_by_earlier_run)
 
 
-def names(resolved: Resolved) -> list[str]:
+def names(resolved: ResolvedManifests) -> list[str]:
     return [each.metadata.name for each in resolved.pods]
 
 
-def uid(resolved: Resolved) -> str:
+def uid(resolved: ResolvedManifests) -> str:
     (pod,) = resolved.pods
     return pod.metadata.uid
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import Event, ObjectMeta, ObjectReference
-from trio_kubelet.telemetry.correlation import COMBINED, Correlated, Correlator
+from trio_kubelet.telemetry.correlation import COMBINED, Correlator, EventDecision
 
 SECOND = 1_000_000_000
 
@@ -23,7 +23,7 @@ def event(message: str = "no", *, name: str = "e", reason: str = "Failed", pod: 
     )
 
 
-def told(correlator: Correlator, said: Event, seconds: float = 0.0) -> Correlated:
+def told(correlator: Correlator, said: Event, seconds: float = 0.0) -> EventDecision:
     correlated = correlator.correlate(said, round(seconds * SECOND))
     assert correlated is not None
     return correlated

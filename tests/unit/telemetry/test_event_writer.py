@@ -15,7 +15,7 @@ from tests.trio_clock import TrioClock
 from trio_kubelet.k8s import Container, Event, ObjectMeta, Pod, PodSpec
 from trio_kubelet.k8s.kinds import EVENTS
 from trio_kubelet.telemetry import EventRecorder, EventType, Journal
-from trio_kubelet.telemetry.correlation import Correlated, Correlator
+from trio_kubelet.telemetry.correlation import Correlator, EventDecision
 from trio_kubelet.telemetry.event_writer import (
     MOST_RETRY_AFTER_SECONDS,
     MOST_TRIES,
@@ -218,7 +218,7 @@ async def test_an_event_that_cannot_be_written_holds_up_no_other(
 ) -> None:
     correlate = Correlator.correlate
 
-    def stumble(self: Correlator, event: Event, now_ns: int) -> Correlated | None:
+    def stumble(self: Correlator, event: Event, now_ns: int) -> EventDecision | None:
         if "bad" in event.message:
             raise RuntimeError("a bug")
         return correlate(self, event, now_ns)

@@ -50,7 +50,7 @@ class PatchType(StrEnum):
 
 @frozen(kw_only=True)
 class Selection:
-    """Which objects of a kind: those that a namespace and selectors, each empty for all, leave."""
+    """The objects of a kind that a namespace and selectors, each empty for all, leave."""
 
     namespace: str = ""
     fields: str = ""
@@ -61,7 +61,7 @@ EVERYTHING = Selection()
 
 
 @frozen
-class Undecodable:
+class UndecodableObject:
     """An object that is there but does not fit its class: what could be read of it, and why."""
 
     namespace: str
@@ -72,7 +72,7 @@ class Undecodable:
 
 
 @frozen
-class Listed(Generic[T]):
+class ListPage(Generic[T]):
     """One answer to a list: `continue_` is empty on the last page.
 
     Objects that cannot be decoded are not in `items`; each is logged by name.
@@ -81,29 +81,29 @@ class Listed(Generic[T]):
     items: tuple[T, ...]
     resource_version: str
     continue_: str = ""
-    undecodable: tuple[Undecodable, ...] = ()
+    undecodable: tuple[UndecodableObject, ...] = ()
 
 
 @frozen
-class Changed(Generic[T]):
+class ObjectChanged(Generic[T]):
     """An object is new, or there is a newer version of it."""
 
     object: T
 
 
 @frozen
-class Removed(Generic[T]):
+class ObjectRemoved(Generic[T]):
     """An object is gone; the value is its last version, or the last one that was seen."""
 
     object: T
 
 
 @frozen
-class Synced:
+class ListSynced:
     """All that was there has been handed out, and the removal of all that had gone."""
 
 
-WatchEvent: TypeAlias = Changed[T] | Removed[T] | Synced
+WatchEvent: TypeAlias = ObjectChanged[T] | ObjectRemoved[T] | ListSynced
 """The events that `reflect` hands out."""
 
 
@@ -125,7 +125,7 @@ class Frame(Generic[T]):
 
     type: FrameType
     resource_version: str
-    object: T | Undecodable | None = None
+    object: T | UndecodableObject | None = None
     initial_events_end: bool = False
 
 
@@ -162,7 +162,7 @@ class Api(Protocol):
         limit: int = 0,
         resource_version: str = "",
         continue_: str = "",
-    ) -> Listed[T]:
+    ) -> ListPage[T]:
         """Return what there is, or one page of at most `limit` objects."""
         ...
 

@@ -25,7 +25,7 @@ from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
     EVERYTHING,
     Frame,
-    Listed,
+    ListPage,
     PatchType,
     Recovery,
     Selection,
@@ -183,7 +183,7 @@ class ApiClient:
         limit: int = 0,
         resource_version: str = "",
         continue_: str = "",
-    ) -> Listed[T]:
+    ) -> ListPage[T]:
         """Return what there is, or one page of at most `limit` objects."""
         query = {
             "fieldSelector": selection.fields,

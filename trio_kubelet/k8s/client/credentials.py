@@ -11,7 +11,7 @@ class CredentialError(Exception):
 
 
 class Credentials(Protocol):
-    """Where a client has its headers from."""
+    """The source of a client's headers."""
 
     async def headers(self) -> Headers:
         """Return the headers that go with each request; raises CredentialError."""

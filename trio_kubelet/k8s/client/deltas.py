@@ -1,4 +1,4 @@
-"""Which events a consumer is told, given what lists and watches say: pure, no I/O.
+"""The events that a consumer is told, given what lists and watches say; pure.
 
 Lists and watches repeat themselves, break, and have gaps. `Deltas` holds the version of each
 object that the consumer knows, and lets through only what is news to it: each version once and in
@@ -12,12 +12,12 @@ from attrs import frozen
 
 from trio_kubelet.k8s.base import ApiType
 from trio_kubelet.k8s.client.api import (
-    Changed,
     Frame,
     FrameType,
-    Removed,
-    Synced,
-    Undecodable,
+    ListSynced,
+    ObjectChanged,
+    ObjectRemoved,
+    UndecodableObject,
     WatchEvent,
     metadata_of,
 )
@@ -30,7 +30,7 @@ Key = tuple[str, str]
 
 
 @frozen
-class _Known(Generic[T]):
+class _KnownObject(Generic[T]):
     """The last version of an object that the consumer was told."""
 
     uid: str
@@ -49,11 +49,11 @@ class Deltas(Generic[T]):
     __slots__ = ("_known", "_listed", "_version", "resource_version")
 
     def __init__(self) -> None:
-        self._known: dict[Key, _Known[T]] = {}
+        self._known: dict[Key, _KnownObject[T]] = {}
         self._listed: set[Key] | None = set()
         self._version = -1
         self.resource_version = ""
-        """Where a watch has to go on; empty while there has to be a list first."""
+        """The version from which a watch has to go on; empty while there has to be a list first."""
 
     @property
     def is_listing(self) -> bool:
@@ -65,7 +65,7 @@ class Deltas(Generic[T]):
         self._listed = set()
         self.resource_version = ""
 
-    def listed(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+    def listed(self, item: T | UndecodableObject) -> tuple[WatchEvent[T], ...]:
         """Take an item of a list: what is there now, whatever was known before."""
         return self._present(item)
 
@@ -73,11 +73,11 @@ class Deltas(Generic[T]):
         """The list is complete: what was not in it is gone. A watch goes on at this version."""
         listed = self._listed or set()
         gone = [key for key in self._known if key not in listed]
-        removed = tuple(Removed(self._known.pop(key).object) for key in gone)
+        removed = tuple(ObjectRemoved(self._known.pop(key).object) for key in gone)
         self._listed = None
         self.resource_version = resource_version
         self._version = version_number(resource_version)
-        return (*removed, Synced())
+        return (*removed, ListSynced())
 
     def take(self, frame: Frame[T]) -> tuple[WatchEvent[T], ...]:
         """Take a frame of a watch, or of a streaming list."""
@@ -98,7 +98,7 @@ class Deltas(Generic[T]):
             return self._absent(frame.object)
         return self._present(frame.object)
 
-    def _present(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+    def _present(self, item: T | UndecodableObject) -> tuple[WatchEvent[T], ...]:
         key, uid, version = _identity(item)
         if self._listed is not None:
             self._listed.add(key)
@@ -106,25 +106,25 @@ class Deltas(Generic[T]):
         events: tuple[WatchEvent[T], ...] = ()
         if known is not None and known.uid != uid:
             del self._known[key]
-            events = (Removed(known.object),)
+            events = (ObjectRemoved(known.object),)
             known = None
-        if isinstance(item, Undecodable):
+        if isinstance(item, UndecodableObject):
             return events
         if known is not None and known.resource_version == version:
             return events
-        self._known[key] = _Known(uid, version, item)
-        return (*events, Changed(item))
+        self._known[key] = _KnownObject(uid, version, item)
+        return (*events, ObjectChanged(item))
 
-    def _absent(self, item: T | Undecodable) -> tuple[WatchEvent[T], ...]:
+    def _absent(self, item: T | UndecodableObject) -> tuple[WatchEvent[T], ...]:
         key, uid, _ = _identity(item)
         known = self._known.pop(key, None)
         if known is None:
             return ()
-        if isinstance(item, Undecodable) or known.uid != uid:
-            return (Removed(known.object),)
-        return (Removed(item),)
+        if isinstance(item, UndecodableObject) or known.uid != uid:
+            return (ObjectRemoved(known.object),)
+        return (ObjectRemoved(item),)
 
 
-def _identity(item: ApiType | Undecodable) -> tuple[Key, str, str]:
-    metadata = item if isinstance(item, Undecodable) else metadata_of(item)
+def _identity(item: ApiType | UndecodableObject) -> tuple[Key, str, str]:
+    metadata = item if isinstance(item, UndecodableObject) else metadata_of(item)
     return (metadata.namespace, metadata.name), metadata.uid, metadata.resource_version

@@ -17,7 +17,7 @@ import trio
 
 from trio_kubelet.k8s.client.credentials import CredentialError, Headers
 from trio_kubelet.k8s.client.exec_plugin import ExecCredential, ExecPlugin
-from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, Material
+from trio_kubelet.k8s.client.kubeconfig import CredentialSource, Kubeconfig
 from trio_kubelet.k8s.client.tls import Tls, ssl_context
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
@@ -38,7 +38,7 @@ class Identity:
         self._authority = _Content(config.cluster.certificate_authority)
         self._certificate = _Content(user.client_certificate)
         self._key = _Content(user.client_key)
-        self._token = _Content(Material(user.token.encode(), user.token_file))
+        self._token = _Content(CredentialSource(user.token.encode(), user.token_file))
         self._read_at = -math.inf
         self._reading = trio.Lock()
         self._files = trio.CapacityLimiter(1)
@@ -139,7 +139,7 @@ class _Content:
 
     __slots__ = ("_complained", "data", "path")
 
-    def __init__(self, material: Material) -> None:
+    def __init__(self, material: CredentialSource) -> None:
         self.data = material.data
         self.path = material.path
         self._complained = False

@@ -27,7 +27,7 @@ class KubeconfigError(ValueError):
 
 
 @frozen(repr=False)
-class Material:
+class CredentialSource:
     """A certificate, a key or a token: given in place, or by a file that may change."""
 
     data: bytes = b""
@@ -42,7 +42,7 @@ class KubeconfigCluster:
     """A server, and how it proves who it is."""
 
     server: str
-    certificate_authority: Material = Material()
+    certificate_authority: CredentialSource = CredentialSource()
     tls_server_name: str = ""
     insecure_skip_tls_verify: bool = False
     proxy_url: str = ""
@@ -68,8 +68,8 @@ class KubeconfigUser:
 
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    client_certificate: Material = Material()
-    client_key: Material = Material()
+    client_certificate: CredentialSource = CredentialSource()
+    client_key: CredentialSource = CredentialSource()
     username: str = ""
     password: str = field(default="", repr=False)
     exec: ExecConfig | None = None
@@ -264,13 +264,13 @@ class _Part:
         text = self.text(name)
         return self.folder / text if text else None
 
-    def material(self, name: str) -> Material:
+    def material(self, name: str) -> CredentialSource:
         """Read `name` and `name-data`, of which the latter counts."""
         encoded = self.text(f"{name}-data")
         if not encoded:
-            return Material(path=self.path(name))
+            return CredentialSource(path=self.path(name))
         try:
-            return Material(base64.b64decode("".join(encoded.split()), validate=True))
+            return CredentialSource(base64.b64decode("".join(encoded.split()), validate=True))
         except binascii.Error as error:
             raise self.error(f"{name}-data", f"is not base64: {error}") from None
 

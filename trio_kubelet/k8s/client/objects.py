@@ -1,7 +1,7 @@
 """From the bytes of an answer to objects: single ones, lists, frames of a watch.
 
 One object that does not fit its class must not take the others with it: it becomes an
-`Undecodable`, named in the log. A watch is a stream of JSON documents, one a line; a chunk of
+`UndecodableObject`, named in the log. A watch is a stream of JSON documents, one a line; a chunk of
 the stream may hold several, or a part of one.
 
 Each version of a pod has its whole spec, which hardly ever changes and may have 300,000 parts: it
@@ -21,7 +21,7 @@ from attrs import evolve
 from trio_kubelet.foreign_text import spelled_out
 from trio_kubelet.k8s import Pod, PodSpec
 from trio_kubelet.k8s.base import ApiType
-from trio_kubelet.k8s.client.api import Frame, FrameType, Listed, Undecodable
+from trio_kubelet.k8s.client.api import Frame, FrameType, ListPage, UndecodableObject
 from trio_kubelet.k8s.client.errors import UNREADABLE, ApiError, error_from_status
 from trio_kubelet.k8s.codec import decode, encode
 from trio_kubelet.k8s.errors import ValidationError
@@ -67,7 +67,7 @@ def read_object(cls: type[T], body: bytes, request_name: str, *, name: str = "")
     return found
 
 
-def read_list(kind: Kind[T], body: bytes, request_name: str) -> Listed[T]:
+def read_list(kind: Kind[T], body: bytes, request_name: str) -> ListPage[T]:
     """Decode an answer that must be a list of a kind. Raises ApiError.
 
     Any other JSON, from a proxy for one, would look like an empty list: nothing is there any more.
@@ -78,15 +78,15 @@ def read_list(kind: Kind[T], body: bytes, request_name: str) -> Listed[T]:
         raise ApiError(200, UNREADABLE, f"{request_name}: the answer is no {kind.kind}List")
     found = [try_decode(kind, item) for item in items or ()]
     metadata = _metadata(data)
-    return Listed(
-        tuple(each for each in found if not isinstance(each, Undecodable)),
+    return ListPage(
+        tuple(each for each in found if not isinstance(each, UndecodableObject)),
         _text(metadata, "resourceVersion"),
         _text(metadata, "continue"),
-        tuple(each for each in found if isinstance(each, Undecodable)),
+        tuple(each for each in found if isinstance(each, UndecodableObject)),
     )
 
 
-def try_decode(kind: Kind[T], data: Any) -> T | Undecodable:
+def try_decode(kind: Kind[T], data: Any) -> T | UndecodableObject:
     """Decode one object of many; what does not fit is logged."""
     if isinstance(data, dict):  # items of a list do not say what they are, objects of a watch do
         data.setdefault("apiVersion", kind.api_version)
@@ -191,9 +191,9 @@ def read_frame(kind: Kind[T], document: bytes, request_name: str) -> Frame[T]:
     return Frame(frame_type, version, initial_events_end=ends)
 
 
-def _undecodable(data: Any, why: str) -> Undecodable:
+def _undecodable(data: Any, why: str) -> UndecodableObject:
     metadata = _metadata(data)
-    return Undecodable(
+    return UndecodableObject(
         namespace=_text(metadata, "namespace"),
         name=_text(metadata, "name"),
         uid=_text(metadata, "uid"),

@@ -22,9 +22,9 @@ from trio_kubelet.k8s.client.api import (
     EVERYTHING,
     Api,
     Frame,
+    ListSynced,
     Selection,
-    Synced,
-    Undecodable,
+    UndecodableObject,
     WatchEvent,
     metadata_of,
 )
@@ -74,10 +74,11 @@ async def reflect(
 ) -> NoReturn:
     """Call `on_event` with all that happens to the selected objects, until cancelled.
 
-    `Changed` and `Removed` tell each object's versions in order and once; `Synced` comes after
-    each complete list, the first and later ones, when the removal of what vanished in a gap has
-    been told. Failures are waited out with growing pauses, and logged. What `on_event` raises is a
-    bug that one object brings out: it is logged with the object's name, and the others go on.
+    `ObjectChanged` and `ObjectRemoved` tell each object's versions in order and once; `ListSynced`
+    comes after each complete list, the first and later ones, when the removal of what vanished in
+    a gap has been told. Failures are waited out with growing pauses, and logged. What `on_event`
+    raises is a bug that one object brings out: it is logged with the object's name, and the others
+    go on.
     """
     rng = rng or random.Random()  # noqa: S311  jitter is no secret
     await _Reflection(client, kind, on_event, selection, rng, Retries(RETRY, rng.random)).run()
@@ -187,7 +188,7 @@ class _Reflection(Generic[T]):
                 self.kind, self.selection, limit=limit, continue_=continue_
             )
             self._has_answer()
-            items: Iterable[T | Undecodable] = chain(page.items, page.undecodable)
+            items: Iterable[T | UndecodableObject] = chain(page.items, page.undecodable)
             for item in items:
                 await self._hand_out(self.deltas.listed(item))
             if not page.continue_:
@@ -202,7 +203,7 @@ class _Reflection(Generic[T]):
         and everything is listed anew.
         """
         for event in events:
-            if isinstance(event, Synced):
+            if isinstance(event, ListSynced):
                 await self.on_event(event)
                 continue
             try:
@@ -275,7 +276,7 @@ class _Reflection(Generic[T]):
 
 
 def _name(event: WatchEvent[Any]) -> str:
-    if isinstance(event, Synced):
+    if isinstance(event, ListSynced):
         return ""
     metadata = metadata_of(event.object)
     return f"{metadata.namespace}/{metadata.name}".lstrip("/")

@@ -1,4 +1,4 @@
-"""Where volumes appear in a container, as folders or as devices."""
+"""The places of volumes in a container, as folders or as devices."""
 
 from collections.abc import Iterator, Mapping
 

@@ -53,7 +53,7 @@ class NodeDns:
 
 
 class DnsSource(Enum):
-    """Where a pod's settings start from."""
+    """The settings that a pod's start from."""
 
     CLUSTER = auto()
     HOST = auto()
@@ -185,9 +185,9 @@ def _append(config: cri.DnsConfig, wanted: PodDNSConfig) -> None:
     config.options = _merged_options(config.options, wanted.options)
 
 
-def _merged_options(given: Iterable[str], wanted: Iterable[PodDNSConfigOption]) -> list[str]:
+def _merged_options(configured: Iterable[str], wanted: Iterable[PodDNSConfigOption]) -> list[str]:
     options: dict[str, str] = {}
-    for option in given:
+    for option in configured:
         name, _, value = option.partition(":")
         options[name] = value
     options.update({option.name: option.value or "" for option in wanted})

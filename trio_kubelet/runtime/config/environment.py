@@ -59,7 +59,7 @@ def _no_file(_volume: str, path: str, _name: str) -> str:
 
 @frozen(kw_only=True)
 class EnvironmentSources:
-    """Where values outside the pod come from: of a node without an API server nothing is there.
+    """The sources of values outside the pod: a node without an API server has none.
 
     What they were fetched from was asked before the pod's containers are made; env files are read
     when they are. `problems` are messages by kind (`configmap`, `secret`) and name, for objects

@@ -73,7 +73,7 @@ def _fitting(entries: Mapping[str, str]) -> dict[str, str]:
 
 
 def container_labels(pod: Pod, container: Container) -> dict[str, str]:
-    """Whose container it is; the pod's own labels are on its sandbox."""
+    """Labels that name a container and its pod; the pod's own labels are on its sandbox."""
     return {**_pod_identity(pod), names.CONTAINER_NAME_LABEL: container.name}
 
 

@@ -77,7 +77,7 @@ def mounts_etc_hosts(pod: Pod, container: Container, pod_ips: tuple[str, ...]) -
 
 
 def path_in_container(mount: VolumeMount) -> str:
-    """Where a volume is seen in its container, as the runtime is told."""
+    """The mount of a volume in its container, as the runtime is told."""
     return str(PurePosixPath("/", mount.mount_path))
 
 

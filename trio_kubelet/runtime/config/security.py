@@ -164,7 +164,7 @@ def container_security_context(
 
 
 def namespace_options(pod: Pod, user_namespace: IdMapping | None = None) -> cri.NamespaceOption:
-    """Which namespaces the pod has to itself and which it shares with the node.
+    """The namespaces that the pod has to itself, and those that it shares with the node.
 
     Raises ConfigError for a pod that is to have a user namespace and was given none: the node's
     own is never the answer.

@@ -1,4 +1,4 @@
-"""Which images go from a node, and in which order; pure.
+"""The images that go from a node, and their order; pure.
 
 An image is unused if no container has it, running or dead, and no pod here names it, for a
 container or a volume: pods that wait to start and pulls under way are among them. Of the unused
@@ -36,7 +36,7 @@ class PresentImage:
 
 @frozen(kw_only=True)
 class ImageUse:
-    """When an image was seen for the first time, and when it was last used; 0: never since."""
+    """The times at which an image was first seen and last used; 0: never since."""
 
     first_detected_ns: int
     last_used_ns: int = 0

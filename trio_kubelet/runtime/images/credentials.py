@@ -35,7 +35,7 @@ _KEY_BY_TYPE = {
     "kubernetes.io/dockerconfigjson": ".dockerconfigjson",
     "kubernetes.io/dockercfg": ".dockercfg",
 }
-"""Which key of a secret counts, by the secret's type."""
+"""The key of a secret that counts, by the secret's type."""
 
 MAX_LOGINS = 1000
 """In one pull secret, and of one pod; each is compared with the image of each container."""
@@ -204,7 +204,7 @@ def matches(key: str, repository: str) -> bool:
 
 
 def _host_and_path(key: str) -> tuple[str, str]:
-    """Where an entry leads to; the version of the registry's interface is no path of images."""
+    """The place of an entry; the version of the registry's interface is no path of images."""
     host, _, path = _without_scheme(key).partition("/")
     return host, path.removeprefix("v1").removeprefix("v2").strip("/")
 
@@ -234,9 +234,9 @@ def _host_matches(pattern: str, host: str) -> bool:
         return True
     if not (_GLOB.search(pattern_name) and _is_host(name)):
         return False
-    wanted, given = pattern_name.split("."), name.split(".")
-    return len(wanted) == len(given) and all(
-        part == glob or part_matches(glob, part) for part, glob in zip(given, wanted, strict=True)
+    globs, parts = pattern_name.split("."), name.split(".")
+    return len(globs) == len(parts) and all(
+        part == glob or part_matches(glob, part) for part, glob in zip(parts, globs, strict=True)
     )
 
 
@@ -304,7 +304,7 @@ def _decoded(key: str, encoded: str) -> tuple[str, str]:
 
 
 def credential_files(root_directory: str, home: str) -> tuple[Path, ...]:
-    """Where credentials are looked for, in this order; the first file that is there counts."""
+    """The files with credentials, of which the first that is there counts."""
     return (
         Path(root_directory, "config.json"),
         Path(home, ".docker", "config.json"),

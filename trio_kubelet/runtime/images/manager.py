@@ -103,7 +103,7 @@ class PullRate:
         self._tokens = float(burst)
         self._filled_at = -math.inf
         self._taken_at: dict[str, float] = {}
-        """When namespaces had a token, of the time that the bucket takes to fill."""
+        """The times at which namespaces had a token, as far back as the bucket takes to fill."""
 
     def take(self, now: float, namespace: str) -> bool:
         """Take a token if there is one for a namespace."""

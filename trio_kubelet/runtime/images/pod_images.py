@@ -30,7 +30,7 @@ class PodImages:
         return self._turns.setdefault(image, trio.Lock())
 
     def state(self, container: str) -> ImageState:
-        """Where the image of the container of that name stands in its machine."""
+        """The state of the image of the container of that name."""
         return self._states.get(container, ImageState.UNCHECKED)
 
     def begin(self, container: str, image: str) -> None:

@@ -46,7 +46,7 @@ class Activity:
                 await self._changed.wait()
 
     def _quiet_at(self, seconds: float) -> float:
-        """When it will have been idle for so long, by trio's clock, if nothing happens."""
+        """The time in trio's clock from which it has been idle for so long, if nothing happens."""
         return max(self._ended_at + seconds, *self._under_way.values(), -math.inf)
 
     def _tell(self) -> None:

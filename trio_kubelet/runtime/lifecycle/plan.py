@@ -43,7 +43,7 @@ class Postponed:
 
     container: Container
     until_ns: int
-    """When it may start, in nanoseconds since the epoch."""
+    """The earliest start, in nanoseconds since the epoch."""
     message: str
 
 
@@ -87,7 +87,7 @@ class Plan:
 
     @property
     def due_ns(self) -> int | None:
-        """When the first postponed container may start, in nanoseconds since the epoch."""
+        """The earliest start of a postponed container, in nanoseconds since the epoch."""
         return min((postponed.until_ns for postponed in self.postponed), default=None)
 
 
@@ -163,4 +163,4 @@ class RuntimeOutcome:
     failed: bool = False
     """Something did not work and is to be tried again."""
     due_ns: int | None = None
-    """When a postponed container may start, at the earliest, in nanoseconds since the epoch."""
+    """The earliest start of a postponed container, in nanoseconds since the epoch."""

@@ -41,54 +41,54 @@ class StartLimiter:
         self._free = slots
         self._activity = activity or Activity()
         self._held: dict[trio.Event, float] = {}
-        """When each slot was given, the oldest first."""
+        """The times at which slots were given, the oldest first."""
         self._waiting = {each: TurnQueue[trio.Event]() for each in Precedence}
 
     @asynccontextmanager
     async def slot(self, precedence: Precedence, namespace: str) -> AsyncIterator[None]:
         """Hold a slot. A wait that is cancelled holds nothing afterwards."""
-        given = trio.Event()
-        self._waiting[precedence].put(namespace, given)
+        slot = trio.Event()
+        self._waiting[precedence].put(namespace, slot)
         try:
-            await self._wait(given)
+            await self._wait(slot)
             with self._activity.busy():
                 yield
         finally:
-            if given.is_set():
-                self._release(given)
+            if slot.is_set():
+                self._release(slot)
             else:
-                self._waiting[precedence].remove(namespace, given)
+                self._waiting[precedence].remove(namespace, slot)
 
-    async def _wait(self, given: trio.Event) -> None:
+    async def _wait(self, slot: trio.Event) -> None:
         while True:
             self._take_back()
             self._give()
-            if given.is_set():
+            if slot.is_set():
                 return
             oldest = next(iter(self._held.values()), math.inf)
             with trio.move_on_at(oldest + HELD_SECONDS):
-                await given.wait()
+                await slot.wait()
 
     def _take_back(self) -> None:
         """Take the slots of those that have had them for long; they go on without."""
         now = trio.current_time()
-        for given, since in [*self._held.items()]:
+        for slot, since in [*self._held.items()]:
             if since + HELD_SECONDS > now:
                 return
-            self._release(given)
+            self._release(slot)
 
-    def _release(self, given: trio.Event) -> None:
-        if self._held.pop(given, None) is not None:
+    def _release(self, slot: trio.Event) -> None:
+        if self._held.pop(slot, None) is not None:
             self._free += 1
             self._give()
 
     def _give(self) -> None:
         for waiting in self._waiting.values():
             while self._free and waiting:
-                given = waiting.take()
+                slot = waiting.take()
                 self._free -= 1
-                self._held[given] = trio.current_time()
-                given.set()
+                self._held[slot] = trio.current_time()
+                slot.set()
 
 
 def default_start_limiter(activity: Activity) -> StartLimiter:

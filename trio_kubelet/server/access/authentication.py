@@ -130,7 +130,7 @@ class TokenReviewer:
         self._turns = FairLimiter(REVIEWS_AT_ONCE, REVIEWS_OF_A_PEER)
 
     async def user(self, token: str, peer: Peer) -> User | None:
-        """Whose token it is, None if nobody's. Raises ApiError."""
+        """The user whose token it is, None if nobody's. Raises ApiError."""
 
         async def fetch() -> Expiring[User | None]:
             async with self._turns.share(peer.host if isinstance(peer, TcpPeer) else ""):

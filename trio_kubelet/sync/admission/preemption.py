@@ -1,4 +1,4 @@
-"""Which pods make way for a critical one.
+"""The choice of the pods that make way for a critical one.
 
 Those are chosen whose end does the least harm: as few Guaranteed pods as possible, then as few
 Burstable, then BestEffort; within a class those whose requests come closest to what is missing,

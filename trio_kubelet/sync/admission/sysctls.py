@@ -30,7 +30,7 @@ _NAMESPACES = {
     "kernel.shm": "IPC",
     "kernel.msg": "IPC",
 }
-"""Which namespace a sysctl belongs to, by what its name begins with."""
+"""The namespace that a sysctl belongs to, by the beginning of its name."""
 
 _SWAPPED = str.maketrans("./", "/.")
 

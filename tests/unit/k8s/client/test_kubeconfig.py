@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from trio_kubelet.k8s.client import KubeconfigError, read_kubeconfig
-from trio_kubelet.k8s.client.kubeconfig import Kubeconfig, Material, parse_kubeconfig
+from trio_kubelet.k8s.client.kubeconfig import CredentialSource, Kubeconfig, parse_kubeconfig
 
 PATH = Path("/etc/kubernetes/kubelet.conf")
 SERVER = {"server": "https://10.0.0.1:6443"}
@@ -46,16 +46,16 @@ def test_the_current_context_counts_unless_another_is_named() -> None:
 def test_relative_paths_start_at_the_file() -> None:
     files = {"client-certificate": "pki/node.pem", "client-key": "/keys/node.pem"}
     config = read(document(files, {"certificate-authority": "ca.crt"}))
-    assert config.user.client_certificate == Material(path=PATH.parent / "pki/node.pem")
-    assert config.user.client_key == Material(path=Path("/keys/node.pem"))
-    assert config.cluster.certificate_authority == Material(path=PATH.parent / "ca.crt")
+    assert config.user.client_certificate == CredentialSource(path=PATH.parent / "pki/node.pem")
+    assert config.user.client_key == CredentialSource(path=Path("/keys/node.pem"))
+    assert config.cluster.certificate_authority == CredentialSource(path=PATH.parent / "ca.crt")
     assert read(document({"tokenFile": "token"})).user.token_file == PATH.parent / "token"
 
 
 def test_what_stands_in_the_file_comes_before_files() -> None:
     data = base64.b64encode(b"PEM").decode()
     authority = {"certificate-authority": "ca.crt", "certificate-authority-data": data}
-    assert read(document({}, authority)).cluster.certificate_authority == Material(b"PEM")
+    assert read(document({}, authority)).cluster.certificate_authority == CredentialSource(b"PEM")
 
 
 def test_a_plugin_is_read_with_all_that_it_needs() -> None:

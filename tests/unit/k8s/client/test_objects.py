@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_kubelet.k8s import ConfigMap, ObjectMeta, Pod
-from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Selection, Undecodable
+from trio_kubelet.k8s.client import ApiClient, ApiError, FrameType, Selection, UndecodableObject
 from trio_kubelet.k8s.client.errors import error_from_answer
 from trio_kubelet.k8s.client.objects import FrameReader, read_frame, read_object
 from trio_kubelet.k8s.kinds import CONFIG_MAPS, PODS
@@ -47,7 +47,7 @@ def test_an_object_that_does_not_fit_keeps_its_name() -> None:
     document = orjson.dumps({"type": "ADDED", "object": {"metadata": metadata, "data": 7}})
     frame = read_frame(CONFIG_MAPS, document, "")
     assert frame.type is FrameType.ADDED
-    assert isinstance(frame.object, Undecodable)
+    assert isinstance(frame.object, UndecodableObject)
     assert (frame.object.name, frame.object.uid) == ("web", "u1")
     assert frame.resource_version == "7"
 
@@ -93,7 +93,7 @@ def test_a_spec_that_nobody_has_any_more_is_forgotten() -> None:
 def test_a_spec_that_does_not_fit_never_does(spec: object) -> None:
     document = json.dumps({"type": "ADDED", "object": {"metadata": {}, "spec": spec}}).encode()
     for _ in range(2):
-        assert isinstance(read_frame(PODS, document, "asked").object, Undecodable)
+        assert isinstance(read_frame(PODS, document, "asked").object, UndecodableObject)
 
 
 def test_who_wrote_which_field_is_left_out() -> None:

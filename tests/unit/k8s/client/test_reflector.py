@@ -12,7 +12,15 @@ from trio.testing import MockClock
 from tests.apiserver.faults import RequestFault
 from tests.apiserver.server import ApiServer
 from trio_kubelet.k8s import ConfigMap, ObjectMeta
-from trio_kubelet.k8s.client import Api, Changed, Removed, Selection, Synced, WatchEvent, reflect
+from trio_kubelet.k8s.client import (
+    Api,
+    ListSynced,
+    ObjectChanged,
+    ObjectRemoved,
+    Selection,
+    WatchEvent,
+    reflect,
+)
 from trio_kubelet.k8s.client.api import EVERYTHING
 from trio_kubelet.k8s.client.client import RequestLimits
 from trio_kubelet.k8s.client.objects import read_frame
@@ -34,12 +42,12 @@ class Consumer:
     async def take(self, event: WatchEvent[ConfigMap]) -> None:
         self.told_at = trio.current_time()
         match event:
-            case Synced():
+            case ListSynced():
                 self.told.append(("synced", ""))
-            case Changed(object=changed):
+            case ObjectChanged(object=changed):
                 self.told.append(("changed", changed.metadata.name))
                 self.objects[changed.metadata.name] = changed
-            case Removed(object=removed):
+            case ObjectRemoved(object=removed):
                 self.told.append(("removed", removed.metadata.name))
                 del self.objects[removed.metadata.name]
         self._news.set()
@@ -435,7 +443,7 @@ async def test_a_consumer_that_cannot_take_the_end_of_a_list_is_told_of_the_next
     consumer, failures = Consumer(), [KeyError("a bug")]
 
     async def take(event: WatchEvent[ConfigMap]) -> None:
-        if isinstance(event, Synced) and failures:
+        if isinstance(event, ListSynced) and failures:
             raise failures.pop()
         await consumer.take(event)
 
@@ -451,7 +459,7 @@ async def test_an_object_that_its_consumer_stumbles_over_is_named_and_the_others
     consumer = Consumer()
 
     async def take(event: WatchEvent[ConfigMap]) -> None:
-        if not isinstance(event, Synced) and event.object.metadata.name == "bad":
+        if not isinstance(event, ListSynced) and event.object.metadata.name == "bad":
             raise RuntimeError("a bug")
         await consumer.take(event)
 
