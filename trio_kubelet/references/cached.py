@@ -18,6 +18,7 @@ from attrs import define, field
 from state_machines.backoff import BackoffPolicy
 from trio_kubelet.k8s.client import Api, ApiError
 from trio_kubelet.k8s.kinds import Kind
+from trio_kubelet.references.kept_bytes import KeptBytes, no_room
 from trio_kubelet.references.object_references import (
     Key,
     ObjectError,
@@ -74,6 +75,7 @@ class CachedObjects(Generic[T]):
         self._kind = kind
         self._serves_seconds = serves_seconds
         self._entries: dict[Key, _Entry[T]] = {}
+        self._kept = KeptBytes()
         self._fetches: Fetches[tuple[Key, int], T] = Fetches()
 
     @property
@@ -101,6 +103,7 @@ class CachedObjects(Generic[T]):
         entry.users.discard(uid)
         if not entry.users:
             del self._entries[key]
+            self._kept.forget(key)
 
     async def get(self, key: Key) -> T:
         """Return an object; raises ObjectNotFoundError, or ObjectError with the server's words."""
@@ -116,6 +119,8 @@ class CachedObjects(Generic[T]):
     async def _ask(self, key: Key, entry: "_Entry[T]") -> T:
         namespace, name = key
         asked_at, uses = trio.current_time(), entry.uses
+        if not self._kept.has_room(key):
+            raise no_room(self.word, key)
         try:
             async with self._lookups.share(namespace):
                 found: T = await ask(
@@ -126,12 +131,16 @@ class CachedObjects(Generic[T]):
         except ApiError as error:
             if error.is_not_found:
                 entry.object = None
+                self._kept.forget(key)
                 raise ObjectNotFoundError(self.word, name) from error
             if entry.object is not None and self._serves_seconds:
                 return entry.object
             raise ObjectError(error.message) from error
-        if entry.uses == uses:
+        if not self._kept.has_room(key):
+            raise no_room(self.word, key)
+        if entry.uses == uses and self._entries.get(key) is entry:
             entry.object, entry.asked_at = found, asked_at
+            self._kept.keep(key, found)
         return found
 
 

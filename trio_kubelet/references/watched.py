@@ -4,7 +4,8 @@ An object that a pod begins to use is asked for at once, and then followed by a 
 that object: the Node authorizer allows no more, and nothing else is of interest. Its pods are
 told when its content changes. An immutable object is not followed any more once it was seen.
 What nearly every pod uses is followed on for a while after the last one: pods of a job come one
-after another, and each would ask for it, and open a watch, anew.
+after another, and each would ask for it, and open a watch, anew. What a namespace has no room for
+is neither kept nor followed; there may be room later.
 """
 
 from collections import Counter
@@ -28,6 +29,7 @@ from trio_kubelet.k8s.client import (
 )
 from trio_kubelet.k8s.kinds import Kind
 from trio_kubelet.references.cached import ANSWER_SECONDS, LAG_SECONDS, RETRY, is_lag
+from trio_kubelet.references.kept_bytes import KeptBytes, no_room
 from trio_kubelet.references.object_references import (
     Key,
     ObjectError,
@@ -76,6 +78,7 @@ class WatchedObjects(Generic[T]):
     _watches: Counter[str] = field(init=False, factory=Counter)
     """Their number by namespace."""
 
+    _kept: KeptBytes = field(init=False, factory=KeptBytes)
     _tasks: BackgroundTasks = field(init=False, factory=BackgroundTasks)
 
     @property
@@ -122,6 +125,7 @@ class WatchedObjects(Generic[T]):
         entry.scope.cancel()
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
+            self._kept.forget(entry.key)
 
     async def get(self, key: Key) -> T:
         """Return an object that is in use, as it was last seen; waits for the first answer.
@@ -139,6 +143,8 @@ class WatchedObjects(Generic[T]):
             raise ObjectError(
                 f"failed to sync {self.word} cache: timed out waiting for the condition"
             )
+        if entry.is_refused:
+            raise no_room(self.word, key)
         if entry.object is None:
             raise ObjectNotFoundError(self.word, key[1])
         return entry.object
@@ -161,18 +167,26 @@ class WatchedObjects(Generic[T]):
                 await retries.wait(at_least=_REPAIR_SECONDS)
 
     async def _look_and_watch(self, entry: "_Entry[T]") -> None:
-        await self._look(entry)
-        if entry.object is not None and entry.object.immutable:
-            return
-        namespace, name = entry.key
-        while not self._may_watch(namespace):
+        while True:
+            if self._kept.has_room(entry.key):
+                await self._look(entry)
+            else:
+                self._refuse(entry)
+            if entry.object is not None and entry.object.immutable:
+                return
+            if not entry.is_refused and self._may_watch(entry.key[0]):
+                await self._watch(entry)
             await trio.sleep(stretched(ASK_AGAIN_SECONDS, RETRY.jitter))
-            await self._look(entry)
+
+    async def _watch(self, entry: "_Entry[T]") -> None:
+        """Follow an object until there is no room for it any more."""
+        namespace, name = entry.key
         self._watches[namespace] += 1
         try:
             followed = _FollowedObject(self, entry)
             selection = Selection(namespace=namespace, fields=f"metadata.name={name}")
-            await reflect(self._api, self._kind, followed.take, selection)
+            with trio.CancelScope() as entry.watch:
+                await reflect(self._api, self._kind, followed.take, selection)
         finally:
             self._watches[namespace] -= 1
             self._watches += Counter()  # without namespaces that have none
@@ -216,19 +230,43 @@ class WatchedObjects(Generic[T]):
 
     def store(self, entry: "_Entry[T]", found: T | None) -> None:
         """Keep what is known of an object now, and tell its pods if that is news to them."""
+        if found is not None and not self._kept.has_room(entry.key):
+            self._refuse(entry)
+            return
         is_first = not entry.answered.is_set()
         is_news = entry.gave_up if is_first else not _same_content(entry.object, found)
-        entry.object = found
+        is_news = is_news or entry.is_refused
+        entry.object, entry.is_refused = found, False
+        if found is None:
+            self._kept.forget(entry.key)
+        else:
+            self._kept.keep(entry.key, found)
         entry.answered.set()
         if is_news:
-            entry.gave_up = False
-            for uid in sorted(entry.users):
-                self._on_change(uid)
+            self._tell(entry)
+
+    def _refuse(self, entry: "_Entry[T]") -> None:
+        """Keep nothing of an object, and follow it no more, until there may be room again."""
+        is_news = entry.object is not None
+        entry.object, entry.is_refused = None, True
+        self._kept.forget(entry.key)
+        entry.watch.cancel()
+        entry.answered.set()
+        if is_news:
+            self._tell(entry)
+
+    def _tell(self, entry: "_Entry[T]") -> None:
+        entry.gave_up = False
+        for uid in sorted(entry.users):
+            self._on_change(uid)
 
 
 @define(eq=False)
 class _Entry(Generic[T]):
-    """One object in use: who uses it, since when nobody does, and what is known of it."""
+    """One object in use: who uses it, since when nobody does, and what is known of it.
+
+    `is_refused`: its namespace has no room for it. `watch` is the scope of its newest watch.
+    """
 
     key: Key
     since: float
@@ -237,7 +275,9 @@ class _Entry(Generic[T]):
     object: T | None = None
     answered: trio.Event = field(factory=trio.Event)
     gave_up: bool = False
+    is_refused: bool = False
     scope: trio.CancelScope = field(factory=trio.CancelScope)
+    watch: trio.CancelScope = field(factory=trio.CancelScope)
 
 
 @define(eq=False)

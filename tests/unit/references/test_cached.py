@@ -8,6 +8,7 @@ from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import NAMESPACE, open_cluster
 from tests.unit.references.pods import pod_with
 from trio_kubelet.references import ObjectError, ObjectNotFoundError
+from trio_kubelet.references.kept_bytes import MOST_BYTES_OF_NAMESPACE
 
 
 async def test_get_asks_each_time(autojump_clock: MockClock) -> None:
@@ -118,3 +119,20 @@ async def test_what_no_pod_uses_is_forgotten(autojump_clock: MockClock) -> None:
         cluster.references.unregister("u1")
         with pytest.raises(ObjectError, match="not registered"):
             await cluster.references.config_map(NAMESPACE, "settings")
+
+
+@pytest.mark.parametrize("strategy", ["Get", "Cache"])
+async def test_objects_beyond_what_a_namespace_may_keep_are_refused(
+    autojump_clock: MockClock, strategy: str
+) -> None:
+    async with open_cluster(strategy) as cluster:
+        for name in ("a", "b", "c"):
+            cluster.put_map(name, text="x" * (MOST_BYTES_OF_NAMESPACE // 2))
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+        for name in ("a", "b"):
+            await cluster.references.config_map(NAMESPACE, name)
+        with pytest.raises(ObjectError, match='configmap "c" cannot be kept at hand'):
+            await cluster.references.config_map(NAMESPACE, "c")
+        assert cluster.asked("get") == 2
+        cluster.references.unregister("u-a")
+        await cluster.references.config_map(NAMESPACE, "c")

@@ -11,9 +11,11 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from tests.apiserver.faults import RequestFault
 from tests.unit.references.cluster import NAMESPACE, Cluster, open_cluster
 from tests.unit.references.pods import pod_with
+from trio_kubelet.k8s import ConfigMap
 from trio_kubelet.k8s.client import reflect
 from trio_kubelet.k8s.kinds import CONFIG_MAPS
 from trio_kubelet.references import ObjectError, ObjectNotFoundError, watched
+from trio_kubelet.references.kept_bytes import MOST_BYTES_OF_NAMESPACE, KeptBytes
 
 
 async def data_of(cluster: Cluster, name: str) -> dict[str, str]:
@@ -359,3 +361,65 @@ async def test_of_too_many_objects_the_last_are_asked_for_each_minute(
         changed_at = trio.current_time()
         assert await cluster.told.wait() == ["u-c"]
         assert trio.current_time() - changed_at < 1
+
+
+LARGE = "x" * (MOST_BYTES_OF_NAMESPACE // 2)
+"""Two such objects fill the share of a namespace, with what each takes beside its text."""
+
+
+async def test_objects_beyond_what_a_namespace_may_keep_are_refused(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        for name in ("a", "b", "c"):
+            cluster.put_map(name, text=LARGE)
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+            await wait_all_tasks_blocked()
+        for name in ("a", "b"):
+            assert len((await data_of(cluster, name))["text"]) == len(LARGE)
+        with pytest.raises(ObjectError, match=r'configmap "c" cannot be kept .* "shop" refer'):
+            await data_of(cluster, "c")
+        assert cluster.asked("get") == 2
+        cluster.put_map("c", text=LARGE, more="y")
+        await trio.sleep(300)
+        assert (cluster.asked("get"), cluster.watched()) == (2, 2)
+
+
+async def test_a_refused_object_is_kept_once_there_is_room(autojump_clock: MockClock) -> None:
+    async with open_cluster() as cluster:
+        for name in ("a", "b", "c"):
+            cluster.put_map(name, text=LARGE)
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+            await wait_all_tasks_blocked()
+        cluster.references.unregister("u-a")
+        assert await cluster.told.wait() == ["u-c"]
+        assert len((await data_of(cluster, "c"))["text"]) == len(LARGE)
+        assert cluster.watched() == 2
+
+
+async def test_an_object_that_grows_beyond_the_share_is_dropped(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_cluster() as cluster:
+        for name in ("a", "b", "c"):
+            cluster.put_map(name, text="")
+            cluster.references.register(pod_with(f"u-{name}", config_map=name))
+            await wait_all_tasks_blocked()
+        for name in ("a", "b", "c"):
+            cluster.put_map(name, text=LARGE)
+            assert await cluster.told.wait() == [f"u-{name}"]
+        with pytest.raises(ObjectError, match="cannot be kept"):
+            await data_of(cluster, "c")
+        await wait_all_tasks_blocked()
+        assert cluster.watched() == 2
+
+
+def test_a_namespace_without_room_takes_none_from_others() -> None:
+    kept = KeptBytes()
+    full = ConfigMap(data={"text": LARGE * 3})
+    kept.keep(("shop", "a"), full)
+    assert not kept.has_room(("shop", "b"))
+    assert kept.has_room(("shop", "a"))
+    assert kept.has_room(("elsewhere", "a"))
+    kept.forget(("shop", "a"))
+    assert kept.has_room(("shop", "b"))
