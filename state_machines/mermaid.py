@@ -24,6 +24,7 @@ from state_machines.pleg import PLEG
 from state_machines.pod import POD
 from state_machines.pressure import PRESSURE
 from state_machines.probe import PROBE
+from state_machines.resize import RESIZE, RESIZE_REQUEST
 
 EVENTS_A_LINE = 3
 
@@ -68,6 +69,8 @@ def blocks() -> Mapping[str, str]:
         **_blocks_of(PLEG),
         **_blocks_of(PRESSURE),
         **_blocks_of(PROBE),
+        **_blocks_of(RESIZE_REQUEST),
+        **_blocks_of(RESIZE),
     }
 
 

@@ -69,6 +69,7 @@ def unsettled(node: Node, record: Record) -> Iterator[str]:
             yield from (f"pod {uid}: {what}" for what in wrong)
             late = _late_restarts(wanted[uid], record)
             yield from (f"pod {uid}: {what}" for what in late)
+            yield from _wrong_resources(wanted[uid], status, containers)
             stale = _stale_files(node, wanted[uid])
             yield from (f"pod {uid}: {what}" for what in stale)
         if not _may_be_told_late(wanted[uid], record):
@@ -248,6 +249,24 @@ def _late_restarts(wanted: Wanted, record: Record) -> Iterator[str]:
 def _runs_in(life: Life) -> bool:
     """Whether the sandbox of a container is its pod's own still."""
     return bool(life.container.sandbox.ready)
+
+
+def _wrong_resources(
+    wanted: Wanted, status: PodStatus, containers: dict[str, HollowContainer]
+) -> Iterator[str]:
+    """Where a pod of the API has not what it asks for; there is room for all."""
+    if wanted.is_static:
+        return
+    asked = wanted.shape.cpu_shares
+    has = {
+        name: container.resources.cpu_shares
+        for name, container in containers.items()
+        if name in asked and container.state == RUNNING
+    }
+    if any(shares != asked[name] for name, shares in has.items()):
+        yield f"pod {wanted.shape.uid}: its containers have {has} shares of cpu, not {asked}"
+    if told := [each.type for each in status.conditions if each.type.startswith("PodResize")]:
+        yield f"pod {wanted.shape.uid}: it is said to be resized still: {told}"
 
 
 def _wrong_health(pod: Pod, containers: dict[str, HollowContainer]) -> Iterator[str]:

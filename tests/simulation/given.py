@@ -37,14 +37,20 @@ def made_of_anothers_image(record: Record, uid: str, life: Life) -> Iterator[str
 
 
 def resized(record: Record, uid: str, life: Life) -> Iterator[str]:
-    """Containers have the cpu that their pod was allocated first, whatever it asks for since.
+    """Containers of a static pod are made with the cpu that it was allocated first.
 
-    Not where the allocation could not be kept.
+    Those of others are made with what they have asked for at some time. Not where the allocation
+    could not be kept.
     """
     wanted = record.wanted.get(uid)
     if wanted is None:
         return
     shares = int(life.container.config.linux.resources.cpu_shares)
+    if not wanted.is_static:
+        asked = {each.cpu_shares.get(life.name, shares) for each in (wanted.shape, *wanted.former)}
+        if shares not in asked:
+            yield f"{life.name} of pod {uid} has {shares} shares of cpu, but asked for {asked}"
+        return
     first = wanted.cpu_shares.setdefault(life.name, shares)
     if shares != first and record.disk_full_until < wanted.made_at:
         yield f"{life.name} of pod {uid} has {shares} shares of cpu, and was given {first}"

@@ -85,6 +85,7 @@ class Owners:
         """Change a pod in place: the UID stays."""
         if wanted := self._any_pod():
             before, wanted.shape = wanted.shape, self._pods.changed(wanted.shape)
+            wanted.former.append(before)
             wanted.touched_at = trio.current_time()
             if before.images != wanted.shape.images and before.fate is not Fate.RUNS:
                 wanted.harmed = True  # A job that is cut off ends otherwise.

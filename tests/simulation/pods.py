@@ -80,7 +80,7 @@ class PodMaker:
     def changed(self, shape: Shape) -> Shape:
         """The pod with another label; a steady one or a job perhaps with another image.
 
-        One that asks for cpu may ask for another amount, which nobody gives it.
+        One that asks for cpu may ask for another amount: a static pod in vain.
         """
         document = deepcopy(dict(shape.document))
         document["metadata"].setdefault("labels", {})["turn"] = str(self._chance.getrandbits(20))

@@ -46,6 +46,8 @@ class Wanted:
     """The range of ids that it was given."""
     cpu_shares: dict[str, int] = field(factory=dict)
     """What its containers were made with first, by their names."""
+    former: list[Shape] = field(factory=list)
+    """As its owner wanted it before, the first version first."""
 
     @property
     def may_begin_anew(self) -> bool:

@@ -9,6 +9,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.resources import milli_cpu_to_shares
+
 REGISTRY = "registry.example.com"
 UNREACHABLE = "unreachable.example.com"
 PRIVATE = "private.example.com"
@@ -79,6 +82,19 @@ class Shape:
         spec = self.document["spec"]
         containers = (*spec.get("initContainers", ()), *spec["containers"])
         return {container["name"]: container["image"] for container in containers}
+
+    @property
+    def cpu_shares(self) -> Mapping[str, int]:
+        """The shares of cpu that each container asks for, by its name; of those that ask."""
+        spec = self.document["spec"]
+        containers = (*spec.get("initContainers", ()), *spec["containers"])
+        return {
+            each["name"]: milli_cpu_to_shares(
+                Quantity(each["resources"]["requests"]["cpu"]).milli_value
+            )
+            for each in containers
+            if "resources" in each
+        }
 
     @property
     def has_login(self) -> bool:

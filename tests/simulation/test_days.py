@@ -16,6 +16,7 @@ from state_machines.pleg import PLEG
 from state_machines.pod import POD
 from state_machines.pressure import PRESSURE
 from state_machines.probe import PROBE
+from state_machines.resize import RESIZE, RESIZE_REQUEST
 from tests.simulation.day import simulate
 
 DAYS = int(os.environ.get("SIMULATION_SEEDS", "6"))
@@ -40,6 +41,8 @@ MACHINES: tuple[StateMachine[Any, Any, Any], ...] = (
     PLEG,
     PROBE,
     PRESSURE,
+    RESIZE_REQUEST,
+    RESIZE,
 )
 ELSEWHERE: dict[str, frozenset[str]] = {
     CONTAINER.name: frozenset(),
@@ -56,6 +59,9 @@ ELSEWHERE: dict[str, frozenset[str]] = {
     PROBE.name: frozenset({"Errored", "Recalled", "PodEnds"}),
     # tests/unit/eviction/test_watch.py; no simulated node runs short of anything
     PRESSURE.name: frozenset({*PRESSURE.events, *PRESSURE.states}),
+    # tests/unit/sync/test_loop.py; there is room for all pods of a day
+    RESIZE_REQUEST.name: frozenset({"Postponed", "Deferred"}),
+    RESIZE.name: frozenset(),
 }
 """The states and events of each machine that a day need not reach, and where tests do."""
 MOST_DAYS = 5

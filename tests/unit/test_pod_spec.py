@@ -24,11 +24,10 @@ from trio_kubelet.sync.admission import Rejection
 from trio_kubelet.volumes import PodFolders, local_volumes
 from trio_kubelet.volumes.plugin import VolumesNotReady
 
-ACTED_ON, REJECTED, WAITS, NOT_YET, IGNORED = TREATMENTS = (
+ACTED_ON, REJECTED, WAITS, IGNORED = TREATMENTS = (
     "acted on",
     "rejected",
     "waits",
-    "not yet",
     "ignored",
 )
 NOT_OF_A_POD = {"meta.v1.ObjectMeta"}
@@ -195,7 +194,7 @@ async def test_a_pod_waits_for_the_claim_of_a_device(tmp_path: Path) -> None:
 
 def test_what_is_missing_is_named_among_what_is_not_there_yet() -> None:
     missing = missing_capabilities()
-    left = [row for row in ROWS if row.treatment in (REJECTED, WAITS, NOT_YET)]
+    left = [row for row in ROWS if row.treatment in (REJECTED, WAITS)]
     assert [row.name for row in left if row.capability.lower() not in missing] == []
     without = [row for row in left if not row.capability]
     assert [row.name for row in without if "Go kubelet" not in row.why and row.field != "*"] == []

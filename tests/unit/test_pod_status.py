@@ -37,6 +37,7 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.k8s.codec import encode
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.resizes import ResizeCondition, ResizeStatus
 from trio_kubelet.runtime.observed import ObservedUser
 from trio_kubelet.status import Failure, NodeIdentity
 from trio_kubelet.status.merge import merged_status
@@ -73,7 +74,7 @@ def full_pod(status: PodStatus | None = None, container: Container = WEB) -> Pod
 
 
 def full_status(pod: Pod) -> PodStatus:
-    """The status of a pod that runs, after one restart, with a resize that is refused."""
+    """The status of a pod that runs, after one restart; a resize fails, another is refused."""
     observed = seen(
         instance("init", EXITED, exit_code=1, message="no"),
         instance("init", EXITED, 1),
@@ -91,7 +92,11 @@ def full_status(pod: Pod) -> PodStatus:
         instance("debug", RUNNING),
         sandboxes=(sandbox(),),
     )
-    return status_of(pod, observed, node=NODE, refused_resize="resize is not supported")
+    resize = ResizeStatus(
+        pending=ResizeCondition(reason="Infeasible", message="never", generation=7),
+        in_progress=ResizeCondition(reason="Error", message="no", generation=6),
+    )
+    return status_of(pod, observed, node=NODE, resize=resize)
 
 
 def made_statuses() -> Iterator[PodStatus]:

@@ -45,6 +45,7 @@ from trio_kubelet.server import Handler, Route
 from trio_kubelet.stats.summary import stats_routes
 from trio_kubelet.sync.pod_task import PodTask
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.resizing import Resizing
 from trio_kubelet.tasks.threads import run_in_thread
 
 log = structlog.get_logger("metrics")
@@ -69,6 +70,7 @@ class Monitoring:
         parts.runtime_calls.add(safe(counter.runtime_called))
         parts.cache.on_observation.add(safe(counter.observed))
         parts.cgroup_operations.add(safe(counter.cgroup_operation))
+        parts.resize_tries.add(safe(counter.resize_tried))
         parts.pleg.on_relist.add(safe(counter.relisted))
         parts.pleg.on_event.add(safe(counter.runtime_event))
         parts.pleg.on_stream_opened.add(safe(counter.event_stream_opened))
@@ -85,13 +87,16 @@ class Monitoring:
         uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
         self._startup = NodeStartup(counter.counts, parts.clock.now_ns, uptime)
 
-    def watch_pods(self, tasks: PodTasks, probes: Probes) -> None:
-        """Be told of the work for pods, and of their probes, from now on."""
+    def watch_pods(self, tasks: PodTasks, probes: Probes, resizing: Resizing) -> None:
+        """Be told of the work for pods, of their probes and resizes, from now on."""
         self._tasks = tasks
         tasks.on_work.add(safe(self._counter.worked))
         tasks.on_orphan.add(safe(self._counter.orphan_found))
         tasks.on_finished.add(safe(self._finished))
         probes.on_run.add(safe(self._counter.probe_run))
+        resizing.on_asked.add(safe(self._counter.resize_asked))
+        resizing.on_refused.add(safe(self._counter.resize_refused))
+        resizing.on_deferred_granted.add(safe(self._counter.deferred_resize_granted))
 
     def watch_evictions(self, evictions: EvictionManager) -> None:
         """Be told of evictions from now on."""
@@ -174,6 +179,7 @@ class Monitoring:
         seen = parts.cache.pods()
         age = parts.pleg.seconds_since_relist()
         cgroups = parts.host.cgroups
+        pending_resizes, resizes_in_progress = parts.resizes.counts()
         return AgentState(
             node_name=parts.node_name,
             cgroup_version=cgroups.version if cgroups is not None else None,
@@ -185,6 +191,8 @@ class Monitoring:
             containers=Counter(str(each.state) for pod in seen for each in pod.containers),
             ephemeral_containers=sum(len(s.pod.spec.ephemeral_containers) for s in parts.store),
             relisted_at=parts.clock.now_ns() / 1e9 - age if math.isfinite(age) else 0.0,
+            pending_resizes=pending_resizes,
+            resizes_in_progress=resizes_in_progress,
             dropped_changes=parts.pleg.dropped,
             journal_dropped=parts.journal.dropped,
             features=_features(parts),

@@ -44,6 +44,7 @@ from trio_kubelet.runtime.images.pull_records import ImageAccess, PullRecords
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.runtime.lifecycle.start_limiter import default_start_limiter
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.sources import Source
@@ -92,6 +93,7 @@ class NodeParts:
         self.loop_meter.on_long_turn.add(self._note_long_turn)
         self.runtime_calls: Callbacks[[RpcCall]] = Callbacks()
         self.cgroup_operations: Callbacks[[str, float]] = Callbacks()
+        self.resize_tries: Callbacks[[float, bool]] = Callbacks()
         self.status_syncs: Callbacks[[float]] = Callbacks()
         self.sleeps_cut_short: Callbacks[[]] = Callbacks()
         self.http_fallbacks: Callbacks[[]] = Callbacks()
@@ -135,6 +137,7 @@ class NodeParts:
         self.store = PodStore()
         self.statuses = Statuses()
         self.allocations = Allocations(self.root, trio.CapacityLimiter(1))
+        self.resizes = Resizes(self.allocations, self.journal)
         self.monitor = LoopMonitor()
         self.activity = Activity()
         self.start_limiter = default_start_limiter(self.activity)

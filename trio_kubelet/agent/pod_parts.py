@@ -21,6 +21,7 @@ from trio_kubelet.probes import ProbeRunner, Probes
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
+from trio_kubelet.runtime.config.resources import may_swap
 from trio_kubelet.runtime.garbage.collector import DeadContainerLimits, GarbageCollector
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
 from trio_kubelet.runtime.images.credentials import PodKeyrings, credential_files, read_keyring
@@ -30,11 +31,13 @@ from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import OpenProbes
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodRuntime
+from trio_kubelet.runtime.lifecycle.resizer import PodResizer
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.user_namespaces import IDS_PER_POD, PodIdRanges, ids_of_sandboxes
 from trio_kubelet.status import NodeIdentity, StatusReporter
 from trio_kubelet.sync.admission import Admission
+from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
 from trio_kubelet.sync.admission.tolerations import refused_under_pressure
 from trio_kubelet.sync.housekeeping import LeftoverSources
 from trio_kubelet.sync.pod_syncer import SyncDependencies
@@ -69,6 +72,7 @@ class PodParts:
     """
 
     admission: Admission
+    resize_admission: ResizeAdmission
     probes: Probes
     sync: SyncDependencies
     leftover_sources: LeftoverSources
@@ -191,11 +195,13 @@ class _Builder:
             clock=parts.clock,
             node=NodeIdentity(host_ips=self.node.host_ips, runtime_name=self.runtime_name),
             allocations=parts.allocations,
+            resizes=parts.resizes,
             runtime_features=parts.gate.runtime_features,
             probed=probes.verdicts,
         )
         return PodParts(
             admission=self.admission(),
+            resize_admission=self.resize_admission(),
             probes=probes,
             sync=SyncDependencies(
                 open_containers=self.pod_runtime(storage, remover, probes.open).open,
@@ -204,6 +210,7 @@ class _Builder:
                 storage=storage,
                 cgroups=self.cgroups.pods,
                 allocations=parts.allocations,
+                resizes=parts.resizes,
                 runtime_state=lambda: parts.gate.state,
                 busy=parts.activity.busy,
                 recorder=parts.recorder,
@@ -238,6 +245,16 @@ class _Builder:
             ),
             compare_taints=gates["TaintTolerationComparisonOperators"],
             under_pressure=lambda pod: refused_under_pressure(pod, parts.pressure.current()),
+        )
+
+    def resize_admission(self) -> ResizeAdmission:
+        """The part that decides on other resources for pods that run."""
+        gates = self.parts.settings.gates
+        return ResizeAdmission(
+            allocatable=self.parts.resources.allocatable,
+            may_swap=lambda pod, container: may_swap(pod, container, self.node),
+            pod_level=gates["InPlacePodLevelResourcesVerticalScaling"],
+            init_containers=gates["InPlacePodVerticalScalingInitContainers"],
         )
 
     def probes(self) -> Probes:
@@ -305,6 +322,14 @@ class _Builder:
             ),
             stopper=stopper,
             remover=remover,
+            resizer=PodResizer(
+                client=parts.client,
+                cgroups=self.cgroups.pods,
+                allocations=parts.allocations,
+                node=node,
+                on_try=parts.resize_tries,
+            ),
+            allocations=parts.allocations,
             open_probes=open_probes,
             dead_per_container=settings.options.maximum_dead_containers_per_container,
             recorder=parts.recorder,

@@ -25,6 +25,7 @@ from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.housekeeping import Housekeeper
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.resizing import Resizing
 from trio_kubelet.sync.undecided import UndecidedPods
 
 
@@ -49,12 +50,21 @@ class Pods:
         )
         self._updates = PodUpdates(SourceMerge(parts.clock, parts.recorder))
         self.watch_api = cluster.join(self.tasks, self._updates, pod_parts.recall)
+        self.resizing = Resizing(
+            resizes=parts.resizes,
+            allocations=parts.allocations,
+            statuses=parts.statuses,
+            store=parts.store,
+            decide=pod_parts.resize_admission,
+            recorder=parts.recorder,
+        )
         self.loop = SyncLoop(
             store=parts.store,
             tasks=self.tasks,
             admit=pod_parts.admission,
             fits=pod_parts.admission.fits,
             allocations=parts.allocations,
+            resizing=self.resizing,
             undecided=_undecided_pods(pod_parts.admission, cluster),
             gate=parts.gate,
             monitor=parts.monitor,

@@ -128,7 +128,7 @@ class Agent:
                 await nursery.start(cluster.run)
                 pod_parts = await make_pod_parts(parts, await ask_runtime(parts), cluster)
                 pods = self.make_pods(pod_parts, cluster, nursery)
-                self.monitoring.watch_pods(pods.tasks, pod_parts.probes)
+                self.monitoring.watch_pods(pods.tasks, pod_parts.probes, pods.resizing)
                 self.monitoring.watch_evictions(pods.evictions)
                 await nursery.start(pods.loop.run)
                 await nursery.start(parts.pleg.run)

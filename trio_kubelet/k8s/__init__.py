@@ -131,6 +131,8 @@ from trio_kubelet.k8s.meta import (
 from trio_kubelet.k8s.node import (
     ARCH_LABEL,
     OS_LABEL,
+    RESIZE_OF_INIT_CONTAINERS,
+    RESIZE_OF_PODS,
     RESTART_ALL_CONTAINERS,
     USER_NAMESPACES_WITH_HOST_NETWORK,
     AttachedVolume,
@@ -331,6 +333,8 @@ __all__ = [
     "NODES",
     "OS_LABEL",
     "PODS",
+    "RESIZE_OF_INIT_CONTAINERS",
+    "RESIZE_OF_PODS",
     "RESTART_ALL_CONTAINERS",
     "RUNTIME_CLASSES",
     "SECRETS",

@@ -16,6 +16,8 @@ from trio_kubelet.k8s.time import Time
 
 OS_LABEL = "kubernetes.io/os"
 
+RESIZE_OF_PODS = "InPlacePodLevelResourcesVerticalScaling"
+RESIZE_OF_INIT_CONTAINERS = "InPlacePodVerticalScalingInitContainers"
 RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
 USER_NAMESPACES_WITH_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 """Features that nodes declare (status.declaredFeatures), and gates of the same names."""

@@ -5,13 +5,21 @@ those who act. What is known of a pod goes when its task has finished, so nothin
 pods that have been.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from attrs import define
 
 from state_machines.pod import PodState
 from trio_kubelet.debugging import LongTurn
-from trio_kubelet.k8s import HUGEPAGES_PREFIX, Pod, PodPhase, PodStatus
+from trio_kubelet.k8s import (
+    HUGEPAGES_PREFIX,
+    Container,
+    Pod,
+    PodPhase,
+    PodStatus,
+    Quantity,
+    ResourceRequirements,
+)
 from trio_kubelet.metrics.definitions import Counts, ProbeCounts, static_label
 from trio_kubelet.pod_source import is_static
 from trio_kubelet.probes import ProbeOutcome, ProbeRun
@@ -185,6 +193,26 @@ class EventCounter:
         """A task held the event loop."""
         self.counts.long_turns.observe(turn.cpu_seconds)
 
+    def resize_tried(self, seconds: float, worked: bool) -> None:
+        """A pod was brought to what it is allocated, or could not be."""
+        self.counts.resize_milliseconds.labels(str(worked).lower()).observe(seconds * 1e3)
+
+    def resize_asked(self, before: Pod, after: Pod) -> None:
+        """A spec asks for other resources of containers than its former version."""
+        former = {each.name: each for each in _resizable(before)}
+        for container in _resizable(after):
+            if container.name in former:
+                for labels in _changes(former[container.name], container):
+                    self.counts.requested_resizes.labels(*labels).inc()
+
+    def resize_refused(self, detail: str) -> None:
+        """A pod asks for resources that the node will never give it."""
+        self.counts.infeasible_resizes.labels(detail).inc()
+
+    def deferred_resize_granted(self, trigger: str) -> None:
+        """A pod is allocated what it has waited for."""
+        self.counts.deferred_accepted_resizes.labels(trigger).inc()
+
     def disk_walked(self, disk: PodDisk) -> None:
         """The files of a pod's volumes were counted."""
         for seconds in disk.seconds:
@@ -325,6 +353,33 @@ class EventCounter:
         shown = "<error>" if code is None else str(code)
         self.counts.api_requests.labels(shown, host, method).inc()
         self.counts.api_seconds.labels(host, method).observe(seconds)
+
+
+def _resizable(pod: Pod) -> Iterator[Container]:
+    yield from pod.spec.init_containers
+    yield from pod.spec.containers
+
+
+def _changes(before: Container, after: Container) -> Iterator[tuple[str, str, str]]:
+    """Operation, requirement and resource of each amount that differs."""
+    former, latter = (each.resources or ResourceRequirements() for each in (before, after))
+    for requirement, had, gets in (
+        ("requests", former.requests, latter.requests),
+        ("limits", former.limits, latter.limits),
+    ):
+        for resource in ("cpu", "memory"):
+            operation = _operation(had.get(resource), gets.get(resource))
+            if operation:
+                yield operation, requirement, resource
+
+
+def _operation(had: Quantity | None, gets: Quantity | None) -> str:
+    """How an amount changes, in the Go kubelet's word; empty if it does not."""
+    if had == gets:
+        return ""
+    if had is None or gets is None:
+        return "add" if had is None else "remove"
+    return "increase" if gets > had else "decrease"
 
 
 def operation_name(method: str) -> str:

@@ -15,6 +15,7 @@ START_SECONDS = (
     *(900, 1200, 1800, 2700, 3600),
 )
 STATUS_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0)
+RESIZE_MILLISECONDS = (5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10_000, 30_000)
 API_SECONDS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 TURN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 CONTAINERS = tuple(2**power for power in range(5))
@@ -155,6 +156,26 @@ class Counts:
             "kubelet_pod_status_sync_duration_seconds",
             "From a change of a pod's status until the API showed the newest.",
             buckets=STATUS_SECONDS,
+            registry=self.registry,
+        )
+        self.requested_resizes = counter(
+            "kubelet_container_requested_resizes",
+            "Requests and limits of containers that specs changed.",
+            ["operation", "requirement", "resource"],
+        )
+        self.infeasible_resizes = counter(
+            "kubelet_pod_infeasible_resizes", "Resizes that were refused.", ["reason_detail"]
+        )
+        self.deferred_accepted_resizes = counter(
+            "kubelet_pod_deferred_accepted_resizes",
+            "Resizes that were put off and then granted, by what was the occasion.",
+            ["retry_trigger"],
+        )
+        self.resize_milliseconds = Histogram(
+            "kubelet_pod_resize_duration_milliseconds",
+            "How long a try to resize a pod took.",
+            ["success"],
+            buckets=RESIZE_MILLISECONDS,
             registry=self.registry,
         )
         self.orphaned_pods = counter(

@@ -28,10 +28,10 @@ class AgentState:
 
     `working` has the tasks by `config`, `lifecycle` and `static`, `containers` by their states.
     `mirrors` are the static pods that are to have a mirror: all of them, if there is an API server.
-    `relisted_at` is in seconds since the epoch, 0 before the first relist. `features` are the
-    feature gates by name and stage. `versions` are labels of the agent's own. `protected_bytes`
-    is memory of pods that the kernel does not take back (`memory.min`, `memory.low`); None without
-    the gate MemoryQoS.
+    `pending_resizes` are counted by reason. `relisted_at` is in seconds since the epoch, 0 before
+    the first relist. `features` are the feature gates by name and stage. `versions` are labels of
+    the agent's own. `protected_bytes` is memory of pods that the kernel does not take back
+    (`memory.min`, `memory.low`); None without the gate MemoryQoS.
     """
 
     node_name: str
@@ -44,6 +44,8 @@ class AgentState:
     containers: Mapping[str, int]
     ephemeral_containers: int
     relisted_at: float
+    pending_resizes: Mapping[str, int]
+    resizes_in_progress: int
     dropped_changes: int
     journal_dropped: int
     features: Mapping[tuple[str, str], bool] = field(factory=dict)
@@ -74,6 +76,13 @@ def state_families(state: AgentState) -> Iterable[Family]:
         "kubelet_managed_ephemeral_containers",
         "Ephemeral containers in specs.",
         state.ephemeral_containers,
+    )
+    pending = Family("kubelet_pod_pending_resizes", "gauge", "Resizes that wait, or are refused.")
+    for reason, count in sorted(state.pending_resizes.items()):
+        pending.add(label_text({"reason": reason.lower()}), count)
+    yield pending
+    yield _one(
+        "kubelet_pod_in_progress_resizes", "Resizes that are being made.", state.resizes_in_progress
     )
     yield _one("kubelet_pleg_last_seen_seconds", "When all was looked at.", state.relisted_at)
     dropped = Family("kubelet_pleg_discard_events", "counter", "Changes of pods that were dropped.")

@@ -15,6 +15,8 @@ from attrs import frozen
 
 from trio_kubelet.config import KubeletConfiguration, Settings
 from trio_kubelet.k8s import (
+    RESIZE_OF_INIT_CONTAINERS,
+    RESIZE_OF_PODS,
     RESTART_ALL_CONTAINERS,
     USER_NAMESPACES_WITH_HOST_NETWORK,
     NodeAddress,
@@ -26,7 +28,12 @@ from trio_kubelet.node.machine import MachineInfo
 EXTERNAL_CLOUD_PROVIDER = "external"
 
 IMPLEMENTED_FEATURES: frozenset[str] = frozenset(
-    {RESTART_ALL_CONTAINERS, USER_NAMESPACES_WITH_HOST_NETWORK}
+    {
+        RESIZE_OF_INIT_CONTAINERS,
+        RESIZE_OF_PODS,
+        RESTART_ALL_CONTAINERS,
+        USER_NAMESPACES_WITH_HOST_NETWORK,
+    }
 )
 """The features that nodes declare and this agent has.
 

@@ -111,7 +111,14 @@ class CgroupTree:
     def memory_usage_bytes(self, path: str) -> int:
         """Return the memory that a cgroup uses, page cache and all. Raises OSError, ValueError."""
         name = "memory.usage_in_bytes" if self.version == 1 else "memory.current"
-        return int((self.hierarchies["memory"] / path.lstrip("/") / name).read_text())
+        return int(self.read(path, "memory", name))
+
+    def read(self, path: str, controller: str, name: str) -> str:
+        """Read a file of a cgroup. Raises OSError, also where there is no such controller."""
+        root = self.hierarchies.get(controller)
+        if root is None:
+            raise FileNotFoundError(errno.ENOENT, "no such cgroup controller", controller)
+        return (root / path.lstrip("/") / name).read_text()
 
     def exists_anywhere(self, path: str) -> bool:
         """True if the cgroup is there in any hierarchy."""

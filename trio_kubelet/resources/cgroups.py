@@ -25,6 +25,7 @@ from trio_kubelet.resources.cgroup_config import (
     protection_alone,
     qos_cgroup_configs,
 )
+from trio_kubelet.resources.cgroup_limits import CgroupLimits, read_limits_v1, read_limits_v2
 from trio_kubelet.resources.cgroup_names import (
     POD_PREFIX,
     CgroupDriver,
@@ -185,7 +186,7 @@ class Cgroups:
             return
         name = pod_cgroup_name(pod, self._configuration.cgroup_root)
         exists = await self._in_thread(partial(self._tree.exists, self._path(name)))
-        config = pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
+        config = self.config(pod)
         if exists and name not in self._unfinished:
             if name not in self._ensured and self._tree.version != 1:
                 await self._update(name, protection_alone(config))
@@ -194,6 +195,22 @@ class Cgroups:
             await self._create(name, config)
             self._unfinished.discard(name)
         self._ensured.add(name)
+
+    def config(self, pod: Pod) -> CgroupConfig:
+        """Return the values that the pod's cgroup is to have."""
+        return pod_cgroup_config(pod, self._configuration, self._hugepage_sizes)
+
+    async def limits(self, pod: Pod) -> CgroupLimits | None:
+        """Read the limits of the pod's cgroup as they are now; None where pods have none."""
+        if not self._configuration.cgroups_per_qos:
+            return None
+        path = self._path(pod_cgroup_name(pod, self._configuration.cgroup_root))
+        read_limits = read_limits_v1 if self._tree.version == 1 else read_limits_v2
+        return await self._in_thread(partial(read_limits, partial(self._tree.read, path)))
+
+    async def update(self, pod: Pod, config: CgroupConfig) -> None:
+        """Change values of the pod's cgroup; what is None is left alone."""
+        await self._update(pod_cgroup_name(pod, self._configuration.cgroup_root), config)
 
     async def remove(self, pod_uid: str, deadline_seconds: float = _REMOVE_SECONDS) -> None:
         """Remove the pod's cgroups; what still runs in them is killed.

@@ -1,12 +1,16 @@
 """Cgroups of pods as their tasks want them, with the values of the QoS classes."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import structlog
 import trio
+from attrs import frozen
 
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.k8s import Pod, PodQOSClass
+from trio_kubelet.resources.cgroup_config import CgroupConfig
+from trio_kubelet.resources.cgroup_limits import lowered_memory_limit, raised_limits
 from trio_kubelet.resources.cgroups import CgroupBusy, Cgroups
 from trio_kubelet.resources.pod_resources import qos_class
 from trio_kubelet.resources.systemd_slices import SystemdError
@@ -14,6 +18,14 @@ from trio_kubelet.resources.systemd_slices import SystemdError
 log = structlog.get_logger("cgroups")
 
 TEND_SECONDS = 60.0
+
+
+@frozen(kw_only=True)
+class MemoryLimitDecrease:
+    """A memory limit that is to be lowered, and the memory that is used now."""
+
+    limit_bytes: int
+    usage_bytes: int
 
 
 class PodCgroups:
@@ -58,6 +70,41 @@ class PodCgroups:
             except (OSError, SystemdError) as error:
                 log.warning("update of QoS cgroups failed", error=str(error))
 
+    async def memory_limit_decrease(self, pod: Pod) -> MemoryLimitDecrease | None:
+        """The memory limit of the pod's cgroup, if a resize lowers it. Raises PreparationError."""
+        with _resize_errors():
+            present = await self._cgroups.limits(pod)
+        if present is None:
+            return None
+        limit = lowered_memory_limit(self._cgroups.config(pod), present)
+        if limit is None:
+            return None
+        return MemoryLimitDecrease(limit_bytes=limit, usage_bytes=present.memory_usage_bytes)
+
+    async def grow(self, pod: Pod) -> None:
+        """Raise the limits of the pod's cgroup to what it is allocated; lower none.
+
+        Raises PreparationError.
+        """
+        with _resize_errors():
+            present = await self._cgroups.limits(pod)
+            if present is None:
+                return
+            raised = raised_limits(self._cgroups.config(pod), present)
+            if raised != CgroupConfig():
+                await self._cgroups.update(pod, raised)
+
+    async def finish_resize(self, pod: Pod) -> None:
+        """Set the pod's cgroup to what it is allocated, and those of the QoS classes.
+
+        Its containers have their new limits already. Raises PreparationError.
+        """
+        with _resize_errors():
+            if await self._cgroups.limits(pod) is None:
+                return
+            await self._cgroups.update(pod, self._cgroups.config(pod))
+            await self._cgroups.update_qos(self._active())
+
     async def list_pod_uids(self) -> Iterable[str]:
         """The UIDs of all pods that have a cgroup."""
         return await self._cgroups.list_pod_uids()
@@ -69,6 +116,15 @@ class NoCgroups:
     async def ensure(self, pod: Pod) -> None:
         """Nothing to make."""
 
+    async def memory_limit_decrease(self, pod: Pod) -> None:
+        """Nothing to lower."""
+
+    async def grow(self, pod: Pod) -> None:
+        """Nothing to raise."""
+
+    async def finish_resize(self, pod: Pod) -> None:
+        """Nothing to set."""
+
     async def remove(self, uid: str) -> None:
         """Nothing to remove."""
 
@@ -78,3 +134,12 @@ class NoCgroups:
     async def list_pod_uids(self) -> Iterable[str]:
         """None has one."""
         return ()
+
+
+@contextmanager
+def _resize_errors() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError, SystemdError) as error:
+        message = f"failed to resize the cgroup of the pod: {error}"
+        raise PreparationError("ResizeError", message) from error

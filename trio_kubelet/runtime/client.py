@@ -178,6 +178,18 @@ class RuntimeClient:
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=verbose)
         return await self._ask(_Runtime.container_status, request)
 
+    async def update_container_resources(
+        self, container_id: str, resources: cri.LinuxContainerResources
+    ) -> None:
+        """Change the limits of a container; zeros keep what it has. May be repeated."""
+        request = cri.UpdateContainerResourcesRequest(container_id=container_id, linux=resources)
+        await self._ask(_Runtime.update_container_resources, request)
+
+    async def container_stats(self, container_id: str) -> cri.ContainerStats:
+        """Ask what one running container uses now."""
+        request = cri.ContainerStatsRequest(container_id=container_id)
+        return (await self._ask(_Runtime.container_stats, request)).stats
+
     async def exec_sync(
         self,
         container_id: str,

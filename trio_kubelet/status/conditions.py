@@ -21,6 +21,7 @@ from trio_kubelet.k8s import (
     PodStatus,
     Time,
 )
+from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
 from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
 from trio_kubelet.runtime.restarts import init_role, is_restarting_all, may_restart_all
 from trio_kubelet.status.container_statuses import ContainerStatuses, terminated
@@ -42,9 +43,6 @@ OWN_CONDITIONS = frozenset(
 
 BY_KUBELET = "TerminationByKubelet"
 """The reason of a disruption by the node itself."""
-
-INFEASIBLE = "Infeasible"
-"""The reason of a resize that will not be made."""
 
 RESTART_STARTED = "RestartAllContainersStarted"
 RESTART_MESSAGE = "container exited with restart policy rule"
@@ -75,7 +73,7 @@ def pod_conditions(
         # How a pod ended is said once, and not in other words later.
         containers_ready = evolve(containers_ready, reason=told.reason, message=told.message)
     own = (
-        *_resize_pending(phase, given.refused_resize),
+        *_resizing(phase, given.resize),
         *_disrupted(others, disruption),
         _ready_to_start_containers(pod, observed),
         *_all_containers_restarting(pod, observed, phase),
@@ -90,7 +88,7 @@ def pod_conditions(
         *(
             evolve(
                 condition,
-                observed_generation=generation,
+                observed_generation=condition.observed_generation or generation,
                 last_transition_time=_transition_time(
                     condition, since.get(condition.type), Time.from_ns(given.now_ns)
                 ),
@@ -109,11 +107,19 @@ def others_conditions(pod: Pod, previous: PodStatus) -> tuple[PodCondition, ...]
     return tuple(others.values())
 
 
-def _resize_pending(phase: PodPhase, refusal: str | None) -> Iterator[PodCondition]:
-    """That the pod waits for other resources, in vain (KEP-1287); what is over waits no more."""
-    if refusal is not None and phase not in ENDED_REASONS:
-        kind = PodConditionType.RESIZE_PENDING
-        yield _condition(kind, holds=True, reason=INFEASIBLE, message=refusal)
+def _resizing(phase: PodPhase, resize: ResizeStatus) -> Iterator[PodCondition]:
+    """That the pod waits for other resources, or is being given them; not of what is over.
+
+    (KEP-1287). Each tells of the version of the spec that it is about.
+    """
+    told = (
+        (PodConditionType.RESIZE_PENDING, resize.pending),
+        (PodConditionType.RESIZE_IN_PROGRESS, resize.in_progress),
+    )
+    for kind, state in told:
+        if state is not None and phase not in ENDED_REASONS:
+            condition = _condition(kind, holds=True, reason=state.reason, message=state.message)
+            yield evolve(condition, observed_generation=state.generation)
 
 
 def _disrupted(others: Iterable[PodCondition], message: str) -> Iterator[PodCondition]:
@@ -126,6 +132,8 @@ def _disrupted(others: Iterable[PodCondition], message: str) -> Iterator[PodCond
 def _transition_time(condition: PodCondition, before: PodCondition | None, now: Time) -> Time:
     if before is None or before.status != condition.status or before.last_transition_time is None:
         return now
+    if condition.type == PodConditionType.RESIZE_PENDING and condition.reason != before.reason:
+        return now  # What waits for long goes first: not one that was infeasible until now.
     return before.last_transition_time
 
 

@@ -9,9 +9,6 @@ from attrs import evolve
 from trio_kubelet.k8s import (
     Container,
     Pod,
-    PodCondition,
-    PodConditionType,
-    PodStatus,
     Quantity,
     ResourceRequirements,
 )
@@ -81,23 +78,19 @@ def _memory_limit(told: ObservedResources) -> Quantity | None:
     return Quantity.from_bytes(told.memory_limit_bytes) if told.memory_limit_bytes > 0 else None
 
 
-def pending_resize(status: PodStatus) -> PodCondition | None:
-    """Return the condition PodResizePending without its time; None if nothing waits."""
-    kind = PodConditionType.RESIZE_PENDING
-    pending = (condition for condition in status.conditions if condition.type == kind)
-    return next((evolve(each, last_transition_time=None) for each in pending), None)
+def resize_message(pod: Pod, what: str, why: str = "", generation: int | None = None) -> str:
+    """Return the message of an event: what happens to a resize, its resources as JSON, and why.
 
-
-def resize_message(pod: Pod, reason: str, why: str) -> str:
-    """Return the message of the event: what the spec wants, as JSON, and why it is not done."""
+    `generation` is the version of the spec that it is about, if not the pod's own.
+    """
     init, regular = map(_listed, (pod.spec.init_containers, pod.spec.containers))
     summary = {
         **({"initContainers": init} if init else {}),
         **({"containers": regular} if regular else {}),
-        "generation": pod.metadata.generation or 0,
-        "error": why,
+        "generation": generation or pod.metadata.generation or 0,
+        **({"error": why} if why else {}),
     }
-    return f"Pod resize {reason}: {go_json(summary)}"
+    return f"Pod resize {what}: {go_json(summary)}"
 
 
 def _listed(containers: tuple[Container, ...]) -> list[object]:

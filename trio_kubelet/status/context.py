@@ -8,6 +8,7 @@ from attrs import field, frozen
 from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import Pod, PodStatus, ResourceRequirements
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 
 POD_REJECTED = "Pod was rejected: "
@@ -50,8 +51,8 @@ class PodStatusContext:
     why containers wait, by name; `restarting` are the names of those that are to run, whatever they
     ended with. `failure` is why the pod failed if it was not for its containers. `stopped`: nothing
     of the pod runs, nor ever will. `probed` is what probes say, by container id. `actuated` is what
-    containers were made with, by name, where not with what they were allocated; `refused_resize`:
-    why the pod does not get the resources that its source wants it to have, None if it has those.
+    containers have, by name, where not what they were allocated; `resize` says how far the pod is
+    on the way to the resources that its source wants it to have.
     """
 
     previous: PodStatus
@@ -63,7 +64,7 @@ class PodStatusContext:
     stopped: bool = False
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
     actuated: Mapping[str, ResourceRequirements] = field(factory=dict)
-    refused_resize: str | None = None
+    resize: ResizeStatus = field(factory=ResizeStatus)
 
 
 @frozen(kw_only=True)

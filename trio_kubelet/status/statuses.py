@@ -12,8 +12,9 @@ from attrs import evolve, field, frozen
 from state_machines.probe import ProbeVerdict
 from trio_kubelet.k8s import Pod, PodStatus
 from trio_kubelet.runtime.handlers import RuntimeFeatures
-from trio_kubelet.runtime.lifecycle.allocations import Allocations, refused_resize
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status.context import Failure, NodeIdentity, PodStatusContext
 from trio_kubelet.status.generate import pod_status
@@ -55,13 +56,14 @@ class StatusReporter:
 
     `probed` is what the probes say by container id; its owner may change it at any time, and
     the next report shows it. `runtime_features` returns what the runtime said last of its handlers,
-    `allocations` has what pods were allocated.
+    `allocations` has what pods were allocated, `resizes` what is said of their change.
     """
 
     statuses: Statuses
     clock: Clock
     node: NodeIdentity
     allocations: Allocations
+    resizes: Resizes
     runtime_features: Callable[[], RuntimeFeatures] = RuntimeFeatures
     probed: Mapping[str, ProbeVerdict] = field(factory=dict)
 
@@ -92,7 +94,7 @@ class StatusReporter:
                 stopped=stopped,
                 probed=self.probed,
                 actuated=self.allocations.actuated(uid),
-                refused_resize=refused_resize(pod, given),
+                resize=self.resizes.status(uid),
             ),
         )
 

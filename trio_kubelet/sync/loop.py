@@ -49,6 +49,7 @@ from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.monitor import LoopMonitor, logged_if_slow
 from trio_kubelet.sync.pod_tasks import PodTasks
 from trio_kubelet.sync.preemptions import Fits, Preemptions, longest_wait_seconds
+from trio_kubelet.sync.resizing import ADDED, PERIODIC, REMOVED, TERMINATED, UPDATED, Resizing
 from trio_kubelet.sync.store import PodStore, StoredPod
 from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.tasks.concurrency import BackgroundTasks
@@ -57,7 +58,17 @@ from trio_kubelet.telemetry import EventRecorder, EventType
 log = structlog.get_logger("sync")
 
 HOUSEKEEPING_SECONDS = 2.0
+RESIZE_RETRY_SECONDS = 180.0
+"""Pending resizes are decided again at the latest after so long, whatever happens."""
 LOGGED_CHARACTERS = 200
+
+RESIZE_TRIGGERS = {
+    PodOperation.ADD: ADDED,
+    PodOperation.UPDATE: UPDATED,
+    PodOperation.DELETE: UPDATED,
+    PodOperation.REMOVE: REMOVED,
+    PodOperation.RECONCILE: TERMINATED,
+}
 
 T = TypeVar("T")
 
@@ -83,6 +94,7 @@ class SyncLoop:
     _fits: Fits
     _undecided: UndecidedPods | None = None
     _allocations: Allocations
+    _resizing: Resizing
     _gate: RuntimeGate
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
@@ -97,6 +109,7 @@ class SyncLoop:
     _silent_sources: set[Source] = field(init=False)
     _preemptions: Preemptions = field(init=False)
     _waits_for_victims: BackgroundTasks = field(init=False, factory=BackgroundTasks)
+    _resizes_decided_at: float = field(init=False, default=0.0)
 
     def __attrs_post_init__(self) -> None:
         self._silent_sources = set(self._sources)
@@ -105,6 +118,7 @@ class SyncLoop:
         self._preemptions = Preemptions(self._fits)
         self._gate.on_change.add(self._on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
+        self._resizing.on_decided.add(self._on_resize_decided)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Consume all channels until cancelled."""
@@ -138,6 +152,8 @@ class SyncLoop:
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
             await self._gate.wait_up()
+            if trio.current_time() >= self._resizes_decided_at + RESIZE_RETRY_SECONDS:
+                self._decide_resizes(PERIODIC)
             try:
                 await logged_if_slow(self._clean_up)
             except Exception:
@@ -181,6 +197,7 @@ class SyncLoop:
         self._silent_sources.discard(update.source)
         if not self._silent_sources:
             self._sources_known.set()
+        self._decide_resizes(RESIZE_TRIGGERS[update.op])
 
     def _is_undecided(self, op: PodOperation, pod: Pod) -> bool:
         """True if the pod waits until the node was asked for anew; what it is now is kept there."""
@@ -212,7 +229,9 @@ class SyncLoop:
         """A task has ended. A pod that came back under its UID starts now."""
         self._store.close(uid, incarnation)
         self._preemptions.finished(uid)
+        self._resizing.forget(uid)
         self._start_fitting()
+        self._decide_resizes(TERMINATED)
         stored = self._store.get(uid)
         if stored is None or stored.over:
             return
@@ -266,6 +285,7 @@ class SyncLoop:
         unfinished = self._unfinished_ending(pod.metadata.uid)
         if unfinished is not None or self._was_admitted(pod):
             self._allocations.allocate(pod, was_admitted=True)
+            self._resizing.ask(pod)
             self._tasks.start(pod, stored.incarnation)
             if unfinished is not None and pod.status.phase not in TERMINAL_PHASES:
                 self.end(pod.metadata.uid, unfinished)
@@ -278,6 +298,7 @@ class SyncLoop:
             self._reject(pod, result)
             return
         self._allocations.allocate(pod)
+        self._resizing.ask(pod)
         if isinstance(result, Preemption):
             self._preempt(pod, result)
         fits = self._preemptions.wait(given, others)
@@ -323,9 +344,25 @@ class SyncLoop:
             self._waits_for_victims.start(partial(self._wait_for_victim, victim, stopped, longest))
             self.end(victim.metadata.uid, ending, stopped)
 
+    def _on_resize_decided(self, pod: Pod) -> None:
+        self._tasks.put(pod.metadata.uid, PodRequest(why=("resize",)))
+
+    def _decide_resizes(self, trigger: str) -> None:
+        """Decide on pending resizes, if all pods that hold resources are known."""
+        if not self._sources_known.is_set():
+            return
+        self._resizes_decided_at = trio.current_time()
+        try:
+            self._resizing.decide(trigger)
+        except Exception:
+            log.exception("resize decisions failed")
+
     def _update(self, pod: Pod) -> None:
+        before = self._store.get(pod.metadata.uid)
         stored = self._store.update(pod)
         if stored is not None and self._is_current(stored):
+            if stored.admitted and before is not None:
+                self._resizing.ask(pod, before.pod)
             self._tasks.put(pod.metadata.uid, PodRequest(pod=pod, why=("spec",)))
 
     def _reconcile(self, pod: Pod) -> None:

@@ -34,9 +34,10 @@ from trio_kubelet.runtime.gate import RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, StatusReporter
-from trio_kubelet.status.container_resources import pending_resize, resize_message
+from trio_kubelet.status.container_resources import resize_message
 from trio_kubelet.sync.pod_task import SyncResult, UnfinishedError
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.concurrency import run_and_call_if_slow, run_concurrently
@@ -66,6 +67,7 @@ class SyncDependencies:
     storage: PodStorage
     cgroups: PodCgroups | NoCgroups
     allocations: Allocations
+    resizes: Resizes
     runtime_state: Callable[[], RuntimeState]
     busy: Callable[[], AbstractContextManager[None]]
     recorder: EventRecorder
@@ -84,7 +86,6 @@ class PodSyncer:
         self._containers = parts.open_containers(pod)
         self._failure: Failure | None = None
         self._uid = pod.metadata.uid
-        self._pending_resize = pending_resize(pod.status)
 
     def running(self) -> AbstractAsyncContextManager[None]:
         return self._containers.running()
@@ -105,7 +106,6 @@ class PodSyncer:
         except RpcError as error:
             return self._runtime_failed(pod, error)
         status, over = self._report_status(pod, observed)
-        self._note_resize(pod, status)
         if over is not None:
             return SyncResult(ending=over)
         network_error = parts.runtime_state().network_error
@@ -119,6 +119,7 @@ class PodSyncer:
             return SyncResult(failed=True, due_seconds=self._deadline_seconds(pod, status))
         except RpcError as error:
             return self._runtime_failed(pod, error)
+        self._note_resize(pod, outcome)
         status, over = self._report_status(pod, outcome.observed)
         return SyncResult(
             ending=over,
@@ -254,13 +255,18 @@ class PodSyncer:
             self._parts.statuses.put(pod, status)
         return status, over
 
-    def _note_resize(self, pod: Pod, status: PodStatus) -> None:
-        """Record one event for each version of a spec whose resources cannot be given."""
-        known, self._pending_resize = self._pending_resize, pending_resize(status)
-        pending = self._pending_resize
-        if pending is not None and pending != known:
-            message = resize_message(pod, pending.reason, pending.message)
-            self._warn(pod, "ResizeInfeasible", message)
+    def _note_resize(self, pod: Pod, outcome: RuntimeOutcome) -> None:
+        """Take note of what has become of a resize, and record an event of it."""
+        resizes, allocated = self._parts.resizes, self._parts.allocations.allocated(pod)
+        if outcome.resize_error:
+            failing = resizes.fail(self._uid, outcome.resize_error)
+            if failing is not None:
+                why, generation = failing.message, failing.generation
+                message = resize_message(allocated, "error", why, generation)
+                self._warn(pod, "ResizeError", message)
+        elif (done := resizes.complete(self._uid)) is not None:
+            message = resize_message(allocated, "completed", generation=done.generation)
+            self._parts.recorder.pod(pod, EventType.NORMAL, "ResizeCompleted", message)
 
     def _own_ending(self, pod: Pod, status: PodStatus) -> Ending | None:
         """The ending that the pod's own state implies: completed, or over its deadline."""

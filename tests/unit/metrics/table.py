@@ -58,9 +58,6 @@ LEFT_OUT: Mapping[str, frozenset[str]] = {
             kubelet_image_volume_mounted_errors_total kubelet_image_volume_mounted_succeed_total
             kubelet_image_volume_requested_total
         """,
-        "There is no resize in place yet; each is refused, so none is in progress.": """
-            kubelet_pod_in_progress_resizes
-        """,
         "There is no volume manager with a wanted and an actual state, and none that reconstructs "
         "or force-cleans volumes after a restart: each pod's task mounts and unmounts what is its "
         "own.": """
@@ -132,6 +129,11 @@ BEYOND: Mapping[str, frozenset[str]] = {
         """,
         "A Go kubelet has them, too, with the feature gate MemoryQoS.": """
             kubelet_memory_qos_node_memory_low_bytes kubelet_memory_qos_node_memory_min_bytes
+        """,
+        "A Go kubelet has them once a pod was resized.": """
+            kubelet_container_requested_resizes_total
+            kubelet_pod_deferred_accepted_resizes_total kubelet_pod_infeasible_resizes_total
+            kubelet_pod_pending_resizes kubelet_pod_resize_duration_milliseconds
         """,
         "The agent's own.": """
             trio_kubelet_build_info trio_kubelet_event_loop_turn_seconds

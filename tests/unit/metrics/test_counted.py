@@ -19,6 +19,8 @@ from trio_kubelet.k8s import (
     Pod,
     PodSpec,
     PodStatus,
+    Quantity,
+    ResourceRequirements,
     Time,
 )
 from trio_kubelet.metrics.counted import EventCounter, operation_name
@@ -374,3 +376,40 @@ def test_who_tells_of_something_does_not_suffer_from_a_bug_in_counting() -> None
 
     call: Callable[[], None] = safe(fail)
     call()
+
+
+def asking(requests: dict[str, str], limits: dict[str, str]) -> Pod:
+    amounts = [{name: Quantity(text) for name, text in each.items()} for each in (requests, limits)]
+    resources = ResourceRequirements(requests=amounts[0], limits=amounts[1])
+    containers = (Container(name="c", resources=resources), Container(name="d"))
+    return evolve(POD, spec=PodSpec(containers=containers))
+
+
+def test_a_resize_is_counted_by_what_it_does_to_each_request_and_limit() -> None:
+    at, name = counter(), "kubelet_container_requested_resizes_total"
+    before = asking({"cpu": "1", "memory": "1Gi"}, {"memory": "2Gi"})
+    at.resize_asked(before, asking({"cpu": "1500m"}, {"memory": "1Gi", "cpu": "2"}))
+    at.resize_asked(before, before)
+    for operation, requirement, resource in (
+        ("increase", "requests", "cpu"),
+        ("remove", "requests", "memory"),
+        ("add", "limits", "cpu"),
+        ("decrease", "limits", "memory"),
+    ):
+        labels = {"operation": operation, "requirement": requirement, "resource": resource}
+        assert value(at, name, **labels) == 1
+    assert value(at, name, operation="add", requirement="requests", resource="cpu") is None
+
+
+def test_decisions_on_resizes_and_tries_to_make_them_are_counted() -> None:
+    at = counter()
+    at.resize_refused("static_pod")
+    at.deferred_resize_granted("pods_removed")
+    at.resize_tried(0.042, worked=True)
+    at.resize_tried(1.0, worked=False)
+    infeasible, accepted = "infeasible_resizes", "deferred_accepted_resizes"
+    assert value(at, f"kubelet_pod_{infeasible}_total", reason_detail="static_pod") == 1
+    assert value(at, f"kubelet_pod_{accepted}_total", retry_trigger="pods_removed") == 1
+    duration = "kubelet_pod_resize_duration_milliseconds_sum"
+    assert value(at, duration, success="true") == 42
+    assert value(at, duration, success="false") == 1000

@@ -162,10 +162,14 @@ def test_labels_of_system_and_architecture_are_kept_right() -> None:
 
 
 def test_a_feature_is_declared_while_its_gate_is_on() -> None:
-    feature = "RestartAllContainersOnContainerExits"
-    assert status(a_profile()).declared_features == (feature,)
-    off = {feature: False}
-    assert status(a_profile(gates=off)).declared_features == ()
+    declared = (
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    )
+    assert status(a_profile()).declared_features == declared
+    off = dict.fromkeys(declared[1:], False)
+    assert status(a_profile(gates=off)).declared_features == declared[:1]
     silent = {
         "NodeDeclaredFeatures": False,
         "RestartAllContainersOnContainerExits": False,
@@ -179,6 +183,8 @@ def test_user_namespaces_on_the_host_network_need_the_runtime() -> None:
         gates={
             "UserNamespacesHostNetworkSupport": True,
             "RestartAllContainersOnContainerExits": False,
+            "InPlacePodLevelResourcesVerticalScaling": False,
+            "InPlacePodVerticalScalingInitContainers": False,
         }
     )
     assert status(profile).declared_features == ()

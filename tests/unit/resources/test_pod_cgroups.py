@@ -9,7 +9,7 @@ from tests.unit.resources.pods import container, pod
 from trio_kubelet.config import KubeletConfiguration
 from trio_kubelet.errors import PreparationError
 from trio_kubelet.resources import CgroupDriver, Cgroups
-from trio_kubelet.resources.pod_cgroups import PodCgroups
+from trio_kubelet.resources.pod_cgroups import MemoryLimitDecrease, PodCgroups
 
 POD = pod(container("cpu=100m"), uid="u")
 
@@ -66,3 +66,51 @@ async def test_what_is_done_with_cgroups_is_told_whatever_becomes_of_it(tmp_path
         file.unlink()
     await pods.remove("u")
     assert told == ["destroy"]
+
+
+class Kernel:
+    """A pod's cgroup of v2 in files, and the order in which they are written."""
+
+    def __init__(self, root: Path, memory: str, cpu: str) -> None:
+        self.fake = FakeV2(root, "cpu memory")
+        self.folder = root / "kubepods/burstable/podu"
+        for name, text in (("memory.max", memory), ("cpu.max", cpu), ("memory.current", "4096")):
+            (self.folder / name).write_text(text)
+        configuration, driver = KubeletConfiguration(), CgroupDriver.CGROUPFS
+        self.cgroups = PodCgroups(Cgroups(self.fake.tree, configuration, driver=driver), list)
+
+    @property
+    def limits(self) -> tuple[str, str]:
+        memory, cpu = (self.folder / name for name in ("memory.max", "cpu.max"))
+        return memory.read_text(), cpu.read_text()
+
+
+LIMITED = pod(container("cpu=100m", "cpu=500m memory=64Mi"), uid="u")
+
+
+async def test_a_resize_raises_what_grows_first_and_sets_the_rest_at_its_end(
+    tmp_path: Path,
+) -> None:
+    kernel = Kernel(tmp_path, memory=f"{32 << 20}", cpu="80000 100000")
+    await kernel.cgroups.grow(LIMITED)
+    assert kernel.limits == (f"{64 << 20}", "80000 100000")
+    await kernel.cgroups.finish_resize(LIMITED)
+    assert kernel.limits == (f"{64 << 20}", "50000 100000")
+    assert (kernel.folder / "cpu.weight").read_text() == "17"
+
+
+async def test_a_memory_limit_that_is_lowered_is_told_with_what_is_used(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, memory=f"{128 << 20}", cpu="max 100000")
+    decrease = await kernel.cgroups.memory_limit_decrease(LIMITED)
+    assert decrease == MemoryLimitDecrease(limit_bytes=64 << 20, usage_bytes=4096)
+    await kernel.cgroups.finish_resize(LIMITED)
+    assert await kernel.cgroups.memory_limit_decrease(LIMITED) is None
+
+
+async def test_a_cgroup_that_cannot_be_read_is_an_error_of_the_resize(tmp_path: Path) -> None:
+    kernel = Kernel(tmp_path, memory="what", cpu="max 100000")
+    with pytest.raises(PreparationError, match=r"failed to resize the cgroup of the pod: .*what"):
+        await kernel.cgroups.grow(LIMITED)
+    (kernel.folder / "memory.max").unlink()
+    with pytest.raises(PreparationError, match="No such file"):
+        await kernel.cgroups.grow(LIMITED)

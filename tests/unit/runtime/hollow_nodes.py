@@ -24,6 +24,7 @@ from trio_kubelet.k8s import (
     Pod,
     PodSpec,
 )
+from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.cache import RuntimeCache
@@ -35,15 +36,18 @@ from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_starter import ContainerStarter
 from trio_kubelet.runtime.lifecycle.container_stopper import ContainerStopper
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers
 from trio_kubelet.runtime.lifecycle.hooks import Hooks
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers, PodRuntime
+from trio_kubelet.runtime.lifecycle.resizer import PodResizer
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, default_handler
 from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod
+from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.fair_limiter import FairLimiter
 from trio_kubelet.tasks.future import Future
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -150,6 +154,7 @@ async def node(
     images: ImageManager | None = None,
     runtime_handler: Callable[[Pod], Awaitable[str]] = default_handler,
     runtime_features: RuntimeFeatures | None = None,
+    cgroups: PodCgroups | NoCgroups | None = None,
 ) -> AsyncIterator[Node]:
     clock, faults, sub_paths = TrioClock(), ScriptedFaults(), SubPaths()
     behaviours = [behaviour or Behaviour()]
@@ -159,6 +164,7 @@ async def node(
         recorder, start_limiter = EventRecorder(journal, "node"), StartLimiter(1)
         facts = configured(node_facts(root / "root"), pod_logs_dir=str(root / "logs"))
         files = FairLimiter(1, 1)
+        allocations = Allocations(root, trio.CapacityLimiter(1))
         hooks = Hooks(client=client, recorder=recorder)
         stopper = ContainerStopper(client=client, recorder=recorder, node=facts, hooks=hooks)
         remover = ContainerRemover(client=client, node=facts)
@@ -191,6 +197,14 @@ async def node(
             ),
             stopper=stopper,
             remover=remover,
+            resizer=PodResizer(
+                client=client,
+                cgroups=cgroups or NoCgroups(),
+                allocations=allocations,
+                node=facts,
+                on_try=Callbacks(),
+            ),
+            allocations=allocations,
             recorder=recorder,
             journal=journal,
             clock=clock,

@@ -12,12 +12,10 @@ from attrs import evolve
 from tests.unit.runtime.test_resource_records import BY_GO, LARGER, RESOURCES, pod
 from trio_kubelet.k8s import PodStatus, Quantity
 from trio_kubelet.k8s.codec import decode, encode
-from trio_kubelet.pod_source import CONFIG_SOURCE
 from trio_kubelet.runtime.lifecycle.allocations import (
     ACTUATED,
     ALLOCATED,
     Allocations,
-    refused_resize,
 )
 from trio_kubelet.runtime.lifecycle.resource_records import parsed, printed, record_of
 
@@ -220,13 +218,42 @@ async def test_many_pods_share_a_write(tmp_path: Path) -> None:
     assert writes <= 2
 
 
-def test_a_resize_is_refused_with_the_reason_that_fits_the_pod() -> None:
-    desired, allocated = pod(resources=LARGER), pod()
-    assert refused_resize(allocated, allocated) is None
-    assert refused_resize(desired, allocated) == (
-        "this node agent does not resize pods in place yet"
-    )
-    annotated = evolve(desired.metadata, annotations={CONFIG_SOURCE: "file"})
-    assert refused_resize(evolve(desired, metadata=annotated), allocated) == (
-        "In-place resize of static-pods is not supported"
-    )
+async def test_a_resize_is_allocated_and_then_actuated_container_by_container(
+    tmp_path: Path,
+) -> None:
+    given, larger = allocations(tmp_path), pod(resources=LARGER, whole=LARGER)
+    given.allocate(pod(whole=RESOURCES))
+    assert given.is_actuated("u-2")
+    given.resize(larger)
+    assert given.allocated(larger) is larger
+    assert not given.is_actuated("u-2")
+    assert encode(given.actuated_pod(larger)) == encode(pod(whole=RESOURCES))
+    given.actuate(larger, ("c",))
+    assert encode(given.actuated_pod(larger)) == encode(pod(resources=LARGER, whole=RESOURCES))
+    assert await given.keep()
+    assert kept(tmp_path) == {"u-2": record_of(larger)}
+    assert kept(tmp_path, ACTUATED) != kept(tmp_path)
+    given.actuate(larger)
+    assert given.is_actuated("u-2")
+    assert given.actuated_pod(larger) is larger
+    await given.keep()
+    assert kept(tmp_path, ACTUATED) == kept(tmp_path)
+
+
+async def test_a_pod_that_holds_nothing_has_nothing_to_be_actuated(tmp_path: Path) -> None:
+    given, nothing = allocations(tmp_path), pod(resources={})
+    given.allocate(nothing)
+    given.actuate(nothing)
+    assert given.is_actuated("u-2")
+    assert given.actuated_pod(nothing) is nothing
+    assert set(given.uids()) == set()
+
+
+async def test_that_an_allocation_is_not_on_the_disk_is_told(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.write_text("a file is in the way")
+    given = allocations(root)
+    given.allocate(pod())
+    assert not await given.keep()
+    root.unlink()
+    assert await given.keep()

@@ -15,6 +15,7 @@ from trio_kubelet.k8s import (
     Time,
 )
 from trio_kubelet.runtime.lifecycle.container_table import Reason
+from trio_kubelet.runtime.lifecycle.resizes import ResizeStatus
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
     ObservedPod,
@@ -142,7 +143,7 @@ def status_of(
     stopped: bool = False,
     probed: Mapping[str, ProbeVerdict] | None = None,
     node: NodeIdentity = NODE,
-    refused_resize: str | None = None,
+    resize: ResizeStatus | None = None,
 ) -> PodStatus:
     return pod_status(
         pod,
@@ -156,6 +157,6 @@ def status_of(
             failure=failure,
             stopped=stopped,
             probed=probed or {},
-            refused_resize=refused_resize,
+            resize=resize or ResizeStatus(),
         ),
     )

@@ -20,9 +20,11 @@ from trio_kubelet.k8s import (
 )
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.runtime.observed import ObservedPod, ObservedResources
 from trio_kubelet.status import NodeIdentity, Statuses, StatusReporter
 from trio_kubelet.tasks.clock import Clock
+from trio_kubelet.telemetry import Journal
 
 
 class SetClock:
@@ -38,12 +40,14 @@ def allocations() -> Allocations:
 
 
 def a_reporter(clock: Clock | None = None, **parts: Any) -> StatusReporter:
+    store = parts.get("allocations") or allocations()
     return StatusReporter(
         **{
             "statuses": Statuses(),
             "clock": clock or SetClock(),
             "node": NodeIdentity(host_ips=("10.0.0.1",)),
-            "allocations": allocations(),
+            "allocations": store,
+            "resizes": Resizes(store, Journal(clock or SetClock())),
             **parts,
         }
     )
@@ -126,7 +130,6 @@ def test_resources_are_those_that_were_allocated_and_made_whatever_the_spec_says
     assert status.resources is not None
     assert status.resources.limits == {"cpu": Quantity("1")}
     assert status.observed_generation == 2
-    assert ("PodResizePending", "Infeasible") in [(c.type, c.reason) for c in status.conditions]
     waiting = report(reporter, asking("2", 2), seen()).container_statuses[0]
     assert waiting.resources is None
 

@@ -19,13 +19,17 @@ from trio_kubelet.probes import ProbeChange
 from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
+from trio_kubelet.status import Statuses
 from trio_kubelet.sync.admission import Admission, AdmissionResult, Rejection
+from trio_kubelet.sync.admission.resize_fit import ResizeAdmission
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.loop import SyncLoop
 from trio_kubelet.sync.monitor import LoopMonitor
 from trio_kubelet.sync.pod_task import SyncResult
 from trio_kubelet.sync.pod_tasks import PodTasks
+from trio_kubelet.sync.resizing import Resizing
 from trio_kubelet.sync.store import PodStore
 from trio_kubelet.sync.undecided import UndecidedPods
 from trio_kubelet.telemetry import EventRecorder, Journal
@@ -60,6 +64,7 @@ def remembering(log: list[str], name: str, stop_seconds: float) -> FakeSyncer:
 @frozen(kw_only=True)
 class Loop:
     loop: SyncLoop
+    resizing: Resizing
     store: PodStore
     tasks: PodTasks
     activity: Activity
@@ -124,12 +129,25 @@ async def running(
             resync_seconds=3600,
             cleaning=CleaningTurns(activity.wait_idle),
         )
+        known = allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1))
+        resizing = Resizing(
+            resizes=Resizes(known, journal),
+            allocations=known,
+            statuses=Statuses(),
+            store=store,
+            decide=ResizeAdmission(
+                allocatable=admission.allocatable if admission is not None else dict,
+                may_swap=lambda _pod, _container: False,
+            ),
+            recorder=recorder,
+        )
         loop = SyncLoop(
             store=store,
             tasks=tasks,
             admit=admit,
             fits=admission.fits if admission is not None else lambda _pod, _others: True,
-            allocations=allocations or Allocations(Path("/nowhere"), trio.CapacityLimiter(1)),
+            allocations=known,
+            resizing=resizing,
             gate=gate,
             monitor=monitor,
             config=config_out,
@@ -146,6 +164,7 @@ async def running(
             gate.update(UP)
         yield Loop(
             loop=loop,
+            resizing=resizing,
             store=store,
             tasks=tasks,
             activity=activity,

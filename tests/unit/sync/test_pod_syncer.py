@@ -34,6 +34,7 @@ from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED, Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers
+from trio_kubelet.runtime.lifecycle.resizes import Resizes
 from trio_kubelet.runtime.observed import ObservedPod
 from trio_kubelet.status import Failure, StatusReporter
 from trio_kubelet.sync.pod_syncer import STOP_IS_LONG_SECONDS, SyncDependencies
@@ -180,6 +181,7 @@ def make_parts(
     gate: RuntimeGate | None = None,
 ) -> SyncDependencies:
     cache, clock, known_gate = RuntimeCache(), TrioClock(), gate or a_gate()
+    journal, allocations = journal or Journal(clock), Allocations(Path(), trio.CapacityLimiter(1))
     cache.listing_completed(trio.current_time())
     return SyncDependencies(
         open_containers=cast("Callable[[Pod], PodContainers]", runtime.open),
@@ -187,10 +189,11 @@ def make_parts(
         statuses=cast("StatusReporter", others),
         storage=cast("PodStorage", others),
         cgroups=cast("PodCgroups", others),
-        allocations=Allocations(Path(), trio.CapacityLimiter(1)),
+        allocations=allocations,
+        resizes=Resizes(allocations, journal),
         runtime_state=lambda: known_gate.state,
         busy=Activity().busy,
-        recorder=EventRecorder(journal or Journal(clock), "node"),
+        recorder=EventRecorder(journal, "node"),
         clock=clock,
     )
 
@@ -274,40 +277,46 @@ async def test_what_a_pod_was_allocated_is_on_the_disk_before_its_sandbox_is_mad
     assert runtime.recorded
 
 
-def refused(generation: int) -> PodCondition:
-    return PodCondition(
-        type="PodResizePending",
-        status="True",
-        reason="Infeasible",
-        message="not here",
-        observed_generation=generation,
-    )
+class Resizing(FailingOnce):
+    """A runtime that fails to resize as long as it has a reason to."""
+
+    def __init__(self, parts: list[SyncDependencies]) -> None:
+        super().__init__()
+        self.error, self.parts = "", parts
+
+    async def sync(
+        self, pod: Pod, observed: ObservedPod, inputs: Future[PodInputs], _report: object
+    ) -> RuntimeOutcome:
+        if not self.error:
+            self.parts[0].allocations.actuate(pod)
+        return RuntimeOutcome(observed=observed, resize_error=self.error)
 
 
-async def test_a_resize_that_is_not_made_is_an_event_once_for_each_version_of_the_spec(
+async def test_a_resize_is_told_of_when_it_fails_in_another_way_and_when_it_is_done(
     autojump_clock: MockClock,
 ) -> None:
-    others, journal = Others(), Journal(TrioClock())
-    parts = make_parts(Remembering(others.given), others, journal)
-
-    def told() -> list[tuple[str, str]]:
-        return [(entry.event, entry.cause) for entry in journal.entries("shop/web")]
-
-    syncer = parts.open_syncer(asking("1"))
-    await syncer.sync(asking("1"))
-    assert told() == []
-    for generation in (2, 2, 3):
-        others.conditions = (refused(generation),)
-        await syncer.sync(asking("2", generation))
-    containers = '"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}]'
-    messages = [
-        f'Pod resize Infeasible: {{{containers},"generation":{generation},"error":"not here"}}'
-        for generation in (2, 3)
+    journal, made = Journal(TrioClock()), list[SyncDependencies]()
+    runtime = Resizing(made)
+    parts = make_parts(runtime, Others(), journal)
+    made.append(parts)
+    parts.allocations.allocate(asking("1"))
+    pod = asking("2", generation=2)
+    parts.resizes.ask(pod)
+    parts.resizes.grant(pod, "pod_updated")
+    syncer = parts.open_syncer(pod)
+    for runtime.error in ("no", "no", "never", "", ""):
+        await syncer.sync(pod)
+    events = [
+        (entry.event, entry.cause)
+        for entry in journal.entries("shop/web")
+        if entry.event in ("ResizeError", "ResizeCompleted")
     ]
-    assert told() == [("ResizeInfeasible", message) for message in messages]
-    restarted = evolve(asking("2", 3), status=PodStatus(conditions=(refused(3),)))
-    await parts.open_syncer(restarted).sync(restarted)
-    assert len(told()) == 2
+    summary = '"containers":[{"name":"c","resources":{"requests":{"cpu":"2"}}}],"generation":2'
+    assert events == [
+        ("ResizeError", f'Pod resize error: {{{summary},"error":"no"}}'),
+        ("ResizeError", f'Pod resize error: {{{summary},"error":"never"}}'),
+        ("ResizeCompleted", f"Pod resize completed: {{{summary}}}"),
+    ]
 
 
 NO_NETWORK = RuntimeState(

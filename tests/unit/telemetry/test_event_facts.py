@@ -38,7 +38,8 @@ class Left:
 class PassedOn:
     """A word of the runtime that goes from its status into the pod's.
 
-    `compared_in` is the module that knows the word, to say a more exact one in its place.
+    `compared_in` are the modules that know the word, to say a more exact one in its place, or for
+    something else.
     """
 
     compared_in: str = ""
@@ -47,7 +48,6 @@ class PassedOn:
 Place = Said | Left | PassedOn
 
 VOLUMES = Left("persistent volumes")
-RESIZE = Left("resize in place")
 
 PROBES = "probes/runner.py"
 IMAGE_COLLECTOR = "runtime/images/collector.py"
@@ -59,6 +59,7 @@ IMAGES = "runtime/images/manager.py"
 POD_RUNTIME = "runtime/lifecycle/pod_runtime.py"
 SANDBOX = "runtime/lifecycle/sandbox_creator.py"
 SYNCER = "sync/pod_syncer.py"
+RESIZING = "sync/resizing.py"
 STORAGE = "volumes/pod_storage.py"
 POD_MACHINE = "../state_machines/pod.py"
 CONDITIONS = "status/conditions.py"
@@ -84,7 +85,7 @@ REASONS: Mapping[str, Said | Left] = {
     "FailedMountOnFilesystemMismatch": VOLUMES,
     "FailedNodeAllocatableEnforcement": Said("node/enforcement.py"),
     # Of pods whose spec changes to one that needs what the node does not declare: by a resize.
-    "FailedNodeDeclaredFeaturesCheck": RESIZE,
+    "FailedNodeDeclaredFeaturesCheck": Left("an occasion: such a resize is Infeasible"),
     "FailedPodSandBoxStatus": Said(SANDBOX),
     "FailedPostStartHook": Said(STARTER),
     "FailedPreStopHook": Said(STOPPER),
@@ -113,11 +114,11 @@ REASONS: Mapping[str, Said | Left] = {
     "Pulled": Said(IMAGES),
     "Pulling": Said(IMAGES),
     "Rebooted": Said("node/reporter.py"),
-    "ResizeCompleted": RESIZE,
-    "ResizeDeferred": RESIZE,
-    "ResizeError": RESIZE,
-    "ResizeInfeasible": Said(SYNCER),
-    "ResizeStarted": RESIZE,
+    "ResizeCompleted": Said(SYNCER),
+    "ResizeDeferred": Said(RESIZING),
+    "ResizeError": Said(SYNCER),
+    "ResizeInfeasible": Said(RESIZING),
+    "ResizeStarted": Said(RESIZING),
     "SandboxChanged": Said(POD_RUNTIME),
     "Shutdown": Left("graceful shutdown of the node"),
     "Started": Said(STARTER),
@@ -243,7 +244,9 @@ MESSAGES: Mapping[tuple[str, str, str], Place] = {
         parts=("Exec lifecycle hook ([", "]) for Container ", '" in Pod "', " - error: "),
     ),
     ("terminated", "Completed", ""): Said(STATUSES),
-    ("terminated", "Error", "the termination message"): PassedOn(compared_in=OOM_REASONS),
+    ("terminated", "Error", "the termination message"): PassedOn(
+        compared_in=f"{OOM_REASONS} runtime/lifecycle/resizes.py"
+    ),
     ("terminated", "OOMKilled", ""): Said(OOM_REASONS),
     ("terminated", "StartError", "the runtime's words"): PassedOn(),
     ("terminated", "ContainerStatusUnknown", "The container could not"): Said(STATUSES),

@@ -130,11 +130,14 @@ def _limit_swap(
     if not node.cgroup_v2:
         resources.memory_swap_limit_in_bytes = resources.memory_limit_in_bytes
         return
-    limit = _swap_limit_bytes(container, node) if _may_swap(pod, container, node) else 0
+    limit = _swap_limit_bytes(container, node) if may_swap(pod, container, node) else 0
     resources.unified["memory.swap.max"] = str(limit)
 
 
-def _may_swap(pod: Pod, container: Container, node: NodeFacts) -> bool:
+def may_swap(pod: Pod, container: Container, node: NodeFacts) -> bool:
+    """True if the kernel may swap out memory of the container (KEP-2400)."""
+    if not (node.swap_controller and node.cgroup_v2):
+        return False
     if node.configuration.memory_swap.swap_behavior != _LIMITED_SWAP or is_critical(pod):
         return False
     request = _memory_request(container)

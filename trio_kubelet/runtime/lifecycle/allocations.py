@@ -1,13 +1,13 @@
-"""The allocation of each pod of the node's resources when it was admitted.
+"""The allocation of each pod of the node's resources, and what became of it in its containers.
 
-Pods keep that as long as they live: containers that restart, cgroups, statuses and the admission
-of others go by it, whatever the spec says since, because the agent does not resize in place. It
-is kept over a restart of the agent in the Go kubelet's own files, so that a node changes hands
-with it: `allocated_pods_state` and, for what containers were actually made with,
+Pods keep what they were allocated at their admission, or by a resize that was granted since
+(`resizes.py`): containers that restart, cgroups, statuses and the admission of others go by it,
+whatever the spec says. It is kept over a restart of the agent in the Go kubelet's own files, so
+that a node changes hands with it: `allocated_pods_state` and, for what containers actually have,
 `actuated_pods_state`. A damaged one is set aside; pods that were admitted before are recorded anew.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import structlog
@@ -15,7 +15,6 @@ import trio
 
 from trio_kubelet.k8s import Pod, ResourceRequirements
 from trio_kubelet.kernel.whole_files import write_whole
-from trio_kubelet.pod_source import is_static
 from trio_kubelet.runtime.lifecycle.resource_records import (
     Record,
     RecordPrinter,
@@ -25,6 +24,7 @@ from trio_kubelet.runtime.lifecycle.resource_records import (
     record_of,
     record_of_status,
     recorded_resources,
+    with_containers_of,
     with_record,
 )
 from trio_kubelet.tasks.threads import run_in_thread
@@ -33,9 +33,6 @@ log = structlog.get_logger("runtime")
 
 ALLOCATED, ACTUATED = "allocated_pods_state", "actuated_pods_state"
 _DAMAGED_SUFFIX = ".damaged"
-
-RESIZE_REFUSED = "this node agent does not resize pods in place yet"
-STATIC_RESIZE_REFUSED = "In-place resize of static-pods is not supported"
 
 
 class Allocations:
@@ -101,11 +98,51 @@ class Allocations:
         self._answers[pod.metadata.uid] = (pod, answer)
         return answer
 
-    def actuated(self, uid: str) -> Mapping[str, ResourceRequirements]:
-        """Return what containers were made with, by name, if not with what they were allocated."""
+    def resize(self, pod: Pod) -> None:
+        """Allocate a pod what its spec asks for now. On the disk it is after the next `keep`."""
+        self._put(ALLOCATED, pod.metadata.uid, record_of(pod))
+
+    def actuated_pod(self, pod: Pod) -> Pod:
+        """Return a pod with what its containers and its cgroup have; as it is if it has that."""
+        record = self._records[ACTUATED].get(pod.metadata.uid)
+        if record is None:
+            return pod
+        try:
+            return with_record(pod, record)
+        except ValueError as error:
+            self._drop(pod.metadata.uid, error)
+            return pod
+
+    def is_actuated(self, uid: str) -> bool:
+        """True if the containers of a pod have what it was allocated."""
         record = self._records[ACTUATED].get(uid)
-        if record is None or record == self._records[ALLOCATED].get(uid):
+        return record is None or record == self._records[ALLOCATED].get(uid)
+
+    def actuate(self, pod: Pod, names: Collection[str] | None = None) -> None:
+        """Record that containers have what `pod` says, or will when they are made.
+
+        Without names that is all of them, and the pod's cgroup.
+        """
+        before = self._records[ACTUATED].get(pod.metadata.uid)
+        if before is None:
+            return
+        record = record_of(pod) if names is None else with_containers_of(before, pod, names)
+        self._put(ACTUATED, pod.metadata.uid, record)
+
+    def _put(self, name: str, uid: str, record: Record) -> None:
+        if self._records[name].get(uid) == record:
+            return
+        # One object where both say the same: it is compared with itself again and again.
+        known = [records[uid] for records in self._records.values() if uid in records]
+        self._records[name][uid] = next((each for each in known if each == record), record)
+        self._answers.pop(uid, None)
+        self._changes += 1
+
+    def actuated(self, uid: str) -> Mapping[str, ResourceRequirements]:
+        """Return what containers have, by name, if not what they were allocated."""
+        if self.is_actuated(uid):
             return {}
+        record = self._records[ACTUATED][uid]
         try:
             return recorded_resources(record)
         except ValueError as error:
@@ -116,17 +153,19 @@ class Allocations:
         """Return the UIDs of all pods that something is recorded of."""
         return frozenset(uid for records in self._records.values() for uid in records)
 
-    async def keep(self) -> None:
+    async def keep(self) -> bool:
         """Return when all that was recorded so far is on the disk, or could not be written.
 
-        No pod waits for a disk that is full: the next call tries again.
+        True if it is there. No pod that is to start waits for a disk that is full: the next call
+        tries again.
         """
         wanted = self._changes
         if self._saved_changes >= wanted:
-            return
+            return ALLOCATED not in self._unreadable
         async with self._saving:
             if self._saved_changes < wanted:
                 await self._save()
+        return self._saved_changes >= wanted and ALLOCATED not in self._unreadable
 
     async def forget(self, uid: str) -> None:
         """Drop the records of a pod of which nothing is left; until then its status shows them."""
@@ -197,10 +236,3 @@ class Allocations:
             if last is None or last[0] != records:
                 last = (records, self._printers[name].printed(records))
             write_whole(path, last[1].encode(), folder_mode=0o750, durable=True)
-
-
-def refused_resize(desired: Pod, allocated: Pod) -> str | None:
-    """Why a pod keeps what it was allocated though its spec differs; None if it does not differ."""
-    if desired is allocated:
-        return None
-    return STATIC_RESIZE_REFUSED if is_static(desired) else RESIZE_REFUSED

@@ -9,9 +9,13 @@ from attrs import field, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import CONTAINER, ContainerEvent, ContainerRole, RestartEvidence
-from trio_kubelet.k8s import Container
-from trio_kubelet.runtime.lifecycle.container_table import ContainerRecord, Decision
+from state_machines.image import WAITING_REASONS, ImageState
+from trio_kubelet.k8s import Container, Pod
+from trio_kubelet.runtime.lifecycle.container_table import ContainerRecord, Decision, Reason
+from trio_kubelet.runtime.lifecycle.resize_plan import PodResize
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedSandbox
+
+_IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
 
 
 @frozen(kw_only=True)
@@ -71,14 +75,16 @@ class Plan:
     """The sandbox that containers start in; None: the pod is to have none."""
     starts_over: bool = False
     """All containers of the pod restart: what was made in the sandbox before counts no more."""
+    resize: PodResize | None = None
+    """Other resources for what runs, and for the pod as a whole."""
     start: tuple[StartContainer, ...] = ()
     postponed: tuple[Postponed, ...] = ()
 
     @property
     def is_empty(self) -> bool:
         """True if the runtime is asked for nothing now."""
-        makes_sandbox = isinstance(self.sandbox, NewSandbox)
-        return not any((self.stop_pod, self.stop, self.remove, makes_sandbox, self.start))
+        makes_sandbox, resizes = isinstance(self.sandbox, NewSandbox), self.resize is not None
+        return not any((self.stop_pod, self.stop, self.remove, makes_sandbox, resizes, self.start))
 
     @property
     def gives_up(self) -> bool:
@@ -106,6 +112,8 @@ class PlanContext:
     """The probe that failed (`liveness`, `startup`), by the id of the container to be restarted."""
     unstarted: frozenset[str] = frozenset()
     """The ids of running containers whose startup probe has not succeeded yet."""
+    resize: PodResize | None = None
+    """What the pod lacks of its allocation; None if nothing."""
 
 
 @frozen(kw_only=True)
@@ -156,6 +164,37 @@ class PlannedContainer:
 
 
 @frozen(kw_only=True)
+class Planning:
+    """One pod that is planned: its spec, what was observed and is known, its containers."""
+
+    pod: Pod
+    observed: ObservedPod
+    context: PlanContext
+    containers: tuple[PlannedContainer, ...]
+    """Those of the spec, in the order in which they are started."""
+
+    def of_role(self, *roles: ContainerRole) -> list[PlannedContainer]:
+        return [each for each in self.containers if each.role in roles]
+
+
+@frozen(kw_only=True)
+class NewContainers:
+    """A sandbox and the containers that were started in it, by their ids."""
+
+    sandbox_id: str
+    containers: tuple[str, ...]
+
+
+@frozen(kw_only=True)
+class PlanResult:
+    """The result of a plan: why something failed, else what was made, if anything was."""
+
+    failures: tuple[Reason, ...] = ()
+    resize_error: str = ""
+    made: NewContainers | None = None
+
+
+@frozen(kw_only=True)
 class RuntimeOutcome:
     """The result of a sync."""
 
@@ -164,3 +203,20 @@ class RuntimeOutcome:
     """Something did not work and is to be tried again."""
     due_ns: int | None = None
     """The earliest start of a postponed container, in nanoseconds since the epoch."""
+    resize_error: str = ""
+    """Why the pod could not be given what it is allocated."""
+
+
+def failed_outcome(result: PlanResult, plan: Plan, observed: ObservedPod) -> RuntimeOutcome:
+    """Ask for another try of what did not work: soon, or when its image's back-off is over.
+
+    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
+    then the status says ImagePullBackOff.
+    """
+    times = [reason.until_ns for reason in result.failures if reason.until_ns is not None]
+    return RuntimeOutcome(
+        observed=observed,
+        failed=any(reason.reason != _IMAGE_PULL_BACK_OFF for reason in result.failures),
+        due_ns=min([*times, *([] if plan.due_ns is None else [plan.due_ns])], default=None),
+        resize_error=result.resize_error,
+    )

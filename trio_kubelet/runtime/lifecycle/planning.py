@@ -34,6 +34,7 @@ from trio_kubelet.runtime.lifecycle.plan import (
     Plan,
     PlanContext,
     PlannedContainer,
+    Planning,
     Postponed,
     StartContainer,
     StopContainer,
@@ -57,27 +58,13 @@ STOPPED_EXIT_CODE = 137
 """The exit code that a container which the agent stops is taken to end with: SIGKILL's."""
 
 
-@frozen(kw_only=True)
-class _Planning:
-    """One pod that is planned: its spec, what was observed and is known, its containers."""
-
-    pod: Pod
-    observed: ObservedPod
-    context: PlanContext
-    containers: tuple[PlannedContainer, ...]
-    """Those of the spec, in the order in which they are started."""
-
-    def of_role(self, *roles: ContainerRole) -> list[PlannedContainer]:
-        return [each for each in self.containers if each.role in roles]
-
-
 # The plan of a pod
 
 
 def plan_pod(pod: Pod, observed: ObservedPod, context: PlanContext) -> Plan:
     """Plan the next steps for a pod that should run."""
     containers = tuple(_planned(pod, *each, context) for each in all_containers(pod))
-    planning = _Planning(pod=pod, observed=observed, context=context, containers=containers)
+    planning = Planning(pod=pod, observed=observed, context=context, containers=containers)
     match observed.usable_sandbox(host_network=bool(pod.spec.host_network)):
         case Absent():
             return _plan_with_new_sandbox(planning, NewSandbox())
@@ -103,7 +90,7 @@ def _planned(
     )
 
 
-def _plan_with_new_sandbox(planning: _Planning, new: NewSandbox) -> Plan:
+def _plan_with_new_sandbox(planning: Planning, new: NewSandbox) -> Plan:
     """Everything goes with the old sandbox; what is not finished starts over in a new one."""
     everything = planning.containers
     replaces = bool(new.replaces)
@@ -115,10 +102,12 @@ def _plan_with_new_sandbox(planning: _Planning, new: NewSandbox) -> Plan:
         return stop_only
     first = planning.of_role(ContainerRole.INIT, ContainerRole.SIDECAR)[:1]
     starts, postponed = _due_starts(planning, first or regular)
+    resize = planning.context.resize
     return Plan(
         decisions=tuple(filter(None, (_replace(s, is_first=s in first) for s in everything))),
         stop_pod=replaces,
         sandbox=new,
+        resize=resize.when_all_stopped if resize is not None else None,
         start=starts,
         postponed=postponed,
     )
@@ -171,7 +160,7 @@ def _start_over(planned: PlannedContainer, *, regardless: bool = False) -> Decis
     )
 
 
-def _plan_in_sandbox(planning: _Planning, sandbox: ObservedSandbox) -> Plan:
+def _plan_in_sandbox(planning: Planning, sandbox: ObservedSandbox) -> Plan:
     """The sandbox stays: containers are started, replaced or left alone one by one."""
     if causes := _causes_of_restart(planning, sandbox):
         return _plan_restart_of_all(planning, causes, sandbox)
@@ -192,12 +181,13 @@ def _plan_in_sandbox(planning: _Planning, sandbox: ObservedSandbox) -> Plan:
         decisions=tuple(step.decision for step in steps if step.decision),
         stop=tuple(step.stop for step in steps if step.stop),
         sandbox=sandbox,
+        resize=planning.context.resize,
         start=starts,
         postponed=postponed,
     )
 
 
-def _plan_init(planning: _Planning, sandbox: ObservedSandbox) -> tuple[list["_Step"], bool]:
+def _plan_init(planning: Planning, sandbox: ObservedSandbox) -> tuple[list["_Step"], bool]:
     """Walk the init containers in their order, up to the first that is not through.
 
     Returns what becomes of them, and True if regular containers may run. Only what was made in the
@@ -254,7 +244,7 @@ class _Step:
         return not self.start and (self.decision is not None or self.failed or has_ended)
 
 
-def _step(planned: PlannedContainer, planning: _Planning) -> _Step:
+def _step(planned: PlannedContainer, planning: Planning) -> _Step:
     """Say by its state what becomes of a container whose turn it is."""
     context = planning.context
     match planned.record.state:
@@ -276,8 +266,12 @@ def _step(planned: PlannedContainer, planning: _Planning) -> _Step:
 
 
 def _when_running(planned: PlannedContainer, context: PlanContext) -> _Step:
+    resize = context.resize
+    if resize is not None and planned.name in resize.restart:
+        message = f"Container {planned.name} resize requires restart"
+        return _stopped(planned, message, restart=True)
     if planned.role is ContainerRole.INIT or planned.role is ContainerRole.EPHEMERAL:
-        # It runs to its end, whatever changes meanwhile.
+        # It runs to its end, whatever else changes meanwhile.
         return _Step(planned=planned)
     if planned.is_changed:
         message = f"Container {planned.name} definition changed, will be restarted"
@@ -359,7 +353,7 @@ def _stopped(
 
 
 def _causes_of_restart(
-    planning: _Planning, sandbox: ObservedSandbox
+    planning: Planning, sandbox: ObservedSandbox
 ) -> tuple[PlannedContainer, ...]:
     """Find the containers whose exit restarts all, and of which that was not decided yet."""
     if not may_restart_all(planning.pod):
@@ -371,7 +365,7 @@ def _causes_of_restart(
 
 
 def _plan_restart_of_all(
-    planning: _Planning, causes: Sequence[PlannedContainer], sandbox: ObservedSandbox
+    planning: Planning, causes: Sequence[PlannedContainer], sandbox: ObservedSandbox
 ) -> Plan:
     """The next step: stop what runs, then remove what was made, then start from the beginning."""
     observed = planning.observed
@@ -433,7 +427,7 @@ def _restart_each(ours: Iterable[PlannedContainer], cause: str) -> Iterable[Deci
 
 
 def _due_starts(
-    planning: _Planning, wanted: Iterable[PlannedContainer]
+    planning: Planning, wanted: Iterable[PlannedContainer]
 ) -> tuple[tuple[StartContainer, ...], tuple[Postponed, ...]]:
     """Part the containers that start now from those that have to wait for their back-off."""
     starts: list[StartContainer] = []
@@ -450,7 +444,7 @@ def _due_starts(
     return tuple(starts), tuple(postponed)
 
 
-def _backoff_seconds(planned: PlannedContainer, planning: _Planning) -> float:
+def _backoff_seconds(planned: PlannedContainer, planning: Planning) -> float:
     last, waits = planned.record.instance, planned.record.is_restart
     if planned.record.state is ContainerStage.EXITED:
         waits = planned.allows(ContainerEvent.RESTARTED)
@@ -467,7 +461,7 @@ def _backoff_seconds(planned: PlannedContainer, planning: _Planning) -> float:
 
 
 def _failed_probes_too_often(
-    planned: PlannedContainer, last: ObservedContainer, planning: _Planning
+    planned: PlannedContainer, last: ObservedContainer, planning: Planning
 ) -> bool:
     """True if an instance that was stopped for its probe ended within the back-off of another.
 
@@ -487,7 +481,7 @@ def _failed_probes_too_often(
     return remaining > 0
 
 
-def _postpone(planned: PlannedContainer, planning: _Planning, wait_seconds: float) -> Postponed:
+def _postpone(planned: PlannedContainer, planning: Planning, wait_seconds: float) -> Postponed:
     assert planned.record.backoff is not None, "a container that waits has a back-off"
     delay = Duration.from_seconds(planned.record.backoff.delay_seconds)
     full_name = pod_full_name(planning.pod)

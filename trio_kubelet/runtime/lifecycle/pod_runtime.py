@@ -18,7 +18,6 @@ from attrs import evolve, frozen
 
 from state_machines.backoff import BackoffPolicy
 from state_machines.container import ContainerStage
-from state_machines.image import WAITING_REASONS, ImageState
 from state_machines.machine import IllegalTransition
 from state_machines.pod import ORPHAN_GRACE_SECONDS, StopEvidence
 from trio_kubelet.k8s import Container, Pod
@@ -32,6 +31,7 @@ from trio_kubelet.runtime.garbage.removal import ContainerRemover, surplus_conta
 from trio_kubelet.runtime.images.manager import ImageError
 from trio_kubelet.runtime.images.pod_images import PodImages
 from trio_kubelet.runtime.inspection import PodInspector
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.container_starter import (
     ContainerStarter,
     ContainerStartError,
@@ -49,13 +49,18 @@ from trio_kubelet.runtime.lifecycle.container_table import (
 )
 from trio_kubelet.runtime.lifecycle.container_workers import ContainerWorkers, OpenProbes
 from trio_kubelet.runtime.lifecycle.plan import (
+    NewContainers,
     NewSandbox,
     Plan,
     PlanContext,
+    PlanResult,
     RuntimeOutcome,
     StartContainer,
+    failed_outcome,
 )
 from trio_kubelet.runtime.lifecycle.planning import plan_pod
+from trio_kubelet.runtime.lifecycle.resize_plan import plan_resize
+from trio_kubelet.runtime.lifecycle.resizer import PodResizer, ResizeError
 from trio_kubelet.runtime.lifecycle.sandbox_creator import SandboxCreator, SandboxError
 from trio_kubelet.runtime.observed import ObservedPod, ObservedSandbox
 from trio_kubelet.runtime.restarts import all_containers
@@ -70,7 +75,7 @@ MOST_TIME_LOOKING = 0.1
 """The part of the time until its images are there in which a pod is looked at."""
 NO_SANDBOX = Reason(reason="FailedCreatePodSandBox")
 STILL_RUNNING = Reason(reason="FailedKillPod")
-IMAGE_PULL_BACK_OFF = WAITING_REASONS[ImageState.BACK_OFF]
+NOT_RESIZED = Reason(reason="ResizeError")
 
 
 EnsureImage = Callable[[Pod, Container, PodImages, cri.PodSandboxConfig], Awaitable[cri.Image]]
@@ -91,6 +96,8 @@ class PodRuntime:
     starter: ContainerStarter
     stopper: ContainerStopper
     remover: ContainerRemover
+    resizer: PodResizer
+    allocations: Allocations
     recorder: EventRecorder
     journal: Journal
     clock: Clock
@@ -209,7 +216,7 @@ class PodContainers:
             await self._parts.remover.remove_pod(observed)
             cache.forget(self._uid)
 
-    async def _look(self, pod: Pod, made: "_NewContainers | None") -> ObservedPod:
+    async def _look(self, pod: Pod, made: NewContainers | None) -> ObservedPod:
         """Look at what was just made, if that is all there is of the pod; else at what there is.
 
         To ask what there is takes twice the calls, which counts when many pods start.
@@ -233,9 +240,10 @@ class PodContainers:
         self._observe(pod, observed)
         # A pod whose containers all restart takes the most rounds: they are stopped, removed, the
         # cause after the others; then comes each init container, the regular ones, and a look that
-        # finds nothing to do. The others have their turn if a sandbox or a container ends at once.
-        for _ in range(6 + len(pod.spec.init_containers)):
-            plan = plan_pod(pod, observed, self._context(hashes))
+        # finds nothing to do. A resize may take two more. The others have their turn if a sandbox
+        # or a container ends at once.
+        for _ in range(8 + len(pod.spec.init_containers)):
+            plan = plan_pod(pod, observed, self._context(pod, observed, hashes))
             self._table.decide(pod, plan.decisions)
             self._is_given_up = plan.gives_up
             self._note_postponed(pod, plan)
@@ -253,9 +261,10 @@ class PodContainers:
                 sync.report(observed)  # What takes its place may have to wait for its image.
             living = {container.id for container in observed.living}
             still_running = any(order.container.id in living for order in plan.stop)
-            failures = (*done.failures, STILL_RUNNING) if still_running else done.failures
-            if failures:
-                return _failed(observed, plan, failures)
+            if still_running:
+                done = evolve(done, failures=(*done.failures, STILL_RUNNING))
+            if done.failures:
+                return failed_outcome(done, plan, observed)
             if plan.gives_up:
                 break
         else:
@@ -265,7 +274,10 @@ class PodContainers:
         await self._parts.remover.remove_containers(observed, surplus)
         return RuntimeOutcome(observed=observed, due_ns=plan.due_ns)
 
-    def _context(self, hashes: Mapping[str, str]) -> PlanContext:
+    def _context(self, pod: Pod, observed: ObservedPod, hashes: Mapping[str, str]) -> PlanContext:
+        allocations, resize = self._parts.allocations, None
+        if not allocations.is_actuated(self._uid):
+            resize = plan_resize(pod, allocations.actuated_pod(pod), observed)
         return PlanContext(
             now_ns=self._parts.clock.now_ns(),
             containers=self._table.records,
@@ -273,6 +285,7 @@ class PodContainers:
             backoff_policy=self._parts.crash_backoff,
             failed_probes=self._probes.failed(),
             unstarted=self._probes.unstarted(),
+            resize=resize,
         )
 
     def _step_at_the_end(self, pod: Pod, step: Callable[[], object]) -> None:
@@ -297,7 +310,7 @@ class PodContainers:
             if container is not None:
                 self._probes.container_started(pod, container, instance)
 
-    async def _carry_out(self, sync: "_Sync", plan: Plan, observed: ObservedPod) -> "_PlanResult":
+    async def _carry_out(self, sync: "_Sync", plan: Plan, observed: ObservedPod) -> PlanResult:
         parts, pod = self._parts, sync.pod
         if plan.stop_pod:
             await parts.stopper.stop_pod(pod, observed, own_grace_seconds(pod))
@@ -306,15 +319,30 @@ class PodContainers:
         if plan.remove:
             sync.report(observed)  # What ended how is known from the status alone after that.
             await parts.remover.remove_containers(observed, plan.remove, keep_logs=True)
-        sandbox = plan.sandbox
+        if plan.resize is None:
+            return await self._make(sync, plan, observed)
+        # After what is restarted has stopped, and before anything is started.
+        error = ""
+        try:
+            await parts.resizer.resize(pod, plan.resize)
+        except ResizeError as failure:
+            error = failure.message
+        done = await self._make(sync, plan, observed)
+        if not error:
+            return done
+        return evolve(done, failures=(*done.failures, NOT_RESIZED), resize_error=error)
+
+    async def _make(self, sync: "_Sync", plan: Plan, observed: ObservedPod) -> PlanResult:
+        """Make the sandbox, if there is to be another one, and start containers."""
+        parts, pod, sandbox = self._parts, sync.pod, plan.sandbox
         if sandbox is None or not (plan.start or isinstance(sandbox, NewSandbox)):
-            return _PlanResult()
+            return PlanResult()
         if plan.stop_pod:
             # Nothing is made before all that it replaces was seen to have stopped.
             seen = await self.look(pod)
             self._observe(pod, seen)
             if seen.living:
-                return _PlanResult(failures=(STILL_RUNNING,))
+                return PlanResult(failures=(STILL_RUNNING,))
             sync.report(seen)
         if isinstance(sandbox, NewSandbox) and sandbox.replaces:
             self._tell_of_replaced_sandbox(pod, sandbox.replaces)
@@ -322,7 +350,7 @@ class PodContainers:
             return await self._start_all(sync, sandbox, plan.start, observed)
         except SandboxError as error:
             parts.sandboxes.failed(pod, error)
-            return _PlanResult(failures=(NO_SANDBOX,))
+            return PlanResult(failures=(NO_SANDBOX,))
 
     async def _start_all(
         self,
@@ -330,7 +358,7 @@ class PodContainers:
         sandbox: NewSandbox | ObservedSandbox,
         orders: Sequence[StartContainer],
         observed: ObservedPod,
-    ) -> "_PlanResult":
+    ) -> PlanResult:
         """Make the sandbox while images are got, then start containers in their order.
 
         Raises SandboxError.
@@ -338,7 +366,7 @@ class PodContainers:
         parts, pod = self._parts, sync.pod
         config = await parts.sandboxes.config(pod, sandbox)
         images = {order.container.name: Future[cri.Image]() for order in orders}
-        done: list[_PlanResult] = []
+        done: list[PlanResult] = []
 
         async def start() -> None:
             ready = await parts.sandboxes.ensure(pod, sandbox, config)
@@ -360,7 +388,7 @@ class PodContainers:
         orders: Iterable[StartContainer],
         images: Mapping[str, Future[cri.Image]],
         sync: "_Sync",
-    ) -> "_PlanResult":
+    ) -> PlanResult:
         """Start containers in a sandbox, one after another, each when its image is there."""
         parts = self._parts
         made: list[str] = []
@@ -372,13 +400,14 @@ class PodContainers:
                 continue
             if not images[name].is_settled:
                 if made or context.observed.living:
-                    so_far = _NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made))
+                    so_far = NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made))
                     await self._wait_for(images[name], so_far, context.observed, sync)
                 elif context.observed is not sync.before:
                     sync.report(context.observed)  # What has run in this sync has ended since.
             try:
                 image = await images[name].result()
                 await parts.starter.remove_unstarted_predecessor(order, context.observed)
+                await parts.resizer.expect_start(context.pod, name)
                 self._table.attempt(name, parts.crash_backoff, parts.clock.now_ns())
                 made.append(await parts.starter.start(order, image, context))
             except (ImageError, ContainerStartError) as error:
@@ -387,13 +416,11 @@ class PodContainers:
             else:
                 self._table.started(name)
         if failures:
-            return _PlanResult(failures=tuple(failures))
-        return _PlanResult(
-            made=_NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made))
-        )
+            return PlanResult(failures=tuple(failures))
+        return PlanResult(made=NewContainers(sandbox_id=context.sandbox.id, containers=tuple(made)))
 
     async def _wait_for(
-        self, image: Future[cri.Image], made: "_NewContainers", before: ObservedPod, sync: "_Sync"
+        self, image: Future[cri.Image], made: NewContainers, before: ObservedPod, sync: "_Sync"
     ) -> None:
         """Report what runs, then wait until an image is there or cannot be had.
 
@@ -458,36 +485,6 @@ class _Sync:
     before: ObservedPod
     inputs: Future[PodInputs]
     report: Callable[[ObservedPod], object]
-
-
-@frozen(kw_only=True)
-class _NewContainers:
-    """A sandbox and the containers that were started in it, by their ids."""
-
-    sandbox_id: str
-    containers: tuple[str, ...]
-
-
-@frozen(kw_only=True)
-class _PlanResult:
-    """The result of a plan: why something failed, else what was made, if anything was."""
-
-    failures: tuple[Reason, ...] = ()
-    made: _NewContainers | None = None
-
-
-def _failed(observed: ObservedPod, plan: Plan, failures: Iterable[Reason]) -> RuntimeOutcome:
-    """Ask for another try of what did not work: soon, or when its image's back-off is over.
-
-    A pull that has just failed is looked at again soon, too: that look finds the back-off, and
-    then the status says ImagePullBackOff.
-    """
-    times = [reason.until_ns for reason in failures if reason.until_ns is not None]
-    return RuntimeOutcome(
-        observed=observed,
-        failed=any(reason.reason != IMAGE_PULL_BACK_OFF for reason in failures),
-        due_ns=min([*times, *([] if plan.due_ns is None else [plan.due_ns])], default=None),
-    )
 
 
 def _reason_of(error: ImageError | ContainerStartError) -> Reason:

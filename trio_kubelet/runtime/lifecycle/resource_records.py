@@ -6,7 +6,7 @@ JSON object. A record is a plain JSON value, so that what a newer kubelet wrote 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from attrs import evolve, frozen
@@ -36,7 +36,7 @@ _RESIZABLE = frozenset({"cpu", "memory"})
 def record_of(pod: Pod) -> Record:
     """Return the record of a pod that gets what its spec asks for."""
     containers = (*pod.spec.init_containers, *pod.spec.containers)
-    given = {each.name: encode(each.resources) if each.resources else {} for each in containers}
+    given = {each.name: _encoded(each) for each in containers}
     whole = pod.spec.resources
     return {_CONTAINERS: given, _POD_LEVEL: encode(whole) if whole is not None else None}
 
@@ -85,6 +85,19 @@ def with_record(pod: Pod, record: Record) -> Pod:
         containers=tuple(_given(each, containers) for each in pod.spec.containers),
     )
     return pod if spec == pod.spec else evolve(pod, spec=spec)
+
+
+def with_containers_of(record: Record, pod: Pod, names: Collection[str]) -> Record:
+    """Return a record in which containers of these names have what the pod says.
+
+    The very same record if they have that.
+    """
+    known = record.get(_CONTAINERS) or {}
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    given = {each.name: _encoded(each) for each in containers if each.name in names}
+    if all(known.get(name) == resources for name, resources in given.items()):
+        return record
+    return {**record, _CONTAINERS: {**known, **given}}
 
 
 def recorded_resources(record: Record) -> Mapping[str, ResourceRequirements]:
@@ -161,6 +174,10 @@ class RecordPrinter:
         if known is not None and known.record is record:
             return known
         return _Entry(record, _escaped(f"{go_json(uid)}:{go_json(record)}"))
+
+
+def _encoded(container: Container) -> Mapping[str, Any]:
+    return encode(container.resources) if container.resources else {}
 
 
 def _as_told(container: C, told: Mapping[str, ContainerStatus]) -> C:

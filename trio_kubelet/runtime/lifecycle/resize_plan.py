@@ -1,0 +1,105 @@
+"""What has to be done to a pod's containers so that they have what the pod is allocated.
+
+Pure: from what was allocated, what was actuated, and what runs to a `PodResize`. What is compared
+is what was recorded (`allocations.py`), never what the kernel shows: the kernel rounds, and a
+weight does not lead back to the shares that it was made of. Containers that do not run have nothing
+to be changed: they are made with what is allocated.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from attrs import frozen
+
+from trio_kubelet.k8s import Container, Pod, Quantity
+from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
+from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
+
+_RESIZABLE = ("cpu", "memory")
+_NOTHING = Quantity(0)
+
+_Amounts = Mapping[str, tuple[Quantity, Quantity]]
+"""Request and limit of cpu and memory; what is absent is 0."""
+
+
+@frozen(kw_only=True)
+class ContainerUpdate:
+    """A running container whose resources are changed without a restart."""
+
+    container: Container
+    """As it is allocated."""
+    instance: ObservedContainer
+    lowered_memory_limit_bytes: int | None = None
+    """Its new memory limit, if that is lower than the one before."""
+
+    @property
+    def grows(self) -> bool:
+        """True if no memory limit is lowered: what shrinks goes first."""
+        return self.lowered_memory_limit_bytes is None
+
+
+@frozen(kw_only=True)
+class PodResize:
+    """The way from what a pod has to what it is allocated: in place, or by a restart."""
+
+    update: tuple[ContainerUpdate, ...] = ()
+    restart: frozenset[str] = frozenset()
+    """The names of running containers whose resizePolicy asks for a restart."""
+    idle: frozenset[str] = frozenset()
+    """The names of containers that do not run, and get other resources when they do."""
+
+    @property
+    def when_all_stopped(self) -> "PodResize":
+        """The same resize of a pod whose containers do not run any more."""
+        updated = (each.container.name for each in self.update)
+        return PodResize(idle=self.idle | self.restart | frozenset(updated))
+
+
+def plan_resize(allocated: Pod, actuated: Pod, observed: ObservedPod) -> PodResize | None:
+    """Plan a resize; None if the pod has what it is allocated."""
+    if allocated is actuated:
+        return None
+    before = {each.name: each for each in _containers(actuated)}
+    updates: list[ContainerUpdate] = []
+    restart: set[str] = set()
+    idle: set[str] = set()
+    for container in _containers(allocated):
+        had, gets = _amounts(actuated, before[container.name]), _amounts(allocated, container)
+        changed = {name for name in _RESIZABLE if had[name] != gets[name]}
+        instance = observed.container(container.name)
+        if instance is None or instance.state is not ObservedState.RUNNING:
+            idle.add(container.name)
+        elif changed & _restarting(container):
+            restart.add(container.name)
+        elif changed:
+            limit, limit_before = gets["memory"][1], had["memory"][1]
+            is_lower = bool(limit) and (not limit_before or limit < limit_before)
+            updates.append(
+                ContainerUpdate(
+                    container=container,
+                    instance=instance,
+                    lowered_memory_limit_bytes=limit.value if is_lower else None,
+                )
+            )
+    return PodResize(update=tuple(updates), restart=frozenset(restart), idle=frozenset(idle))
+
+
+def _containers(pod: Pod) -> Iterator[Container]:
+    yield from pod.spec.init_containers
+    yield from pod.spec.containers
+
+
+def _amounts(pod: Pod, container: Container) -> _Amounts:
+    """What a container may use: where it has no limit of its own, the pod's holds (KEP-2837)."""
+    own, whole = container.resources, pod.spec.resources
+    requests = own.requests if own is not None else {}
+    limits = {**(whole.limits if whole is not None else {}), **(own.limits if own else {})}
+    return {name: (requests.get(name, _NOTHING), limits.get(name, _NOTHING)) for name in _RESIZABLE}
+
+
+def _restarting(container: Container) -> set[str]:
+    """The resources whose change restarts a container."""
+    return {
+        policy.resource_name
+        for policy in container.resize_policy
+        if policy.restart_policy == ResourceResizeRestartPolicy.RESTART_CONTAINER
+    }

@@ -1,0 +1,130 @@
+"""Brings the running containers of a pod, and its cgroup, to what the pod is allocated.
+
+    memory of limits that shrink → pod's limits that grow → containers → pod's limits that shrink
+
+So at no moment is a container allowed more than its pod, in cpu and in memory, whichever of them
+grows while the other shrinks. No memory limit is set below what is used: the kernel would kill for
+it. Nothing is done before the allocation is on the disk; what was done is recorded after it. Each
+step may be made again, so an agent that is killed between two of them goes on with the next plan.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from operator import attrgetter
+
+import trio
+from attrs import frozen
+
+from trio_kubelet.errors import PreparationError, aggregated
+from trio_kubelet.k8s import Pod
+from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
+from trio_kubelet.rpc import Code, RpcError
+from trio_kubelet.runtime.client import RuntimeClient
+from trio_kubelet.runtime.config.resources import container_resources
+from trio_kubelet.runtime.lifecycle.allocations import Allocations
+from trio_kubelet.runtime.lifecycle.resize_plan import ContainerUpdate, PodResize
+from trio_kubelet.runtime.node_facts import NodeFacts
+from trio_kubelet.tasks.callbacks import Callbacks
+
+NOT_RECORDED = "the allocation of the pod cannot be written to the disk of the node"
+
+
+@frozen
+class ResizeError(Exception):
+    """A resize did not work now: the message of the condition PodResizeInProgress."""
+
+    message: str
+
+
+@frozen(kw_only=True)
+class PodResizer:
+    """Resizes pods. Holds no state of any of them.
+
+    `on_try` is called with the seconds that a try took, and whether it worked.
+    """
+
+    _client: RuntimeClient
+    _cgroups: PodCgroups | NoCgroups
+    _allocations: Allocations
+    _node: NodeFacts
+    _on_try: Callbacks[[float, bool]]
+
+    async def resize(self, pod: Pod, plan: PodResize) -> None:
+        """Carry out a plan for a pod as it is allocated. Raises ResizeError.
+
+        Cancelled, it leaves what was done; made again, it does the rest.
+        """
+        async with self._tried():
+            if not await self._allocations.keep():
+                raise ResizeError(NOT_RECORDED)
+            await self._check_memory(pod, plan)
+            await self._cgroups.grow(pod)
+            for update in sorted(plan.update, key=attrgetter("grows")):
+                await self._update(pod, update)
+            await self._cgroups.finish_resize(pod)
+            self._allocations.actuate(pod, plan.idle if plan.restart else None)
+            await self._allocations.keep()
+
+    async def expect_start(self, pod: Pod, name: str) -> None:
+        """Record that a container is made with what the pod is allocated.
+
+        Before it is: recorded later, a killed agent would leave a container that seems to have
+        its former resources still, and is restarted for that once more.
+        """
+        self._allocations.actuate(pod, (name,))
+        await self._allocations.keep()
+
+    @asynccontextmanager
+    async def _tried(self) -> AsyncIterator[None]:
+        began_at, worked = trio.current_time(), False
+        try:
+            yield
+            worked = True
+        except (RpcError, PreparationError) as error:
+            raise ResizeError(error.message) from error
+        finally:
+            self._on_try.call(trio.current_time() - began_at, worked)
+
+    async def _check_memory(self, pod: Pod, plan: PodResize) -> None:
+        """Compare memory limits that are to be lowered with what is used now."""
+        problems = []
+        decrease = await self._cgroups.memory_limit_decrease(pod)
+        if decrease is not None and decrease.usage_bytes >= decrease.limit_bytes:
+            problems.append(_below_usage("pod", decrease.limit_bytes, decrease.usage_bytes))
+        for update in plan.update:
+            limit = update.lowered_memory_limit_bytes
+            if limit is None:
+                continue
+            usage = await self._memory_usage_bytes(update.instance.id)
+            if usage >= limit:
+                what = f'container "{update.container.name}"'
+                problems.append(_below_usage(what, limit, usage))
+        if problems:
+            raise ResizeError(f"cannot decrease memory limits: {aggregated(problems)}")
+
+    async def _memory_usage_bytes(self, container_id: str) -> int:
+        """The memory that a container uses, with its page cache; 0 if it has gone."""
+        try:
+            stats = await self._client.container_stats(container_id)
+        except RpcError as error:
+            if error.code is Code.NOT_FOUND:
+                return 0
+            raise
+        return stats.memory.usage_bytes.value or stats.memory.working_set_bytes.value
+
+    async def _update(self, pod: Pod, update: ContainerUpdate) -> None:
+        """Change a container. One that has gone meanwhile is left for the next plan to find."""
+        resources = container_resources(pod, update.container, self._node)
+        try:
+            await self._client.update_container_resources(update.instance.id, resources)
+        except RpcError as error:
+            if error.code is Code.NOT_FOUND:
+                return
+            raise
+        self._allocations.actuate(pod, (update.container.name,))
+
+
+def _below_usage(what: str, limit_bytes: int, usage_bytes: int) -> str:
+    return (
+        f"attempting to set {what} memory limit ({limit_bytes}) below current usage ({usage_bytes})"
+    )

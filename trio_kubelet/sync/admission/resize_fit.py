@@ -1,0 +1,163 @@
+"""Whether a pod that runs may be allocated other resources (KEP-1287): now, later or never."""
+
+from collections.abc import Callable, Mapping
+
+from attrs import evolve, frozen
+
+from trio_kubelet.k8s import Container, Pod, PodQOSClass, Quantity
+from trio_kubelet.k8s.resources import ResourceResizeRestartPolicy
+from trio_kubelet.k8s.totals import is_sidecar
+from trio_kubelet.pod_source import is_static
+from trio_kubelet.resources import pod_requests, qos_class
+from trio_kubelet.runtime.lifecycle.resizes import DEFERRED, INFEASIBLE
+from trio_kubelet.sync.admission.admission_result import Shortage
+from trio_kubelet.sync.admission.resource_fit import ZERO, number
+
+RESIZABLE = ("cpu", "memory")
+
+_QOS_ORDER = {
+    PodQOSClass.GUARANTEED: 0,
+    PodQOSClass.BURSTABLE: 1,
+    PodQOSClass.BEST_EFFORT: 2,
+}
+
+Amounts = Mapping[str, Quantity]
+
+
+@frozen(kw_only=True)
+class ResizeRefusal:
+    """Why a pod is not allocated what it asks for: reason and message of PodResizePending.
+
+    `detail` is one word for the count of infeasible resizes.
+    """
+
+    reason: str
+    message: str
+    detail: str = ""
+
+
+@frozen(kw_only=True)
+class ResizeAdmission:
+    """Decides with the node's limits.
+
+    `allocatable` returns what pods may ask for in all, `may_swap` says whether a container of a
+    pod may use swap. `pod_level` is the gate InPlacePodLevelResourcesVerticalScaling,
+    `init_containers` InPlacePodVerticalScalingInitContainers, which sidecars do not need.
+    """
+
+    allocatable: Callable[[], Amounts]
+    may_swap: Callable[[Pod, Container], bool]
+    pod_level: bool = True
+    init_containers: bool = True
+
+    def __call__(self, pod: Pod, allocated: Pod, used: Amounts) -> ResizeRefusal | None:
+        """None grants what the spec of `pod` asks for.
+
+        `allocated` is the pod with what it holds now, `used` what all other pods hold.
+        """
+        if is_static(pod):
+            return _infeasible("In-place resize of static-pods is not supported", "static_pod")
+        if _has_other_qos(pod):
+            message = "Pod QoS class may not change as a result of resizing"
+            return _infeasible(message, "qos_class_change")
+        if self._changes_swap(pod, allocated):
+            message = "In-place resize of containers with swap is not supported."
+            return _infeasible(message, "swap_limitation")
+        if not self.pod_level and pod.spec.resources != allocated.spec.resources:
+            message = "InPlacePodLevelResourcesVerticalScaling is disabled"
+            return _infeasible(message, "feature_gate_off")
+        if not self.init_containers and _changes_init_containers(pod, allocated):
+            message = "InPlacePodVerticalScalingInitContainers is disabled"
+            return _infeasible(message, "feature_gate_off")
+        return self._unfit(pod_requests(pod), pod_requests(allocated), used)
+
+    def _unfit(self, wanted: Amounts, held: Amounts, used: Amounts) -> ResizeRefusal | None:
+        """What grows must fit; what does not is no worse than it was."""
+        limits = self.allocatable()
+        growing = [
+            name
+            for name in RESIZABLE
+            if name in limits and wanted.get(name, ZERO) > held.get(name, ZERO)
+        ]
+        for name in reversed(growing):
+            if wanted[name] > limits[name]:
+                message = (
+                    f"Node didn't have enough capacity: {name}, "
+                    f"requested: {number(name, wanted[name])}, "
+                    f"capacity: {number(name, limits[name])}"
+                )
+                return _infeasible(message, "insufficient_node_allocatable")
+        for name in growing:
+            others = used.get(name, ZERO)
+            if others + wanted[name] > limits[name]:
+                shortage = Shortage(
+                    resource=name,
+                    requested=number(name, wanted[name]),
+                    used=number(name, others),
+                    capacity=number(name, limits[name]),
+                )
+                return ResizeRefusal(reason=DEFERRED, message=shortage.rejection.message)
+        return None
+
+    def _changes_swap(self, pod: Pod, allocated: Pod) -> bool:
+        """True if a container's part of the swap would change while it runs (KEP-2400)."""
+        before = {each.name: each for each in _containers(allocated)}
+        return any(
+            _memory_request(each) != _memory_request(before[each.name])
+            and not _restarts_for_memory(each)
+            and (self.may_swap(pod, each) or self.may_swap(allocated, before[each.name]))
+            for each in _containers(pod)
+        )
+
+
+def resize_order(pod: Pod, allocated: Pod, pending_since_ns: int | None) -> tuple[object, ...]:
+    """The sort key of pods whose resizes are decided at the same time.
+
+    What does not grow comes first, as it always fits and may make room; then by the priority of
+    the pod, by its QoS class, and by the time that it has waited.
+    """
+    wanted, held = pod_requests(pod), pod_requests(allocated)
+    grows = any(wanted.get(name, ZERO) > held.get(name, ZERO) for name in RESIZABLE)
+    waits_longest_ns = pending_since_ns if pending_since_ns is not None else 2**63
+    return (
+        grows,
+        -(pod.spec.priority or 0),
+        _QOS_ORDER[qos_class(pod)],
+        waits_longest_ns,
+        pod.metadata.key,
+    )
+
+
+def _infeasible(message: str, detail: str) -> ResizeRefusal:
+    return ResizeRefusal(reason=INFEASIBLE, message=message, detail=detail)
+
+
+def _has_other_qos(pod: Pod) -> bool:
+    """True if the spec is of another class than the pod, whose class never changes."""
+    anew = evolve(pod, status=evolve(pod.status, qos_class=""))
+    return qos_class(anew) is not qos_class(pod)
+
+
+def _changes_init_containers(pod: Pod, allocated: Pod) -> bool:
+    before = {each.name: each.resources for each in allocated.spec.init_containers}
+    return any(
+        each.resources != before[each.name]
+        for each in pod.spec.init_containers
+        if not is_sidecar(each)
+    )
+
+
+def _containers(pod: Pod) -> tuple[Container, ...]:
+    return (*pod.spec.init_containers, *pod.spec.containers)
+
+
+def _memory_request(container: Container) -> Quantity:
+    return container.resources.requests.get("memory", ZERO) if container.resources else ZERO
+
+
+def _restarts_for_memory(container: Container) -> bool:
+    return any(
+        policy.resource_name == "memory"
+        and policy.restart_policy == ResourceResizeRestartPolicy.RESTART_CONTAINER
+        for policy in container.resize_policy
+    )
