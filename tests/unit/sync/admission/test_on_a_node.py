@@ -77,8 +77,11 @@ class OneNode:
     root: Path
 
     @asynccontextmanager
-    async def agent(self) -> AsyncIterator[None]:
-        """Run an agent until the end of the block; it begins with a node that is known."""
+    async def agent(self, **fields: Any) -> AsyncIterator[None]:
+        """Run an agent until the end of the block; it begins with a node that is known.
+
+        `fields` are of the configuration.
+        """
 
         @asynccontextmanager
         async def clients() -> AsyncIterator[ApiClients]:
@@ -91,7 +94,7 @@ class OneNode:
                 resolv_conf="",
                 healthz_port=0,
                 enable_server=False,
-                max_pods=2,
+                **{"max_pods": 2, **fields},
             ),
             options=NodeOptions(
                 root_dir=str(self.root / "kubelet"), hostname_override=NODE, hollow=True
