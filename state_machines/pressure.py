@@ -4,8 +4,8 @@
 Theory of operation
 ===================
 
-Thresholds say how much of something must be available (evictionHard, evictionSoft). Every ten
-seconds the node is measured. One threshold that is not kept puts the node under pressure:
+Thresholds say how much of something must be available (evictionHard, evictionSoft). Again and
+again the node is measured. One threshold that is not kept puts the node under pressure:
 
     Relieved  there is enough
     Under     a threshold is crossed

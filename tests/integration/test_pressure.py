@@ -12,8 +12,9 @@ import trio
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.config.model import KubeletConfiguration
 from trio_kubelet.eviction.observations import observations
+from trio_kubelet.eviction.rhythm import PERIOD_SECONDS
 from trio_kubelet.eviction.thresholds import configured_thresholds
-from trio_kubelet.eviction.watch import PERIOD_SECONDS, PressureWatch
+from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.kernel.mountinfo import mount_points
 from trio_kubelet.node.machine import max_pids
 from trio_kubelet.resources import CgroupTree

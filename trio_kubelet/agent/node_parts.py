@@ -13,11 +13,13 @@ from pathlib import Path
 
 import trio
 
+from trio_kubelet.config.eviction import Signal
 from trio_kubelet.config.settings import Settings
 from trio_kubelet.debugging import LongTurn, LongTurnLog, LoopMeter
 from trio_kubelet.errors import StartError
+from trio_kubelet.eviction.memory_events import MemoryEvents
 from trio_kubelet.eviction.records import EvictionRecords
-from trio_kubelet.eviction.thresholds import configured_thresholds
+from trio_kubelet.eviction.thresholds import Threshold, configured_thresholds
 from trio_kubelet.eviction.watch import PressureWatch
 from trio_kubelet.k8s import Pod
 from trio_kubelet.k8s.quantity import Quantity
@@ -28,6 +30,8 @@ from trio_kubelet.node.host import Host
 from trio_kubelet.node.system_cgroups import system_cgroup_paths
 from trio_kubelet.pleg import Pleg, PodChange
 from trio_kubelet.probes import ProbeChange
+from trio_kubelet.resources import CgroupDriver
+from trio_kubelet.resources.cgroup_names import kubepods_name
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc.channel import socket_path
 from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
@@ -125,12 +129,14 @@ class NodeParts:
 
         # Measurements of the node and of what runs on it
         self.stats = StatsProvider(_stats_sources(self))
+        thresholds = configured_thresholds(configuration)
         self.pressure = PressureWatch(
-            thresholds=configured_thresholds(configuration),
+            thresholds=thresholds,
             transition_seconds=configuration.eviction_pressure_transition_period.total_seconds(),
             read=self.stats.node_since,
             journal=self.journal,
         )
+        self.memory_events = _memory_events(self, thresholds)
         self.eviction_records = EvictionRecords(self.root)
 
         # Pods
@@ -262,6 +268,24 @@ def _log_rotator(parts: NodeParts) -> LogRotator:
         parts.clock,
         configuration.container_log_max_workers,
     )
+
+
+def _memory_events(parts: NodeParts, thresholds: tuple[Threshold, ...]) -> MemoryEvents | None:
+    """Make the part that hears the kernel's words about memory; None without cgroups."""
+    if parts.host.cgroups is None:
+        return None
+    name = kubepods_name(parts.settings.configuration.cgroup_root)
+    events = MemoryEvents(
+        parts.host.cgroups,
+        {
+            Signal.MEMORY: ("/",),
+            Signal.ALLOCATABLE_MEMORY: tuple(name.path(driver) for driver in CgroupDriver),
+        },
+        thresholds,
+        parts.pressure.look_now,
+    )
+    parts.pressure.on_observed.add(events.observed)
+    return events
 
 
 def _oom_kills(settings: Settings, host: Host) -> OomKills | None:

@@ -124,6 +124,8 @@ class Agent:
         async with trio.open_nursery() as nursery:
             async with trio.open_nursery() as before_pods:
                 before_pods.start_soon(nursery.start, parts.pressure.run)
+                if parts.memory_events is not None:
+                    nursery.start_soon(parts.memory_events.run)
                 before_pods.start_soon(nursery.start, self._keep_pull_records)
                 await nursery.start(cluster.run)
                 pod_parts = await make_pod_parts(parts, await ask_runtime(parts), cluster)

@@ -243,7 +243,9 @@ class KubeletConfiguration:
         Support(waits_for="volume plugins", promised=True),
     )
     provider_id: str = option("providerID", "")
-    kernel_memcg_notification: bool = option("kernelMemcgNotification", False, EVICTION)
+    kernel_memcg_notification: bool = option(
+        "kernelMemcgNotification", False, Support(acts_as_with=True)
+    )
     logging: LoggingConfiguration = part("logging", LoggingConfiguration)
     enable_system_log_handler: bool = nullable("enableSystemLogHandler", True)
     enable_system_log_query: bool = nullable("enableSystemLogQuery", False)

@@ -1,8 +1,9 @@
 """Observes the node again and again, and says which pressures it is under.
 
 There is no event for a disk that fills up, so it is measured, by the one provider of statistics,
-which waits for no disk that hangs. Who keeps pods away (admission) and who tells the cluster (the
-node's conditions) ask for `current`; who evicts waits for the next observation.
+which waits for no disk that hangs. The nearer a threshold, the sooner comes the next observation;
+the kernel's words about memory bring it at once. Who keeps pods away (admission) and who tells the
+cluster (the node's conditions) ask for `current`; who evicts waits for the next observation.
 """
 
 from collections.abc import Awaitable, Callable
@@ -15,6 +16,7 @@ from state_machines.pressure import PRESSURE
 from trio_kubelet.config.eviction import Signal
 from trio_kubelet.eviction.observations import observations
 from trio_kubelet.eviction.pressure import PressureHistory, Pressures, next_history
+from trio_kubelet.eviction.rhythm import PERIOD_SECONDS, seconds_to_next_look
 from trio_kubelet.eviction.thresholds import Threshold
 from trio_kubelet.stats.values import NodeReading
 from trio_kubelet.tasks.callbacks import Callbacks
@@ -22,7 +24,6 @@ from trio_kubelet.telemetry import Journal, Transition
 
 log = structlog.get_logger("eviction")
 
-PERIOD_SECONDS = 10.0
 DEADLINE_SECONDS = 20.0
 """The time that a round waits for the provider, which gives up on disks and runtime sooner."""
 
@@ -55,6 +56,7 @@ class PressureWatch:
     _wanted: trio.Event = field(init=False, factory=trio.Event)
     _observed: trio.Event = field(init=False, factory=trio.Event)
     on_change: Callbacks[[]] = field(init=False, factory=Callbacks)
+    on_observed: Callbacks[[PressureHistory]] = field(init=False, factory=Callbacks)
 
     def current(self) -> Pressures | None:
         """The pressures that the node is under; None before it was observed for the first time."""
@@ -75,9 +77,14 @@ class PressureWatch:
         await self._round()
         task_status.started()
         while True:
-            with trio.move_on_after(PERIOD_SECONDS):
+            with trio.move_on_after(self._seconds_to_next_look()):
                 await self._wanted.wait()
             await self._round()
+
+    def _seconds_to_next_look(self) -> float:
+        if self._history is None:
+            return PERIOD_SECONDS
+        return seconds_to_next_look(self._thresholds, self._history.observed)
 
     async def _round(self) -> None:
         self._wanted = trio.Event()
@@ -99,6 +106,7 @@ class PressureWatch:
         self._write_down_steps(self._history)
         self._observed.set()
         self._observed = trio.Event()
+        self.on_observed.call(self._history)
         if before.pressures != self._history.pressures:
             self.on_change.call()
 

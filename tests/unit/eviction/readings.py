@@ -20,7 +20,7 @@ CAPACITY = 1000
 
 @define
 class Machine:
-    """Memory and disk of 1000 MiB and 1000 process ids, of which so many are used."""
+    """Memory and disk of 1000 MiB and 1000 thousand process ids, of which so many are used."""
 
     memory: int = 0
     disk: int = 0
@@ -49,8 +49,8 @@ class Machine:
             memory_bytes=CAPACITY * MI,
             swap_bytes=0,
             booted_at_ns=1,
-            tasks=self.tasks,
-            max_tasks=CAPACITY,
+            tasks=None if self.tasks is None else self.tasks * 1000,
+            max_tasks=CAPACITY * 1000,
             root=Filesystem(
                 time_ns=now,
                 device=1,
