@@ -31,6 +31,9 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "check-config": CommandEntry(
         "trio_kubelet.cli.commands", "check_config", "Check a KubeletConfiguration file."
     ),
+    "disk": CommandEntry(
+        "trio_kubelet.cli.disk", "disk", "Show what uses the disk of a running agent's node."
+    ),
     "pods": CommandEntry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
     "run": CommandEntry(
         "trio_kubelet.cli.commands", "run", "Run the node agent; takes the kubelet's flags."

@@ -32,7 +32,8 @@ LOOP_STUCK_SECONDS = 30.0
 class Listeners:
     """Steps of a start: each serves until it is cancelled, and raises StartError if it cannot.
 
-    `pods` are those of the sources, with their statuses; `monitoring` are statistics and metrics.
+    `pods` are those of the sources, with their statuses; `monitoring` are statistics and metrics,
+    `of_operators` what only who may use the agent's own socket is told.
     """
 
     settings: Settings
@@ -41,6 +42,7 @@ class Listeners:
     monitor: LoopMonitor
     pods: Callable[[], Iterable[Pod]]
     monitoring: Sequence[Route] = ()
+    of_operators: Sequence[Route] = ()
 
     async def serve_health(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -63,7 +65,12 @@ class Listeners:
         """
         configuration = self.settings.configuration
         shared = self.shared_routes()
-        own_routes = (*shared, *journal_routes(self.journal), *turn_routes(self.loop_meter))
+        own_routes = (
+            *shared,
+            *journal_routes(self.journal),
+            *turn_routes(self.loop_meter),
+            *self.of_operators,
+        )
         socket = Path(self.settings.options.root_dir, AGENT_SOCKET)
         try:
             own = listen_unix(socket)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import structlog
 import trio
-from attrs import define, field
+from attrs import define, field, frozen
 
 from trio_kubelet.errors import CollectionError, aggregated
 from trio_kubelet.k8s import Duration, Pod
@@ -52,6 +52,15 @@ LOOK_SECONDS = 30.0
 FOR_SPACE, FOR_AGE = "space", "age"
 
 FAILED, NO_ROOM, NO_SIZE = "ImageGCFailed", "FreeDiskSpaceFailed", "InvalidDiskCapacity"
+
+
+@frozen(kw_only=True)
+class ImageUsage:
+    """An image of the node, when it was used, and whether it is in use now."""
+
+    image: PresentImage
+    use: ImageUse
+    in_use: bool
 
 
 @define(kw_only=True, eq=False)
@@ -118,6 +127,20 @@ class ImageCollector:
             await self._tell_removed()
         if errors:
             raise CollectionError(aggregated(errors))
+
+    async def usage(self) -> Sequence[ImageUsage]:
+        """All images as they are used now, the one first that was used least recently.
+
+        Raises CollectionError if the runtime does not say what it has.
+        """
+        async with self._turn:
+            await self._look()
+            images, uses = self._images, self._uses or {}
+            used = self._used | await self._names_of_pods()
+        return [
+            ImageUsage(image=each, use=uses[each.key], in_use=bool(each.names & used))
+            for each in sorted(images, key=lambda each: (uses[each.key].last_used_ns, each.key))
+        ]
 
     def _tell_failure(self, message: str) -> None:
         log.warning("image garbage collection incomplete", problem=message)
