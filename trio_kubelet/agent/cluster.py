@@ -99,7 +99,9 @@ class Cluster:
         )
         self._classes = RuntimeClasses(clients.main)
         self.runtime_handler = self._classes.handler
-        readiness = Readiness(parts.gate, (self._relist_errors,), has_listed=self._has_listed)
+        readiness = Readiness(
+            parts.runtime_health, (self._relist_errors,), has_listed=self._has_listed
+        )
         self.reporter = NodeReporter(
             profile=profile,
             resources=parts.resources.amounts,
@@ -109,7 +111,7 @@ class Cluster:
             observe=NodeObserver(
                 profile=profile,
                 client=parts.client,
-                gate=parts.gate,
+                runtime_health=parts.runtime_health,
                 readiness=readiness,
                 pressures=parts.pressure.current,
             ).observe,

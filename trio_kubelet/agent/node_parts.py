@@ -38,7 +38,7 @@ from trio_kubelet.rpc.watched import RpcCall, WatchedTransport
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.client import RuntimeClient
 from trio_kubelet.runtime.config.names import pod_log_folder
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.images.access import Verification, VerificationPolicy
 from trio_kubelet.runtime.images.collection import ImageCollectionPolicy
 from trio_kubelet.runtime.images.collector import ImageCollector
@@ -112,7 +112,7 @@ class NodeParts:
             tasks,
             request_timeout_seconds=configuration.runtime_request_timeout.total_seconds(),
         )
-        self.gate = RuntimeGate()
+        self.runtime_health = RuntimeHealth()
         self.oom_kills = _oom_kills(settings, host)
         self.inspector = PodInspector(client=self.client, oom_kills=self.oom_kills)
         self.cache = RuntimeCache()
@@ -235,7 +235,7 @@ def _image_collector(parts: NodeParts) -> ImageCollector:
     may_be_old = parts.settings.gates["ImageMaximumGCAge"]
     return ImageCollector(
         client=parts.client,
-        gate=parts.gate,
+        runtime_health=parts.runtime_health,
         policy=ImageCollectionPolicy(
             high_percent=configuration.image_gc_high_threshold_percent,
             low_percent=configuration.image_gc_low_threshold_percent,
@@ -258,7 +258,7 @@ def _log_rotator(parts: NodeParts) -> LogRotator:
     configuration = parts.settings.configuration
     return LogRotator(
         parts.client,
-        parts.gate,
+        parts.runtime_health,
         configuration.pod_logs_dir,
         RotationPolicy(
             max_bytes=Quantity(configuration.container_log_max_size).value,

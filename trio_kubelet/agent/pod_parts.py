@@ -85,7 +85,7 @@ async def ask_runtime(parts: NodeParts) -> AnsweredRuntime:
     """Return name and cgroup driver of the runtime; it is asked until it answers."""
     retries = Retries(RETRY)
     while True:
-        await parts.gate.wait_up()
+        await parts.runtime_health.wait_up()
         try:
             version = await parts.client.version()
             return AnsweredRuntime(
@@ -196,7 +196,7 @@ class _Builder:
             node=NodeIdentity(host_ips=self.node.host_ips, runtime_name=self.runtime_name),
             allocations=parts.allocations,
             resizes=parts.resizes,
-            runtime_features=parts.gate.runtime_features,
+            runtime_features=parts.runtime_health.runtime_features,
             probed=probes.verdicts,
         )
         return PodParts(
@@ -211,7 +211,7 @@ class _Builder:
                 cgroups=self.cgroups.pods,
                 allocations=parts.allocations,
                 resizes=parts.resizes,
-                runtime_state=lambda: parts.gate.state,
+                runtime_state=lambda: parts.runtime_health.state,
                 busy=parts.activity.busy,
                 recorder=parts.recorder,
                 clock=parts.clock,
@@ -238,10 +238,12 @@ class _Builder:
             node=cluster.node,
             runtime_classes=cluster.has_runtime_classes,
             apparmor=parts.host.apparmor,
-            runtime_features=lambda: parts.gate.state.runtime_features.features,
-            declared_features=lambda: declared_features(gates, parts.gate.runtime_features()),
+            runtime_features=lambda: parts.runtime_health.state.runtime_features.features,
+            declared_features=lambda: declared_features(
+                gates, parts.runtime_health.runtime_features()
+            ),
             no_user_namespace=lambda pod: self.id_ranges.refusal(
-                pod, parts.gate.runtime_features()
+                pod, parts.runtime_health.runtime_features()
             ),
             compare_taints=gates["TaintTolerationComparisonOperators"],
             under_pressure=lambda pod: refused_under_pressure(pod, parts.pressure.current()),
@@ -303,7 +305,7 @@ class _Builder:
                 start_limiter=parts.start_limiter,
                 files=files,
                 runtime_handler=self.cluster.runtime_handler,
-                runtime_features=parts.gate.runtime_features,
+                runtime_features=parts.runtime_health.runtime_features,
                 user_namespace=self.id_ranges.mapping,
             ),
             starter=ContainerStarter(
@@ -316,7 +318,7 @@ class _Builder:
                 node=node,
                 start_limiter=parts.start_limiter,
                 files=files,
-                runtime_features=parts.gate.runtime_features,
+                runtime_features=parts.runtime_health.runtime_features,
                 oom_kills=parts.oom_kills,
                 read_host_file=parts.host.read_hosts,
             ),
@@ -377,7 +379,7 @@ class _Builder:
                 total=options.maximum_dead_containers,
                 minimum_age=options.minimum_container_ttl_duration,
             ),
-            gate=parts.gate,
+            runtime_health=parts.runtime_health,
             clock=parts.clock,
             recorder=parts.recorder,
         )

@@ -66,7 +66,7 @@ class Pods:
             allocations=parts.allocations,
             resizing=self.resizing,
             undecided=_undecided_pods(pod_parts.admission, cluster),
-            gate=parts.gate,
+            runtime_health=parts.runtime_health,
             monitor=parts.monitor,
             config=self._updates.channel,
             pleg=parts.runtime_changes,

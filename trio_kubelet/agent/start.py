@@ -31,7 +31,7 @@ from trio_kubelet.node.host import Host, resolv_conf_warnings
 from trio_kubelet.node.system_oom import SystemOomWatch
 from trio_kubelet.rpc import look_over
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.gate import RuntimeState, check_runtime
+from trio_kubelet.runtime.health import RuntimeState, check_runtime
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.threads import run_in_thread
 from trio_kubelet.telemetry import EventType
@@ -70,7 +70,7 @@ class Agent:
             python=sys.version.split()[0],
         )
         parts.recorder.node(EventType.NORMAL, "Starting", "Starting kubelet.")
-        parts.gate.on_change.add(self._on_runtime_state)
+        parts.runtime_health.on_change.add(self._on_runtime_state)
         parts.make_folders()
         parts.host.set_up(parts.settings)
         with metered(parts.loop_meter):
@@ -83,7 +83,7 @@ class Agent:
             nursery.start_soon(self._watch_system_ooms)
             nursery.start_soon(parts.stats.run)
             nursery.start_soon(self.ports.serve)
-            nursery.start_soon(check_runtime, parts.client, parts.gate)
+            nursery.start_soon(check_runtime, parts.client, parts.runtime_health)
             nursery.start_soon(self._tell_service_manager)
             async with self._open_clients() as clients:
                 cluster = self._cluster(clients)
@@ -158,7 +158,7 @@ class Agent:
         except OSError as error:
             raise StartError(f"{error.filename}: {error.strerror}; check --root-dir") from error
         task_status.started()
-        await parts.image_access.tend(parts.client, parts.gate)
+        await parts.image_access.tend(parts.client, parts.runtime_health)
 
     def _on_runtime_state(self, before: RuntimeState, after: RuntimeState) -> None:
         if after.up and not before.up:

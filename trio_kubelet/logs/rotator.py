@@ -32,7 +32,7 @@ from trio_kubelet.logs.rotation import (
 )
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 from trio_kubelet.tasks.clock import Clock
 from trio_kubelet.tasks.fair_limiter import ALL_PODS, FairLimiter, Share
@@ -85,14 +85,14 @@ class LogRotator:
     def __init__(
         self,
         client: RuntimeClient,
-        gate: RuntimeGate,
+        runtime_health: RuntimeHealth,
         root: str,
         policy: RotationPolicy,
         clock: Clock,
         workers: int,
     ) -> None:
         self._client = client
-        self._gate = gate
+        self._runtime_health = runtime_health
         self._root = root
         self._policy = policy
         self._clock = clock
@@ -140,7 +140,7 @@ class LogRotator:
         """Rotate for ever. Cancelled, it leaves what the next agent finishes."""
         async with trio.open_nursery() as nursery:
             while True:
-                await self._gate.wait_up()
+                await self._runtime_health.wait_up()
                 self._woken = trio.Event()
                 now = trio.current_time()
                 due = [each for each in self._idle() if each.due_at <= now]

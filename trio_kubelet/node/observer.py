@@ -22,8 +22,8 @@ from trio_kubelet.node.profile import AddressError, HostNetwork, NodeProfile, ch
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
 from trio_kubelet.runtime.handlers import RuntimeFeatures
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.tasks.callbacks import Callbacks
 from trio_kubelet.tasks.threads import run_in_thread
 
@@ -122,7 +122,7 @@ class Readiness:
 
     def __init__(
         self,
-        gate: RuntimeGate,
+        runtime_health: RuntimeHealth,
         others: Iterable[Errors] = (),
         *,
         has_listed: Callable[[], bool] = lambda: True,
@@ -133,8 +133,8 @@ class Readiness:
         self._last: RuntimeState | None = None
         self._silent_since: float | None = None
         self.on_change: Callbacks[[]] = Callbacks()
-        self._take(gate.state)
-        gate.on_change.add(lambda _, state: self._on_state(state))
+        self._take(runtime_health.state)
+        runtime_health.on_change.add(lambda _, state: self._on_state(state))
 
     def errors(self) -> tuple[str, ...]:
         """Why the node is not ready now, in the order in which the condition lists it."""
@@ -177,7 +177,7 @@ class NodeObserver:
 
     _profile: NodeProfile
     _client: RuntimeClient
-    _gate: RuntimeGate
+    _runtime_health: RuntimeHealth
     _readiness: Readiness
     _pressures: Callable[[], Pressures | None]
     _network: HostNetwork = field(factory=HostNetwork)
@@ -190,18 +190,18 @@ class NodeObserver:
     _images_due_at: float = field(init=False, default=-1.0)
 
     def __attrs_post_init__(self) -> None:
-        self._gate.on_change.add(self._on_runtime_state)
+        self._runtime_health.on_change.add(self._on_runtime_state)
 
     async def observe(self) -> Observation:
         """Look once. Takes a few seconds at most; when cancelled, nothing is lost."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._look_for_addresses)
-            if self._gate.state.up:
+            if self._runtime_health.state.up:
                 nursery.start_soon(self._ask_runtime)
         return Observation(
             addresses=self._addresses,
             runtime=self._version,
-            runtime_features=self._gate.state.runtime_features,
+            runtime_features=self._runtime_health.state.runtime_features,
             images=self._images,
             pressures=self._pressures(),
             errors=self._readiness.errors(),

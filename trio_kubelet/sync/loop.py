@@ -6,7 +6,7 @@
     housekeeping   every two seconds                → what nobody wants any more goes
 
 A handler runs from start to end without a checkpoint, so nothing interleaves inside it and no
-lock is needed. Consumers share one gate: while the runtime is down they wait, and what came in
+lock is needed. All consumers wait while the runtime is down (`RuntimeHealth`), and what came in
 meanwhile is still there when it is back. Consumers of channels tell the monitor when they begin
 and end to deal with a message, so that one that is stuck is seen. Housekeeping does not: all that
 it waits for is disks, and what it decides it decides without a checkpoint. A round that takes
@@ -27,7 +27,7 @@ from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.sources import PodOperation, PodUpdate, Source
 from trio_kubelet.status.context import POD_REJECTED
@@ -95,7 +95,7 @@ class SyncLoop:
     _undecided: UndecidedPods | None = None
     _allocations: Allocations
     _resizing: Resizing
-    _gate: RuntimeGate
+    _runtime_health: RuntimeHealth
     _monitor: LoopMonitor
     _config: trio.MemoryReceiveChannel[PodUpdate]
     _pleg: trio.MemoryReceiveChannel[PodChange]
@@ -116,7 +116,7 @@ class SyncLoop:
         if not self._silent_sources:
             self._sources_known.set()
         self._preemptions = Preemptions(self._fits)
-        self._gate.on_change.add(self._on_runtime_state)
+        self._runtime_health.on_change.add(self._on_runtime_state)
         self._tasks.on_finished.add(self.on_finished)
         self._resizing.on_decided.add(self._on_resize_decided)
 
@@ -139,7 +139,7 @@ class SyncLoop:
         handle: Callable[[T], Awaitable[None] | None],
     ) -> None:
         async for item in channel:
-            await self._gate.wait_up()
+            await self._runtime_health.wait_up()
             try:
                 with self._monitor.busy(name):
                     if (handled := handle(item)) is not None:
@@ -151,7 +151,7 @@ class SyncLoop:
         await self._sources_known.wait()
         while True:
             await trio.sleep(HOUSEKEEPING_SECONDS)
-            await self._gate.wait_up()
+            await self._runtime_health.wait_up()
             if trio.current_time() >= self._resizes_decided_at + RESIZE_RETRY_SECONDS:
                 self._decide_resizes(PERIODIC)
             try:
@@ -207,7 +207,7 @@ class SyncLoop:
 
     async def _decide(self, pod: Pod) -> None:
         """Decide on a pod that waited for the node."""
-        await self._gate.wait_up()
+        await self._runtime_health.wait_up()
         try:
             self._add(self._bounded(pod, PodOperation.ADD))
         except Exception:

@@ -30,7 +30,7 @@ from trio_kubelet.resources.pod_cgroups import NoCgroups, PodCgroups
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.container_config import PodInputs
-from trio_kubelet.runtime.gate import RuntimeState
+from trio_kubelet.runtime.health import RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.plan import RuntimeOutcome
 from trio_kubelet.runtime.lifecycle.pod_runtime import PodContainers

@@ -53,7 +53,7 @@ from trio_kubelet.pod_clients.share import Target
 from trio_kubelet.resources import CgroupDriver
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.gate import RuntimeState
+from trio_kubelet.runtime.health import RuntimeState
 from trio_kubelet.sync.cleaning import CleaningTurns
 from trio_kubelet.sync.mailbox import PodRequest
 from trio_kubelet.sync.pod_task import Beginning, PodTask, SharedByTasks
@@ -213,7 +213,7 @@ async def _live(script: PodScript, root: Path) -> Lived:
         host = hollow_host(RuntimeTransport(runtime), machine, ask_over_network=ask)
         parts = NodeParts(_settings(root), clock, host)
         parts.make_folders()
-        parts.gate.update(UP)
+        parts.runtime_health.update(UP)
         await parts.pleg.relist()
         world = _World(began=trio.current_time())
         runtime.events.add_observer(world.on_event)

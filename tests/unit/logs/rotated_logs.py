@@ -12,7 +12,7 @@ from trio_kubelet.logs.rotation import RotationPolicy
 from trio_kubelet.logs.rotator import LogRotator
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.observed import ObservedContainer, ObservedPod, ObservedState
 
 LINE_BYTES = 10
@@ -68,11 +68,11 @@ class Printing(RuntimeClient):
 
     def rotator(self, **changes: int) -> LogRotator:
         """A new agent's rotator, which has not seen the container yet."""
-        gate = RuntimeGate()
-        gate.update(RuntimeState(up=True, network_ready=True))
+        runtime_health = RuntimeHealth()
+        runtime_health.update(RuntimeState(up=True, network_ready=True))
         settings = {"max_bytes": 10 * LINE_BYTES, "max_files": 3, "interval_seconds": 10}
         policy = RotationPolicy(**{**settings, **changes})
-        return LogRotator(self, gate, str(self.root), policy, TrioClock(), 1)
+        return LogRotator(self, runtime_health, str(self.root), policy, TrioClock(), 1)
 
     def observed(self, state: ObservedState = ObservedState.RUNNING) -> ObservedPod:
         container = ObservedContainer(

@@ -18,7 +18,7 @@ from trio_kubelet.node.profile import HostNetwork
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate, runtime_state
+from trio_kubelet.runtime.health import RuntimeHealth, runtime_state
 
 BUSYBOX = "docker.io/library/busybox:1"
 
@@ -46,13 +46,13 @@ class Scene:
     """A node whose runtime is hollow."""
 
     client: RuntimeClient
-    gate: RuntimeGate
+    runtime_health: RuntimeHealth
     network: FakeNetwork
     observer: NodeObserver
     faults: ScriptedFaults
 
     async def runtime_answers(self) -> None:
-        self.gate.update(runtime_state(await self.client.status()))
+        self.runtime_health.update(runtime_state(await self.client.status()))
 
 
 @asynccontextmanager
@@ -61,16 +61,16 @@ async def scene(*images: str) -> AsyncIterator[Scene]:
     options = HollowOptions(faults=faults, images=images)
     async with open_hollow_runtime(TrioClock(), options) as runtime:
         client = RuntimeClient(InProcess(runtime))
-        gate, network = RuntimeGate(), FakeNetwork()
+        runtime_health, network = RuntimeHealth(), FakeNetwork()
         observer = NodeObserver(
             profile=a_profile(),
             client=client,
-            gate=gate,
-            readiness=Readiness(gate),
+            runtime_health=runtime_health,
+            readiness=Readiness(runtime_health),
             pressures=lambda: Pressures(disk=True),
             network=network,
         )
-        yield Scene(client, gate, network, observer, faults)
+        yield Scene(client, runtime_health, network, observer, faults)
 
 
 def names(seen: Observation) -> set[str]:
@@ -134,7 +134,7 @@ async def test_a_runtime_that_comes_back_may_be_another_version(
         await at.runtime_answers()
         await at.observer.observe()
         at.faults.add("Version", CallFault(error=RpcError(Code.UNAVAILABLE, "asked again")))
-        at.gate.mark_down("container runtime is down: gone")
+        at.runtime_health.mark_down("container runtime is down: gone")
         await at.runtime_answers()
         await at.observer.observe()
         assert not at.faults._faults["Version"]

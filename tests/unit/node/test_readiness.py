@@ -12,7 +12,7 @@ from trio_kubelet.node.observer import (
     relist_errors,
     runtime_errors,
 )
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 
 UP = RuntimeState(answered=True, up=True, network_ready=True, reason="")
 NO_NETWORK = RuntimeState(
@@ -79,14 +79,14 @@ def test_an_old_relist_keeps_a_node_from_being_ready(
 
 
 async def test_a_runtime_that_is_restarted_leaves_the_node_ready(autojump_clock: MockClock) -> None:
-    gate = RuntimeGate()
-    readiness = Readiness(gate)
-    gate.update(UP)
-    gate.mark_down("container runtime is down: connection refused")
+    runtime_health = RuntimeHealth()
+    readiness = Readiness(runtime_health)
+    runtime_health.update(UP)
+    runtime_health.mark_down("container runtime is down: connection refused")
     await trio.sleep(20)
     assert readiness.errors() == ()
-    gate.update(UP)
-    gate.mark_down("container runtime is down: connection refused")
+    runtime_health.update(UP)
+    runtime_health.mark_down("container runtime is down: connection refused")
     await trio.sleep(20)
     assert readiness.errors() == ()
     await trio.sleep(10)
@@ -94,43 +94,43 @@ async def test_a_runtime_that_is_restarted_leaves_the_node_ready(autojump_clock:
 
 
 async def test_silence_does_not_make_a_broken_network_whole(autojump_clock: MockClock) -> None:
-    gate = RuntimeGate()
-    readiness = Readiness(gate)
-    gate.update(NO_NETWORK)
-    gate.mark_down("container runtime is down: connection refused")
+    runtime_health = RuntimeHealth()
+    readiness = Readiness(runtime_health)
+    runtime_health.update(NO_NETWORK)
+    runtime_health.mark_down("container runtime is down: connection refused")
     assert "cni not initialized" in readiness.errors()[0]
 
 
 async def test_others_are_asked_after_the_runtime() -> None:
-    gate = RuntimeGate()
-    gate.update(UP)
-    readiness = Readiness(gate, [lambda: ("node is shutting down",)])
+    runtime_health = RuntimeHealth()
+    runtime_health.update(UP)
+    readiness = Readiness(runtime_health, [lambda: ("node is shutting down",)])
     assert readiness.errors() == ("node is shutting down",)
 
 
 async def test_whoever_listens_is_told_of_a_change() -> None:
-    gate, changes = RuntimeGate(), list[int]()
-    readiness = Readiness(gate)
+    runtime_health, changes = RuntimeHealth(), list[int]()
+    readiness = Readiness(runtime_health)
     readiness.on_change.add(lambda: changes.append(len(readiness.errors())))
-    gate.update(UP)
-    gate.update(UP)
-    gate.update(NO_NETWORK)
+    runtime_health.update(UP)
+    runtime_health.update(UP)
+    runtime_health.update(NO_NETWORK)
     assert changes == [0, 1]
 
 
 async def test_a_start_is_early_until_the_runtime_has_answered_and_listed(
     autojump_clock: MockClock,
 ) -> None:
-    gate, listed = RuntimeGate(), list[str]()
-    readiness = Readiness(gate, has_listed=lambda: bool(listed))
+    runtime_health, listed = RuntimeHealth(), list[str]()
+    readiness = Readiness(runtime_health, has_listed=lambda: bool(listed))
     assert readiness.is_early()
-    gate.update(UP)
+    runtime_health.update(UP)
     assert readiness.is_early()
     listed.append("all")
     assert not readiness.is_early()
 
 
 async def test_a_start_is_not_early_for_ever(autojump_clock: MockClock) -> None:
-    readiness = Readiness(RuntimeGate(), has_listed=lambda: False)
+    readiness = Readiness(RuntimeHealth(), has_listed=lambda: False)
     await trio.sleep(START_SECONDS)
     assert not readiness.is_early()

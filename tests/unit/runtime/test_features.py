@@ -2,8 +2,8 @@
 
 from trio_kubelet.k8s import NodeFeatures, NodeRuntimeHandler
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, runtime_state
 from trio_kubelet.runtime.handlers import features_of
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState, runtime_state
 
 
 def test_runtime_handlers_are_told_by_name_with_what_they_can_do() -> None:
@@ -45,19 +45,21 @@ def test_features_are_told_only_by_a_runtime_that_knows_them() -> None:
 
 
 def test_a_runtime_that_falls_silent_keeps_what_it_offered() -> None:
-    gate = RuntimeGate()
-    gate.update(runtime_state(cri.StatusResponse(runtime_handlers=[cri.RuntimeHandler(name="x")])))
-    runtime_features = gate.state.runtime_features
-    gate.mark_down("container runtime is down: gone")
-    assert not gate.state.answered
-    assert gate.state.runtime_features == runtime_features
+    runtime_health = RuntimeHealth()
+    runtime_health.update(
+        runtime_state(cri.StatusResponse(runtime_handlers=[cri.RuntimeHandler(name="x")]))
+    )
+    runtime_features = runtime_health.state.runtime_features
+    runtime_health.mark_down("container runtime is down: gone")
+    assert not runtime_health.state.answered
+    assert runtime_health.state.runtime_features == runtime_features
     assert [handler.name for handler in runtime_features.handlers] == ["x"]
 
 
 def test_offers_are_part_of_what_changes() -> None:
-    gate, changes = RuntimeGate(), list[RuntimeState]()
-    gate.on_change.add(lambda _, after: changes.append(after))
+    runtime_health, changes = RuntimeHealth(), list[RuntimeState]()
+    runtime_health.on_change.add(lambda _, after: changes.append(after))
     for handlers in (["a"], ["a"], ["a", "b"]):
         answer = [cri.RuntimeHandler(name=name) for name in handlers]
-        gate.update(runtime_state(cri.StatusResponse(runtime_handlers=answer)))
+        runtime_health.update(runtime_state(cri.StatusResponse(runtime_handlers=answer)))
     assert [len(state.runtime_features.handlers) for state in changes] == [1, 2]

@@ -32,7 +32,7 @@ from trio_kubelet.runtime.garbage.collector import (
 )
 from trio_kubelet.runtime.garbage.logs import with_usable_names
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import (
@@ -49,7 +49,7 @@ class Node:
     cache: RuntimeCache
     remover: ContainerRemover
     collector: GarbageCollector
-    gate: RuntimeGate
+    runtime_health: RuntimeHealth
     facts: NodeFacts
     wanted: set[str]
     ended: set[str]
@@ -136,7 +136,7 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
     facts = configured(node_facts(), pod_logs_dir=str(folder / "pods"))
     async with open_hollow_runtime(clock, options) as runtime:
         client = RuntimeClient(InProcess(runtime))
-        cache, gate, wanted, ended = RuntimeCache(), RuntimeGate(), {"uid"}, set[str]()
+        cache, runtime_health, wanted, ended = RuntimeCache(), RuntimeHealth(), {"uid"}, set[str]()
         journal = Journal(clock)
         remover = ContainerRemover(client=client, node=facts)
         collector = GarbageCollector(
@@ -146,11 +146,13 @@ async def hollow_node(folder: Path) -> AsyncIterator[Node]:
             wanted=lambda: wanted,
             ended=lambda: ended,
             limits=DeadContainerLimits(per_container=1),
-            gate=gate,
+            runtime_health=runtime_health,
             clock=clock,
             recorder=EventRecorder(journal, "node"),
         )
-        yield Node(client, cache, remover, collector, gate, facts, wanted, ended, faults, journal)
+        yield Node(
+            client, cache, remover, collector, runtime_health, facts, wanted, ended, faults, journal
+        )
 
 
 @pytest.fixture
@@ -325,7 +327,7 @@ async def test_links_that_an_earlier_agent_did_not_make_are_made_at_the_start(
     await node.container(sandbox, 1, "R")  # Its log is away: it is rotated just now.
     log = node.log("0.log")
     await node.look()
-    node.gate.update(RuntimeState(up=True, network_ready=True))
+    node.runtime_health.update(RuntimeState(up=True, network_ready=True))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.collector.run)
         await trio.sleep(1)
@@ -347,7 +349,7 @@ async def test_it_runs_once_a_minute_and_waits_for_the_runtime(
         nursery.start_soon(node.collector.run)
         await trio.sleep(600)
         assert await ids(node) == (sorted([old, new]), [])
-        node.gate.update(RuntimeState(up=True, network_ready=True))
+        node.runtime_health.update(RuntimeState(up=True, network_ready=True))
         await trio.sleep(61)
         assert await ids(node) == ([new], [])
         await node.container(new, 0, "X")
@@ -362,7 +364,7 @@ async def told_of_a_round(node: Node) -> list[tuple[str, str]]:
     """The node's events of the first whole round, after that of a start."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(node.collector.run)
-        node.gate.update(RuntimeState(up=True, network_ready=True))
+        node.runtime_health.update(RuntimeState(up=True, network_ready=True))
         await trio.sleep(30)
         before = len(list(node.journal.entries("node")))
         await trio.sleep(31)

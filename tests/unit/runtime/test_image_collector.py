@@ -24,7 +24,7 @@ from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec
 from trio_kubelet.rpc import Code, InProcess, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.images.collection import DiskSpace, ImageCollectionPolicy
 from trio_kubelet.runtime.images.collector import (
     LOOK_SECONDS,
@@ -48,7 +48,7 @@ class Node:
 
     client: RuntimeClient
     collector: ImageCollector
-    gate: RuntimeGate
+    runtime_health: RuntimeHealth
     journal: Journal
     faults: ScriptedFaults
     pods: list[Pod]
@@ -100,8 +100,12 @@ async def node(
     }
     options = HollowOptions(images=images, registry=HollowRegistry(images=remote), faults=faults)
     async with open_hollow_runtime(clock, options) as runtime:
-        client, journal, gate = RuntimeClient(InProcess(runtime)), Journal(clock), RuntimeGate()
-        gate.update(RuntimeState(up=True, network_ready=True))
+        client, journal, runtime_health = (
+            RuntimeClient(InProcess(runtime)),
+            Journal(clock),
+            RuntimeHealth(),
+        )
+        runtime_health.update(RuntimeState(up=True, network_ready=True))
         recorder, events, others = EventRecorder(journal, "node"), list[str](), [0]
         recorder.on_event.add(lambda event: events.append(f"{event.reason}: {event.message}"))
         pods, tidied, known = list[Pod](), list[float](), trio.Event()
@@ -118,7 +122,7 @@ async def node(
 
         collector = ImageCollector(
             client=client,
-            gate=gate,
+            runtime_health=runtime_health,
             policy=policy or ImageCollectionPolicy(),
             disk=ImageDisk(client=client, measure_space=measure) if on_disk else None,
             pods=lambda: pods,
@@ -135,7 +139,7 @@ async def node(
             collected=collected,
             client=client,
             collector=collector,
-            gate=gate,
+            runtime_health=runtime_health,
             journal=journal,
             faults=faults,
             pods=pods,
@@ -249,7 +253,7 @@ async def _anew(at: Node, root: Path, policy: ImageCollectionPolicy) -> ImageCol
     """The collector of the next agent."""
     collector = ImageCollector(
         client=at.client,
-        gate=at.gate,
+        runtime_health=at.runtime_health,
         policy=policy,
         disk=None,
         pods=lambda: at.pods,

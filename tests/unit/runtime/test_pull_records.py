@@ -16,7 +16,7 @@ from tests.trio_clock import TrioClock
 from trio_kubelet.config.records import ImagePulledRecord, ImagePullIntent, ImagePullSecret
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.images.access import AccessCheck, Verification, VerificationPolicy
 from trio_kubelet.runtime.images.pull_record_files import (
     PullRecordError,
@@ -339,10 +339,10 @@ async def test_a_pull_that_is_left_open_is_looked_for_at_once(
 ) -> None:
     mock_clock.autojump_threshold = 0
     at = await records(tmp_path)
-    gate, runtime = RuntimeGate(), Runtime()
-    gate.update(RuntimeState(up=True))
+    runtime_health, runtime = RuntimeHealth(), Runtime()
+    runtime_health.update(RuntimeState(up=True))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(at.tend, runtime, gate)
+        nursery.start_soon(at.tend, runtime, runtime_health)
         await trio.sleep(PERIOD_SECONDS / 2)
         runtime.images[IMAGE] = IMAGE_ID
         await at.begin(IMAGE)
@@ -384,10 +384,10 @@ async def test_records_are_tidied_every_five_minutes_whatever_the_runtime_says(
     mock_clock.autojump_threshold = 0
     put(record_path(tmp_path), RECORD_FILE)
     at = await records(tmp_path)
-    gate, runtime = RuntimeGate(), Runtime({"a": IMAGE_ID}, is_away=True)
+    runtime_health, runtime = RuntimeHealth(), Runtime({"a": IMAGE_ID}, is_away=True)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(at.tend, runtime, gate)
-        gate.update(RuntimeState(up=True))
+        nursery.start_soon(at.tend, runtime, runtime_health)
+        runtime_health.update(RuntimeState(up=True))
         await trio.sleep(PERIOD_SECONDS / 2)
         assert runtime.lists == 1
         runtime.is_away, runtime.images = False, {}
@@ -407,10 +407,10 @@ async def test_a_bug_in_tidying_ends_nothing(tmp_path: Path, mock_clock: MockClo
     mock_clock.autojump_threshold = 0
     put(record_path(tmp_path), RECORD_FILE)
     at = await records(tmp_path)
-    gate, runtime = RuntimeGate(), Odd()
-    gate.update(RuntimeState(up=True))
+    runtime_health, runtime = RuntimeHealth(), Odd()
+    runtime_health.update(RuntimeState(up=True))
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(at.tend, runtime, gate)
+        nursery.start_soon(at.tend, runtime, runtime_health)
         await trio.sleep(PERIOD_SECONDS / 2)
         assert record_path(tmp_path).exists()
         await trio.sleep(PERIOD_SECONDS)

@@ -205,7 +205,7 @@ LENGTH = ("Expect: 100-continue", "Content-Length: 4", "Connection: close")
 async def test_each_piece_of_a_stream_waits_for_a_turn_of_its_namespace(
     name: str, headers: tuple[str, ...], begun: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    streams, gate, got = Streams(), Gate(monkeypatch, "held"), list[str]()
+    streams, runtime_health, got = Streams(), Gate(monkeypatch, "held"), list[str]()
 
     async def go_on(stream: trio.SocketStream, namespace: str) -> None:
         async with stream:
@@ -223,7 +223,7 @@ async def test_each_piece_of_a_stream_waits_for_a_turn_of_its_namespace(
                 text = head(f"/{name}/{namespace}", *headers, method="POST") + b"\r\n"
                 clients[namespace] = await connect(port, text)
                 await until(clients[namespace], begun)
-            gate.close()
+            runtime_health.close()
             streams.more.set()
             for namespace, stream in clients.items():
                 nursery.start_soon(go_on, stream, namespace)
@@ -231,7 +231,7 @@ async def test_each_piece_of_a_stream_waits_for_a_turn_of_its_namespace(
                 await trio.lowlevel.checkpoint()
             await trio.testing.wait_all_tasks_blocked(0.02)
             assert "held" not in [*got, *streams.heard]
-            gate.opened.set()
+            runtime_health.opened.set()
             while "held" not in [*got, *streams.heard]:
                 await trio.lowlevel.checkpoint()
 
@@ -242,7 +242,7 @@ async def test_handshakes_and_first_requests_wait_for_turns_of_their_peer(
     context, client_side = contexts()
     (listener,) = await listen_tcp("127.0.0.1", 0)
     ask = partial(connect_over_tls, listener.socket.getsockname()[1], client_side)
-    gate, asked = Gate(monkeypatch, "127.0.0.1"), trio.Event()
+    runtime_health, asked = Gate(monkeypatch, "127.0.0.1"), trio.Event()
 
     async def connect_later() -> None:
         stream = await ask(b"")
@@ -255,7 +255,7 @@ async def test_handshakes_and_first_requests_wait_for_turns_of_their_peer(
             await nursery.start(serve_http, listeners, Streams().handle)
             known, unknown = await ask(head("/none") + b"\r\n"), await ask(b"")
             await until(known, b"not found")
-            gate.close()
+            runtime_health.close()
             nursery.start_soon(connect_later)
             for stream in (known, unknown):
                 await stream.send_all(head("/none") + b"\r\n")
@@ -264,7 +264,7 @@ async def test_handshakes_and_first_requests_wait_for_turns_of_their_peer(
                 await unknown.receive_some()
             assert patience.cancelled_caught, "it is not answered before its turn"
             assert not asked.is_set()
-            gate.opened.set()
+            runtime_health.opened.set()
             await asked.wait()
             await until(unknown, b"not found")
             for stream in (known, unknown):
@@ -275,16 +275,16 @@ async def test_handshakes_and_first_requests_wait_for_turns_of_their_peer(
 async def test_a_piece_that_was_read_is_not_lost_with_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    gate, read = Gate(monkeypatch, ""), trio.Event()
+    runtime_health, read = Gate(monkeypatch, ""), trio.Event()
 
     async def wait_twice(request: Request) -> None:
         stream = await request.switch_protocols(SWITCHING)
-        gate.close()
+        runtime_health.close()
         read.set()
         with trio.move_on_after(0.05) as patience:
             await stream.receive_some()
         assert patience.cancelled_caught
-        gate.opened.set()
+        runtime_health.opened.set()
         await stream.send_all(await stream.receive_some())
 
     async with serving(let_in_all(wait_twice)) as port:

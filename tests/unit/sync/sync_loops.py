@@ -16,7 +16,7 @@ from tests.unit.sync.fake_syncer import FakeSyncer, stopped
 from trio_kubelet.k8s import Container, ObjectMeta, Pod, PodSpec, Time
 from trio_kubelet.pleg import PodChange
 from trio_kubelet.probes import ProbeChange
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
 from trio_kubelet.runtime.lifecycle.resizes import Resizes
@@ -68,7 +68,7 @@ class Loop:
     store: PodStore
     tasks: PodTasks
     activity: Activity
-    gate: RuntimeGate
+    runtime_health: RuntimeHealth
     monitor: LoopMonitor
     config: trio.MemorySendChannel[PodUpdate]
     pleg: trio.MemorySendChannel[PodChange]
@@ -101,7 +101,7 @@ async def running(
     log: list[str] = []
     journal = Journal(TrioClock())
     recorder = EventRecorder(journal, "node")
-    store, gate, monitor = PodStore(), RuntimeGate(), LoopMonitor()
+    store, runtime_health, monitor = PodStore(), RuntimeHealth(), LoopMonitor()
     activity = Activity()
     config_in, config_out = trio.open_memory_channel[PodUpdate](10)
     pleg_in, pleg_out = trio.open_memory_channel[PodChange](10)
@@ -148,7 +148,7 @@ async def running(
             fits=admission.fits if admission is not None else lambda _pod, _others: True,
             allocations=known,
             resizing=resizing,
-            gate=gate,
+            runtime_health=runtime_health,
             monitor=monitor,
             config=config_out,
             pleg=pleg_out,
@@ -161,14 +161,14 @@ async def running(
         )
         await nursery.start(loop.run)
         if up:
-            gate.update(UP)
+            runtime_health.update(UP)
         yield Loop(
             loop=loop,
             resizing=resizing,
             store=store,
             tasks=tasks,
             activity=activity,
-            gate=gate,
+            runtime_health=runtime_health,
             monitor=monitor,
             config=config_in,
             pleg=pleg_in,

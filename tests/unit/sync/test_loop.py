@@ -296,7 +296,7 @@ async def test_while_the_runtime_is_down_nothing_is_started_and_nothing_is_lost(
         await at.say(PodOperation.ADD, A)
         await trio.sleep(100)
         assert at.heard() == []
-        at.gate.update(UP)
+        at.runtime_health.update(UP)
         await trio.testing.wait_all_tasks_blocked()
         assert at.heard() == ["admit a beside 0", "sync a i"]
 
@@ -305,8 +305,8 @@ async def test_when_the_runtime_is_back_every_pod_looks(autojump_clock: MockCloc
     async with running() as at:
         await at.say(PodOperation.ADD, A, B)
         at.heard()
-        at.gate.mark_down("gone")
-        at.gate.update(UP)
+        at.runtime_health.mark_down("gone")
+        at.runtime_health.update(UP)
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(at.heard()) == ["sync a i", "sync b i"]
 

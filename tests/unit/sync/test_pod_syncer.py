@@ -28,7 +28,7 @@ from trio_kubelet.resources.pod_cgroups import PodCgroups
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.config.container_config import PodInputs
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.runtime.lifecycle.allocations import ALLOCATED, Allocations
 from trio_kubelet.runtime.lifecycle.container_table import Reason
@@ -162,10 +162,10 @@ class Others:
         self.removed.append(pod if isinstance(pod, str) else pod.metadata.uid)
 
 
-def a_gate() -> RuntimeGate:
-    gate = RuntimeGate()
-    gate.update(RuntimeState(up=True, network_ready=True))
-    return gate
+def a_runtime_health() -> RuntimeHealth:
+    runtime_health = RuntimeHealth()
+    runtime_health.update(RuntimeState(up=True, network_ready=True))
+    return runtime_health
 
 
 @pytest.fixture(autouse=True)
@@ -178,9 +178,9 @@ def make_parts(
     runtime: FailingOnce,
     others: Others,
     journal: Journal | None = None,
-    gate: RuntimeGate | None = None,
+    runtime_health: RuntimeHealth | None = None,
 ) -> SyncDependencies:
-    cache, clock, known_gate = RuntimeCache(), TrioClock(), gate or a_gate()
+    cache, clock, known_health = RuntimeCache(), TrioClock(), runtime_health or a_runtime_health()
     journal, allocations = journal or Journal(clock), Allocations(Path(), trio.CapacityLimiter(1))
     cache.listing_completed(trio.current_time())
     return SyncDependencies(
@@ -191,7 +191,7 @@ def make_parts(
         cgroups=cast("PodCgroups", others),
         allocations=allocations,
         resizes=Resizes(allocations, journal),
-        runtime_state=lambda: known_gate.state,
+        runtime_state=lambda: known_health.state,
         busy=Activity().busy,
         recorder=EventRecorder(journal, "node"),
         clock=clock,
@@ -330,9 +330,9 @@ async def test_without_a_network_a_pod_is_told_what_the_runtime_said_of_it(
     autojump_clock: MockClock,
 ) -> None:
     runtime, journal = FailingOnce(), Journal(TrioClock())
-    gate = a_gate()
-    gate.update(NO_NETWORK)
-    parts = make_parts(runtime, Others(), journal, gate)
+    runtime_health = a_runtime_health()
+    runtime_health.update(NO_NETWORK)
+    parts = make_parts(runtime, Others(), journal, runtime_health)
     assert (await parts.open_syncer(POD).sync(POD)).failed
     assert runtime.steps == []
     assert [(entry.event, entry.cause) for entry in journal.entries("shop/web")] == [
@@ -348,9 +348,9 @@ async def test_a_runtime_that_does_not_answer_is_not_a_network_that_is_not_ready
     autojump_clock: MockClock,
 ) -> None:
     runtime, journal = FailingOnce(), Journal(TrioClock())
-    gate = a_gate()
-    gate.mark_down("container runtime is down: connection refused")
-    parts = make_parts(runtime, Others(), journal, gate)
+    runtime_health = a_runtime_health()
+    runtime_health.mark_down("container runtime is down: connection refused")
+    parts = make_parts(runtime, Others(), journal, runtime_health)
     await parts.open_syncer(POD).sync(POD)
     assert runtime.steps == ["sync"]
     assert "NetworkNotReady" not in [entry.event for entry in journal.entries("shop/web")]

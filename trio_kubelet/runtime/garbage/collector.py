@@ -23,7 +23,7 @@ from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.runtime.cache import RuntimeCache
 from trio_kubelet.runtime.garbage.logs import tidy_logs, with_usable_names
 from trio_kubelet.runtime.garbage.removal import ContainerRemover
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.inspection import PodInspector
 from trio_kubelet.runtime.observed import (
     ObservedContainer,
@@ -154,7 +154,7 @@ class GarbageCollector:
     _wanted: Callable[[], Iterable[str]]
     _ended: Callable[[], Iterable[str]]
     _limits: DeadContainerLimits
-    _gate: RuntimeGate
+    _runtime_health: RuntimeHealth
     _clock: Clock
     _recorder: EventRecorder
 
@@ -163,11 +163,11 @@ class GarbageCollector:
 
         It begins with the logs alone: an earlier agent may not have come to make links to them.
         """
-        await self._gate.wait_up()
+        await self._runtime_health.wait_up()
         await self._told(self._tidy_logs)
         while True:
             await trio.sleep(PERIOD_SECONDS)
-            await self._gate.wait_up()
+            await self._runtime_health.wait_up()
             await self._told(self.collect)
 
     async def _told(self, work: Callable[[], Awaitable[tuple[str, ...]]]) -> None:

@@ -21,7 +21,7 @@ from trio_kubelet.k8s.image_reference import full_image_name
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.images.collection import (
     DiskSpace,
     ImageCollectionPolicy,
@@ -74,7 +74,7 @@ class ImageCollector:
     """
 
     _client: RuntimeClient
-    _gate: RuntimeGate
+    _runtime_health: RuntimeHealth
     _policy: ImageCollectionPolicy
     _disk: ImageDisk | None
     _pods: Callable[[], Iterable[Pod]]
@@ -99,7 +99,7 @@ class ImageCollector:
         with trio.move_on_after(PERIOD_SECONDS):
             await self._sources_known.wait()
         while True:
-            await self._gate.wait_up()
+            await self._runtime_health.wait_up()
             try:
                 await self._collect()
             except CollectionError as error:

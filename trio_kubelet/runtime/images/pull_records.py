@@ -28,7 +28,7 @@ from trio_kubelet.k8s import Time
 from trio_kubelet.k8s.image_reference import name_alone, with_default_tag
 from trio_kubelet.rpc import RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
-from trio_kubelet.runtime.gate import RuntimeGate
+from trio_kubelet.runtime.health import RuntimeHealth
 from trio_kubelet.runtime.images.access import (
     AccessCheck,
     Verification,
@@ -77,7 +77,7 @@ class ImageAccess:
     async def load(self) -> None:
         """Read what an earlier agent has recorded. Raises OSError."""
 
-    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
+    async def tend(self, runtime: RuntimeImages, runtime_health: RuntimeHealth) -> None:
         """Tidy the records, for ever where there are any."""
 
     async def tidy(self, runtime: RuntimeImages) -> None:
@@ -192,10 +192,10 @@ class PullRecords(ImageAccess):
         intent.open_since = trio.current_time()
         self._opened.set()
 
-    async def tend(self, runtime: RuntimeImages, gate: RuntimeGate) -> None:
+    async def tend(self, runtime: RuntimeImages, runtime_health: RuntimeHealth) -> None:
         """Tidy at once, every five minutes, and when a pull was left open, for ever."""
         while True:
-            await gate.wait_up()
+            await runtime_health.wait_up()
             self._opened = trio.Event()
             try:
                 await self.tidy(runtime)

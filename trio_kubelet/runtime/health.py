@@ -1,6 +1,6 @@
-"""The runtime's readiness: one place that knows it, and one task that asks.
+"""The runtime's health: one place that knows it, and one task that asks.
 
-The consumers of the sync loop wait at the gate, and a change of its state wakes whoever asked to
+The consumers of the sync loop wait until it is up, and a change of its state wakes whoever asked to
 be told. `check_runtime` asks the runtime every five seconds. While it does not answer it is
 asked again after 100 ms, then more and more rarely up to five seconds, with one line in the log
 a minute: a runtime that is not there yet is waited for.
@@ -51,24 +51,24 @@ class RuntimeState:
         return f"container runtime network not ready: {self.network_reason}"
 
 
-class RuntimeGate:
-    """Open while the runtime is up. Written by the runtime check alone.
+class RuntimeHealth:
+    """The last word of the runtime, for all who wait for it. Written by the runtime check alone.
 
     `on_change` is called with the state before and the new one.
     """
 
     def __init__(self) -> None:
         self.state = RuntimeState()
-        self._opened = trio.Event()
+        self._up = trio.Event()
         self.on_change: Callbacks[[RuntimeState, RuntimeState]] = Callbacks()
 
     def update(self, state: RuntimeState) -> None:
         """Take over what the runtime said."""
         before, self.state = self.state, state
-        if state.up and not self._opened.is_set():
-            self._opened.set()
-        elif not state.up and self._opened.is_set():
-            self._opened = trio.Event()
+        if state.up and not self._up.is_set():
+            self._up.set()
+        elif not state.up and self._up.is_set():
+            self._up = trio.Event()
         if before != state:
             self.on_change.call(before, state)
 
@@ -82,36 +82,36 @@ class RuntimeGate:
 
     async def wait_up(self) -> None:
         """Return as soon as the runtime is up, at once if it is."""
-        await self._opened.wait()
+        await self._up.wait()
 
 
-async def check_runtime(client: RuntimeClient, gate: RuntimeGate) -> None:
-    """Keep the gate true for ever."""
+async def check_runtime(client: RuntimeClient, health: RuntimeHealth) -> None:
+    """Ask the runtime for ever, and keep `health` true."""
     retries = Retries(RETRY)
     while True:
         try:
-            is_up = await _check_once(client, gate, retries)
+            is_up = await _check_once(client, health, retries)
         except Exception:
             log.exception("runtime status check failed, will retry")
             is_up = False
         if is_up:
             retries.reset()
-            await trio.sleep(CHECK_SECONDS if gate.state.network_ready else 1.0)
+            await trio.sleep(CHECK_SECONDS if health.state.network_ready else 1.0)
         else:
             await retries.wait()
 
 
-async def _check_once(client: RuntimeClient, gate: RuntimeGate, retries: Retries) -> bool:
-    """Ask the runtime and tell the gate; whether there was an answer."""
+async def _check_once(client: RuntimeClient, health: RuntimeHealth, retries: Retries) -> bool:
+    """Ask the runtime once; True if there was an answer."""
     try:
         with trio.fail_after(STATUS_DEADLINE_SECONDS):
             response = await client.status()
     except (RpcError, trio.TooSlowError) as error:
         reason = error.message if isinstance(error, RpcError) else "it does not answer"
         retries.warn(log, "waiting for the container runtime", reason=reason)
-        gate.mark_down(f"container runtime is down: {reason}")
+        health.mark_down(f"container runtime is down: {reason}")
         return False
-    gate.update(runtime_state(response))
+    health.update(runtime_state(response))
     return True
 
 

@@ -10,7 +10,7 @@ from trio_kubelet.hollow import HollowOptions, open_hollow_runtime
 from trio_kubelet.rpc import InProcess
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
-from trio_kubelet.runtime.gate import RuntimeGate, RuntimeState, check_runtime, runtime_state
+from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState, check_runtime, runtime_state
 
 READY = cri.RuntimeCondition(type="RuntimeReady", status=True)
 NETWORK = cri.RuntimeCondition(type="NetworkReady", status=True)
@@ -51,15 +51,15 @@ def test_what_is_wrong_with_the_network_is_told_in_the_go_kubelets_words(
 def test_a_runtime_that_does_not_answer_says_nothing_new_of_its_network(
     last: RuntimeState,
 ) -> None:
-    gate = RuntimeGate()
-    gate.update(last)
-    gate.mark_down("container runtime is down: connection refused")
-    assert (gate.state.answered, gate.state.up) == (False, False)
-    assert gate.state.reason == "container runtime is down: connection refused"
-    assert gate.state.network_error == last.network_error
+    runtime_health = RuntimeHealth()
+    runtime_health.update(last)
+    runtime_health.mark_down("container runtime is down: connection refused")
+    assert (runtime_health.state.answered, runtime_health.state.up) == (False, False)
+    assert runtime_health.state.reason == "container runtime is down: connection refused"
+    assert runtime_health.state.network_error == last.network_error
 
 
-async def test_a_status_that_takes_too_long_closes_the_gate_and_leaves_the_network_as_it_was(
+async def test_a_status_that_takes_too_long_is_down_and_leaves_the_network_as_it_was(
     autojump_clock: MockClock,
 ) -> None:
     class Slow(RuntimeClient):
@@ -72,17 +72,17 @@ async def test_a_status_that_takes_too_long_closes_the_gate_and_leaves_the_netwo
         open_hollow_runtime(TrioClock(), HollowOptions()) as runtime,
         trio.open_nursery() as nursery,
     ):
-        gate, transport = RuntimeGate(), InProcess(runtime)
-        nursery.start_soon(check_runtime, Slow(transport, transport), gate)
-        await gate.wait_up()
+        runtime_health, transport = RuntimeHealth(), InProcess(runtime)
+        nursery.start_soon(check_runtime, Slow(transport, transport), runtime_health)
+        await runtime_health.wait_up()
         latency = 11.0
         await trio.sleep(17)
-        assert not gate.state.up
-        assert gate.state.network_error == ""
+        assert not runtime_health.state.up
+        assert runtime_health.state.network_error == ""
         nursery.cancel_scope.cancel()
 
 
-async def test_a_bug_in_whoever_is_told_keeps_the_gate_true_and_the_others_told(
+async def test_a_bug_in_whoever_is_told_keeps_the_health_true_and_the_others_told(
     autojump_clock: MockClock,
 ) -> None:
     told: list[bool] = []
@@ -94,14 +94,14 @@ async def test_a_bug_in_whoever_is_told_keeps_the_gate_true_and_the_others_told(
         open_hollow_runtime(TrioClock(), HollowOptions()) as runtime,
         trio.open_nursery() as nursery,
     ):
-        gate, transport = RuntimeGate(), InProcess(runtime)
-        gate.on_change.add(stumble)
-        gate.on_change.add(lambda _, after: told.append(after.up))
-        nursery.start_soon(check_runtime, RuntimeClient(transport, transport), gate)
+        runtime_health, transport = RuntimeHealth(), InProcess(runtime)
+        runtime_health.on_change.add(stumble)
+        runtime_health.on_change.add(lambda _, after: told.append(after.up))
+        nursery.start_soon(check_runtime, RuntimeClient(transport, transport), runtime_health)
         await trio.sleep(20)
-        gate.state = evolve(gate.state, up=False)
+        runtime_health.state = evolve(runtime_health.state, up=False)
         await trio.sleep(20)
-        assert gate.state.up
+        assert runtime_health.state.up
         nursery.cancel_scope.cancel()
     assert told == [True, True]
 
@@ -118,5 +118,5 @@ async def test_a_status_that_is_stumbled_over_is_asked_for_more_and_more_rarely(
     async with open_hollow_runtime(TrioClock(), HollowOptions()) as runtime:
         transport = InProcess(runtime)
         with trio.move_on_after(60):
-            await check_runtime(Odd(transport, transport), RuntimeGate())
+            await check_runtime(Odd(transport, transport), RuntimeHealth())
     assert 10 < len(asked_at) < 25
