@@ -3,11 +3,20 @@
 from collections.abc import Iterator
 
 from tests.simulation.record import Life, Record
-from tests.simulation.shapes import PRIVATE_IMAGES
+from tests.simulation.shapes import POD_RESOURCES, PRIVATE_IMAGES
 from trio_kubelet.hollow import HollowRuntime
 from trio_kubelet.hollow.records import HollowSandbox
+from trio_kubelet.k8s import Quantity
+from trio_kubelet.resources import milli_cpu_to_quota
 from trio_kubelet.runtime.config.security import IdMapping
 from trio_kubelet.runtime.user_namespaces import mapping_of
+
+_LIMITS = {name: Quantity(amount) for name, amount in POD_RESOURCES["limits"].items()}
+POD_LIMITS = (
+    milli_cpu_to_quota(_LIMITS["cpu"].milli_value, period_us=100_000),
+    _LIMITS["memory"].value,
+)
+NO_LIMITS = (0, 0)
 
 
 def wrong_ids(record: Record, runtime: HollowRuntime, sandbox: HollowSandbox) -> Iterator[str]:
@@ -34,6 +43,17 @@ def made_of_anothers_image(record: Record, uid: str, life: Life) -> Iterator[str
     wanted = record.wanted.get(uid)
     if wanted is not None and life.image in PRIVATE_IMAGES and not wanted.shape.has_login:
         yield f"{life.name} of pod {uid} has the image {life.image}, and no login for it"
+
+
+def beyond_its_pods_limits(record: Record, uid: str, life: Life) -> Iterator[str]:
+    """Containers, none of which has limits, are made with those of their pod, if it has any."""
+    wanted = record.wanted.get(uid)
+    if wanted is None:
+        return
+    resources = life.container.config.linux.resources
+    limits = (resources.cpu_quota, resources.memory_limit_in_bytes)
+    if limits != (POD_LIMITS if wanted.shape.has_limits else NO_LIMITS):
+        yield f"{life.name} of pod {uid} has the limits {limits} of cpu and memory"
 
 
 def resized(record: Record, uid: str, life: Life) -> Iterator[str]:

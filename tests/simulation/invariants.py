@@ -15,7 +15,12 @@ import trio
 from state_machines.pod import PodState
 from state_machines.probe import ProbeKind
 from tests.apiserver.storage import Change
-from tests.simulation.given import made_of_anothers_image, resized, wrong_ids
+from tests.simulation.given import (
+    beyond_its_pods_limits,
+    made_of_anothers_image,
+    resized,
+    wrong_ids,
+)
 from tests.simulation.node import LogEntry, Node
 from tests.simulation.record import Kind, Life, Record
 from tests.simulation.shapes import RETRIED
@@ -82,6 +87,7 @@ class Invariants:
                 self._counted_without_a_start,
                 partial(made_of_anothers_image, self.record),
                 partial(resized, self.record),
+                partial(beyond_its_pods_limits, self.record),
             ),
             Kind.CONTAINER_STARTED_EVENT: (
                 self._two_running,

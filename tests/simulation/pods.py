@@ -15,6 +15,7 @@ from tests.simulation.shapes import (
     LOGIN,
     NAMESPACE,
     PASSWORDS,
+    POD_RESOURCES,
     PRIVATE_IMAGES,
     REGISTRY,
     RESTARTS_ALL,
@@ -344,7 +345,7 @@ class PodMaker:
         return container
 
     def _with_extras(self, shape: Shape) -> Shape:
-        """The pod with a volume, hooks, and the host's network or ids of its own, now and then."""
+        """The pod with more, now and then: volumes, limits, hooks, the host's network, own ids."""
         document = deepcopy(dict(shape.document))
         spec = document["spec"]
         if self._chance.random() < 0.3:
@@ -356,6 +357,8 @@ class PodMaker:
             spec["hostNetwork"] = True
         elif self._chance.random() < 0.3:
             spec["hostUsers"] = False
+        if self._chance.random() < 0.2:
+            spec["resources"] = POD_RESOURCES
         grace = spec["terminationGracePeriodSeconds"]
         if grace > 1 and self._chance.random() < 0.2:
             seconds = self._chance.randint(0, grace - 1)

@@ -15,6 +15,11 @@ from trio_kubelet.resources import milli_cpu_to_shares
 REGISTRY = "registry.example.com"
 UNREACHABLE = "unreachable.example.com"
 PRIVATE = "private.example.com"
+POD_RESOURCES = {
+    "requests": {"cpu": "100m", "memory": "16Mi"},
+    "limits": {"cpu": "200m", "memory": "64Mi"},
+}
+"""What some pods ask for as a whole (KEP-2837): more than their containers do together."""
 """The registry whose images one has to log in for."""
 PRIVATE_IMAGES = tuple(f"{PRIVATE}/app:{number}" for number in (1, 2))
 LOGIN = "login"
@@ -95,6 +100,11 @@ class Shape:
             for each in containers
             if "resources" in each
         }
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether the pod as a whole has limits."""
+        return "resources" in self.document["spec"]
 
     @property
     def has_login(self) -> bool:
