@@ -21,6 +21,12 @@ LOCAL_ANNOTATIONS = frozenset({CONFIG_SOURCE, CONFIG_SEEN, CONFIG_MIRROR})
 SYSTEM_CRITICAL_PRIORITY = 2_000_000_000
 """From here on no user's priority class goes."""
 
+_SYSTEM_PRIORITIES = {
+    "system-node-critical": SYSTEM_CRITICAL_PRIORITY + 1000,
+    "system-cluster-critical": SYSTEM_CRITICAL_PRIORITY,
+}
+"""The classes that each cluster has: a manifest on the node may name one, and no number."""
+
 _SECOND_NS = 1_000_000_000
 
 
@@ -47,6 +53,17 @@ def is_critical(pod: "Pod") -> bool:
     if is_static(pod) or CONFIG_MIRROR in pod.metadata.annotations:
         return True
     return (pod.spec.priority or 0) >= SYSTEM_CRITICAL_PRIORITY
+
+
+def priority_order(pod: "Pod") -> tuple[int, bool]:
+    """Return the sort key of pods that are to start: by priority, static ones before others.
+
+    So a node that has booted has its network and its DNS before what needs them.
+    """
+    priority = pod.spec.priority
+    if priority is None:
+        priority = _SYSTEM_PRIORITIES.get(pod.spec.priority_class_name, 0)
+    return -priority, not is_static(pod)
 
 
 def rfc3339_nanoseconds(ns: int) -> str:

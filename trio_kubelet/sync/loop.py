@@ -26,6 +26,7 @@ from state_machines.pod import PodEvent, PodState
 from state_machines.pod_ending import Ending
 from trio_kubelet.k8s import TERMINAL_PHASES, Pod
 from trio_kubelet.pleg import PodChange
+from trio_kubelet.pod_source import priority_order
 from trio_kubelet.probes import ProbeChange
 from trio_kubelet.runtime.health import RuntimeHealth, RuntimeState
 from trio_kubelet.runtime.lifecycle.allocations import Allocations
@@ -245,12 +246,13 @@ class SyncLoop:
         waiters = (waiter,) if waiter is not None else ()
         self._tasks.put(uid, PodRequest(ending=ending, waiters=waiters, why=(ending.cause,)))
 
-    def _admission_order(self, pod: Pod) -> tuple[bool, int, str, str]:
+    def _admission_order(self, pod: Pod) -> tuple[object, ...]:
         """Pods that were admitted before come first: they keep what they hold.
 
-        The order of creation alone does not tell: static pods have no time of creation.
+        Then the more important ones, as they are to start first. The order of creation alone does
+        not tell: static pods have no time of creation.
         """
-        return (not self._was_admitted(pod), *creation_order(pod))
+        return (not self._was_admitted(pod), *priority_order(pod), *creation_order(pod))
 
     def _was_admitted(self, pod: Pod) -> bool:
         return was_admitted(pod, runs=self._runs(pod.metadata.uid))

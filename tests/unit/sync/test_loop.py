@@ -32,6 +32,22 @@ from trio_kubelet.sync.store import PodStore, StoredPod
 A, B = make_pod("a"), make_pod("b")
 
 
+async def test_pods_that_come_together_are_admitted_by_priority_and_static_ones_before_others(
+    autojump_clock: MockClock,
+) -> None:
+    pods = (
+        pod_asking("other"),
+        pod_asking("static", static=True),
+        pod_asking("cluster", priority=2_000_000_000),
+        pod_asking("node", static=True, priorityClassName="system-node-critical"),
+        pod_asking("humble", priority=-1),
+    )
+    async with running() as at:
+        await at.say(PodOperation.ADD, *pods)
+        admitted = [line.split()[1] for line in at.heard() if line.startswith("admit")]
+    assert admitted == ["node", "cluster", "static", "other", "humble"]
+
+
 async def test_pods_that_come_together_are_admitted_in_order_of_creation(
     autojump_clock: MockClock,
 ) -> None:

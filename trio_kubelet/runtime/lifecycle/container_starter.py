@@ -14,7 +14,6 @@ from attrs import frozen
 
 from state_machines.container import ContainerRole
 from trio_kubelet.k8s import Container, EphemeralContainer, Pod
-from trio_kubelet.pod_source import is_static
 from trio_kubelet.resources.oom_kills import OomKills
 from trio_kubelet.rpc import Code, RpcError
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
@@ -54,7 +53,7 @@ from trio_kubelet.runtime.lifecycle.container_stopper import (
 from trio_kubelet.runtime.lifecycle.hooks import HookError, Hooks
 from trio_kubelet.runtime.lifecycle.plan import StartContainer
 from trio_kubelet.runtime.lifecycle.sandbox_creator import ReadySandbox
-from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
+from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter, StartStage
 from trio_kubelet.runtime.node_facts import NodeFacts
 from trio_kubelet.runtime.observed import ObservedPod, ObservedState
 from trio_kubelet.runtime.pod_files import (
@@ -153,9 +152,8 @@ class ContainerStarter:
         self, order: StartContainer, image: cri.Image, context: StartContext
     ) -> str:
         pod, container, sandbox = context.pod, order.container, context.sandbox
-        precedence = Precedence.STATIC_CONTAINER if is_static(pod) else Precedence.CONTAINER
         variables, sub_paths = await self._bind_sub_paths(container, context)
-        async with self._start_limiter.slot(precedence, pod.metadata.namespace):
+        async with self._start_limiter.slot(StartStage.CONTAINER, pod):
             config = await self._config(order, image, context, variables, sub_paths)
             with trio.CancelScope(shield=True):
                 container_id = await self._create(pod, container, sandbox, config)

@@ -8,7 +8,6 @@ import trio
 from attrs import frozen
 
 from trio_kubelet.k8s import Pod
-from trio_kubelet.pod_source import is_static
 from trio_kubelet.rpc import RpcError, rpc_words
 from trio_kubelet.rpc.stubs.runtime import v1 as cri
 from trio_kubelet.runtime.client import RuntimeClient
@@ -20,7 +19,7 @@ from trio_kubelet.runtime.config.sandbox_config import sandbox_config
 from trio_kubelet.runtime.config.security import IdMapping, SecurityFacts
 from trio_kubelet.runtime.handlers import RuntimeFeatures
 from trio_kubelet.runtime.lifecycle.plan import NewSandbox
-from trio_kubelet.runtime.lifecycle.start_limiter import Precedence, StartLimiter
+from trio_kubelet.runtime.lifecycle.start_limiter import StartLimiter, StartStage
 from trio_kubelet.runtime.node_facts import NodeFacts, by_family
 from trio_kubelet.runtime.observed import ObservedSandbox
 from trio_kubelet.runtime.pod_files import make_pod_log_directory
@@ -150,11 +149,10 @@ class SandboxCreator:
         return self.read_dns()
 
     async def _create(self, pod: Pod, config: cri.PodSandboxConfig) -> ReadySandbox:
-        precedence = Precedence.STATIC_SANDBOX if is_static(pod) else Precedence.SANDBOX
         try:
             handler = await self.runtime_handler(pod)
             check_support(pod, self.runtime_features(), handler)
-            async with self.start_limiter.slot(precedence, pod.metadata.namespace):
+            async with self.start_limiter.slot(StartStage.SANDBOX, pod):
                 began = trio.current_time()
                 sandbox_id = await self.client.run_pod_sandbox(config, handler)
         except ConfigError as error:

@@ -3,8 +3,9 @@
 A burst of pods started all at once makes each of them slow, and all of them late. A few at a
 time are as fast together, and the first are ready early. A slot is held for one call or a few,
 never for a wait of unknown length (an image, a hook). What is nearly done goes first: a pod that
-has its sandbox takes precedence over one that has none, a static pod over others. Namespaces take
-turns, and a call that hangs keeps nobody else's pods from starting.
+has its sandbox takes precedence over one that has none. Then the priority of the pod counts, and a
+static pod is before others of the same: a full node that has booted starts what the others need
+before them. Namespaces take turns, and a call that hangs keeps nobody else's pods from starting.
 """
 
 import math
@@ -15,6 +16,8 @@ from enum import IntEnum
 
 import trio
 
+from trio_kubelet.k8s import Pod
+from trio_kubelet.pod_source import priority_order
 from trio_kubelet.runtime.lifecycle.activity import Activity
 from trio_kubelet.tasks.turn_queue import TurnQueue
 
@@ -22,17 +25,19 @@ HELD_SECONDS = 5.0
 """A start that takes longer waits for a disk or a network: it goes on, and others start, too."""
 
 
-class Precedence(IntEnum):
-    """The order for the next free slot; lower goes first."""
+class StartStage(IntEnum):
+    """The call that a pod wants a slot for; lower goes first."""
 
-    STATIC_CONTAINER = 0
-    CONTAINER = 1
-    STATIC_SANDBOX = 2
-    SANDBOX = 3
+    CONTAINER = 0
+    SANDBOX = 1
+
+
+_Precedence = tuple[StartStage, int, bool]
+"""Stage and priority order of a pod; what is less goes first."""
 
 
 class StartLimiter:
-    """A limiter whose waiters are served by precedence, then by turns of their namespaces.
+    """A limiter whose waiters are served by stage and priority, then by turns of their namespaces.
 
     A start that holds a slot keeps `activity` busy.
     """
@@ -42,13 +47,14 @@ class StartLimiter:
         self._activity = activity or Activity()
         self._held: dict[trio.Event, float] = {}
         """The times at which slots were given, the oldest first."""
-        self._waiting = {each: TurnQueue[trio.Event]() for each in Precedence}
+        self._waiting: dict[_Precedence, TurnQueue[trio.Event]] = {}
 
     @asynccontextmanager
-    async def slot(self, precedence: Precedence, namespace: str) -> AsyncIterator[None]:
+    async def slot(self, stage: StartStage, pod: Pod) -> AsyncIterator[None]:
         """Hold a slot. A wait that is cancelled holds nothing afterwards."""
-        slot = trio.Event()
-        self._waiting[precedence].put(namespace, slot)
+        slot, namespace = trio.Event(), pod.metadata.namespace
+        precedence = (stage, *priority_order(pod))
+        self._waiting.setdefault(precedence, TurnQueue()).put(namespace, slot)
         try:
             await self._wait(slot)
             with self._activity.busy():
@@ -58,6 +64,7 @@ class StartLimiter:
                 self._release(slot)
             else:
                 self._waiting[precedence].remove(namespace, slot)
+                self._forget_if_empty(precedence)
 
     async def _wait(self, slot: trio.Event) -> None:
         while True:
@@ -83,12 +90,17 @@ class StartLimiter:
             self._give()
 
     def _give(self) -> None:
-        for waiting in self._waiting.values():
-            while self._free and waiting:
-                slot = waiting.take()
-                self._free -= 1
-                self._held[slot] = trio.current_time()
-                slot.set()
+        while self._free and self._waiting:
+            first = min(self._waiting)
+            slot = self._waiting[first].take()
+            self._forget_if_empty(first)
+            self._free -= 1
+            self._held[slot] = trio.current_time()
+            slot.set()
+
+    def _forget_if_empty(self, precedence: _Precedence) -> None:
+        if not self._waiting[precedence]:
+            del self._waiting[precedence]
 
 
 def default_start_limiter(activity: Activity) -> StartLimiter:
