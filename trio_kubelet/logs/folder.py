@@ -78,13 +78,11 @@ def resolved_inside(root: Path, path: str) -> str:
 
 def folder_page(folder: Folder) -> bytes:
     """A page with a link for each name, in the Go kubelet's form."""
-    links = (_link(name) for name in folder.names)
+    links = (
+        f'<a href="{escape(relative_url(name))}">{escape(name)}</a>\n' for name in folder.names
+    )
     begin = '<!doctype html>\n<meta name="viewport" content="width=device-width">\n<pre>\n'
     return f"{begin}{''.join(links)}</pre>\n".encode(errors="surrogateescape")
-
-
-def _link(name: str) -> str:
-    return f'<a href="{escape(relative_url(name))}">{escape(name)}</a>\n'
 
 
 def relative_url(path: str) -> str:

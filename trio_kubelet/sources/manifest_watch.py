@@ -141,7 +141,8 @@ def _read(
     except OSError as error:
         if error.errno in _ABSENT:
             return None
-        return SeenFile(signature=(), manifest=_unreadable(origin, error.strerror or str(error)))
+        why = f"cannot be read: {error.strerror or error}"
+        return SeenFile(signature=(), manifest=Manifest(origin=origin, digest="", problems=(why,)))
     if known is not None and known.manifest.digest == hashlib.sha256(data).hexdigest():
         return SeenFile(signature=signature, manifest=known.manifest)
     return SeenFile(signature=signature, manifest=reader.read(origin, data))
@@ -152,10 +153,6 @@ def _content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         return file.read(MAX_MANIFEST_BYTES + 1) or b""
-
-
-def _unreadable(origin: str, why: str) -> Manifest:
-    return Manifest(origin=origin, digest="", problems=(f"cannot be read: {why}",))
 
 
 async def watch_manifest_url(

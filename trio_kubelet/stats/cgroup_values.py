@@ -77,6 +77,7 @@ def usage_v2(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
         return None
     stat = key_values(files("memory", "memory.stat"))
     swap = number(files("memory", "memory.swap.current"))
+    swap_limit = limit_bytes(files("memory", "memory.swap.max")) if swap is not None else None
     return Usage(
         time_ns=now_ns,
         cpu=_cpu(
@@ -85,7 +86,7 @@ def usage_v2(files: Files, now_ns: int, *, detailed: bool) -> Usage | None:
             _times(cpu.get(b"system_usec"), 1000),
         ),
         memory=_memory_v2(current, stat, files("memory", "memory.max")),
-        swap=None if swap is None else SwapUsage(usage=swap, limit=_swap_limit_v2(files)),
+        swap=None if swap is None else SwapUsage(usage=swap, limit=swap_limit),
         tasks=number(files("pids", "pids.current")),
         pressures=PsiStats(
             cpu=pressure(files("cpu", "cpu.pressure")),
@@ -147,10 +148,6 @@ def _swap_v1(
     if both is not None and memory is not None and memory.limit is not None:
         limit = max(0, both - memory.limit)
     return SwapUsage(usage=used, limit=limit)
-
-
-def _swap_limit_v2(files: Files) -> int | None:
-    return limit_bytes(files("memory", "memory.swap.max"))
 
 
 def _details_v1(files: Files, stat: Mapping[bytes, int]) -> CgroupDetails:

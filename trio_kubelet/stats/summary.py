@@ -26,7 +26,6 @@ from trio_kubelet.stats.values import (
     SwapUsage,
     SystemContainer,
     Usage,
-    VolumeStats,
 )
 from trio_kubelet.tasks.threads import run_in_thread
 
@@ -96,7 +95,11 @@ def _pod(pod: PodStats, *, short: bool) -> Json:
         **found,
         **_io(pod.usage),
         network=_network(pod.network),
-        volume=[_volume(volume) for volume in pod.volumes] or None,
+        volume=[
+            {**(_filesystem(volume.filesystem) or {}), "name": volume.name}
+            for volume in pod.volumes
+        ]
+        or None,
         swap=_swap(pod.usage),
         process_stats=None if tasks is None else {"process_count": tasks},
         **{"ephemeral-storage": _filesystem(pod.ephemeral_storage)},
@@ -203,10 +206,6 @@ def _interface(interface: Interface) -> Json:
         "txBytes": interface.tx_bytes,
         "txErrors": interface.tx_errors,
     }
-
-
-def _volume(volume: VolumeStats) -> Json:
-    return {**(_filesystem(volume.filesystem) or {}), "name": volume.name}
 
 
 def _filesystem(found: Filesystem | None) -> Json | None:

@@ -30,7 +30,6 @@ from trio_kubelet.k8s import (
     Secret,
     SecretProjection,
     SecretVolumeSource,
-    ServiceAccountTokenProjection,
     Volume,
     VolumeProjection,
 )
@@ -164,16 +163,14 @@ class Collector:
         if projection.downward_api is not None:
             return self._downward(pod, projection.downward_api, mode)
         if projection.service_account_token is not None:
-            return await self._token(pod, projection.service_account_token, mode)
+            wanted = projection.service_account_token
+            token = await self.data.token(pod, wanted.audience, wanted.expiration_seconds)
+            return _one_file(wanted.path, _private_file(pod, token.encode(), mode))
         if projection.cluster_trust_bundle is not None:
             bundle = projection.cluster_trust_bundle
             anchors = await self.data.trust_anchors(bundle)
             return _one_file(bundle.path, _private_file(pod, anchors, mode))
         raise ObjectError("podCertificate sources are not supported yet")
-
-    async def _token(self, pod: Pod, source: ServiceAccountTokenProjection, mode: int) -> AddFiles:
-        token = await self.data.token(pod, source.audience, source.expiration_seconds)
-        return _one_file(source.path, _private_file(pod, token.encode(), mode))
 
 
 def _add_all(builder: PayloadBuilder, sources: Iterable[AddFiles]) -> None:

@@ -70,7 +70,8 @@ class EmptyDir:
         uid = pod.metadata.uid
         folder = self._folders.volume(uid, self.name, volume.name)
         marks = self._folders.plugin(uid, self.name, volume.name)
-        present = _mounted_on(folder, mount_points(folder.resolve()))
+        real = folder.resolve()
+        present = next((each for each in mount_points(real) if each.path == real), None)
         mounted = MountedVolume(name=volume.name, host_path=str(folder), selinux_relabel=True)
         if (marks / "ready").exists() and _is_as_wanted(folder, source.medium, present):
             return mounted
@@ -143,11 +144,6 @@ def _file_system(
 
 def _is_as_wanted(folder: Path, medium: str, present: MountPoint | None) -> bool:
     return folder.is_dir() if medium == StorageMedium.DEFAULT else present is not None
-
-
-def _mounted_on(folder: Path, mounts: Iterable[MountPoint]) -> MountPoint | None:
-    real = folder.resolve()
-    return next((each for each in mounts if each.path == real), None)
 
 
 def _give_to_group(pod: Pod, folder: Path) -> None:

@@ -126,9 +126,10 @@ class Volumes:
         threads = self._threads.removing.share(namespace, pod_uid)
         await threads.run_sync(partial(self._unmount, pod_uid))
         for folder in await threads.run_sync(partial(self._volume_folders, pod_uid)):
-            plugin = self._plugin_of(folder)
-            if plugin is not None:
-                await plugin.tear_down(pod_uid, folder, threads)
+            for plugin in self._plugins.values():
+                if plugin_folder(plugin.name) == folder.parent.name:
+                    await plugin.tear_down(pod_uid, folder, threads)
+                    break
             await threads.run_sync(partial(_remove_volume, folder))
         await threads.run_sync(partial(self._remove_empty, pod_uid))
 
@@ -151,10 +152,6 @@ class Volumes:
                 why = f"no volume plugin matched: this kubelet has no volumes of the kind {kind}"
                 raise VolumeError(volume.name, why)
         raise VolumeError(volume.name, "it has no source")
-
-    def _plugin_of(self, folder: Path) -> VolumePlugin | None:
-        named = (p for p in self._plugins.values() if plugin_folder(p.name) == folder.parent.name)
-        return next(named, None)
 
     def _unmount(self, pod_uid: str) -> None:
         pod = self._folders.pod(pod_uid).resolve()

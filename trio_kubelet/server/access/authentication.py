@@ -198,11 +198,8 @@ class Authenticator:
             return None
         if shown.verified_by == self.authorities():
             return certificate
-        return certificate if self._is_issued(certificate, now) else None
-
-    def _is_issued(self, certificate: x509.Certificate, now: datetime) -> bool:
-        """True if one of today's authorities has issued the certificate itself."""
-        return is_issued_by_one_of(certificate, self._parsed_authorities(), now)
+        is_issued = is_issued_by_one_of(certificate, self._parsed_authorities(), now)
+        return certificate if is_issued else None
 
     def _parsed_authorities(self) -> tuple[x509.Certificate, ...]:
         pem = self.authorities()
