@@ -42,6 +42,11 @@ STATES = {
 ASKED_AT_ONCE = 32
 """Sandboxes and containers of one pod, which may have a thousand."""
 
+LOOKS = 16
+LOOKS_OF_NAMESPACE = 4
+"""Pods that are looked at, at once. Each look costs some milliseconds of the event loop, and the
+hundreds of pods of one namespace that end at once would leave a turn to others every second."""
+
 MESSAGE_THREADS = 8
 """Threads that read termination messages."""
 
@@ -59,6 +64,7 @@ class PodInspector:
 
     client: RuntimeClient
     oom_kills: OomKills | None = None
+    _looks: FairLimiter = field(init=False, factory=partial(FairLimiter, LOOKS, LOOKS_OF_NAMESPACE))
     # Threads of their own: the relist must not wait for what hangs on a volume of some pod.
     _messages: FairLimiter = field(
         init=False, factory=partial(FairLimiter, MESSAGE_THREADS, MESSAGE_THREADS // 2, 2)
@@ -70,15 +76,16 @@ class PodInspector:
         What goes away between the listing and the request for its status is left out. Raises
         RpcError.
         """
-        observed_at = trio.current_time()
         selector = {names.POD_UID_LABEL: known.uid}
         of_pod = cri.PodSandboxFilter(label_selector=selector)
         in_pod = cri.ContainerFilter(label_selector=selector)
-        sandboxes, containers = await both(
-            partial(self.client.list_pod_sandboxes, of_pod),
-            partial(self.client.list_containers, in_pod),
-        )
-        return await self.inspect_listed(known, sandboxes, containers, observed_at)
+        async with self._looks.share(known.namespace):
+            observed_at = trio.current_time()
+            sandboxes, containers = await both(
+                partial(self.client.list_pod_sandboxes, of_pod),
+                partial(self.client.list_containers, in_pod),
+            )
+            return await self.inspect_listed(known, sandboxes, containers, observed_at)
 
     async def inspect_listed(
         self,

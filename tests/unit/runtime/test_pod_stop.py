@@ -9,6 +9,7 @@ from attrs import evolve
 from structlog.testing import capture_logs
 from trio.testing import MockClock
 
+from state_machines.pod import seen_stopped
 from tests.unit.runtime.hollow_nodes import POD, node
 from trio_kubelet.hollow import (
     Behaviour,
@@ -170,3 +171,14 @@ async def test_what_the_table_refuses_is_told_and_holds_up_no_removal(
             entry.cause for entry in at.journal.entries("shop/web") if entry.event == "Refused"
         ]
         assert ["Created is illegal in Running" in noted[0], "Removed" in noted[1]] == [True, True]
+
+
+async def test_a_pod_of_which_there_is_nothing_is_looked_at_once(
+    autojump_clock: MockClock, tmp_path: Path
+) -> None:
+    async with node(tmp_path) as at:
+        at.faults.add("ListPodSandbox", CallFault(delay_seconds=5))
+        at.faults.add("ListPodSandbox", CallFault(delay_seconds=50))
+        evidence = await at.open().stop(POD, 1)
+        assert trio.current_time() == 5
+        assert seen_stopped(evidence)

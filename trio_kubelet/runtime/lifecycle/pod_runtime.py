@@ -183,11 +183,12 @@ class PodContainers:
                 observed = await self.look(pod)
             self._step_at_the_end(pod, partial(self._observe, pod, observed))
             self._step_at_the_end(pod, partial(self._table.stop, pod))
-            try:
-                await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
-            finally:
-                self.acted_at = trio.current_time()
-            observed = await self.look(pod)
+            if not observed.is_empty:
+                try:
+                    await self._parts.stopper.stop_pod(pod, observed, grace_seconds)
+                finally:
+                    self.acted_at = trio.current_time()
+                observed = await self.look(pod)
         self._step_at_the_end(pod, partial(self._observe, pod, observed))
         return StopEvidence(
             listed_at=observed.observed_at,
