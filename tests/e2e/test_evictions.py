@@ -1,0 +1,232 @@
+"""Pods that a node under pressure ends, and what their users are told.
+
+The Go kubelet does the same (TRIO_KUBELET_E2E_AGENT=go), but looks every ten seconds.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lab.cluster_api import Json
+from lab.processes import wait_until
+from tests.e2e.cluster import Namespace, conditions, is_over, is_ready, until_term
+from tests.e2e.local import LocalCluster
+from trio_kubelet.volumes.mount import mount, unmount
+
+MI = 1 << 20
+DEADLINE_SECONDS = 120
+NOTHING_BUT_PODS = {"evictionPressureTransitionPeriod": "5s", "volumeStatsAggPeriod": "1s"}
+EVENTS = "/api/v1/events"
+
+
+def evicted(namespace: Namespace, name: str) -> Json:
+    """A pod that was evicted, as it looks then."""
+    pod = namespace.wait(name, is_over, deadline_seconds=DEADLINE_SECONDS)
+    status: Json = pod["status"]
+    assert (status["phase"], status["reason"]) == ("Failed", "Evicted")
+    namespace.wait_event(name, "Evicted", status["message"])
+    return pod
+
+
+def wait_condition(cluster: LocalCluster, kind: str, status: str) -> None:
+    """Wait until the node has a condition."""
+    cluster.api.wait_for(
+        f"/api/v1/nodes/{cluster.node}",
+        lambda node: conditions(node)[kind]["status"] == status,
+        deadline_seconds=DEADLINE_SECONDS,
+    )
+
+
+def wait_node_event(cluster: LocalCluster, reason: str, message: str) -> None:
+    """Wait for an event about the node."""
+    wait_until(
+        lambda: any(
+            each["message"] == message
+            for each in cluster.api.get(EVENTS, fieldSelector=f"reason={reason}")["items"]
+        ),
+        deadline_seconds=DEADLINE_SECONDS,
+        else_say=lambda: f"no event {reason} {message}",
+    )
+
+
+def disrupted(pod: Json) -> bool:
+    """Whether the pod says that the node ended it for reasons that are not the pod's."""
+    found = conditions(pod).get("DisruptionTarget", {})
+    told = found.get("status"), found.get("reason"), found.get("message")
+    return told == ("True", "TerminationByKubelet", pod["status"]["message"])
+
+
+@contextmanager
+def settings(cluster: LocalCluster, **fields: object) -> Iterator[None]:
+    """The agent with these settings of its configuration."""
+    cluster.restart_agent(**{**NOTHING_BUT_PODS, **fields})
+    try:
+        cluster.wait_node_ready()
+        yield
+    finally:
+        cluster.restart_agent()
+        cluster.wait_node_ready()
+
+
+@contextmanager
+def small_disk(cluster: LocalCluster, namespace: Namespace, options: str) -> Iterator[None]:
+    """The agent with a root folder on a disk of its own; the namespace's pods go with it."""
+    cluster.stop_agent()
+    mount("tmpfs", cluster.agent.root, "tmpfs", options=options)
+    try:
+        yield
+    finally:
+        namespace.kubectl("delete", "pods", "--all", "--wait", "--timeout=60s")
+        cluster.stop_agent()
+        unmount(cluster.agent.root)
+        cluster.start_agent()
+        cluster.wait_node_ready()
+
+
+def memory_total() -> int:
+    line = Path("/proc/meminfo").read_text().splitlines()[0]
+    return int(line.split()[1]) << 10
+
+
+def asking(memory: str) -> Json:
+    return {"resources": {"requests": {"memory": memory}}}
+
+
+def test_a_pod_that_eats_the_memory_of_all_pods_goes(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """Pods have 400 MiB together; one eats until less than 100 are left."""
+    reserved = {"memory": str(memory_total() - 400 * MI)}
+    hard = {"memory.available": "100Mi"}
+    with settings(
+        local_cluster,
+        systemReserved=reserved,
+        evictionHard=hard,
+        enforceNodeAllocatable=["pods"],
+    ):
+        namespace.run("modest", until_term("c", **asking("50Mi")))
+        volume = {"name": "memory", "emptyDir": {"medium": "Memory", "sizeLimit": "350Mi"}}
+        mounts = [{"name": "memory", "mountPath": "/m"}]
+        eat = "for n in $(seq 34); do dd if=/dev/zero of=/m/$n bs=1M count=10; sleep .2; done"
+        eater = until_term("c", eat, volumeMounts=mounts, **asking("10Mi"))
+        namespace.add("eater", eater, volumes=[volume])
+        pod = evicted(namespace, "eater")
+        message = pod["status"]["message"]
+        assert message.startswith(
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: "
+        )
+        assert ", request is 10Mi, has larger consumption of memory. " in message
+        assert disrupted(pod)
+        wait_node_event(local_cluster, "EvictionThresholdMet", "Attempting to reclaim memory")
+        wait_condition(local_cluster, "MemoryPressure", "False")
+        assert is_ready(namespace.pod("modest"))
+
+
+@pytest.mark.parametrize(
+    ("options", "hard", "script", "resource"),
+    [
+        (
+            "size=100m",
+            {"nodefs.available": "40Mi"},
+            "dd if=/dev/zero of=/v/data bs=1M count=80",
+            "ephemeral-storage",
+        ),
+        (
+            "size=100m,nr_inodes=3000",
+            {"nodefs.inodesFree": "1000"},
+            "for n in $(seq 2500); do : >/v/$n; done",
+            "inodes",
+        ),
+    ],
+)
+def test_a_pod_that_fills_the_nodes_disk_goes(
+    local_cluster: LocalCluster,
+    namespace: Namespace,
+    options: str,
+    hard: dict[str, str],
+    script: str,
+    resource: str,
+) -> None:
+    with small_disk(local_cluster, namespace, options), settings(local_cluster, evictionHard=hard):
+        namespace.run("modest", until_term("c"))
+        mounts = [{"name": "v", "mountPath": "/v"}]
+        volumes = [{"name": "v", "emptyDir": {}}]
+        namespace.add("writer", until_term("c", script, volumeMounts=mounts), volumes=volumes)
+        pod = evicted(namespace, "writer")
+        message = pod["status"]["message"]
+        assert message.startswith(f"The node was low on resource: {resource}. Threshold quantity: ")
+        assert disrupted(pod)
+        wait_condition(local_cluster, "DiskPressure", "False")
+        assert is_ready(namespace.pod("modest"))
+
+
+def test_a_pod_that_takes_the_process_ids_goes(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    numbers = (
+        int(Path(f"/proc/sys/kernel/{each}").read_text()) for each in ("pid_max", "threads-max")
+    )
+    taken = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    hard = {"pid.available": str(min(numbers) - taken - 1200)}
+    with settings(local_cluster, evictionHard=hard):
+        namespace.run("modest", until_term("c"))
+        fork = "for n in $(seq 1500); do sleep 1000000 & done"
+        namespace.add("forker", until_term("c", fork))
+        pod = evicted(namespace, "forker")
+        assert pod["status"]["message"].startswith(
+            "The node was low on resource: pids. Threshold quantity: "
+        )
+        assert disrupted(pod)
+        wait_condition(local_cluster, "PIDPressure", "False")
+        assert is_ready(namespace.pod("modest"))
+
+
+LIMIT = {"resources": {"limits": {"ephemeral-storage": "2Mi"}}}
+
+
+def test_pods_that_break_limits_of_their_own_go(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    with settings(local_cluster):
+        mounts = [{"name": "v", "mountPath": "/v"}]
+        volumes = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
+        write = "dd if=/dev/zero of={}/data bs=1M count=5"
+        namespace.run("modest", until_term("c", **LIMIT))
+        namespace.add(
+            "volume", until_term("c", write.format("/v"), volumeMounts=mounts), volumes=volumes
+        )
+        namespace.add("layer", until_term("c", write.format("/tmp"), **LIMIT))
+        namespace.add("logger", until_term("c", "yes | head -n 4000000", **LIMIT))
+        whole = "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+        words = {
+            "volume": 'Usage of EmptyDir volume "v" exceeds the limit "1Mi". ',
+            "layer": whole,
+            "logger": whole,
+        }
+        for name, message in words.items():
+            pod = evicted(namespace, name)
+            assert pod["status"]["message"] == message
+            assert "DisruptionTarget" not in conditions(pod)
+        assert is_ready(namespace.pod("modest"))
+
+
+def test_an_agent_that_is_killed_while_it_evicts_finishes_it(
+    local_cluster: LocalCluster, namespace: Namespace
+) -> None:
+    """The pod obeys no signal, so its grace is a second: time enough for a kill."""
+    records = local_cluster.agent.root / "evictions.json"
+    before = records.read_text() if records.exists() else ""
+    with settings(local_cluster):
+        write = "dd if=/dev/zero of=/tmp/data bs=1M count=5"
+        deaf = until_term("c", f"trap '' TERM; {write}; while :; do sleep 1; done", **LIMIT)
+        uid = namespace.add("victim", deaf)["metadata"]["uid"]
+        wait_until(
+            lambda: records.exists() and uid in records.read_text(),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"no record of it in {before}",
+        )
+        local_cluster.kill_agent()
+        local_cluster.start_agent()
+        evicted(namespace, "victim")
