@@ -183,7 +183,7 @@ def test_a_pod_that_takes_the_process_ids_goes(
         assert is_ready(namespace.pod("modest"))
 
 
-LIMIT = {"resources": {"limits": {"ephemeral-storage": "2Mi"}}}
+LIMIT: Json = {"resources": {"limits": {"ephemeral-storage": "2Mi"}}}
 
 
 def test_pods_that_break_limits_of_their_own_go(

@@ -8,6 +8,7 @@ from trio_kubelet.agent.cluster import Cluster, Standalone
 from trio_kubelet.agent.monitoring import Monitoring
 from trio_kubelet.agent.node_parts import NodeParts
 from trio_kubelet.debugging.disk import DiskReport, disk_routes
+from trio_kubelet.eviction.report import EvictionReporter
 from trio_kubelet.ports.listeners import Listeners
 from trio_kubelet.ports.node_endpoints import NodeEndpoints
 from trio_kubelet.ports.pod_endpoints import PodEndpoints
@@ -28,13 +29,21 @@ class Ports:
             monitor=parts.monitor,
             pods=parts.pods,
             monitoring=monitoring.routes(),
-            of_operators=disk_routes(
-                DiskReport(
+            of_operators=(
+                *disk_routes(
+                    DiskReport(
+                        stats=parts.stats,
+                        images=parts.image_garbage,
+                        pods=parts.pods,
+                        observed=parts.cache.pods,
+                    )
+                ),
+                *EvictionReporter(
+                    watch=parts.pressure,
                     stats=parts.stats,
-                    images=parts.image_garbage,
-                    pods=parts.pods,
-                    observed=parts.cache.pods,
-                )
+                    pods=parts.active_pods,
+                    records=parts.eviction_records,
+                ).routes(),
             ),
         )
 

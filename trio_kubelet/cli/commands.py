@@ -34,6 +34,11 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "disk": CommandEntry(
         "trio_kubelet.cli.disk", "disk", "Show what uses the disk of a running agent's node."
     ),
+    "evictions": CommandEntry(
+        "trio_kubelet.cli.evictions",
+        "evictions",
+        "Show which pods would be evicted next, and which have been.",
+    ),
     "pods": CommandEntry("trio_kubelet.cli.pods", "pods", "List the pods of a running agent."),
     "run": CommandEntry(
         "trio_kubelet.cli.commands", "run", "Run the node agent; takes the kubelet's flags."

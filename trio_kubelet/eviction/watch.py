@@ -62,6 +62,11 @@ class PressureWatch:
         """The pressures that the node is under; None before it was observed for the first time."""
         return self._history.pressures if self._history is not None else None
 
+    @property
+    def thresholds(self) -> tuple[Threshold, ...]:
+        """The configured thresholds."""
+        return self._thresholds
+
     def look_now(self) -> None:
         """Observe the node at once: something has changed."""
         self._wanted.set()

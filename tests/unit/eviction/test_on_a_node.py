@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import trio
 from trio.testing import MockClock
@@ -36,6 +37,13 @@ async def sees(condition: Callable[[], object]) -> None:
     with trio.fail_after(120):
         while not condition():  # noqa: ASYNC110 - files and a runtime
             await trio.sleep(0.1)
+
+
+async def get_json(socket: Path, path: str) -> Any:
+    """What an agent answers on its socket."""
+    transport = httpx.AsyncHTTPTransport(uds=str(socket))
+    async with httpx.AsyncClient(transport=transport, base_url="http://agent") as client:
+        return (await client.get(path)).json()
 
 
 def phase(node: OneNode, name: str) -> str:
@@ -75,6 +83,9 @@ async def test_the_pods_that_go_say_why_and_critical_ones_stay(
             assert phase(node, "critical") == "Running"
             shown = node.server.get(NODES, "here").status.conditions
             assert {c.type: c.status for c in shown}["MemoryPressure"] == "True"
+            told = await get_json(tmp_path / "kubelet/agent.sock", "/debug/evictions")
+            assert [each["name"] for each in told["evictions"]] == ["within", "above"]
+            assert "memory.available" in {each["signal"] for each in told["signals"]}
         names = {each.config.metadata.name for each in node.runtime.sandboxes}
         assert names == {"critical"}
 
