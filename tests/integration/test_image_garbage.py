@@ -1,0 +1,121 @@
+"""Images fill up a disk of their own, and are removed until it has room, on real containerds.
+
+`TRIO_KUBELET_IMAGES` is how many there are.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from lab import UnavailableError, host
+from lab.agent import LabAgent, is_running, pod_manifest
+from lab.containerd import Containerd
+from lab.images import BUSYBOX, PAUSE, SLEEPER, File, Image
+from lab.processes import wait_until
+from lab.registry import Registry
+from tests.containerds import ASKED_FOR, VERSIONS
+from tests.integration.pods import Node, is_over, until_term
+from tests.missing import do_without
+from trio_kubelet.volumes.mount import mount
+
+IMAGES = int(os.environ.get("TRIO_KUBELET_IMAGES", "24"))
+MI = 1 << 20
+HIGH, LOW = 60, 50
+DEADLINE_SECONDS = 180.0
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: f"containerd-{version}")
+def small(
+    request: pytest.FixtureRequest, real_containers: None, tmp_path: Path
+) -> Iterator[Containerd]:
+    """A containerd whose root is a disk of its own, 2 MiB for each image and 64 MiB more."""
+    containerd = Containerd(request.param, tmp_path / "c")
+    disk = containerd.folder / "root"
+    disk.mkdir(parents=True)
+    mount("tmpfs", disk, "tmpfs", options=f"size={IMAGES * 2 + 64}m")
+    try:
+        containerd.start()
+        yield containerd
+    except UnavailableError as reason:
+        do_without(str(reason), asked_for=bool(ASKED_FOR))
+    finally:
+        containerd.stop()
+        host.detach_mounts_below(containerd.folder)
+
+
+def filling(base: Image, number: int) -> Image:
+    """An image with a layer of 1 MiB that no other has."""
+    layer = {"filling": File(0o644, Random(number).randbytes(MI))}
+    return replace(base, name=f"localhost/lab/filling-{number}:1", layers=(*base.layers, layer))
+
+
+def used_percent(containerd: Containerd) -> float:
+    found = os.statvfs(containerd.folder / "root")
+    return 100 - found.f_bavail * 100 / found.f_blocks
+
+
+def names(containerd: Containerd) -> set[str]:
+    """The images of the runtime by their tags."""
+    listed = containerd.ctr("images", "list", "--quiet").split()
+    return {name for name in listed if not name.startswith("sha256:") and "@" not in name}
+
+
+def test_a_full_disk_gets_room_keeps_what_is_used_and_has_the_rest_pulled_again(
+    small: Containerd, tmp_path: Path
+) -> None:
+    settings = {
+        "imageGCHighThresholdPercent": HIGH,
+        "imageGCLowThresholdPercent": LOW,
+        "imageMinimumGCAge": "1ms",  # zero would be the default, two minutes
+    }
+    base = small.images[BUSYBOX]
+    with (
+        Registry(tmp_path / "registry") as registry,
+        LabAgent(tmp_path / "node", endpoint=small.endpoint, settings=settings) as agent,
+    ):
+        registry.serve_to(small.registries)
+        pulled = registry.push(base.marked("pulled"), "lab/pulled:1")
+        node = Node(agent=agent, containerd=small)
+        node.run(pod_manifest("stays", {"name": "c", "image": SLEEPER}))
+        once = {**until_term("c"), "image": pulled, "command": ["true"]}
+        node.add(pod_manifest("once", once, restartPolicy="Never"))
+        node.wait("once", is_over)
+        node.remove("once")
+        node.wait_gone("once")
+        small.import_images(filling(base, number) for number in range(IMAGES))
+        fill_up(small.folder / "root" / "some", small, HIGH + 2)
+
+        wait_until(
+            lambda: used_percent(small) < LOW + 1,
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"{used_percent(small):.0f} % used by {names(small)}",
+        )
+        left = names(small)
+        assert {SLEEPER, PAUSE, pulled} <= left, "in use, of the sandboxes, used last"
+        gone = {f"localhost/lab/filling-{number}:1" for number in range(IMAGES)} - left
+        assert 0 < len(gone) < IMAGES, "no more than needed"
+
+        fill_up(small.folder / "root" / "more", small, 90)
+        wait_until(
+            lambda: pulled not in names(small),
+            deadline_seconds=DEADLINE_SECONDS,
+            else_say=lambda: f"{used_percent(small):.0f} % used, {agent.last_words()}",
+        )
+        assert {SLEEPER, PAUSE} <= names(small)
+        (small.folder / "root" / "more").unlink()
+        node.add(pod_manifest("again", {**until_term("c"), "image": pulled}))
+        node.wait("again", is_running)
+        assert "Successfully pulled image" in str(node.events("again"))
+        node.remove_all()
+
+
+def fill_up(file: Path, containerd: Containerd, percent: int) -> None:
+    """Use so much of the disk, by what is no image."""
+    found = os.statvfs(file.parent)
+    wanted = found.f_bavail - found.f_blocks * (100 - percent) // 100
+    file.write_bytes(bytes(wanted * found.f_frsize))
+    assert used_percent(containerd) > HIGH
